@@ -1,0 +1,71 @@
+"""What a script needs of its run: where it stands, and a place for what it makes.
+
+Everything works without a run too, as a world of one. Importing this is light: no framework,
+no MPI. `shanty.torch` and its kin are separate imports.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+    from typing import Any, Optional, TypeVar
+
+    T = TypeVar("T")
+
+__all__ = ["artifacts", "local_rank", "log", "progress", "rank", "size"]
+
+
+def rank() -> int:
+    """This process's rank in its run, 0 … size() - 1; 0 without a run."""
+    from shanty import _script
+
+    return _script.place(_script.ranks.RANK, "RANK", 0)
+
+
+def size() -> int:
+    """How many ranks the run has; 1 without a run."""
+    from shanty import _script
+
+    return _script.place(_script.ranks.SIZE, "WORLD_SIZE", 1)
+
+
+def local_rank() -> int:
+    """This process's number among the ranks of its host, counted from 0."""
+    from shanty import _script
+
+    return _script.place(_script.ranks.LOCAL_RANK, "LOCAL_RANK", 0)
+
+
+def log(**values: Any) -> None:
+    """Keep numbers or texts with the run, one line of its metrics.jsonl a call.
+
+    `log(step=10, loss=0.3)`. Scalars of NumPy or a framework count as numbers. Each line also
+    has the time and the rank. Without a run the values are printed.
+    """
+    from shanty import _script
+
+    _script.log(values)
+
+
+def artifacts() -> Path:
+    """The folder for what the script saves; it is kept with the run.
+
+    The same folder for all ranks of a host: let one rank write a file, or give each rank a
+    name of its own. Without a run it is `artifacts` in the current folder.
+    """
+    from shanty import _script
+
+    return _script.artifacts()
+
+
+def progress(items: Iterable[T], total: int | None = None, label: str = "") -> Iterator[T]:
+    """Loop over `items` and show how far the loop is: one bar for the whole run, of rank 0.
+
+    `total` is the number of items where `len(items)` does not tell it; `label` stands before
+    the numbers.
+    """
+    from shanty import _script
+
+    return _script.progress(items, total, label)

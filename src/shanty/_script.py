@@ -1,0 +1,106 @@
+"""What `import shanty` gives a script; kept apart so that importing the package stays light."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sized
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shanty.carry.mpi import ranks
+from shanty.carry.rundir import RUN_DIR, RunDir, append_line, write_json
+
+T = TypeVar("T")
+_EVERY = 0.2  # seconds between two words on how far a loop is
+
+
+def run_dir() -> RunDir | None:
+    """The directory of the run that this process belongs to; None without a run."""
+    path = os.environ.get(RUN_DIR)
+    return RunDir(Path(path)) if path else None
+
+
+def place(names: tuple[str, ...], own: str, default: int) -> int:
+    """A number that the launcher gave, else the variable `own`, else `default`."""
+    number = ranks.number(os.environ, names)
+    return number if number is not None else int(os.environ.get(own) or default)
+
+
+def log(values: dict[str, Any]) -> None:
+    """Append `values` to the run's metrics.jsonl; without a run, print them."""
+    rank = place(ranks.RANK, "RANK", 0)
+    record = {
+        "time": round(time.time(), 3),
+        "rank": rank,
+        **{k: _plain(v) for k, v in values.items()},
+    }
+    run = run_dir()
+    if run is not None:
+        append_line(run.metrics, record)
+    else:
+        print(" ".join(f"{key}={_short(value)}" for key, value in values.items()))
+
+
+def _plain(value: Any) -> Any:
+    """A number of any library as Python's own; what is no number or text as its text."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    item = getattr(value, "item", None)
+    if callable(item):
+        with contextlib.suppress(ValueError, TypeError, RuntimeError):
+            return _plain(item())
+    return str(value)
+
+
+def _short(value: Any) -> str:
+    plain = _plain(value)
+    return f"{plain:.6g}" if isinstance(plain, float) else str(plain)
+
+
+def artifacts() -> Path:
+    """The folder whose files are kept with the run; without a run, ./artifacts."""
+    run = run_dir()
+    folder = run.artifacts if run is not None else Path("artifacts")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def progress(items: Iterable[T], total: int | None, label: str) -> Iterator[T]:
+    """Pass `items` on and tell how far the loop is: rank 0 only, a few times a second."""
+    if place(ranks.RANK, "RANK", 0) != 0:
+        yield from items
+        return
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    run, began, told, last = run_dir(), time.monotonic(), 0.0, 0
+    for done, item in enumerate(items):
+        now = time.monotonic()
+        if now > told + _EVERY:
+            _tell(run, done, total, label, now - began)
+            told = now
+        yield item
+        last = done + 1
+    _tell(run, last, total, label, time.monotonic() - began)
+    if run is None and sys.stderr.isatty():
+        print(file=sys.stderr)
+
+
+def _tell(run: RunDir | None, done: int, total: int | None, label: str, took: float) -> None:
+    if run is not None:
+        with contextlib.suppress(OSError):  # a bar is not worth a failed run
+            write_json(
+                run.progress,
+                {
+                    "done": done,
+                    "total": total,
+                    "label": label,
+                    "seconds": round(took, 2),
+                },
+            )
+    elif sys.stderr.isatty():
+        of = f"/{total}" if total is not None else ""
+        rate = f" {done / took:.1f}/s" if took > 0 else ""
+        print(f"\r{label + ' ' if label else ''}{done}{of}{rate}\033[K", end="", file=sys.stderr)

@@ -1,0 +1,87 @@
+"""Removes what the processes of a run left behind once they are gone."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import shutil
+from typing import Iterable, List, Mapping, Sequence, Set
+
+from shanty.carry import platform
+
+
+def shared_memory_of(pids: Iterable[int]) -> Set[str]:
+    """The files in /dev/shm that the processes have mapped now."""
+    root = platform.SHARED_MEMORY + "/"
+    found: Set[str] = set()
+    if platform.SHARED_MEMORY:
+        for pid in pids:
+            found.update(path for path in platform.mapped_files(pid) if path.startswith(root))
+    return {path.split(" (deleted)")[0] for path in found}
+
+
+def folders(scratch: str) -> List[str]:
+    """The folders that a run has to itself: session files, and segments of shared memory."""
+    found = [scratch]
+    if platform.SHARED_MEMORY:
+        found.append(os.path.join(platform.SHARED_MEMORY, os.path.basename(scratch)))
+    return found
+
+
+def sweep(
+    scratch: str, own: Iterable[str], residue: Mapping[str, Sequence[str]], since: float
+) -> List[str]:
+    """Remove the run's own folders, the shared memory files `own`, and forgotten ones.
+
+    Forgotten are files in /dev/shm and the folder for temporary files that match the patterns
+    of `residue`, belong to this user, are younger than `since` (seconds since 1970) and that no
+    process has open or mapped. Returns what was removed.
+    """
+    removed = []
+    for folder in folders(scratch):
+        if os.path.isdir(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(scratch))  # the last run of this user takes it along
+    forgotten = _forgotten(platform.SHARED_MEMORY, residue["shared_memory"], since)
+    temporary = os.environ.get("TMPDIR") or "/tmp"
+    forgotten |= _forgotten(temporary, residue["temporary"], since)
+    if forgotten:
+        forgotten -= _in_use()
+    for path in forgotten | set(own):
+        with contextlib.suppress(OSError):
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
+            removed.append(path)
+    return removed
+
+
+def _forgotten(root: str, patterns: Sequence[str], since: float) -> Set[str]:
+    found: Set[str] = set()
+    if not root:
+        return found
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(root):
+            if not any(fnmatch.fnmatch(entry.name, pattern) for pattern in patterns):
+                continue
+            with contextlib.suppress(OSError):
+                stat = entry.stat(follow_symlinks=False)
+                if stat.st_uid == os.getuid() and stat.st_ctime >= since:
+                    found.add(entry.path)
+    return found
+
+
+def _in_use() -> Set[str]:
+    """What any process has open or mapped, as far as this user may see."""
+    used: Set[str] = set()
+    for pid in platform.processes():
+        used |= platform.mapped_files(pid)
+        with contextlib.suppress(OSError):
+            for fd in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    used.add(os.readlink(fd.path))
+    return used

@@ -1,0 +1,95 @@
+"""How the output of a rank is kept: one text file a rank, a header before every line.
+
+A line of the file is `<seconds since 1970> <stream>[+] <text>`, stream 1 for stdout and 2 for
+stderr. A `+` says that the text is not the end of its line: the program wrote no newline yet
+(a prompt, a last line without one) or the line is longer than `LONGEST`. Joining the texts of
+a stream, with a newline after each that has no `+`, gives back every byte that was written.
+A file has one writer and only grows, so a reader may stop and go on at any offset.
+`logfile` reads it. Every rank imports this module before its program starts: keep it light.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+STDOUT = 1
+STDERR = 2
+LONGEST = 1 << 20  # bytes of one line that are kept back while its end has not come
+TAIL = 64 << 10  # bytes kept from the end of a log that grew over its limit
+
+
+class FrameWriter:
+    """Frames what comes from a program's streams and appends it to a log file.
+
+    At most `limit` bytes are written; of what comes after, only the last lines are kept and
+    written by `close`, behind a line that says how much is missing.
+    """
+
+    def __init__(self, fd: int, limit: int) -> None:
+        self._fd = fd
+        self._room = limit
+        self._limit = limit
+        self._pending: dict[int, list[bytes]] = {}
+        self._tail = b""
+        self._dropped = 0
+
+    def feed(self, stream: int, data: bytes) -> None:
+        """Take `data` as read from `stream`; complete lines are in the file on return."""
+        pending = self._pending.pop(stream, [])
+        end = data.rfind(b"\n") + 1
+        if end == 0:
+            pending.append(data)
+            self._pending[stream] = pending
+            if sum(map(len, pending)) > LONGEST:
+                self.flush(stream)
+            return
+        if end < len(data):
+            self._pending[stream] = [data[end:]]
+        pending.append(data[: end - 1])
+        header = b"%.6f %d " % (time.time(), stream)
+        self._write(header + b"".join(pending).replace(b"\n", b"\n" + header) + b"\n")
+
+    @property
+    def has_partial(self) -> bool:
+        """True when a line is kept back because its newline has not come."""
+        return bool(self._pending)
+
+    def flush(self, *streams: int) -> None:
+        """Write the begun lines of `streams` (of all when none is given) as they stand."""
+        for stream in streams or tuple(self._pending):
+            text = b"".join(self._pending.pop(stream, []))
+            if text:
+                self._write(b"%.6f %d+ %s\n" % (time.time(), stream, text))
+
+    def close(self) -> None:
+        """Write what is kept back."""
+        self.flush()
+        if self._tail:
+            lost = self._dropped - len(self._tail)
+            note = "... %d bytes left out: this log reached its limit of %d bytes" % (
+                lost,
+                self._limit,
+            )
+            write_all(self._fd, b"%.6f 2 [shanty] %s\n" % (time.time(), note.encode()))
+            write_all(self._fd, self._tail)
+            self._tail = b""
+
+    def _write(self, framed: bytes) -> None:
+        if self._room >= len(framed):
+            self._room -= len(framed)
+            write_all(self._fd, framed)
+            return
+        self._room = 0
+        self._dropped += len(framed)
+        kept = (self._tail + framed)[-TAIL:]
+        if len(kept) < len(self._tail) + len(framed):
+            kept = kept[kept.find(b"\n") + 1 :]
+        self._tail = kept
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of `data` to the descriptor `fd`."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,5 @@
+"""All that knows one MPI from another; no other folder holds an `if` on a flavour.
+
+`installation` is an MPI found on a machine, `layout` where ranks go, `flavours` each MPI's
+host file, command line and environment, `line` and `translate` a user's own launcher line.
+"""

@@ -1,0 +1,97 @@
+"""Host files and host lists in the two dialects: `host slots=2` and `host:2`.
+
+Each dialect is an error, or worse, in the other: Open MPI 5 takes "host:2" for a host's name,
+finds that it is itself, and starts every rank on one machine.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, Iterable, List, Optional, Tuple
+
+_SLOTS = re.compile(r"^slots?=(\d+)$", re.IGNORECASE)
+_MAX_SLOTS = re.compile(r"^(?:max[-_]slots|slots[-_]max|count|cpu)=(\d+)$", re.IGNORECASE)
+_COUNTED = re.compile(r"^(\[[^\]]+\]|[^:\s]+):(\d+)$")
+
+
+@dataclass(frozen=True)
+class Named:
+    """One host as a file or list names it; `slots` is None where it says none."""
+
+    name: str
+    slots: Optional[int] = None
+
+
+def hosts_in(text: str) -> Tuple[Named, ...]:
+    """The hosts of a file in either dialect, each once, with the sum of its slots.
+
+    A host that is named several times has one slot for each time, unless it says otherwise.
+    """
+    return _merged(named for named, _ in _lines(text))
+
+
+def hosts_listed(text: str) -> Tuple[Named, ...]:
+    """The hosts of a list, "a:2,b", each once; names without a number have no slots."""
+    return _merged(_counted(part)[0] for part in text.split(",") if part.strip())
+
+
+def dialect_of(text: str) -> str:
+    """Whose dialect a host file is in: "openmpi", "hydra" or, with names alone, "plain".
+
+    A file that mixes them is "openmpi", since only that one has words after the name.
+    """
+    found = {dialect for _, dialect in _lines(text)}
+    if "openmpi" in found:
+        return "openmpi"
+    return "hydra" if "hydra" in found else "plain"
+
+
+def mixes_dialects(text: str) -> bool:
+    """True when some lines say `slots=N` and others `host:N`."""
+    return {"openmpi", "hydra"} <= {dialect for _, dialect in _lines(text)}
+
+
+def listed(hosts: Iterable[Named]) -> str:
+    """A host list that both dialects read: "a:2,b"."""
+    return ",".join(h.name if h.slots is None else f"{h.name}:{h.slots}" for h in hosts)
+
+
+def _lines(text: str) -> List[Tuple[Named, str]]:
+    found = []
+    for line in text.splitlines():
+        words = line.split("#", 1)[0].split()
+        if words:
+            found.append(_line(words))
+    return found
+
+
+def _line(words: List[str]) -> Tuple[Named, str]:
+    named, dialect = _counted(words[0])
+    for word in words[1:]:
+        slots = _SLOTS.match(word)
+        if slots:
+            named = Named(named.name, int(slots.group(1)))
+        if slots or _MAX_SLOTS.match(word):
+            dialect = "openmpi"
+    return named, dialect
+
+
+def _counted(word: str) -> Tuple[Named, str]:
+    match = _COUNTED.match(word.strip())
+    if match:
+        return Named(match.group(1).strip("[]"), int(match.group(2))), "hydra"
+    return Named(word.strip().strip("[]")), "plain"
+
+
+def _merged(hosts: Iterable[Named]) -> Tuple[Named, ...]:
+    slots: Dict[str, Optional[int]] = {}
+    for host in hosts:
+        if host.name not in slots:
+            slots[host.name] = host.slots
+        else:
+            before = slots[host.name]
+            slots[host.name] = (1 if before is None else before) + (
+                1 if host.slots is None else host.slots
+            )
+    return tuple(Named(name, number) for name, number in slots.items())

@@ -1,0 +1,186 @@
+"""The one place where Linux and macOS differ. Linux is tested; macOS is written by its manual.
+
+On macOS there is no /proc, no /dev/shm and no way to become the parent of orphans, so there
+processes are found with ps(1), and one that left its parent behind is found by its group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+
+LINUX = sys.platform.startswith("linux")
+SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else ""
+# Frameworks take SIGUSR1 and SIGUSR2; a real-time signal is nobody's by default.
+STACKS_SIGNAL = int(getattr(signal, "SIGRTMIN", signal.SIGUSR2)) + (7 if LINUX else 0)
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Process(NamedTuple):
+    """A process; `born` (in a unit of the system's own) tells it from a later one of that pid."""
+
+    pid: int
+    parent: int
+    group: int
+    state: str
+    born: str
+
+
+def adopt_orphans() -> bool:
+    """Make this process the parent of every descendant that loses its own; False if it can't."""
+    if not LINUX:
+        return False
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+
+def _parse_stat(text: str) -> Process:
+    """Read /proc/PID/stat; the command name in it may hold spaces and brackets."""
+    pid, _, rest = text.partition(" (")
+    fields = rest.rpartition(") ")[2].split()
+    return Process(int(pid), int(fields[1]), int(fields[2]), fields[0], fields[19])
+
+
+def process(pid: int) -> Optional[Process]:
+    """The process with that pid; None when there is none (zombies count as none)."""
+    if LINUX:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                found = _parse_stat(file.read())
+        except (OSError, IndexError, ValueError):
+            return None
+        return None if found.state in "ZX" else found
+    return _from_ps().get(pid)
+
+
+def is_alive(pid: int, born: str) -> bool:
+    """True when the process that had that pid and birth is still there."""
+    found = process(pid)
+    return found is not None and found.born == born
+
+
+def processes() -> Dict[int, Process]:
+    """Every process of this machine that can be seen, zombies left out."""
+    if not LINUX:
+        return _from_ps()
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            entry = process(int(name))
+            if entry is not None:
+                found[entry.pid] = entry
+    return found
+
+
+def _from_ps() -> Dict[int, Process]:
+    import subprocess
+
+    output = subprocess.run(
+        ["ps", "-axo", "pid=,ppid=,pgid=,stat=,lstart="],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    found = {}
+    for line in output.splitlines():
+        fields = line.split(None, 4)
+        if len(fields) == 5 and not fields[3].startswith("Z"):
+            pid, parent, group = (int(value) for value in fields[:3])
+            found[pid] = Process(pid, parent, group, fields[3], fields[4])
+    return found
+
+
+def descendants(pid: int, groups: Iterable[int] = ()) -> List[Process]:
+    """All that descends from `pid`, and on macOS the members of `groups` as well."""
+    table = processes()
+    children: Dict[int, List[int]] = {}
+    for entry in table.values():
+        children.setdefault(entry.parent, []).append(entry.pid)
+    found: List[Process] = []
+    queue = list(children.get(pid, ()))
+    while queue:
+        current = queue.pop()
+        found.append(table[current])
+        queue.extend(children.get(current, ()))
+    if not LINUX:
+        wanted, seen = set(groups), {entry.pid for entry in found}
+        found += [e for e in table.values() if e.group in wanted and e.pid not in seen]
+    return [entry for entry in found if entry.pid != os.getpid()]
+
+
+def marked(variable: str, value: str) -> List[Process]:
+    """This user's processes whose environment holds `variable` = `value` (Linux only)."""
+    if not LINUX:
+        return []
+    wanted = f"{variable}={value}".encode()
+    found = []
+    for entry in processes().values():
+        with contextlib.suppress(OSError), open(f"/proc/{entry.pid}/environ", "rb") as file:
+            if wanted in file.read().split(b"\0"):
+                found.append(entry)
+    return [entry for entry in found if entry.pid != os.getpid()]
+
+
+def send(entries: Iterable[Process], number: int) -> None:
+    """Send the signal to those of `entries` that are still the same processes."""
+    for entry in entries:
+        if is_alive(entry.pid, entry.born):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(entry.pid, number)
+
+
+def mapped_files(pid: int) -> Set[str]:
+    """The files that a process has mapped; empty where the system does not say."""
+    found = set()
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as file:
+        for line in file:
+            path = line.split(None, 5)[5:]
+            if path and path[0].startswith("/"):
+                found.add(path[0].rstrip("\n"))
+    return found
+
+
+def oom_kills() -> Optional[int]:
+    """How many processes the kernel ended for lack of memory since it started, if it says."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/vmstat") as file:
+        for line in file:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None
+
+
+def boot_id() -> str:
+    """What changes when the machine is started anew; empty when unknown."""
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+    return ""
+
+
+def usable_cores() -> int:
+    """The cores that this process may use: its affinity, cut down to its control group's share."""
+    cores = len(os.sched_getaffinity(0)) if LINUX else (os.cpu_count() or 1)
+    quota, period = _cgroup_quota()
+    if quota > 0 and period > 0:
+        cores = min(cores, max(1, -(-quota // period)))
+    return cores
+
+
+def _cgroup_quota() -> Tuple[int, int]:
+    with contextlib.suppress(OSError, ValueError), open("/sys/fs/cgroup/cpu.max") as file:
+        quota, period = file.read().split()
+        return int(quota), int(period)
+    with contextlib.suppress(OSError, ValueError):
+        folder = "/sys/fs/cgroup/cpu/"
+        with open(folder + "cpu.cfs_quota_us") as one, open(folder + "cpu.cfs_period_us") as two:
+            return int(one.read()), int(two.read())
+    return 0, 0
+
+
+def scratch_root() -> str:
+    """The folder under which each run keeps its sockets and session files: paths stay short."""
+    return f"/tmp/shanty-{os.getuid()}"

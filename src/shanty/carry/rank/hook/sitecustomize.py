@@ -1,0 +1,69 @@
+"""The fallback for a Python that `rank.exec` cannot see, as in `bash -c 'python x.py'`.
+
+Python imports it at start-up because the folder stands in PYTHONPATH. It hands over to the
+sitecustomize that it hides, and then does nothing until the process imports `mpi4py.MPI`.
+"""
+
+import os
+import sys
+
+
+def _chain() -> None:
+    """Import the next sitecustomize on the path, as Python would have done."""
+    import importlib.machinery
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    others = [path for path in sys.path if os.path.abspath(path) != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = type(sys)("sitecustomize")
+        module.__spec__, module.__file__ = spec, spec.origin
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+def _arm() -> None:
+    import importlib.machinery
+
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    watching = type(sys)("_shanty_watch")
+    watching.__file__ = os.path.join(folder, "watch.py")
+    sys.modules["_shanty_watch"] = watching
+    importlib.machinery.SourceFileLoader("_shanty_watch", watching.__file__).exec_module(watching)
+    watch = watching.start()
+    if watch is not None:
+        sys.meta_path.insert(0, watching.MpiFinder(lambda mpi: _begin(watch, mpi)))
+
+
+def _begin(watch, mpi) -> None:  # type: ignore[no-untyped-def]
+    """This process initialises MPI: it is the rank, unless another one was before."""
+    if not watch.claim():
+        return
+    import atexit
+
+    code = 0
+    leave, report = sys.exit, sys.excepthook
+
+    def on_exit(status=None):  # type: ignore[no-untyped-def]
+        nonlocal code
+        code = 0 if status is None else status & 0xFF if isinstance(status, int) else 1
+        leave(status)
+
+    def on_error(kind, error, trace) -> None:  # type: ignore[no-untyped-def]
+        report(kind, error, trace)
+        if watch.in_mpi:
+            watch.die(1, f"{kind.__name__}: {error}")
+
+    def at_exit() -> None:
+        if code and watch.in_mpi and not watch.failing:
+            watch.die(code, f"sys.exit({code})")
+
+    watch.allow_stacks()
+    watch.saw_mpi(mpi)
+    sys.exit, sys.excepthook = on_exit, on_error
+    atexit.register(at_exit)
+
+
+_chain()
+if "SHANTY_REPORTS" in os.environ:
+    _arm()

@@ -1,0 +1,50 @@
+"""Puts `run.py` into a Python command line: `python -u x.py` becomes `python -u run.py x.py`."""
+
+from __future__ import annotations
+
+import os
+
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+_LETTERS = frozenset("bBdEiIOPqRsSuvx")
+
+
+def is_python(program: str) -> bool:
+    """True when the file name is that of a Python interpreter: python, python3, python3.12."""
+    name = os.path.basename(program)
+    for known in ("python", "pypy"):
+        if name.startswith(known):
+            return name[len(known) :].replace(".", "").isdigit() or name == known
+    return False
+
+
+def insert_runner(argv: list[str], runner: str) -> list[str]:
+    """`argv` with `runner` before the script, `-m` or `-c` of a Python command line.
+
+    What is not Python, or has nothing to run (`python --version`, a prompt, a script on
+    standard input), comes back as it is.
+    """
+    if not argv or not is_python(argv[0]):
+        return argv
+    index = 1
+    while index < len(argv):
+        word = argv[index]
+        if word in _WITH_VALUE:
+            index += 2
+        elif word.startswith(("-W", "-X", "--check-hash-based-pycs=")):
+            index += 1
+        elif not word.startswith("-"):
+            return [*argv[:index], runner, *argv[index:]]
+        elif word == "-" or word.startswith("--"):
+            return argv
+        else:
+            letters = word[1:]
+            flags = letters[: next((i for i, c in enumerate(letters) if c in "mc"), len(letters))]
+            if not set(flags) <= _LETTERS:
+                return argv
+            rest = letters[len(flags) :]
+            if rest:  # -m NAME, -mNAME, -c CODE; flags may stand before it in the same word
+                kept = ["-" + flags] if flags else []
+                value = [rest[1:]] if rest[1:] else []
+                return [*argv[:index], *kept, runner, "-" + rest[0], *value, *argv[index + 1 :]]
+            index += 1
+    return argv

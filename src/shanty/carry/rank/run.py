@@ -1,0 +1,152 @@
+"""`python run.py SCRIPT ARGS…` (or -m NAME, -c CODE): runs a Python program as a rank.
+
+It does what Python itself would do with SCRIPT, but stands around it: a script that fails or
+calls sys.exit in one rank ends the world before MPI_Finalize could wait for the others.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, ModuleType, TracebackType
+    from typing import Any, Callable
+
+
+def _load_watch() -> ModuleType:
+    import importlib.machinery
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    module = type(sys)("_shanty_watch")
+    module.__file__ = os.path.join(here, "watch.py")
+    sys.modules["_shanty_watch"] = module
+    importlib.machinery.SourceFileLoader("_shanty_watch", module.__file__).exec_module(module)
+    return module
+
+
+def _script(path: str) -> Callable[[], None]:
+    if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+    if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
+        import runpy
+
+        return lambda: runpy.run_path(path, run_name="__main__") and None
+    return lambda: _execute(path, None)
+
+
+def _module(name: str) -> Callable[[], None]:
+    import runpy
+
+    if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
+        sys.path[0] = os.getcwd()
+    return lambda: runpy.run_module(name, run_name="__main__", alter_sys=True) and None
+
+
+def _code(text: str) -> Callable[[], None]:
+    if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
+        sys.path[0] = ""
+    return lambda: _execute("<string>", text)
+
+
+def _execute(path: str, text: str | None) -> None:
+    """Run a file, or `text`, in a fresh `__main__`."""
+    main = type(sys)("__main__")
+    main.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    if text is None:
+        import io
+
+        main.__file__ = path
+        main.__cached__ = None  # type: ignore[attr-defined]
+        try:
+            with io.open_code(path) as file:
+                source: str | bytes = file.read()
+        except OSError as error:
+            sys.exit(f"{sys.executable}: can't open file {path!r}: {error.strerror}")
+    else:
+        source = text
+    sys.modules["__main__"] = main
+    code: CodeType = compile(source, path, "exec", dont_inherit=True)
+    exec(code, main.__dict__)
+
+
+def _own_frames_off(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the user's first line on."""
+    runpy = "<frozen runpy>"
+    while trace and trace.tb_frame.f_code.co_filename in (__file__, runpy, "runpy.py"):
+        trace = trace.tb_next
+    return trace
+
+
+def _exit_code(value: Any) -> int:
+    """What Python would end with for `SystemExit(value)`; a message is printed, as it does."""
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value & 0xFF
+    print(value, file=sys.stderr)
+    return 1
+
+
+def _debugged(work: Callable[[], None], terminal: str) -> None:
+    """Run `work` under pdb on `terminal`, with breakpoint() and a post-mortem there as well."""
+    import pdb
+
+    screen = open(terminal, "r+b", buffering=0)  # noqa: SIM115  lives as long as the process
+    import io
+
+    reader = io.TextIOWrapper(screen, line_buffering=True)  # type: ignore[arg-type]
+    writer = io.TextIOWrapper(open(terminal, "wb", buffering=0), write_through=True)  # noqa: SIM115  # type: ignore[arg-type]
+    debugger = pdb.Pdb(stdin=reader, stdout=writer)
+    debugger.prompt = f"(pdb rank {os.environ['RANK']}) "
+    sys.breakpointhook = lambda *_, **__: debugger.set_trace(sys._getframe(1))
+    try:
+        debugger.runcall(work)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        debugger.interaction(None, _own_frames_off(error.__traceback__))  # type: ignore[arg-type]
+        raise
+
+
+def _run(words: list[str]) -> None:
+    watching = _load_watch()
+    watch = watching.start()
+    if watch is not None and not watch.claim():
+        watch = None  # a helper of a rank, started by the same command line
+    if watch is not None:
+        sys.meta_path.insert(0, watching.MpiFinder(watch.saw_mpi))
+        watch.allow_stacks()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+    kind, rest = (words[0], words[1:]) if words[0] in ("-m", "-c") else ("", words)
+    sys.argv = [kind or rest[0], *rest[1:]]
+    work = {"-m": _module, "-c": _code, "": _script}[kind](rest[0])
+    debug = os.environ.get("SHANTY_DEBUG_RANK", "")
+    why = ""
+    try:
+        if watch is not None and debug == os.environ.get("RANK"):
+            _debugged(work, os.environ["SHANTY_DEBUG_TTY"])
+        else:
+            work()
+        return
+    except SystemExit as error:
+        if watch is None or not watch.in_mpi:
+            raise
+        code = _exit_code(error.code)
+        if code == 0:
+            return
+        why = f"sys.exit({error.code!r})" if isinstance(error.code, int) else str(error.code)
+    except BaseException as error:
+        code = 130 if isinstance(error, KeyboardInterrupt) else 1
+        sys.excepthook(type(error), error, _own_frames_off(error.__traceback__))
+        why = f"{type(error).__name__}: {error}"
+    if watch is None or not watch.in_mpi:
+        sys.exit(code)
+    watch.die(code, why)
+
+
+if __name__ == "__main__":
+    _run(sys.argv[1:])

@@ -1,0 +1,95 @@
+"""Stands in for mpirun and its kin inside a run, so that a line in any dialect works.
+
+The shim on PATH calls `boot.py rank.shim NAME PLAN ARGS…`. The line is translated for the
+run's MPI, every program in it gets `rank.exec` put before it, and the real launcher takes this
+process's place: its pid is the name of the world that it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import List, Mapping
+
+from shanty.carry.errors import ShantyError, UsageError
+from shanty.carry.mpi.flavours import FLAVOURS
+from shanty.carry.mpi.installation import Installation
+from shanty.carry.mpi.layout import HostSlots, Layout
+from shanty.carry.mpi.translate import translate
+from shanty.carry.rundir import read_json
+
+
+def main(argv: List[str]) -> int:
+    """Become the real launcher; returns an exit code only when that cannot be."""
+    name, plan_file, *words = argv
+    try:
+        _become(name, plan_file, words)
+    except ShantyError as error:
+        print(f"shanty: {name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"shanty: {name}: {error.strerror}: {error.filename}", file=sys.stderr)
+        return 127
+    return 0
+
+
+def _become(name: str, plan_file: str, words: List[str]) -> None:
+    from pathlib import Path
+
+    plan = read_json(Path(plan_file))
+    if plan is None:
+        raise UsageError(f"{plan_file} is missing or damaged", fix="run it again")
+    installation = Installation(**plan["installation"])
+    hosts = tuple(HostSlots(host, slots) for host, slots in plan["hosts"])
+    layout = Layout(hosts=hosts, **plan["layout"])
+    if name == "horovodrun":
+        words = horovodrun(words)
+    boot = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "boot.py")
+    prefix = [plan["agent_python"], "-I", "-S", boot, "rank.exec"]
+    translation = translate(
+        words, FLAVOURS[installation.flavour], layout, prefix=prefix, environ=os.environ
+    )
+    for text in translation.notes:
+        print(f"shanty: {text}", file=sys.stderr)
+    environ: Mapping[str, str] = {
+        **os.environ,
+        **translation.environment,
+        "SHANTY_WORLD": str(os.getpid()),
+    }
+    sys.stderr.flush()
+    os.execve(installation.launcher, [installation.launcher, *translation.argv], environ)
+
+
+_TAKEN = {
+    "-np": "-np",
+    "--num-proc": "-np",
+    "-H": "-H",
+    "--hosts": "-H",
+    "-hostfile": "--hostfile",
+    "--hostfile": "--hostfile",
+}
+_SWITCHES = ("--verbose", "--disable-cache", "--mpi", "--gloo", "--start-timeout")
+
+
+def horovodrun(words: List[str]) -> List[str]:
+    """A `horovodrun` line as an mpirun line; UsageError names an option that has no meaning."""
+    line: List[str] = []
+    index = 0
+    while index < len(words) and words[index].startswith("-"):
+        word, equals, value = words[index].partition("=")
+        if word in _TAKEN:
+            if not equals:
+                index += 1
+                if index >= len(words):
+                    raise UsageError(f"{word} needs a value")
+                value = words[index]
+            line += [_TAKEN[word], value]
+        elif word == "--start-timeout" and not equals:
+            index += 1
+        elif word not in _SWITCHES:
+            raise UsageError(
+                f"{word} of horovodrun has no counterpart here",
+                fix="leave it out, or use mpirun or shanty's own options",
+            )
+        index += 1
+    return [*line, *words[index:]]

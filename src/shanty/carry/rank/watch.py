@@ -1,0 +1,212 @@
+"""What shanty does inside a Python rank: see MPI come up, see the script fail, dump stacks.
+
+It is loaded by path, under a private name, into whatever Python the user runs: it imports
+nothing of shanty, little of the standard library, and adds no name that a script could meet.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.machinery
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any, Callable, Sequence
+
+
+def load_part(name: str) -> ModuleType:
+    """The module `name` of this folder's parent (as in "rank/reports"), under a private name."""
+    private = "_shanty_" + name.replace("/", "_")
+    if private not in sys.modules:
+        above = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        path = os.path.join(above, name + ".py")
+        loader = importlib.machinery.SourceFileLoader(private, path)
+        module = type(sys)(private)
+        module.__file__ = path
+        sys.modules[private] = module
+        loader.exec_module(module)
+    return sys.modules[private]
+
+
+reports = load_part("rank/reports")
+ranks = load_part("mpi/ranks")
+
+
+class Watch:
+    """One rank, seen from inside its Python process."""
+
+    def __init__(self, run_dir: str, rank: int, world: str) -> None:
+        self.run_dir = run_dir
+        self.rank = rank
+        self.world = world
+        self.pid = os.getpid()
+        self.mpi: Any = None
+        self.failing = False
+
+    def claim(self) -> bool:
+        """True for the first process of the rank that asks: others are its helpers."""
+        path = f"{self.run_dir}/claims/{self.world}-{self.rank}"
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        except OSError:
+            return False
+        return True
+
+    def tell(self, event: str, **more: Any) -> None:
+        """Send a report to the warden; without one there is no one to tell."""
+        try:
+            channel = reports.open_reports(os.environ[reports.FIFO])
+        except (OSError, KeyError):
+            return
+        report = {"event": event, "rank": self.rank, "world": self.world, "pid": os.getpid()}
+        reports.send(channel, {**report, **more})
+        os.close(channel)
+
+    def allow_stacks(self) -> None:
+        """Let a signal write all stacks into the run directory, even from within an MPI call."""
+        import faulthandler
+
+        number = os.environ.get("SHANTY_STACKS_SIGNAL")
+        if number and hasattr(faulthandler, "register"):
+            path = f"{self.run_dir}/stacks/rank-{self.rank}.txt"
+            self._stacks = open(path, "a")  # noqa: SIM115  kept open for the handler
+            faulthandler.register(int(number), file=self._stacks, all_threads=True, chain=False)
+
+    def saw_mpi(self, mpi: Any) -> None:
+        """Called with `mpi4py.MPI` once it is imported: note when it is initialised."""
+        self.mpi = mpi
+        if mpi.Is_initialized():
+            self._joined()
+            return
+        for name in ("Init", "Init_thread"):
+            setattr(mpi, name, self._then_joined(getattr(mpi, name)))
+
+    def _then_joined(self, init: Callable[..., Any]) -> Callable[..., Any]:
+        def initialise(*args: Any, **kwargs: Any) -> Any:
+            result = init(*args, **kwargs)
+            self._joined()
+            return result
+
+        initialise.__doc__ = init.__doc__
+        return initialise
+
+    def _joined(self) -> None:
+        mpi = self.mpi
+        if os.getpid() != self.pid or mpi.Comm.Get_parent() != mpi.COMM_NULL:
+            return
+        world = mpi.COMM_WORLD
+        self.tell(
+            "joined",
+            size=ranks.number(os.environ, ranks.SIZE) or 1,
+            host=os.uname().nodename,
+            mpi_rank=world.Get_rank(),
+            mpi_size=world.Get_size(),
+            library=mpi.Get_library_version().strip().split("\n")[0],
+            path=_library_path(),
+        )
+        atexit.register(self._finalize)
+
+    @property
+    def in_mpi(self) -> bool:
+        """True between MPI_Init and MPI_Finalize, in the process that the launcher knows."""
+        mpi = self.mpi
+        return bool(
+            mpi and os.getpid() == self.pid and mpi.Is_initialized() and not mpi.Is_finalized()
+        )
+
+    def _finalize(self) -> None:
+        """The last of the exit handlers: it tells that the rank left in good order."""
+        import mpi4py
+
+        if self.in_mpi and not self.failing and mpi4py.rc.finalize is not False:
+            self.tell("leaving")
+            self.mpi.Finalize()
+        if self.mpi.Is_finalized() and os.getpid() == self.pid:
+            self.tell("finalized")
+
+    def die(self, code: int, why: str) -> None:
+        """End a rank that failed, at once: MPI_Finalize would wait for the others for ever."""
+        self.failing = True
+        self.tell("failed", code=code, why=why)
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError, AttributeError):
+                pass
+        os._exit(code)
+
+
+def _library_path() -> str:
+    try:
+        with open("/proc/self/maps", errors="replace") as file:
+            for line in file:
+                if "/libmpi.so" in line:
+                    return line[line.index("/") :].strip()
+    except OSError:
+        pass
+    return ""
+
+
+class MpiFinder:
+    """Stands first in sys.meta_path until `mpi4py.MPI` is imported, and calls `then` with it."""
+
+    def __init__(self, then: Callable[[Any], None]) -> None:
+        self.then = then
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """Find mpi4py.MPI as the others would, with a loader that calls back."""
+        if name != "mpi4py.MPI":
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _CallingLoader(spec.loader, self.then)  # type: ignore[assignment]
+        return spec
+
+
+class _CallingLoader:
+    def __init__(self, loader: Any, then: Callable[[Any], None]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._then(module)
+
+
+class FallbackFinder:
+    """Stands last in sys.meta_path: mpi4py and shanty from `folder` where Python has none."""
+
+    def __init__(self, folder: str, names: Sequence[str]) -> None:
+        self.folder = folder
+        self.names = names
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """Find one of our packages in our folder; nothing else is offered."""
+        if path is None and name in self.names:
+            return importlib.machinery.PathFinder.find_spec(name, [self.folder], target)
+        return None
+
+
+def start() -> Watch | None:
+    """Begin to watch this process; None when it is no rank of a run."""
+    environ = os.environ
+    rank, run_dir = ranks.number(environ, ranks.RANK), environ.get("SHANTY_RUN_DIR", "")
+    if rank is None or not run_dir or reports.FIFO not in environ:
+        return None
+    for variable, names in (("SHANTY_PACKAGE", ("shanty",)), ("SHANTY_MPI4PY", ("mpi4py",))):
+        folder, _, python = environ.get(variable, "").partition("|")
+        if folder and python in ("", sys.implementation.cache_tag):
+            sys.meta_path.append(FallbackFinder(folder, names))  # type: ignore[arg-type]
+    return Watch(run_dir, rank, environ.get("SHANTY_WORLD", "0"))

@@ -1,0 +1,163 @@
+"""What is asked for (`JobSpec`) and where a run stands (`Status`), as kept in its directory."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
+
+
+@dataclass(frozen=True)
+class Script:
+    """A Python script, run once a rank by the job's interpreter."""
+
+    path: str
+    args: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Module:
+    """A Python module, run once a rank as `python -m` would."""
+
+    name: str
+    args: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """Any executable, run once a rank."""
+
+    argv: Tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Raw:
+    """The user's own launcher line, run once on the lead host; `shell`: argv[0] is for sh -c."""
+
+    argv: Tuple[str, ...]
+    shell: bool = False
+
+
+Command = Union[Script, Module, Program, Raw]
+_KINDS = {"script": Script, "module": Module, "program": Program, "raw": Raw}
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What a user asks for, before it is known where it runs.
+
+    `ranks` and `ranks_per_host` None: as many as there are slots. `cpus_per_rank` cores are
+    bound to each rank; None binds nothing and shares the cores for threads. `time_limit` and
+    `start_timeout` are seconds; `workdir` is absolute; `mpi` is a flavour, a prefix or None.
+    """
+
+    command: Command
+    ranks: Optional[int] = None
+    ranks_per_host: Optional[int] = None
+    cpus_per_rank: Optional[int] = None
+    oversubscribe: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "."
+    python: Optional[str] = None
+    mpi: Optional[str] = None
+    time_limit: Optional[float] = None
+    start_timeout: float = 60.0
+    debug_rank: Optional[int] = None
+    name: Optional[str] = None
+    tags: Tuple[str, ...] = ()
+
+    def to_json(self) -> Dict[str, Any]:
+        """The job as plain JSON."""
+        values = asdict(self)
+        kind = next(name for name, cls in _KINDS.items() if isinstance(self.command, cls))
+        values["command"] = {"kind": kind, **values["command"]}
+        return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> JobSpec:
+        """The job that `to_json` wrote; ValueError, KeyError or TypeError when it is damaged."""
+        known = {key: values[key] for key in cls.__dataclass_fields__ if key in values}
+        command = dict(values["command"])
+        kind = _KINDS[command.pop("kind")]
+        for key in ("args", "argv"):
+            if key in command:
+                command[key] = tuple(command[key])
+        known["command"] = kind(**command)
+        known["tags"] = tuple(known.get("tags", ()))
+        return cls(**known)
+
+    def words(self) -> Tuple[str, ...]:
+        """The command as one would type it."""
+        if isinstance(self.command, Script):
+            return (self.command.path, *self.command.args)
+        if isinstance(self.command, Module):
+            return ("-m", self.command.name, *self.command.args)
+        return self.command.argv
+
+
+class State(str, Enum):
+    """Where a run stands; the states after RUNNING are final."""
+
+    PENDING = "pending"  # written down, no agent yet
+    STARTING = "starting"  # the launcher is at work
+    RUNNING = "running"  # every rank joined
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"  # its agents are gone and left no word
+
+    @property
+    def final(self) -> bool:
+        """True when the run cannot change any more."""
+        return self in (State.SUCCEEDED, State.FAILED, State.STOPPED, State.LOST)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run failed: the first cause, not what followed from it.
+
+    `rank` and `host` are None where no rank is to blame; `lines` are the last that the rank
+    (or the launcher) wrote.
+    """
+
+    what: str
+    why: str = ""
+    fix: str = ""
+    rank: Optional[int] = None
+    host: Optional[str] = None
+    signal: Optional[str] = None
+    lines: Tuple[str, ...] = ()
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a run stands.
+
+    `up` ranks have started, `joined` of them were seen by MPI itself in one world of `ranks`
+    (which is None until the launcher's world is known). Times are seconds since 1970.
+    """
+
+    state: State = State.PENDING
+    ranks: Optional[int] = None
+    up: int = 0
+    joined: int = 0
+    created: float = 0.0
+    started: Optional[float] = None
+    ended: Optional[float] = None
+    exit_code: Optional[int] = None
+    failure: Optional[Failure] = None
+
+    def to_json(self) -> Dict[str, Any]:
+        """The status as plain JSON."""
+        return {**asdict(self), "state": self.state.value}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Status:
+        """The status that `to_json` wrote; ValueError or TypeError when it is damaged."""
+        known = {key: values[key] for key in cls.__dataclass_fields__ if key in values}
+        known["state"] = State(known.get("state"))
+        failure = known.get("failure")
+        if failure is not None:
+            known["failure"] = Failure(**{**failure, "lines": tuple(failure.get("lines", ()))})
+        return cls(**known)

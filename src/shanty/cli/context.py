@@ -1,0 +1,67 @@
+"""What most verbs need: the user's home, settings, target and runs; and how errors are shown."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shanty.carry.errors import ShantyError
+from shanty.carry.rundir import home
+from shanty.launch import settings
+from shanty.launch.settings import Settings
+
+if TYPE_CHECKING:
+    from shanty.launch.index import Runs
+    from shanty.launch.targets.local import LocalTarget
+
+
+@dataclass
+class Context:
+    """Read from the environment when first asked for."""
+
+    environ: dict[str, str]
+
+    @cached_property
+    def home(self) -> Path:
+        """The folder of all that shanty keeps."""
+        return home(self.environ)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The user's settings."""
+        return settings.load(self.home)
+
+    @cached_property
+    def target(self) -> LocalTarget:
+        """The target that runs go to."""
+        from shanty.launch.targets.local import LocalTarget
+
+        return LocalTarget(self.home, self.environ, self.settings)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """The runs that there are."""
+        from shanty.launch.index import Runs
+
+        return Runs(self.home, self.target)
+
+
+def context() -> Context:
+    """The context of this process."""
+    return Context(dict(os.environ))
+
+
+def show_error(error: ShantyError) -> None:
+    """Print an error the way all of them look."""
+    red, bold, off = ("\033[31m", "\033[1m", "\033[0m") if sys.stderr.isatty() else ("", "", "")
+    lines = str(error).splitlines()
+    print(f"{red}{bold}shanty: {lines[0]}{off}", *lines[1:], sep="\n", file=sys.stderr)
+
+
+def note(text: str) -> None:
+    """Say something to the person, apart from the output of the ranks."""
+    print(f"shanty: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,137 @@
+"""Makes a JobSpec of what was typed and of the workspace's shanty.toml."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shanty.carry.errors import NotFoundError, UsageError
+from shanty.carry.spec import Command, JobSpec, Module, Program, Raw, Script
+from shanty.launch.settings import read_toml
+
+WORKSPACE_FILE = "shanty.toml"
+_KEYS: dict[str, type | tuple[type, ...]] = {
+    "ranks": int,
+    "ranks_per_host": int,
+    "cpus_per_rank": int,
+    "oversubscribe": bool,
+    "python": str,
+    "mpi": str,
+    "time_limit": (int, float, str),
+    "start_timeout": (int, float, str),
+    "name": str,
+    "tags": list,
+    "env": dict,
+}
+
+
+def defaults(workspace: Path) -> dict[str, Any]:
+    """The `[run]` table of the workspace's shanty.toml, checked; empty without one."""
+    path = workspace / WORKSPACE_FILE
+    table = read_toml(path).get("run", {})
+    for key, value in table.items():
+        if key not in _KEYS:
+            raise UsageError(
+                f"unknown key {key!r} in [run] of {path}", fix="known are " + ", ".join(_KEYS)
+            )
+        kinds = _KEYS[key] if isinstance(_KEYS[key], tuple) else (_KEYS[key],)
+        if type(value) not in kinds:  # an int is a bool's parent, hence no isinstance
+            names = " or ".join(kind.__name__ for kind in kinds)
+            raise UsageError(f"{key} in [run] of {path} must be {names}, not {value!r}")
+    for key in ("time_limit", "start_timeout"):
+        if key in table:
+            table[key] = seconds(str(table[key]))
+    return table
+
+
+def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command:
+    """What the words after the options mean; NotFoundError for a script that is not there."""
+    from shanty.launch.targets.plan import LAUNCHERS
+
+    if not words:
+        raise UsageError(
+            "nothing to run", fix="give a script, -m MODULE, a program or an mpirun line"
+        )
+    first, rest = words[0], tuple(words[1:])
+    if first == "-m":
+        if not rest:
+            raise UsageError("-m needs the name of a module")
+        return Module(rest[0], rest[1:])
+    if not rest and any(space in first.strip() for space in " \t\n"):
+        return Raw((first,), shell=True)
+    if raw or os.path.basename(first) in LAUNCHERS:
+        return Raw(tuple(words))
+    path = workspace / first
+    if first.endswith(".py") or path.is_dir():
+        if not path.exists():
+            raise NotFoundError(
+                f"there is no script {first!r} in {workspace}",
+                fix="check the name, or give the folder with --workdir",
+            )
+        return Script(first, rest)
+    return Program(tuple(words))
+
+
+def environment(
+    pairs: Sequence[str], files: Sequence[Path], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables of --env-file and -e; `KEY` alone takes its value from `environ`."""
+    values: dict[str, str] = {}
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise NotFoundError(f"cannot read the env file {file}", str(error)) from error
+        for number, line in enumerate(text.splitlines(), 1):
+            line = line.strip().removeprefix("export ")
+            if line and not line.startswith("#"):
+                values.update(_pair(line, environ, f"{file}:{number}"))
+    for pair in pairs:
+        values.update(_pair(pair, environ, "-e"))
+    return values
+
+
+def _pair(text: str, environ: Mapping[str, str], where: str) -> dict[str, str]:
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not key or any(c.isspace() or c == "\0" for c in key):
+        raise UsageError(f"{where}: {text!r} is no KEY=VALUE")
+    if not equals:
+        return {key: environ[key]} if key in environ else {}
+    value = value.strip() if where != "-e" else value
+    if where != "-e" and len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]
+    return {key: value}
+
+
+def seconds(text: str) -> float:
+    """A time as people write it: 90, 90s, 15m, 2h, 1h30m, 1:30:00."""
+    import re
+
+    clock = re.fullmatch(r"(?:(\d+):)?(\d+):(\d{2})", text)
+    if clock:
+        hours, minutes, rest = (int(part or 0) for part in clock.groups())
+        return hours * 3600.0 + minutes * 60 + rest
+    units = re.fullmatch(
+        r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?",
+        text.strip(),
+    )
+    if not text.strip() or not units:
+        raise UsageError(f"{text!r} is no time", fix="write 90, 90s, 15m, 2h, 1h30m or 1:30:00")
+    parts = [float(part or 0) for part in units.groups()]
+    return parts[0] * 86400 + parts[1] * 3600 + parts[2] * 60 + parts[3]
+
+
+def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> JobSpec:
+    """The job: what was typed (`given`, None where nothing was) over the workspace's defaults."""
+    table = defaults(workspace)
+    env = {**{key: str(value) for key, value in table.pop("env", {}).items()}, **given["env"]}
+    values = {**table, **{key: value for key, value in given.items() if value is not None}}
+    values["tags"] = tuple(given.get("tags") or table.get("tags", ()))
+    values["env"] = env
+    for key in ("ranks", "ranks_per_host", "cpus_per_rank"):
+        if values.get(key) is not None and values[key] < 1:
+            raise UsageError(f"{key.replace('_', ' ')} must be at least 1, not {values[key]}")
+    return JobSpec(command=command, workdir=str(workspace), **values)

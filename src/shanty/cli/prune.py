@@ -1,0 +1,23 @@
+"""`shanty prune`: delete the oldest runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shanty.carry.errors import UsageError
+from shanty.cli.context import context, note
+
+
+def prune(
+    keep: Annotated[
+        int | None, typer.Option("--keep", help="How many runs to keep [setting keep_runs].")
+    ] = None,
+) -> None:
+    """Delete the oldest ended runs beyond a number; runs that are on stay."""
+    here = context()
+    if keep is not None and keep < 0:
+        raise UsageError(f"--keep must be 0 or more, not {keep}")
+    removed = here.runs.prune(here.settings.keep_runs if keep is None else keep)
+    note(f"{len(removed)} run{'' if len(removed) == 1 else 's'} deleted")

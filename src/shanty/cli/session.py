@@ -1,0 +1,196 @@
+"""A run in the terminal: its output, a status line, Ctrl-C, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from types import FrameType
+
+from shanty.carry.errors import ShantyError, UsageError
+from shanty.carry.rundir import RunDir, new_id
+from shanty.carry.spec import JobSpec, Raw, State, Status
+from shanty.cli.context import Context, note
+from shanty.cli.statusline import StatusLine
+from shanty.cli.stdin import rank_zero_input
+from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
+from shanty.launch.targets.base import Handle, Stop
+from shanty.launch.targets.local import LocalTarget
+
+_QUICK, _SLOW = 0.01, 0.1  # seconds between two looks at the logs
+
+
+@dataclass(frozen=True)
+class Show:
+    """How much is shown, and for whom."""
+
+    quiet: bool = False
+    as_json: bool = False
+
+
+def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool) -> int:
+    """Start `job` and stay with it to its end, unless detached; returns the exit code."""
+    target = context.target
+    run = RunDir(context.home / "runs" / new_id(time.time()))
+    if job.debug_rank is not None:
+        job = _with_terminal(job, detach=detach)
+    plan = target.plan(job, target.survey(job), run)
+    if dry_run:
+        print(plan.render())
+        return 0
+    stdin, relay = rank_zero_input(closed=detach or job.debug_rank is not None)
+    handle = target.submit(job, plan, run, stdin)
+    relay()
+    if detach:
+        if show.as_json:
+            JsonPrinter(sys.stdout.buffer).event("submitted", run=run.id, path=str(run.path))
+        else:
+            print(run.id)
+            if not show.quiet:
+                note(f"follow it with `shanty logs -f {run.id}`")
+        return 0
+    labels = plan.raw or plan.layout.ranks != 1
+    code = Session(target, handle, show, labels=labels, launcher=plan.raw).follow()
+    context.runs.prune(context.settings.keep_runs)
+    return code
+
+
+def _with_terminal(job: JobSpec, *, detach: bool) -> JobSpec:
+    from dataclasses import replace
+
+    if detach or not sys.stdin.isatty():
+        raise UsageError("--debug needs a terminal", fix="run it by hand, without -d")
+    return replace(job, env={**job.env, "SHANTY_DEBUG_TTY": os.ttyname(0)})
+
+
+class Session:
+    """Follows one run from the terminal in which it was started."""
+
+    def __init__(
+        self, target: LocalTarget, handle: Handle, show: Show, *, labels: bool, launcher: bool
+    ) -> None:
+        self._target = target
+        self._handle = handle
+        self._show = show
+        self._follower = Follower(target, handle, None, launcher)
+        self._printer: Printer | JsonPrinter = (
+            JsonPrinter(sys.stdout.buffer) if show.as_json else standard_printer(labels=labels)
+        )
+        visible = not show.quiet and not show.as_json and sys.stderr.isatty()
+        self._line = StatusLine(sys.stderr, visible=visible)
+        self._interrupts = 0
+        self._answered = 0
+
+    def follow(self) -> int:
+        """Show the run until it has ended; returns the exit code for this process."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._interrupt)
+        run = self._handle.run
+        if self._show.as_json:
+            self._event("started", run=run.id, path=str(run.path))
+        try:
+            status = self._until_final()
+        except BrokenPipeError:
+            # Whoever read our output has gone (as `| head` does); the run is not theirs.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            note(f"nobody reads the output any more; the run goes on: shanty logs -f {run.id}")
+            return 128 + signal.SIGPIPE
+        if self._show.as_json:
+            self._event("ended", run=run.id, **status.to_json())
+        elif not self._show.quiet or status.state is not State.SUCCEEDED:
+            summarise(run, status)
+        if self._interrupts and status.state is State.STOPPED:
+            return 130
+        return status.exit_code or 0
+
+    def _until_final(self) -> Status:
+        wait, looked = _QUICK, 0.0
+        status = Status()
+        while True:
+            lines = self._follower.read()
+            if lines:
+                self._line.hide()
+                self._printer.show(lines)
+            now = time.monotonic()
+            if not status.state.final and (not lines or now > looked + _SLOW):
+                status, looked = self._target.poll([self._handle])[self._handle], now
+                if status.state.final:
+                    continue  # read what came before the end
+            elif status.state.final and not lines:
+                self._line.hide()
+                self._printer.finish()
+                return status
+            self._serve_interrupts()
+            if self._printer.at_line_start:
+                self._line.show(status)
+            if not lines:
+                wait = min(_SLOW, wait * 1.3) if now > looked + 2 else _QUICK
+                time.sleep(wait)
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        self._interrupts += 1
+
+    def _serve_interrupts(self) -> None:
+        """The first Ctrl-C stops, the second kills, the third lets go."""
+        if self._answered == self._interrupts:
+            return
+        self._answered = self._interrupts
+        self._line.hide()
+        if self._interrupts == 1:
+            note("stopping … (Ctrl-C again to kill)")
+            self._ask(Stop(self._target.settings.stop_grace))
+        elif self._interrupts == 2:
+            note("killing …")
+            self._ask(Stop(0.0))
+        else:
+            note(f"leaving; see `shanty ps`, the run is {self._handle.run.id}")
+            sys.exit(130)
+
+    def _ask(self, request: Stop) -> None:
+        try:
+            self._target.ask(self._handle, request)
+        except ShantyError as error:
+            note(str(error))
+
+    def _event(self, kind: str, **more: object) -> None:
+        if isinstance(self._printer, JsonPrinter):
+            self._printer.event(kind, **more)
+
+
+def summarise(run: RunDir, status: Status) -> None:
+    """Say how a run ended and where its things are."""
+    bold, red, green, off = (
+        ("\033[1m", "\033[31m", "\033[32m", "\033[0m") if sys.stderr.isatty() else ("",) * 4
+    )
+    took = f" after {(status.ended or 0) - (status.started or status.created):.1f} s"
+    if status.state is State.SUCCEEDED:
+        note(f"{green}run {run.id} succeeded{off}{took}")
+    elif status.state is State.STOPPED:
+        note(f"run {run.id} was stopped{took}")
+    else:
+        failure = status.failure
+        what = failure.what if failure else "it failed"
+        note(f"{red}{bold}run {run.id} {status.state.value}{took}: {what}{off}")
+        if failure and failure.why:
+            print(f"  why: {failure.why}", file=sys.stderr)
+        if failure and failure.fix:
+            print(f"  fix: {failure.fix}", file=sys.stderr)
+        if failure and failure.log:
+            print(f"  log: {failure.log}", file=sys.stderr)
+    for label, path in (("logs", run.logs), ("metrics", run.metrics)):
+        if path.exists() and (label != "logs" or status.state is State.SUCCEEDED):
+            print(f"  {label + ':':<10}{path}", file=sys.stderr)
+    saved = sorted(run.artifacts.glob("*")) if run.artifacts.is_dir() else []
+    if saved:
+        names = ", ".join(path.name for path in saved[:5]) + (" …" if len(saved) > 5 else "")
+        print(f"  artifacts:{' '}{run.artifacts} ({names})", file=sys.stderr)
+
+
+def describe(job: JobSpec) -> str:
+    """The command of a job as one line."""
+    if isinstance(job.command, Raw) and job.command.shell:
+        return job.command.argv[0]
+    return shlex.join(job.words())

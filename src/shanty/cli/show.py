@@ -1,0 +1,66 @@
+"""`shanty show`: all about one run."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated
+
+import typer
+
+from shanty.carry.rundir import read_json
+from shanty.cli.context import context
+from shanty.cli.session import describe
+from shanty.cli.table import ago
+from shanty.launch.index import read_job
+
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="An id, the start of one, a name, or `last`.")
+]
+
+
+def show(
+    run: RunArgument = "last",
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> None:
+    """Show one run: what was asked, where it stands, why it failed, where its files are."""
+    runs = context().runs
+    found = runs.find(run)
+    entry = runs.entry(found)
+    plan = read_json(found.plan) or {}
+    if as_json:
+        print(json.dumps({**entry.to_json(), "path": str(found.path), "plan": plan}))
+        return
+    status, job = entry.status, read_job(found)
+    installation = plan.get("installation", {})
+    took = ago((status.ended or time.time()) - (status.started or status.created))
+    progress = read_json(found.progress)
+    rows = [
+        ("run", entry.id + (f"  ({entry.name})" if entry.name else "")),
+        ("tags", ", ".join(entry.tags)),
+        ("command", describe(job) if job else ""),
+        ("in", entry.workspace),
+        ("state", status.state.value),
+        ("exit code", "" if status.exit_code is None else str(status.exit_code)),
+        ("ranks", f"{status.up} up, {status.joined} joined, of {status.ranks or '?'}"),
+        ("started", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created))),
+        ("took", took),
+        ("progress", f"{progress['done']} of {progress['total']}" if progress else ""),
+        (
+            "mpi",
+            f"{installation.get('flavour')} {installation.get('version')}" if installation else "",
+        ),
+        ("python", plan.get("python", "")),
+        ("folder", str(found.path)),
+    ]
+    for label, value in rows:
+        if value:
+            print(f"{label:<10} {value}")
+    if status.failure:
+        print(f"\n{status.failure.what}")
+        for label, value in (("why", status.failure.why), ("fix", status.failure.fix)):
+            if value:
+                print(f"  {label}: {value}")
+        if status.failure.lines:
+            print(f"\nlast lines ({status.failure.log}):")
+            print(*("  " + line for line in status.failure.lines), sep="\n")

@@ -1,0 +1,28 @@
+"""Plain tables and short texts for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print columns as wide as their longest cell; nothing is cut, so a pipe gets it all."""
+    lines = [head, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def ago(seconds: float) -> str:
+    """A time in its largest unit: 12 s, 3 min, 5 h, 2 d."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def shorten(text: str, width: int) -> str:
+    """`text` on one line, its end cut when it is longer than `width`."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"

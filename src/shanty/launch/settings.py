@@ -1,0 +1,57 @@
+"""What a user may set for good, in `<home>/config.toml` (see `Settings`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from shanty.carry.errors import UsageError
+
+FILE = "config.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings and their defaults.
+
+    `keep_runs`: ended runs that are kept before the oldest is removed. `log_limit`: bytes kept
+    of each rank's output; of what comes after only the end is. `stop_grace`: seconds between
+    SIGTERM and SIGKILL when a run is stopped.
+    """
+
+    keep_runs: int = 200
+    log_limit: int = 2 << 30
+    stop_grace: float = 5.0
+
+
+def load(home: Path) -> Settings:
+    """The settings of `home`; UsageError when the file is damaged or names unknown ones."""
+    path = home / FILE
+    values = read_toml(path)
+    known = {field.name: type(field.default) for field in fields(Settings)}
+    for key, value in values.items():
+        if key not in known:
+            raise UsageError(
+                f"unknown setting {key!r} in {path}", fix="known are " + ", ".join(known)
+            )
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
+            raise UsageError(f"{key} in {path} must be a number, not {value!r}")
+        values[key] = known[key](value)
+    return Settings(**values)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file; empty when it is absent, UsageError when it is damaged."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}", str(error)) from error
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is no valid TOML", str(error), "mend that line") from error

@@ -1,0 +1,254 @@
+"""Turns a job and the facts of its hosts into all that the agents need to know."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import shanty.carry
+from shanty.carry import platform
+from shanty.carry.errors import UsageError
+from shanty.carry.mpi.flavours import FLAVOURS
+from shanty.carry.mpi.installation import Installation
+from shanty.carry.mpi.layout import Layout
+from shanty.carry.rundir import RunDir
+from shanty.carry.spec import JobSpec, Module, Program, Raw, Script
+from shanty.launch.settings import Settings
+from shanty.launch.targets.base import Facts
+
+LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "horovodrun")
+_CARRY = Path(shanty.carry.__file__).parent
+_PACKAGES = _CARRY.parent.parent
+_SYSTEM_BINS = ("/bin", "/usr/bin", "/usr/local/bin")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A job as it will be run: what is started, where, and in which environment.
+
+    `argv` is started once on the lead host; `environment` is added to that of the user;
+    `variables` are those of them that shanty sets for itself and a dry run leaves out.
+    """
+
+    argv: list[str]
+    environment: dict[str, str]
+    variables: dict[str, str]
+    layout: Layout
+    installation: Installation
+    hostfile: str
+    raw: bool
+    python: str
+    scratch: str
+    job: JobSpec
+    settings: Settings
+
+    def render(self) -> str:
+        """What would be run, for a person to read and to paste."""
+        title = FLAVOURS[self.installation.flavour].title
+        hosts = ", ".join(f"{host.name} ({host.slots} slots)" for host in self.layout.hosts)
+        lines = [
+            f"# MPI     {title} {self.installation.version} ({self.installation.prefix})",
+            f"# hosts   {hosts}",
+            f"# ranks   {self.layout.ranks or 'as the command says'}",
+            f"# python  {self.python}",
+            f"cd {shlex.quote(self.job.workdir)}",
+            *(f"export {key}={shlex.quote(value)}" for key, value in self.environment.items()),
+            f"cat > {shlex.quote(self.layout.hostfile)} <<'END'\n{self.hostfile}END",
+            shlex.join(self.argv),
+        ]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """What the agents read."""
+        installation = self.installation
+        return {
+            "argv": self.argv,
+            "env": {**self.environment, **self.variables},
+            "raw": self.raw,
+            "ranks": None if self.raw else self.layout.ranks,
+            "hosts": [[host.name, host.slots] for host in self.layout.hosts],
+            "layout": {
+                "ranks": self.layout.ranks,
+                "ranks_per_host": self.layout.ranks_per_host,
+                "cpus_per_rank": self.layout.cpus_per_rank,
+                "oversubscribe": self.layout.oversubscribe,
+                "cores": self.layout.cores,
+                "hostfile": self.layout.hostfile,
+            },
+            "installation": {
+                name: getattr(installation, name) for name in installation.__dataclass_fields__
+            },
+            "python": self.python,
+            "agent_python": sys.executable,
+            "scratch": self.scratch,
+            "residue": {
+                "shared_memory": FLAVOURS[installation.flavour].residue.shared_memory,
+                "temporary": FLAVOURS[installation.flavour].residue.temporary,
+            },
+            "log_limit": self.settings.log_limit,
+            "grace": self.settings.stop_grace,
+            "start_timeout": self.job.start_timeout,
+            "time_limit": self.job.time_limit,
+            "created": time.time(),
+        }
+
+
+def make_plan(
+    job: JobSpec, facts: Facts, run: RunDir, environ: Mapping[str, str], settings: Settings
+) -> Plan:
+    """Plan `job` on the hosts of `facts`; UsageError when it cannot fit there.
+
+    `environ` is the user's environment: what is set there wins over shanty's defaults.
+    """
+    layout = _layout(job, facts, run)
+    flavour = FLAVOURS[facts.installation.flavour]
+    scratch = f"{platform.scratch_root()}/{run.id[-11:]}"
+    user = {**environ, **job.env}
+    segments = flavour.segments(f"{platform.SHARED_MEMORY}/{Path(scratch).name}")
+    environment = {
+        **flavour.environment(facts.installation, layout, user, scratch),
+        **({k: v for k, v in segments.items() if k not in user} if platform.SHARED_MEMORY else {}),
+        "HOSTFILE": str(run.hostfile),
+        **dict(job.env),
+    }
+    variables = _variables(job, facts, run, layout, user, settings)
+    program = _program(job, facts.python)
+    raw = isinstance(job.command, Raw)
+    if isinstance(job.command, Raw):
+        argv = _raw(job.command, {**environment, **variables})
+    else:
+        argv = flavour.command(facts.installation, layout, [*exec_prefix(), *program])
+    return Plan(
+        argv,
+        environment,
+        variables,
+        layout,
+        facts.installation,
+        flavour.hostfile(layout.hosts),
+        raw,
+        facts.python,
+        scratch,
+        job,
+        settings,
+    )
+
+
+def exec_prefix() -> list[str]:
+    """The start of every rank's command line."""
+    return [sys.executable, "-I", "-S", str(_CARRY / "boot.py"), "rank.exec"]
+
+
+def _layout(job: JobSpec, facts: Facts, run: RunDir) -> Layout:
+    slots = sum(host.slots for host in facts.hosts)
+    cpus = job.cpus_per_rank
+    room = max(1, slots // (cpus or 1))
+    ranks = job.ranks
+    if job.ranks_per_host is not None:
+        wanted = job.ranks_per_host * len(facts.hosts)
+        if ranks is not None and ranks > wanted:
+            raise UsageError(
+                f"{ranks} ranks do not fit with {job.ranks_per_host} a host on "
+                f"{len(facts.hosts)} hosts",
+                fix="leave -n or --ranks-per-host out",
+            )
+        ranks = ranks or wanted
+    if ranks is None and not isinstance(job.command, Raw):
+        ranks = room
+    if ranks is not None and ranks > room and not job.oversubscribe:
+        each = f" with {cpus} cpus each" if cpus else ""
+        raise UsageError(
+            f"{ranks} ranks{each} do not fit on {slots} cores",
+            "ranks that share a core slow each other down",
+            f"take -n {room}, or --oversubscribe to run them all the same",
+        )
+    binds = cpus if cpus and (ranks or 1) * cpus <= slots else None
+    return Layout(
+        facts.hosts,
+        ranks,
+        job.ranks_per_host,
+        binds,
+        job.oversubscribe,
+        facts.cores,
+        str(run.hostfile),
+    )
+
+
+def _program(job: JobSpec, python: str) -> list[str]:
+    command = job.command
+    if isinstance(command, Script):
+        return [python, command.path, *command.args]
+    if isinstance(command, Module):
+        return [python, "-m", command.name, *command.args]
+    if isinstance(command, Program):
+        return list(command.argv)
+    return []
+
+
+def _raw(command: Raw, variables: Mapping[str, str]) -> list[str]:
+    """The user's own line; the run's variables in it are filled in, others left to it."""
+    if command.shell:
+        return ["sh", "-c", command.argv[0]]
+    return [Template(word).safe_substitute(variables) for word in command.argv]
+
+
+def _variables(
+    job: JobSpec,
+    facts: Facts,
+    run: RunDir,
+    layout: Layout,
+    user: Mapping[str, str],
+    settings: Settings,
+) -> dict[str, str]:
+    """What shanty tells its own parts, and the paths that make a run's tools come first."""
+    ranks = layout.ranks or layout.slots
+    threads = job.cpus_per_rank or max(1, layout.cores // max(1, ranks))
+    variables = {
+        "SHANTY_RUN_DIR": str(run.path),
+        "SHANTY_RUN_ID": run.id,
+        "SHANTY_REPORTS": str(run.reports),
+        "SHANTY_WORLD": "0",
+        "SHANTY_LOG_LIMIT": str(settings.log_limit),
+        "SHANTY_THREADS": str(threads),
+        "SHANTY_STACKS_SIGNAL": str(platform.STACKS_SIGNAL),
+        "SHANTY_PACKAGE": str(_PACKAGES),
+        "PATH": _search_path(run, facts, user),
+        "PYTHONPATH": _joined(str(_CARRY / "rank" / "hook"), user.get("PYTHONPATH")),
+    }
+    mpi4py = importlib.util.find_spec("mpi4py")
+    if mpi4py and mpi4py.origin:
+        folder = str(Path(mpi4py.origin).parent.parent)
+        variables["SHANTY_MPI4PY"] = f"{folder}|{sys.implementation.cache_tag}"
+    if facts.installation.origin != "system":
+        library = str(Path(facts.installation.library).parent)
+        variables["LD_LIBRARY_PATH"] = _joined(library, user.get("LD_LIBRARY_PATH"))
+    if job.debug_rank is not None:
+        variables["SHANTY_DEBUG_RANK"] = str(job.debug_rank)
+    return variables
+
+
+def _search_path(run: RunDir, facts: Facts, user: Mapping[str, str]) -> str:
+    """PATH: the shims, the MPI, the chosen Python, then the user's own."""
+    folders = [str(run.bin)]
+    for program in (facts.installation.launcher, facts.python):
+        folder = str(Path(program).parent)
+        if folder not in _SYSTEM_BINS and folder not in folders:
+            folders.append(folder)
+    return os.pathsep.join([*folders, user.get("PATH") or os.defpath])
+
+
+def _joined(first: str, rest: str | None) -> str:
+    return f"{first}{os.pathsep}{rest}" if rest else first
+
+
+def shim_script(name: str, plan_file: Path) -> str:
+    """The text of the program that stands for the launcher `name` inside a run."""
+    words = [sys.executable, "-I", "-S", str(_CARRY / "boot.py"), "rank.shim", name]
+    return f'#!/bin/sh\nexec {shlex.join([*words, str(plan_file)])} "$@"\n'

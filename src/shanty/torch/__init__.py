@@ -1,0 +1,12 @@
+"""PyTorch over MPI: importing this package gives the stock wheel the `mpi` backend.
+
+`init_process_group("mpi")` then works by that name, with no MASTER_ADDR and no rank to pass.
+`backend` registers it; `group` holds the collectives' public face; `worker` runs them on MPI.
+"""
+
+from shanty.torch import backend
+from shanty.torch.work import CommunicationError, CommunicationTimeoutError, MPIWork
+
+__all__ = ["CommunicationError", "CommunicationTimeoutError", "MPIWork"]
+
+backend.register()

@@ -1,0 +1,107 @@
+"""The name `mpi`: how `init_process_group("mpi")` and `new_group` come to an `MPIGroup`.
+
+torch.distributed knows the backend "mpi" already: it takes rank and world size from it, needs no
+store, and calls `ProcessGroupMPI.create(ranks)`, which only its MPI builds have. This module puts
+that class there. MPI itself starts with the first group, not with the import.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import set_debug_level
+from torch.distributed import distributed_c10d as c10d
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from shanty.torch.group import MPIGroup
+
+_GROUP_TAG = 0x5A17  # of Comm.Create_group, whose tags are apart from those of messages
+
+
+class ProcessGroupMPI:
+    """Stands where torch's MPI builds have their C++ class of this name."""
+
+    @staticmethod
+    def create(ranks: Sequence[int]) -> MPIGroup:
+        """The group of these ranks of the world, in this order; of all of them when empty.
+
+        Only members call it. Collective over them.
+        Raises RuntimeError when the environment contradicts MPI's world, or MPI was initialised
+        without the thread level that a communication thread needs.
+        """
+        limit = _time_limit(sys._getframe(1).f_locals.get("timeout"))
+        from shanty.torch.group import MPIGroup  # imports, and so starts, MPI
+
+        world = _world()
+        _avoid_detail()
+        ranks = list(ranks)
+        return MPIGroup.form(world, ranks, _GROUP_TAG, limit)
+
+
+def register() -> None:
+    """Make `mpi` an available backend of torch.distributed, for CPU tensors."""
+    setattr(c10d, "ProcessGroupMPI", ProcessGroupMPI)  # noqa: B010 (its stub declares a class)
+    c10d._MPI_AVAILABLE = True
+    dist.Backend.backend_capability["mpi"] = ["cpu"]
+
+
+def check_world(size: int, library: str, env: Mapping[str, str]) -> None:
+    """Raise RuntimeError when `env` promises another world size than MPI's `size`.
+
+    That is the sign of a launcher and a library of different MPIs: each process then believes to
+    be alone, and N copies would train side by side without a word.
+    """
+    promised = env.get("WORLD_SIZE", "")
+    if not promised.isdigit() or int(promised) == size:
+        return
+    raise RuntimeError(
+        f"MPI reports a world of {size}, but WORLD_SIZE={promised} in the environment. "
+        f"The MPI library in use is {library!r}; a launcher of another MPI cannot tell it about "
+        "the other ranks. Start the script with `shanty run`, or with the mpirun that belongs to "
+        "this library; or unset WORLD_SIZE if it is a leftover."
+    )
+
+
+def _world() -> MPI.Intracomm:
+    """MPI_COMM_WORLD, started if need be, with its thread level and size checked."""
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():  # mpi4py.rc.initialize = False
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        raise RuntimeError(
+            "MPI was initialised without thread support, but the mpi backend communicates from a "
+            "thread of its own: it needs MPI_THREAD_MULTIPLE (MPI_THREAD_SERIALIZED if the script "
+            "calls MPI nowhere else). mpi4py asks for it by default; something changed "
+            "mpi4py.rc.thread_level, or initialised MPI before mpi4py was imported."
+        )
+    world = MPI.COMM_WORLD
+    check_world(world.size, MPI.Get_library_version().partition("\n")[0].strip("\0 "), os.environ)
+    return world
+
+
+def _time_limit(given: object) -> float:
+    """Seconds. torch hands the time limit of a group to every backend but this one, so `create`
+    reads it where torch has it: a local variable of the caller.
+    """
+    if not isinstance(given, timedelta):
+        given = c10d.default_pg_timeout
+    return given.total_seconds()
+
+
+def _avoid_detail() -> None:
+    if c10d.get_debug_level() == c10d.DebugLevel.DETAIL:
+        warnings.warn(
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL crashes DistributedDataParallel with a backend written "
+            "in Python (torch 2.13, segmentation fault); the mpi backend lowers it to INFO.",
+            stacklevel=2,
+        )
+        set_debug_level(c10d.DebugLevel.INFO)

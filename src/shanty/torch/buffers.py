@@ -1,0 +1,117 @@
+"""Tensors as MPI sees them: dense memory to read from or write to, copied only where it must be.
+
+Tensors of any stride go in and out in their logical (row-major) order, since the other ranks'
+strides may differ. Importing this module starts MPI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from mpi4py import MPI
+from torch import Tensor
+
+from shanty.torch.dtypes import word
+
+
+class Message(tuple[Any, ...]):
+    """What mpi4py takes as a buffer: memory, perhaps counts, datatype.
+
+    The memory is a bare address, so the tensor rides along: a temporary one would otherwise be
+    freed before MPI has read it.
+    """
+
+    tensor: Tensor
+
+
+def spec(tensor: Tensor, datatype: MPI.Datatype | None = None) -> Message:
+    """The memory of a dense tensor; moved as plain words unless a datatype is given."""
+    return _message(tensor, datatype if datatype is not None else word(tensor.dtype))
+
+
+def vector(tensor: Tensor, counts: Sequence[int]) -> Message:
+    """The same for the calls with one count (in elements) for each rank, laid end to end."""
+    return _message(tensor, counts, word(tensor.dtype))
+
+
+def _message(tensor: Tensor, *rest: object) -> Message:
+    message = Message((MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), *rest))
+    message.tensor = tensor
+    return message
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the tensor's memory is its elements in logical order."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def readable(tensor: Tensor) -> Tensor:
+    """A dense tensor with these elements: itself, or a copy."""
+    return tensor if is_dense(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
+
+
+def writable(tensor: Tensor) -> Tensor:
+    """Dense room for the elements of `tensor`: itself, or new memory for `settle` to copy."""
+    if is_dense(tensor):
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def settle(room: Tensor, tensor: Tensor) -> None:
+    """Bring what was written to `room` into `tensor`, if it is not there already."""
+    if room is not tensor:
+        tensor.copy_(room)
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """The elements of all of them, end to end: a view where they lie so already."""
+    view = _as_one(tensors)
+    if view is not None:
+        return view
+    return torch.cat([readable(each).reshape(-1) for each in tensors])
+
+
+def room_for(tensors: Sequence[Tensor]) -> Tensor:
+    """Dense room for the elements of all, end to end, for `spread` to copy where needed."""
+    view = _as_one(tensors)
+    if view is not None:
+        return view
+    return torch.empty(sum(each.numel() for each in tensors), dtype=tensors[0].dtype)
+
+
+def spread(room: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Bring the elements of `room` into the tensors, if they are not there already."""
+    ends = accumulate(each.numel() for each in tensors)
+    for tensor, end in zip(tensors, ends, strict=True):
+        start = end - tensor.numel()
+        piece = room[start:end]
+        if tensor.numel() and piece.data_ptr() != tensor.data_ptr():
+            tensor.copy_(piece.view(tensor.shape))
+
+
+def overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether two dense tensors share memory, which MPI forbids for input and output."""
+    start, begin = one.data_ptr(), other.data_ptr()
+    return start < begin + other.nbytes and begin < start + one.nbytes
+
+
+def apart(tensor: Tensor, output: Tensor) -> Tensor:
+    """`tensor` to read from while `output` is written: a copy if they share memory."""
+    return tensor.clone() if overlap(tensor, output) else tensor
+
+
+def _as_one(tensors: Sequence[Tensor]) -> Tensor | None:
+    """One flat view of tensors that lie end to end in one storage (the chunks of a tensor)."""
+    first = tensors[0]
+    if not all(map(is_dense, tensors)):
+        return None
+    for left, right in pairwise(tensors):
+        if right.data_ptr() != left.data_ptr() + left.nbytes:
+            return None
+        if right.untyped_storage().data_ptr() != left.untyped_storage().data_ptr():
+            return None
+    total = sum(each.numel() for each in tensors)
+    return first.as_strided((total,), (1,), first.storage_offset())

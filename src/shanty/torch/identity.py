@@ -1,0 +1,72 @@
+"""What torch asks of a group apart from communication: names, devices, capabilities, time limit."""
+
+# mypy: disable-error-code="override"
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+
+class Identity(dist.ProcessGroup):
+    """The answers of every group of the mpi backend.
+
+    torch's C++ base class would look for them in a C++ backend, which such a group has not.
+    """
+
+    def __init__(self, rank: int, size: int, limit: float) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        self._name = ""
+        self._desc = "undefined"
+        self._limit = limit
+        self._operations = 0
+
+    def name(self) -> str:
+        """The backend's name."""
+        return "mpi"
+
+    getBackendName = _get_backend_name = name  # noqa: N815
+
+    @property
+    def group_name(self) -> str:
+        """torch's name of the group."""
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        """torch's description of the group."""
+        return self._desc
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._desc = desc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> dist.ProcessGroup:
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"The mpi backend has nothing for {device}: CPU tensors only.")
+        return self
+
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._operations
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing to agree on: MPI keeps the order of each communicator."""
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long a wait without a limit of its own lasts, from the next operation on."""
+        self._limit = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout

@@ -1,0 +1,163 @@
+"""The handle of one operation: `MPIWork`, and the errors with which it can end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+if TYPE_CHECKING:
+    from shanty.torch.worker import Body, Worker
+
+
+class CommunicationError(dist.DistBackendError):
+    """An operation of the `mpi` backend failed; says which, in which group, on which rank."""
+
+
+class CommunicationTimeoutError(CommunicationError, TimeoutError):
+    """A wait ran past its time limit. The operation itself may still be under way."""
+
+
+# Guards the hand-over between completion and `get_future`; held for a few instructions only.
+_futures = threading.Lock()
+
+
+class MPIWork(dist.Work):
+    """One operation given to the communication thread.
+
+    A failed operation is never a success: `wait` raises, `is_success` is false, `exception`
+    returns the error, and the future fails, for Python and for DDP's C++ alike.
+
+    what: the operation and its group, for messages ("all_reduce on group 0, rank 1 of 2").
+    body: what the communication thread runs; None once it ran, so that it keeps no tensor alive.
+    tensors: what `result` returns after success.
+    limit: seconds that `wait` allows when its caller names no time limit.
+    """
+
+    def __init__(
+        self, worker: Worker, what: str, body: Body, tensors: list[Tensor], limit: float
+    ) -> None:
+        super().__init__()
+        self.what = what
+        self.body: Body | None = body
+        self._worker = worker
+        self.tensors = tensors
+        self._limit = limit
+        self._source = -1
+        self._done = False
+        self._error: CommunicationError | None = None
+        self._gate = threading.Lock()  # a bare lock: the cheapest thing to wait on with a limit
+        self._gate.acquire()
+        self._arrival: Future[None] | None = None
+        self._future: Future[list[Tensor]] | None = None
+
+    # ---- what torch and users call ---------------------------------------------------------
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until the operation is complete; true, or the operation's error.
+
+        timeout: None, zero or less mean the limit of the group (`init_process_group(timeout=)`).
+        Raises CommunicationTimeoutError when the limit passes. MPI cannot take an operation
+        back: a collective then blocks what comes after it, and the run has to end.
+        """
+        if not self._done:
+            asked = timeout.total_seconds() if timeout is not None else 0.0
+            self._await(asked if asked > 0 else self._limit)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        """The same as `wait`: for tensors in host memory there is no stream to order against."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """The same as `wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether the operation has ended, in success or failure."""
+        return self._done
+
+    def is_success(self) -> bool:
+        """Whether the operation has ended without error."""
+        return self._done and self._error is None
+
+    def exception(self) -> CommunicationError | None:
+        """The error of a failed operation; None while it runs and after success."""
+        return self._error
+
+    def result(self) -> list[Tensor]:
+        """The tensors that the operation wrote. Raises its error, or when it is not complete."""
+        if not self._done:
+            raise RuntimeError(f"{self.what}: not complete yet; call wait() before result().")
+        if self._error is not None:
+            raise self._error
+        return self.tensors
+
+    def get_future(self) -> Future[list[Tensor]]:
+        """A future of `result`. Its callbacks run on the communication thread, in the order in
+        which operations complete; what they start there runs at once (see `Worker.submit`).
+        """
+        with _futures:
+            if self._future is None:
+                # Future.set_exception stores the exception as a VALUE, which C++ takes for
+                # success. Raising in a callback is the one way to a future that failed.
+                self._arrival = Future()
+                self._future = self._arrival.then(lambda _: self.result())
+                complete = self._done
+            else:
+                complete = False
+        if complete and self._arrival is not None:
+            self._arrival.set_result(None)
+        return self._future
+
+    def source_rank(self) -> int:
+        """The rank (of the group) that a receive took its message from."""
+        return self._source
+
+    _source_rank = source_rank
+
+    # ---- what the worker calls -------------------------------------------------------------
+
+    def finish(self, error: CommunicationError | None = None, source: int = -1) -> None:
+        """Mark as ended, wake the waiters, run the callbacks (on the calling thread)."""
+        self.body = None
+        self._error = error
+        self._source = source
+        with _futures:
+            self._done = True
+            arrival = self._arrival
+        self._gate.release()
+        if arrival is not None:
+            arrival.set_result(None)
+
+    def join(self, seconds: float) -> bool:
+        """Wait without raising; whether the operation has ended."""
+        if self._done:
+            return True
+        if not self._gate.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            return self._done
+        self._gate.release()  # the next waiter's turn
+        return True
+
+    def _await(self, seconds: float) -> None:
+        if self._worker.is_current():
+            self._worker.complete(self, seconds)
+        elif not self.join(seconds) and self.body is not None:
+            self._worker.overdue = self
+        if not self._done:
+            raise CommunicationTimeoutError(
+                f"{self.what} was not complete after {seconds:g} s. Most often another rank "
+                "failed, left its loop early, or called something else at this point. "
+                "Look at where every rank is (`shanty stacks RUN`), and end the run."
+            )
+
+
+Complete = Callable[[Any], int]
+"""Ends a point-to-point operation: takes its MPI.Status, returns the source rank or raises."""

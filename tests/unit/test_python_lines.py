@@ -1,0 +1,41 @@
+"""Where run.py is put into a Python command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from shanty.carry.rank.python import insert_runner, is_python
+
+R = "/x/run.py"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("python x.py a", f"python {R} x.py a"),
+        ("python3.12 -u x.py", f"python3.12 -u {R} x.py"),
+        ("/v/bin/python -I x.py -m y", f"/v/bin/python -I {R} x.py -m y"),
+        ("python -W error -X dev x.py", f"python -W error -X dev {R} x.py"),
+        ("python -Werror -Xdev x.py", f"python -Werror -Xdev {R} x.py"),
+        ("python -m pkg.mod --a", f"python {R} -m pkg.mod --a"),
+        ("python -um pkg a", f"python -u {R} -m pkg a"),
+        ("python -mpkg a", f"python {R} -m pkg a"),
+        ("python -Ic pass a", f"python -I {R} -c pass a"),
+        ("python --check-hash-based-pycs always x.py", f"python --check-hash-based-pycs always {R} x.py"),
+        ("python", "python"),
+        ("python -", "python -"),
+        ("python -V", "python -V"),
+        ("python --version", "python --version"),
+        ("python -u", "python -u"),
+        ("bash -c x.py", "bash -c x.py"),
+        ("pythonic x.py", "pythonic x.py"),
+    ],
+)
+def test_lines(line, expected):
+    assert insert_runner(line.split(), R) == expected.split()
+
+
+def test_names():
+    assert is_python("/usr/bin/python3.13")
+    assert is_python("pypy3")
+    assert not is_python("python-config")
