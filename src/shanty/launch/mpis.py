@@ -83,14 +83,15 @@ def installed(home: Path, environ: Mapping[str, str]) -> list[Installation]:
 
 
 def _default(home: Path, environ: Mapping[str, str]) -> Installation:
-    own = home / "mpi" / DEFAULT
-    for prefix in detect.wheel_prefixes():
-        found = detect.inspect_prefix(prefix, "wheel")
-        whole = not detect.clobbered(prefix)
-        if found is not None and found.flavour == DEFAULT and whole:
-            return found
-        if own.is_dir():
-            break
+    prefixes = detect.wheel_prefixes()
+    for prefix in prefixes:
+        wheel = detect.inspect_prefix(prefix, "wheel")
+        if wheel is not None and wheel.flavour == DEFAULT and not detect.clobbered(prefix):
+            return wheel
+    own = detect.inspect_prefix(str(home / "mpi" / DEFAULT), "shanty")
+    if own is not None:
+        return own
+    for prefix in prefixes:
         _refuse_damaged(prefix, DEFAULT)
     for found in installed(home, environ):
         return found

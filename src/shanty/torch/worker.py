@@ -24,7 +24,7 @@ from shanty.torch.work import CommunicationError, Complete, MPIWork
 Body = Callable[[], "Pending | None"]
 
 EXIT_PATIENCE = 10.0
-"""Seconds that the interpreter's exit, or an abort, grants to operations still under way."""
+"""Seconds that the interpreter's exit grants to operations still under way."""
 
 _LAST_MESSAGES = 5.0  # seconds that messages under way get when their group is destroyed
 _EAGER = 0.002  # seconds after the last event during which polling only yields the core
@@ -46,7 +46,9 @@ class Worker:
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[MPIWork | None] = queue.SimpleQueue()
         self._pending: list[tuple[MPIWork, Pending]] = []
+        self._abandoned: list[Pending] = []  # for MPI may write to their memory for ever
         self._thread: threading.Thread | None = None
+        self._ident: int | None = None  # the thread's own, while it runs
         self._guard = threading.Lock()
         self._users = 0
         self._exit_hook = False
@@ -72,7 +74,7 @@ class Worker:
 
     def is_current(self) -> bool:
         """Whether the caller runs on the communication thread."""
-        return threading.current_thread() is self._thread
+        return threading.get_ident() == self._ident
 
     def is_stuck(self) -> bool:
         """Whether the thread is still in, or before, an operation that a wait gave up on."""
@@ -131,12 +133,15 @@ class Worker:
             self._thread.start()
 
     def _run(self) -> None:
+        self._ident = threading.get_ident()
         while self._step():
             pass
-        for work, operation in self._pending:
-            operation.request.Cancel()  # a receive that nobody answers; a send ends in Finalize
+        self.drain()
+        abandoned, self._pending = self._pending, []
+        self._abandoned += [operation for _, operation in abandoned]
+        for work, _ in abandoned:
             work.finish(CommunicationError(f"{work.what}: given up when its group was destroyed."))
-        self._pending.clear()
+        self._ident = None
 
     def drain(self) -> bool:
         """On the communication thread: see messages under way through; whether none is left."""

@@ -106,7 +106,7 @@ def check_half_gradients_agree() -> None:
 
 
 def check_power_sgd() -> None:
-    """Its hook communicates in callbacks; with gloo that locks up now and then, so compare ranks."""
+    """Its hook communicates in callbacks, in which gloo may lock up: compare the ranks."""
     for tensor in train(power)[-1:]:
         every = [torch.empty_like(tensor) for _ in range(WORLD)]
         dist.all_gather(every, tensor)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 import shanty.torch
-from shanty.torch import collectives
+from shanty.torch import collectives, worker
 from shanty.torch.worker import WORKER
 
 
@@ -195,7 +195,10 @@ def check_one_thread() -> None:
 
 
 def check_again_after_destroy() -> None:
+    worker._LAST_MESSAGES = 0.1
+    never = dist.irecv(torch.empty(1), 0, tag=99)  # nobody sends it
     dist.destroy_process_group()
+    raises(shanty.torch.CommunicationError, "given up", never.wait)
     assert "shanty-mpi" not in [thread.name for thread in threading.enumerate()]
     MPI.COMM_WORLD.Barrier()  # the world itself was not freed
     dist.init_process_group("mpi")

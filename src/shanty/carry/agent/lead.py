@@ -20,7 +20,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from shanty.carry import platform
 from shanty.carry.agent.channel import Channel
 from shanty.carry.agent.stacks import collect
-from shanty.carry.agent.warden import Warden
+from shanty.carry.agent.warden import BEAT, Warden
 from shanty.carry.agent.world import World
 from shanty.carry.errors import TIME_LIMIT_EXIT, LaunchError, WorldError
 from shanty.carry.logfile import last_lines
@@ -53,6 +53,7 @@ class Lead:
         self.gone = False
         self.ending = False
         self.began = time.monotonic()
+        self.next_beat = 0.0
 
     def run(self, lead: Channel, warden: int) -> None:
         """Live until the warden has gone, then write the last word."""
@@ -79,10 +80,16 @@ class Lead:
                         self._hear(message)
             self._answer_asks()
             self._judge(time.monotonic())
-            lead.send(alive=True)
+            self._beat(time.monotonic())
         if not self.gone:
             self._without_warden(warden)
         self._finish()
+
+    def _beat(self, now: float) -> None:
+        """A word to the warden now and then: while it hears none it counts the seconds."""
+        if now >= self.next_beat:
+            self.next_beat = now + BEAT
+            self.warden.send(alive=True)
 
     def _patience(self) -> float:
         """Seconds until something is due."""
@@ -119,9 +126,9 @@ class Lead:
         for name, world in self.worlds.items():
             verdict = world.verdict(now) if name not in self.ended_worlds else None
             if verdict is not None:
+                code = world.exit_code(verdict)
                 verdict = self._with_lines(verdict)
                 self.ended_worlds[name] = verdict
-                code = WorldError.exit_code if world.mismatch else world.exit_code()
                 if self.failure is None:
                     self.failure, self.code = verdict, code
                 self._event("failure", failure=verdict.__dict__)
@@ -185,7 +192,7 @@ class Lead:
 
     def _service(self) -> None:
         """Keep the warden's and the ranks' messages flowing while a request is served."""
-        self.warden.send(alive=True)
+        self._beat(time.monotonic())
         select.select([self.warden.source], [], [], 0.02)
         for message in self.warden.receive():
             self._hear(message)
@@ -240,9 +247,7 @@ class Lead:
                 verdict = world.left_early(world.early_leavers()[0])
             if verdict is not None:
                 self.failure = self._with_lines(verdict)
-                self.code = WorldError.exit_code if world.mismatch else (launcher or 71)
-                if world._first_failure is not None:
-                    self.code = world.exit_code()
+                self.code = world.exit_code(verdict)
                 return
         if launcher != 0:
             code = launcher if launcher is not None else LaunchError.exit_code

@@ -24,6 +24,7 @@ from shanty.carry.rundir import RunDir
 
 SILENCE = 10.0  # seconds without a word from the lead after which its ranks are ended
 LINGER = 2.0  # seconds that what a launcher left running may go on after it
+BEAT = 1.0  # seconds between two words without a reason
 _TICK = 0.25
 _LOOKS = (0.3, 0.8, 1.5, 2.1, 4.0, 8.0, 20.0, 60.0)  # seconds after its start: has it an MPI?
 
@@ -58,6 +59,7 @@ class Warden:
         self.ending: List[Tuple[float, Optional[str]]] = []  # (when to SIGKILL, which world)
         self.memory: Set[str] = set()
         self.heard = time.monotonic()
+        self.next_beat = 0.0
         self.linger: Optional[float] = None
         self._rest = b""
         self._oom = platform.oom_kills()
@@ -210,7 +212,9 @@ class Warden:
     def _tick(self, now: float) -> None:
         """What is due by the clock."""
         if self.lead.open:
-            self.lead.send(beat=True)
+            if now >= self.next_beat:
+                self.next_beat = now + BEAT
+                self.lead.send(beat=True)
             if now > self.heard + SILENCE:
                 self.lead.open = False
                 self._end(0.0, None)

@@ -6,6 +6,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from shanty.carry.errors import WorldError
 from shanty.carry.mpi.flavours import FLAVOURS, identify_library
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.mpi.kin import starts
@@ -157,7 +158,11 @@ class World:
         if self._first_failure is not None:
             if now < self._first_failure + SETTLE and not self._all_ended():
                 return None
-            return self._blame(self._culprit())
+            culprit = self._culprit()
+            leavers = [r for r in self.early_leavers() if (r.ended or now) <= (culprit.failed or 0)]
+            if culprit.code in _LAUNCHERS_DOING and leavers:
+                return self.left_early(leavers[0])
+            return self._blame(culprit)
         if self.mismatch:
             return self.mismatch
         for rank in self.ranks.values():
@@ -213,7 +218,7 @@ class World:
     def _culprit(self) -> Rank:
         """The rank that failed first; a launcher's SIGTERM is what follows, not the cause."""
         failed = [rank for rank in self.ranks.values() if rank.at_fault]
-        return min(failed, key=lambda r: (r.code in (-signal.SIGTERM, 143), r.failed))
+        return min(failed, key=lambda r: (r.code in _LAUNCHERS_DOING, r.failed))
 
     def _blame(self, rank: Rank) -> Failure:
         code = rank.code or 0
@@ -239,12 +244,15 @@ class World:
             return Failure(f"{where}: {rank.why}", "", fix, rank.rank, rank.host)
         return Failure(f"{where} ended with exit code {code}", rank.why, "", rank.rank, rank.host)
 
-    def exit_code(self) -> int:
-        """The exit code of the rank to blame, as a shell would show it."""
-        code = self._culprit().code or 0
+    def exit_code(self, failure: Failure) -> int:
+        """The exit code that goes with a verdict: the rank's own, as a shell would show it."""
+        code = self.ranks[failure.rank].code if failure.rank in self.ranks else None
+        if failure is self.mismatch or not code:
+            return WorldError.exit_code
         return code if code >= 0 else 128 - code
 
 
+_LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
 _MEANINGS = {
     "SIGSEGV": "it touched memory that is not its own",
     "SIGBUS": "a mapped file or /dev/shm is too small, or memory is misaligned",

@@ -27,6 +27,7 @@ from shanty.carry.mpi.layout import HostSlots, Layout
 
 Settings = Tuple[Tuple[str, str], ...]
 
+_PINNED: Settings = (("I_MPI_PIN", "1"),)
 _RANK_VARIABLES = RankVariables("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 
 
@@ -37,10 +38,12 @@ class Hydra:
     `slots_flag` names a host file whose `host:N` count, `per_host_flag` one beside which `-ppn`
     counts. `hostfile_variable` and `per_host_variable` (may be "") are the environment's ways
     to say the same, `extra_ssh_variable` holds arguments for ssh, `root_variable` (may be "")
-    the prefix. `hosts_have_slots` tells whether `-hosts a:2` counts, `bind_to_flag` whether
-    `-bind-to` does; where it does not, `binding` has the settings for N cores a rank, with
-    "{}" for N. `one_host` and `shared_cores` are the settings for these cases, and
-    `one_host_unless` the variables by which a user asks for what `one_host` rules out.
+    the prefix. `hosts_have_slots` tells whether `-hosts a:2` counts, `host_for_each` whether
+    the programs of a line may have hosts of their own, `bind_to_flag` whether `-bind-to` counts;
+    where it does not, `binding` has the settings for N cores a rank, with "{}" for N, and
+    `bindings` those for each part of a machine. `one_host`, `many_hosts` and `shared_cores` are
+    the settings for these cases, and `one_host_unless` the variables by which a user asks for
+    what `one_host` rules out.
     """
 
     name: str
@@ -56,9 +59,12 @@ class Hydra:
     extra_ssh_variable: str
     root_variable: str
     hosts_have_slots: bool
+    host_for_each: bool
     bind_to_flag: bool
     binding: Settings
+    bindings: Mapping[str, Settings]
     one_host: Settings
+    many_hosts: Settings
     one_host_unless: Tuple[str, ...]
     shared_cores: Settings
     family: str = "hydra"
@@ -128,9 +134,12 @@ MPICH = Hydra(
     extra_ssh_variable="HYDRA_LAUNCHER_EXTRA_ARGS",
     root_variable="",
     hosts_have_slots=True,
+    host_for_each=False,
     bind_to_flag=True,
     binding=(),
+    bindings={},
     one_host=(),
+    many_hosts=(),
     one_host_unless=(),
     shared_cores=(),
 )
@@ -152,13 +161,27 @@ INTEL = Hydra(
     extra_ssh_variable="I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",
     root_variable="I_MPI_ROOT",
     hosts_have_slots=False,
+    host_for_each=True,
     bind_to_flag=False,
     binding=(
         ("I_MPI_PIN", "1"),
         ("I_MPI_PIN_CELL", "core"),
         ("I_MPI_PIN_DOMAIN", "{}:compact"),
     ),
+    bindings={
+        "none": (("I_MPI_PIN", "0"),),
+        "hwthread": (*_PINNED, ("I_MPI_PIN_CELL", "unit"), ("I_MPI_PIN_DOMAIN", "1")),
+        "core": (*_PINNED, ("I_MPI_PIN_DOMAIN", "core")),
+        "socket": (*_PINNED, ("I_MPI_PIN_DOMAIN", "socket")),
+        "numa": (*_PINNED, ("I_MPI_PIN_DOMAIN", "numa")),
+        "board": (*_PINNED, ("I_MPI_PIN_DOMAIN", "node")),
+        "l1cache": (*_PINNED, ("I_MPI_PIN_DOMAIN", "cache1")),
+        "l2cache": (*_PINNED, ("I_MPI_PIN_DOMAIN", "cache2")),
+        "l3cache": (*_PINNED, ("I_MPI_PIN_DOMAIN", "cache3")),
+        "user": (*_PINNED, ("I_MPI_PIN_PROCESSOR_LIST", "{}")),
+    },
     one_host=(("I_MPI_FABRICS", "shm"),),
+    many_hosts=(("I_MPI_FABRICS", "shm:ofi"),),
     one_host_unless=("I_MPI_SPAWN",),  # spawned ranks cannot be reached through shm alone
     shared_cores=(("I_MPI_PIN", "0"), ("I_MPI_THREAD_YIELD", "2")),
 )

@@ -47,6 +47,8 @@ class OpenMPI:
     `oversubscribed` are the settings for these cases, `segment_variables` those that place
     shared-memory files. `runtime` begins the names of the runtime's MCA parameters and
     `runtime_flag` gives one on the command line; `agent` names its launcher of daemons.
+    `rank_by` are the orders of ranks that it knows, `lacks` the parts of a machine that it
+    does not.
     """
 
     name: str
@@ -64,6 +66,8 @@ class OpenMPI:
     runtime: str
     runtime_flag: str
     agent: str
+    rank_by: Tuple[str, ...]
+    lacks: Tuple[str, ...]
     family: str = "openmpi"
     library_names: Tuple[str, ...] = ("libmpi.so.40", "libmpi.40.dylib", "libmpi.dylib")
     launcher_names: Tuple[str, ...] = ("mpirun", "mpiexec")
@@ -144,6 +148,8 @@ OPENMPI5 = OpenMPI(
     runtime="prte",
     runtime_flag="--prtemca",
     agent="ssh",
+    rank_by=("slot", "node", "fill", "span"),
+    lacks=("board",),
 )
 
 OPENMPI4 = OpenMPI(
@@ -168,4 +174,6 @@ OPENMPI4 = OpenMPI(
     runtime="orte",
     runtime_flag="--mca",
     agent="rsh",
+    rank_by=("slot", "node", "hwthread", "core", "socket", "numa", "board"),
+    lacks=(),
 )

@@ -2,7 +2,9 @@
 
 It learns its place from the launcher, sets the environment the same way under every MPI, runs
 the program, frames its output into the rank's log and reports start and end. It outlives the
-program by a few milliseconds and ends with its exit code, 128 + N for signal N.
+program by a few milliseconds and ends with its exit code, 128 + N for signal N. It inherits
+what the launcher watches its ranks by (Hydra's PMI_FD) and keeps it open, so that the launcher
+learns of an end only after the warden has.
 """
 
 from __future__ import annotations
@@ -136,10 +138,6 @@ class _Rank:
         finally:
             for end in ends:
                 os.close(end)
-        # The launcher watches this descriptor to learn that the rank is gone: leave it to it.
-        inherited = os.environ.get("PMI_FD", "")
-        if inherited.isdigit():
-            os.close(int(inherited))
 
     def _follow(self, wake: int) -> int:
         poll = select.poll()

@@ -141,7 +141,8 @@ def _run(words: list[str]) -> None:
         why = f"sys.exit({error.code!r})" if isinstance(error.code, int) else str(error.code)
     except BaseException as error:
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
-        sys.excepthook(type(error), error, _own_frames_off(error.__traceback__))
+        error = error.with_traceback(_own_frames_off(error.__traceback__))
+        sys.excepthook(type(error), error, error.__traceback__)
         why = f"{type(error).__name__}: {error}"
     if watch is None or not watch.in_mpi:
         sys.exit(code)

@@ -162,10 +162,12 @@ class MpiFinder:
         if name != "mpi4py.MPI":
             return None
         sys.meta_path.remove(self)  # type: ignore[arg-type]
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _CallingLoader(spec.loader, self.then)  # type: ignore[assignment]
-        return spec
+        for finder in sys.meta_path:  # mpi4py has one of its own, for its variants
+            spec = finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _CallingLoader(spec.loader, self.then)  # type: ignore[assignment]
+                return spec
+        return None
 
 
 class _CallingLoader:
