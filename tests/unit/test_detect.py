@@ -89,7 +89,7 @@ def only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves of the machine only what is below `path`."""
     monkeypatch.setattr(detect, "COMMON_PREFIXES", (str(path / "usr"), str(path / "opt/openmpi*")))
     monkeypatch.setattr(sys, "prefix", str(path / "no-environment"))
-    monkeypatch.setattr(detect.site, "ENABLE_USER_SITE", False)
+    monkeypatch.setattr("site.ENABLE_USER_SITE", False)
 
 
 # ----------------------------------------------------------------------- the real ones
@@ -221,7 +221,7 @@ def test_two_mpis_in_debians_usr(usr: Path, choice: str, flavour: str) -> None:
         ("mpich", "4.0.2"),
     }
     assert found[0].flavour == flavour
-    assert found[0].launcher == str(usr / "bin/mpirun")
+    assert Path(found[0].launcher).samefile(usr / "bin/mpirun")
     assert {Path(one.library).name for one in found} == {"libmpi.so.40", "libmpich.so.12"}
     first = detect.inspect_prefix(str(usr))
     assert first == found[0]

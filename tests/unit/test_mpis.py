@@ -74,7 +74,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without any MPI; the environment's prefix."""
     prefix = tmp_path / "environment"
     monkeypatch.setattr(sys, "prefix", str(prefix))
-    monkeypatch.setattr(detect.site, "ENABLE_USER_SITE", False)
+    monkeypatch.setattr("site.ENABLE_USER_SITE", False)
     monkeypatch.setattr(detect, "COMMON_PREFIXES", ())
     return prefix
 
@@ -158,9 +158,8 @@ def test_no_mpi_at_all(tmp_path: Path, bare: Path) -> None:
 
 
 def test_a_flavour_that_nobody_knows(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match="lam"):
         mpis.select("lam", tmp_path, {})
-    assert "openmpi5, openmpi4, mpich, intel" in caught.value.fix
 
 
 def test_a_mixture_beside_the_interpreter(tmp_path: Path, bare: Path) -> None:
@@ -251,7 +250,7 @@ def test_the_cure_fits_pips_last_words(
 
 
 def test_neither_pip_nor_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpis.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(PrepareError, match="neither pip nor uv"):
         install("mpich", tmp_path)

@@ -49,7 +49,9 @@ def _root(
     pass
 
 
-app.command("run", cls=run.RunCommand)(run.run)
+app.command(
+    "run", cls=run.RunCommand, context_settings={"allow_interspersed_args": False}
+)(run.run)
 app.command("rerun")(rerun.rerun)
 app.command("ps")(ps.ps)
 app.command("show")(show.show)

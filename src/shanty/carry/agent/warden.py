@@ -19,7 +19,9 @@ from shanty.carry.agent.channel import Channel, decode_reports
 from shanty.carry.agent.sweep import shared_memory_of, sweep
 from shanty.carry.frames import STDERR, STDOUT, FrameWriter
 from shanty.carry.mpi.library import flavour_of_library
+from shanty.carry.rank import stdin
 from shanty.carry.rank.reports import open_reports
+from shanty.carry.rank.shim import file_identity
 from shanty.carry.rundir import RunDir
 
 SILENCE = 10.0  # seconds without a word from the lead after which its ranks are ended
@@ -118,6 +120,11 @@ class Warden:
             ends.append(write)
             actions.append((os.POSIX_SPAWN_DUP2, write, stream))
         argv, environ = self.plan["argv"], {**os.environ, **self.plan["env"]}
+        environ["SHANTY_OUTPUT"] = " ".join(map(file_identity, ends))
+        kept = None if self.plan["raw"] else stdin.set_aside()
+        if kept is not None:
+            os.set_inheritable(kept, False)
+            environ[stdin.VARIABLE] = stdin.offer(kept)
         try:
             self.launcher = os.posix_spawn(
                 find_program(argv[0], environ.get("PATH", os.defpath)),

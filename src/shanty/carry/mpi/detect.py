@@ -1,7 +1,7 @@
 """Which MPIs a machine has: found by their files, without starting any of them.
 
 An MPI is a launcher and a libmpi that belong together. The library tells its flavour by what
-is in it (see `library`), the launcher tells its family by the names of the settings that it
+is in it (see `library`), the launcher tells what it can start by the names of the settings that it
 reads. No file name is trusted alone: Debian keeps two MPIs in /usr, and two wheels in one
 environment overwrite each other's files.
 """
@@ -16,6 +16,7 @@ import site
 import sys
 from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
+from shanty.carry.mpi.flavours import FLAVOURS
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.mpi.library import Library, flavour_of_library, real_library
 
@@ -32,51 +33,22 @@ __all__ = [
 ]
 
 
-class _Files(NamedTuple):
-    """The files of one flavour, the best first.
-
-    `family` names the launchers that can start it, `distribution` is its name on PyPI.
-    """
-
-    family: str
-    launchers: Tuple[str, ...]
-    libraries: Tuple[str, ...]
-    distribution: str
-
-
-_OPEN_MPI = _Files(
-    "openmpi",
-    ("mpirun", "mpirun.openmpi", "mpiexec", "orterun"),
-    ("libmpi.so.40", "libmpi.40.dylib", "libmpi.so", "libmpi.dylib"),
-    "openmpi",
-)
-_FILES: Dict[str, _Files] = {
-    "openmpi5": _OPEN_MPI,
-    "openmpi4": _OPEN_MPI,
-    "mpich": _Files(
-        "mpich",
-        ("mpirun", "mpirun.mpich", "mpiexec.hydra", "mpiexec.mpich", "mpiexec"),
-        ("libmpi.so.12", "libmpich.so.12", "libmpi.12.dylib", "libmpi.so", "libmpi.dylib"),
-        "mpich",
-    ),
-    "intel": _Files(
-        "intel",
-        ("mpiexec.hydra", "mpirun", "mpiexec"),  # its mpirun is a script that needs PATH
-        ("libmpi.so.12", "release/libmpi.so.12", "libmpi.so"),
-        "impi-rt",
-    ),
-}
-
-# The settings that a launcher reads, as they stand in its file; the first that fits counts,
-# since Intel's Hydra holds all of MPICH's, and both hold texts with "orte" in them.
-_FAMILIES = (
-    (b"I_MPI_", "intel"),
-    (b"HYDRA_", "mpich"),
-    (b"OPAL_PREFIX", "openmpi"),
-    (b"orte", "openmpi"),
-    (b"prte", "openmpi"),
+# The settings that a launcher reads, as they stand in its file, and the flavours that it can
+# start; the first that fits counts, since Intel's Hydra holds all of MPICH's, and both hold
+# texts with "orte" in them.
+_OPEN_MPI = ("openmpi5", "openmpi4")
+_LAUNCHER_SIGNS = (
+    (b"I_MPI_", ("intel",)),
+    (b"HYDRA_", ("mpich",)),
+    (b"OPAL_PREFIX", _OPEN_MPI),
+    (b"orte", _OPEN_MPI),
+    (b"prte", _OPEN_MPI),
 )
 
+# Where systems name the files otherwise than the flavours' own builds: Debian has a suffix for
+# each MPI, and libmpich for MPICH's library; Intel's older packages have a folder for it.
+_MORE_LAUNCHERS = ("mpirun.openmpi", "orterun", "mpirun.mpich", "mpirun")
+_MORE_LIBRARIES = ("libmpich.so.12", "release/libmpi.so.12", "libmpi.so")
 _LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich")
 
 COMMON_PREFIXES = (
@@ -120,12 +92,12 @@ def inspect_all(prefix: str, origin: str = "system") -> List[Installation]:
         return []
     found = []
     for path, library in _libraries(prefix):
-        launcher = _launcher(folder, _FILES[library.flavour])
+        launcher = _launcher(folder, library.flavour)
         if launcher is not None:
             version = library.version or _version_beside(prefix, library.flavour, launcher)
             found.append(Installation(library.flavour, version, prefix, launcher, path, origin))
-    main = os.path.realpath(os.path.join(folder, "mpirun"))
-    return sorted(found, key=lambda one: os.path.realpath(one.launcher) != main)
+    main = _startable(os.path.join(folder, "mpirun"))
+    return sorted(found, key=lambda one: one.flavour not in main)
 
 
 def inspect_launcher(path: str) -> Optional[Installation]:
@@ -133,10 +105,10 @@ def inspect_launcher(path: str) -> Optional[Installation]:
 
     The launcher of the result is the one asked for.
     """
-    family = _family_of(path)
+    startable = _startable(path)
     for prefix in _prefixes_of_launcher(path):
         for one in inspect_all(prefix):
-            if _FILES[one.flavour].family == family:
+            if one.flavour in startable:
                 return Installation(
                     one.flavour, one.version, one.prefix, os.path.abspath(path), one.library,
                     one.origin,
@@ -150,8 +122,9 @@ def _libraries(prefix: str) -> Iterator[Tuple[str, Library]]:
     folders = [lib, lib + "64"]
     folders += [os.path.join(lib, name) for name in _listing(lib) if "-linux-" in name]
     looked_at: Dict[str, Optional[Library]] = {}
-    for flavour, files in _FILES.items():
-        paths = [os.path.join(folder, name) for folder in folders for name in files.libraries]
+    for flavour, value in FLAVOURS.items():
+        names = dict.fromkeys((*value.library_names, *_MORE_LIBRARIES))
+        paths = [os.path.join(folder, name) for folder in folders for name in names]
         for path in filter(os.path.exists, paths):
             if path not in looked_at:
                 looked_at[path] = flavour_of_library(path)
@@ -161,29 +134,35 @@ def _libraries(prefix: str) -> Iterator[Tuple[str, Library]]:
                 break
 
 
-def _launcher(folder: str, files: _Files) -> Optional[str]:
-    for name in files.launchers:
+def _launcher(folder: str, flavour: str) -> Optional[str]:
+    for name in dict.fromkeys((*FLAVOURS[flavour].launcher_names, *_MORE_LAUNCHERS)):
         path = os.path.join(folder, name)
-        if os.access(path, os.X_OK) and _family_of(path) == files.family:
+        if os.access(path, os.X_OK) and flavour in _startable(path):
             return path
     return None
 
 
-def _family_of(launcher: str) -> Optional[str]:
+def _startable(launcher: str) -> Tuple[str, ...]:
+    """The flavours that a launcher can start."""
     try:
         with (
             open(launcher, "rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            return next((family for sign, family in _FAMILIES if data.find(sign) >= 0), None)
+            return next((names for sign, names in _LAUNCHER_SIGNS if data.find(sign) >= 0), ())
     except (OSError, ValueError):  # ValueError: an empty file
-        return None
+        return ()
+
+
+def _distribution(flavour: str) -> str:
+    """The name on PyPI of a flavour's wheel."""
+    return re.split(r"[^\w-]", FLAVOURS[flavour].requirement)[0]
 
 
 def _version_beside(prefix: str, flavour: str, launcher: str) -> str:
     """The version of an MPI whose library does not show it: of its wheel, else by asking."""
     for wheel in _wheels(prefix):
-        if wheel.name == _FILES[flavour].distribution:
+        if wheel.name == _distribution(flavour):
             return wheel.version
     import subprocess  # here, since it takes longer to load than all that is above
 
@@ -240,7 +219,7 @@ def incomplete(prefix: str) -> Optional[str]:
 
 
 def _wheels(prefix: str) -> Iterator[_Wheel]:
-    known = {files.distribution for files in _FILES.values()}
+    known = {_distribution(flavour) for flavour in FLAVOURS}
     for kind in ("site-packages", "dist-packages"):
         for folder in glob.glob(os.path.join(glob.escape(prefix), "lib*", "python3*", kind)):
             for entry in _listing(folder):

@@ -10,7 +10,7 @@ from shanty.carry.errors import TranslationError
 from shanty.carry.mpi.flavour import Flavour
 from shanty.carry.mpi.hostfiles import Named, dialect_of, hosts_in, mixes_dialects
 from shanty.carry.mpi.layout import HostSlots, Layout
-from shanty.carry.mpi.line import Context, Given, Line
+from shanty.carry.mpi.line import Context, Given, Line, said
 from shanty.carry.mpi.mca import AS_OPTIONS, OVERSUBSCRIBE, TRUE
 from shanty.carry.mpi.options import OPTIONS
 from shanty.carry.mpi.placement import Placement
@@ -156,9 +156,11 @@ class Draft:
 
     def refuse(self, option: Given, why: str, fix: str = "") -> NoReturn:
         """Raises the TranslationError that names the option."""
-        raise TranslationError(
-            f"{said(option)} cannot be said to {self.flavour.title}", why=why, fix=fix
-        )
+        self.refuse_words(said(option), why, fix)
+
+    def refuse_words(self, words: str, why: str, fix: str = "") -> NoReturn:
+        """Raises the TranslationError that quotes the user's words."""
+        raise TranslationError(f"{words} cannot be said to {self.flavour.title}", why=why, fix=fix)
 
     # ------------------------------------------------------------- the same in both dialects
 
@@ -223,11 +225,17 @@ class Draft:
         name = "stdin" if option.values else "preload-binary"
         return self.option(Given(name, option.spelled, option.values), place)
 
+    def do_ft(self, option: Given, _: str, place: Placement) -> Words:
+        """Keeps a `--with-ft`, but not one that asks for nothing, which Open MPI 5 rejects."""
+        return (
+            self.kept(option, "") if not _asks_nothing(option) else self.do_no_ft(option, _, place)
+        )
+
     def do_no_ft(self, option: Given, _: str, place: Placement) -> Words:
         """Drops a `--with-ft none` and refuses any other."""
-        if option.value.lower() not in ("none", "no", "false", "0"):
+        if not _asks_nothing(option):
             self.refuse(option, "only Open MPI 5 has it", "run with `--mpi openmpi5`")
-        self.dropped(option, "nothing else is possible")
+        self.dropped(option, "it asks for nothing")
         return []
 
     # ------------------------------------------------------------------------ host files
@@ -280,8 +288,10 @@ class Draft:
     def own_hosts(self, place: Placement) -> List[HostSlots]:
         """The hosts on which a program's ranks may run, those with slots only."""
         hosts: Sequence[HostSlots] = self.layout.hosts
-        if place.hosts:
+        if place.hosts and place.hosts_fill:
             hosts = self.slots_of(place.hosts)
+        elif place.hosts:  # in Open MPI's list, a host without a number has one slot
+            hosts = [HostSlots(h.name, 1 if h.slots is None else h.slots) for h in place.hosts]
         elif place.hostfile and place.hostfile != self.layout.hostfile:
             text = self.files.get(place.hostfile) or self.read(place.hostfile) or ""
             hosts = self.slots_of(hosts_in(text))
@@ -297,9 +307,8 @@ class Draft:
             self.note(f"the line names no number of ranks: the run's {place.ranks} are used")
 
 
-def said(option: Given) -> str:
-    """An option as the user wrote it, with its values."""
-    return " ".join((option.spelled, *option.values))
+def _asks_nothing(option: Given) -> bool:
+    return option.value.lower() in ("none", "no", "false", "0")
 
 
 def _like_a_program(path: str) -> bool:

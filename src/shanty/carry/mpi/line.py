@@ -15,6 +15,7 @@ from shanty.carry.mpi.options import OPTIONS
 _SETTING = re.compile(r"^[^=]+=")
 _STDIN_OF_INTEL = re.compile(r"^(all|none|\d[\d,-]*)$")
 _ASKS = "@ask "
+_FROM_A_FILE = ("configfile", "app")
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,15 @@ def count_in(option: Given) -> int:
     if re.match(r"^[0-9]{1,9}$", option.value) and int(option.value) > 0:
         return int(option.value)
     raise TranslationError(
-        f"{option.spelled} {option.value} makes no sense",
+        f"{said(option)} makes no sense",
         why="the value has to be a number above zero",
         fix=f"write a number after {option.spelled}",
     )
+
+
+def said(option: Given) -> str:
+    """An option as the user wrote it, with its values."""
+    return " ".join((option.spelled, *option.values))
 
 
 def _between_colons(argv: Sequence[str]) -> List[List[str]]:
@@ -111,6 +117,8 @@ def _context(words: List[str]) -> Tuple[Context, str]:
             return Context((), ()), option.name
         options.append(option)
     program = tuple(words[at:])
+    if not program and any(option.name in _FROM_A_FILE for option in options):
+        return Context(tuple(options), ()), ""  # refused later, with a better reason
     if not program:
         raise TranslationError(
             "the launcher's line has no program",

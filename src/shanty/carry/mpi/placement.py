@@ -8,7 +8,7 @@ from typing import Dict, List, Optional, Tuple
 
 from shanty.carry.errors import TranslationError
 from shanty.carry.mpi.hostfiles import Named, hosts_listed
-from shanty.carry.mpi.line import Given, count_in
+from shanty.carry.mpi.line import Given, count_in, said
 
 # What Open MPI 4, Open MPI 5 and Hydra call the same part of a machine.
 _PARTS = {"package": "socket", "numanode": "numa", "machine": "board", "unit": "hwthread"}
@@ -43,6 +43,19 @@ _MODIFIERS = frozenset(
     ]
 )
 _VALUED = re.compile(r"^(file|qfile|pe-list|device)=.+$", re.IGNORECASE)
+# What the codes of the table of options are about, where their names do not tell.
+_ABOUT = {
+    "per-host": "map-by",
+    "one-per-host": "map-by",
+    "fill-host": "map-by",
+    "round-robin": "map-by",
+    "per-socket": "map-by",
+    "ppr": "map-by",
+    "by": "map-by",
+    "cores": "map-by",
+    "bind": "bind-to",
+    "hosts": "host",
+}
 _QUALIFIERS = frozenset(("overload-allowed", "no-overload", "if-supported", "ordered", "report"))
 
 
@@ -55,7 +68,8 @@ class Placement:
     tells that the number a host is Hydra's, which goes round the hosts until all ranks have a
     place; Open MPI's is a limit. `cores` is the number of cores to bind a rank to, `bind` the
     part, "none", or "user:LIST". `hosts_fill` tells that `hosts` is a list of Hydra's, in which
-    a host without a number takes as many ranks as come.
+    a host without a number takes as many ranks as come. `said` has the user's own words for
+    "map-by", "bind-to", "rank-by", "host" and "oversubscribe".
     """
 
     ranks: Optional[int] = None
@@ -71,7 +85,7 @@ class Placement:
     hosts: Tuple[Named, ...] = ()
     hosts_fill: bool = False
     hostfile: str = ""
-    spelled: Dict[str, str] = field(default_factory=dict)
+    said: Dict[str, str] = field(default_factory=dict)
 
     def take(self, code: str, option: Given) -> bool:
         """Takes an option of that code into account; False when it is not about placement."""
@@ -79,7 +93,7 @@ class Placement:
         method = getattr(self, "_" + code.replace("-", "_"), None)
         if method is None:
             return False
-        self.spelled.setdefault(code, option.spelled)
+        self.said[_ABOUT.get(code, code)] = said(option)
         method(option, argument)
         return True
 
@@ -203,4 +217,4 @@ def _part(word: str) -> str:
 
 
 def _no_sense(option: Given, why: str, fix: str = "") -> None:
-    raise TranslationError(f"{option.spelled} {option.value} makes no sense", why=why, fix=fix)
+    raise TranslationError(f"{said(option)} makes no sense", why=why, fix=fix)

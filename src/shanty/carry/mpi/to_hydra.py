@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import List, Optional, Sequence, cast
+from typing import List, NoReturn, Optional, Sequence, cast
 
 from shanty.carry.mpi import mca
-from shanty.carry.mpi.draft import Draft, Words, said
+from shanty.carry.mpi.draft import Draft, Words
 from shanty.carry.mpi.hostfiles import Named, dialect_of, hosts_in, listed
 from shanty.carry.mpi.hydra import Hydra
 from shanty.carry.mpi.layout import HostSlots
-from shanty.carry.mpi.line import Given
+from shanty.carry.mpi.line import Given, said
 from shanty.carry.mpi.placement import MACHINE_PARTS, Placement
 
 # What of a program's options Hydra takes as its own; all others count for the whole job.
@@ -42,8 +42,10 @@ _TRANSPORT = frozenset(
     ]
 )
 
-# The fields of a placement that Hydra can have once only.
+# The fields of a placement that Hydra can have once only, and what the words for them are under.
 _COMMON = ("by", "per_part", "cores", "oversubscribe", "rank_by", "bind", "hostfile")
+_SAID = {"by": "map-by", "per_part": "map-by", "cores": "map-by", "bind": "bind-to",
+         "rank_by": "rank-by"}  # fmt: skip
 
 
 class ToHydra(Draft):
@@ -57,8 +59,8 @@ class ToHydra(Draft):
         return cast(Hydra, self.flavour)
 
     def is_local(self, option: Given) -> bool:
-        """True for the options that Hydra lets each program have."""
-        return option.name in _LOCAL
+        """True for the options that Hydra lets each of several programs have."""
+        return option.name in _LOCAL and not self.single
 
     def assembled(
         self, places: List[Placement], written: List[Words], programs: List[Words]
@@ -88,25 +90,24 @@ class ToHydra(Draft):
                 if wanted in (None, ""):
                     continue
                 if getattr(common, field) not in (None, "", wanted):
-                    self.differ(place)
+                    self.differ(place.said.get(_SAID.get(field, field), f"--hostfile {wanted}"))
                 setattr(common, field, wanted)
             common.fills = common.fills or place.fills
             common.modifiers += place.modifiers
-            common.spelled.update(place.spelled)
+            common.said.update(place.said)
         lists = [place for place in places if place.hosts]
         if len({place.hosts for place in lists}) == 1 and (lists[0] is places[0] or self.single):
             common.hosts, common.hosts_fill = lists[0].hosts, lists[0].hosts_fill
         elif lists and not (self.hydra.host_for_each and all(len(p.hosts) == 1 for p in places)):
-            self.differ(lists[0])
+            self.differ(lists[0].said["host"])
         return common
 
-    def differ(self, place: Placement) -> None:
+    def differ(self, words: str) -> NoReturn:
         """Refuses a line whose programs are placed differently."""
-        option = Given("host", next(iter(place.spelled.values()), ":"), ())
-        self.refuse(
-            option,
+        self.refuse_words(
+            words,
             "it is not the same for all programs of the line",
-            "say it once, before the first program, or start the programs with `shanty run` each",
+            "say it once, before the first program",
         )
 
     def count(self, one: Placement, place: Placement) -> None:
@@ -140,8 +141,7 @@ class ToHydra(Draft):
         if path:
             flag = self.hydra.slots_flag if per_host is None else self.hydra.per_host_flag
             words = [flag, path, *words]
-        if place.hostfile and place.hostfile != self.layout.hostfile:
-            self.leave_the_host()
+        self.leave_the_host(place)
         return words
 
     def listed_hosts(self, place: Placement, words: Words) -> Words:
@@ -151,7 +151,7 @@ class ToHydra(Draft):
             known = {h.name: h.slots for h in self.own_hosts(Placement(hostfile=place.hostfile))}
             hosts = [Named(h.name, h.slots or known.get(h.name)) for h in hosts]
             self.note(f"the host file {place.hostfile} is left out: the line lists its hosts")
-        self.leave_the_host()
+        self.leave_the_host(place)
         names = listed(Named(host.name) for host in hosts)
         numbers = {1 if host.slots is None else host.slots for host in hosts}
         if words or (place.hosts_fill and all(host.slots is None for host in hosts)):
@@ -163,75 +163,74 @@ class ToHydra(Draft):
         text = [HostSlots(host.name, 1 if host.slots is None else host.slots) for host in hosts]
         return [self.hydra.slots_flag, self.written(text, f"the list of hosts {listed(hosts)}")]
 
-    def leave_the_host(self) -> None:
-        """Undoes what a run on one host sets, since the line brings hosts of its own."""
+    def leave_the_host(self, place: Placement) -> None:
+        """Undoes what a run on one host sets, where the line brings hosts of its own."""
+        runs = {host.name for host in self.layout.hosts}
+        if not self.layout.local_only or {host.name for host in self.own_hosts(place)} <= runs:
+            return
         alone = dict(self.hydra.one_host)
         for name, value in self.hydra.many_hosts:
-            if self.layout.local_only and self.given.get(name, alone.get(name)) == alone.get(name):
+            if self.given.get(name, alone.get(name)) == alone.get(name):
                 self.environment[name] = value
 
     def per_host(self, place: Placement) -> Optional[int]:
         """How many ranks a host gets before the next one, None for as many as it has slots."""
-        spelled = place.spelled.get("map-by", "--map-by")
-        pattern = Given("map-by", spelled, (place.by,))
+        words = place.said.get("map-by", "--map-by")
         for modifier in place.modifiers:
             if "=" in modifier:
-                self.refuse(Given("map-by", spelled, (modifier,)), "Hydra has no such mapping")
+                self.refuse_words(words, "Hydra has no such mapping")
             elif modifier == "NOLOCAL":
-                self.everywhere += self.option(Given("nolocal", spelled + " :NOLOCAL", ()), place)
+                self.everywhere += self.option(Given("nolocal", words, ()), place)
             else:
-                self.note(f"{spelled} :{modifier} is left out: Hydra has no such mapping")
+                self.note(f"{words}: {modifier} is left out, Hydra has no such mapping")
         if place.rank_by == "node" and place.by != "node":
-            self.note(f"{place.spelled['rank-by']} node: ranks go to the hosts in turn")
+            self.note(f"{place.said['rank-by']}: ranks go to the hosts in turn")
             return 1
         if place.rank_by not in ("", "slot", "node"):
             self.note(
-                f"{place.spelled['rank-by']} {place.rank_by} is left out: "
-                "Hydra numbers the ranks of a host in their order"
+                f"{place.said['rank-by']} is left out: Hydra numbers a host's ranks in their order"
             )
         if place.by == "node":
             return place.per_part or 1
         if place.per_part is not None:
-            self.refuse(
-                Given("map-by", next(iter(place.spelled.values())), (place.by,)),
+            self.refuse_words(
+                words,
                 f"Hydra cannot count ranks by {place.by}",
                 "give a number of ranks a host, as --map-by ppr:2:node",
             )
         if place.by == "slot":
-            self.note(f"{place.spelled.get('map-by', '--map-by')} slot is what Hydra does anyway")
+            self.note(f"{words}: dealing ranks out by slots is what Hydra does anyway")
         elif place.by and place.by not in MACHINE_PARTS:
-            self.refuse(pattern, "Hydra has no such mapping", "map by slot or by node")
+            self.refuse_words(words, "Hydra has no such mapping", "map by slot or by node")
         return None
 
     def bound(self, place: Placement) -> Words:
         """The options, or else the settings, that bind each rank to a part of its host."""
         if place.oversubscribe is not None:
-            self.note(
-                f"{place.spelled.get('oversubscribe', '--map-by')}: Hydra starts as many ranks as "
-                "it is told to, whatever the slots are"
-            )
+            words = place.said.get("oversubscribe", place.said.get("map-by", "oversubscribe"))
+            self.note(f"{words}: Hydra starts as many ranks as it is told to, whatever the slots")
         part = place.bind or ("core" if place.cores is not None else "")
         by = place.by if place.by in MACHINE_PARTS else ""
         if by and (part in ("", "none") or not self.hydra.bind_to_flag):
-            self.note(f"--map-by {by} is left out: it makes no difference to {self.flavour.title}")
+            self.note(f"{place.said['map-by']} makes no difference to {self.flavour.title}")
             by = ""
         if not part:
             return []
-        option = Given("bind-to", place.spelled.get("bind-to", "--bind-to"), (part,))
+        words = place.said.get("bind-to", place.said.get("map-by", "--bind-to"))
         if self.hydra.bind_to_flag:
             if part in ("board", "cpu-list"):
-                self.refuse(option, "it does not bind to that", "bind to core, socket or numa")
+                self.refuse_words(words, "it does not bind to that", "bind to core or socket")
             number = f":{place.cores}" if place.cores is not None and part == "core" else ""
             return ["-bind-to", part + number, *(["-map-by", by] if by else [])]
         kind, _, cpus = part.partition(":")
         settings = self.hydra.bindings.get(kind)
         if settings is None or (cpus and not re.match(r"^[\d,-]+$", cpus)):
-            self.refuse(option, "it does not bind to that", "bind to core, socket or numa")
+            self.refuse_words(words, "it does not bind to that", "bind to core or socket")
         if place.cores is not None and part == "core":
             settings, cpus = self.hydra.binding, str(place.cores)
         now = {name: value.replace("{}", cpus) for name, value in settings}
         self.environment.update(now)
-        self.note(f"{said(option)} is " + " ".join(f"{k}={v}" for k, v in now.items()))
+        self.note(f"{words} is " + " ".join(f"{k}={v}" for k, v in now.items()))
         return []
 
     def needs_conversion(self, text: str) -> bool:

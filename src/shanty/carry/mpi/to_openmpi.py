@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import List, cast
 
 from shanty.carry.mpi import mca
-from shanty.carry.mpi.draft import Draft, Words, said
+from shanty.carry.mpi.draft import Draft, Words
 from shanty.carry.mpi.hostfiles import Named, listed
-from shanty.carry.mpi.line import Given
+from shanty.carry.mpi.line import Given, said
 from shanty.carry.mpi.openmpi import OpenMPI
 from shanty.carry.mpi.placement import Placement
 
@@ -56,8 +56,8 @@ class ToOpenMPI(Draft):
         if place.rank_by in self.open_mpi.rank_by:
             words += ["--rank-by", place.rank_by]
         elif place.rank_by:
-            spelled = place.spelled["rank-by"]
-            self.note(f"{spelled} {place.rank_by} is left out: {self.flavour.title} has no such")
+            words_said = place.said["rank-by"]
+            self.note(f"{words_said} is left out: {self.flavour.title} has no such order")
         binding = self.bound(place)
         if binding:
             words += ["--bind-to", binding]
@@ -80,15 +80,15 @@ class ToOpenMPI(Draft):
         ]
         if sum(host.slots or 0 for host in found) < (place.ranks or 0):
             found = [Named(host.name, max(share, host.slots or 0)) for host in found]
-        self.note(f"{place.spelled.get('hosts', '-hosts')} is --host {listed(found)}")
+        self.note(f"{place.said['host']} is --host {listed(found)}")
         return found
 
     def mapping(self, place: Placement) -> str:
         """The value of --map-by, "" for none."""
         part = place.by
         if part in self.open_mpi.lacks:
-            self.refuse(
-                Given("map-by", place.spelled.get("map-by", "--map-by"), (part,)),
+            self.refuse_words(
+                place.said["map-by"],
                 f"it does not map by {part}",
                 "map by slot, node, core, socket or numa",
             )
@@ -111,8 +111,8 @@ class ToOpenMPI(Draft):
         """The value of --bind-to, "" for none."""
         part = place.bind
         if part.startswith("user:") or part in self.open_mpi.lacks:
-            self.refuse(
-                Given("bind-to", place.spelled.get("bind-to", "-bind-to"), (part,)),
+            self.refuse_words(
+                place.said["bind-to"],
                 "it does not bind to that",
                 "bind to core, hwthread, socket or numa",
             )

@@ -16,7 +16,7 @@ import sys
 
 from shanty.carry.frames import STDERR, STDOUT, FrameWriter
 from shanty.carry.mpi import ranks
-from shanty.carry.rank import reports
+from shanty.carry.rank import reports, stdin
 from shanty.carry.rank.python import insert_runner
 
 TYPE_CHECKING = False
@@ -47,6 +47,10 @@ def main(argv: list[str]) -> int:
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
     environ.update({key: str(value) for key, value in place.items()})
     environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS", "1"))
+    if rank != 0:
+        stdin.close()  # Hydra leaves it open for ever
+    elif stdin.VARIABLE in environ:
+        stdin.take(environ[stdin.VARIABLE])
     log = os.open(
         f"{run_dir}/logs/rank-{rank}.log",
         os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
@@ -122,6 +126,8 @@ class _Rank:
         actions: list[tuple[int, ...]] = []
         ends = []
         for stream in (STDOUT, STDERR):
+            if str(stream) in os.environ.get("SHANTY_PASS", ""):
+                continue  # the user's line sends it elsewhere, as in `mpirun … > file`
             read, write = os.pipe()
             os.set_blocking(read, False)
             self.streams[read] = stream

@@ -16,6 +16,7 @@ from shanty.carry.mpi.flavours import FLAVOURS
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.mpi.layout import HostSlots, Layout
 from shanty.carry.mpi.translate import translate
+from shanty.carry.rank import stdin
 from shanty.carry.rundir import read_json
 
 
@@ -47,17 +48,46 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
     boot = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "boot.py")
     prefix = [plan["agent_python"], "-I", "-S", boot, "rank.exec"]
     translation = translate(
-        words, FLAVOURS[installation.flavour], layout, prefix=prefix, environ=os.environ
+        words,
+        FLAVOURS[installation.flavour],
+        layout,
+        prefix=prefix,
+        given_environment=os.environ,
+        converted=f"{layout.hostfile}.{os.getpid()}",
     )
+    for path, text in translation.files:
+        Path(path).write_text(text)
     for text in translation.notes:
         print(f"shanty: {text}", file=sys.stderr)
     environ: Mapping[str, str] = {
         **os.environ,
         **translation.environment,
         "SHANTY_WORLD": str(os.getpid()),
+        "SHANTY_PASS": redirected(os.environ.get("SHANTY_OUTPUT", "")),
     }
+    kept = stdin.set_aside()
+    if kept is not None:
+        environ = {**environ, stdin.VARIABLE: stdin.offer(kept)}
     sys.stderr.flush()
     os.execve(installation.launcher, [installation.launcher, *translation.argv], environ)
+
+
+def redirected(ours: str) -> str:
+    """Which of the streams 1 and 2 the user's line sends elsewhere than to the run's logs.
+
+    `ours` names the files behind the streams that the warden gave to the command. What the
+    ranks write to another (a pipe to sort, a file) has to go through the launcher to get there.
+    """
+    return "".join(str(fd) for fd in (1, 2) if file_identity(fd) not in ours.split())
+
+
+def file_identity(fd: int) -> str:
+    """What tells the file behind a descriptor from others; "" when it is closed."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return ""
+    return f"{status.st_dev}:{status.st_ino}"
 
 
 _TAKEN = {

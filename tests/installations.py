@@ -1,0 +1,31 @@
+"""The MPIs that tests start: prefixes in the folder named by SHANTY_TEST_MPI."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from shanty.carry.mpi.flavours import FLAVOURS
+from shanty.carry.mpi.installation import Installation
+
+
+@cache
+def installations() -> dict[str, Installation]:
+    """The installed flavours by name; the folder has one prefix each, named as the flavour.
+
+    Found by the files of each flavour alone, so that these tests depend on no other part.
+    """
+    folder = Path(os.environ.get("SHANTY_TEST_MPI", "~/.shanty/mpi")).expanduser()
+    found = {}
+    for name, flavour in FLAVOURS.items():
+        prefix = (folder / name).resolve()
+        launchers = [prefix / "bin" / launcher for launcher in flavour.launcher_names]
+        libraries = [prefix / "lib" / library for library in flavour.library_names]
+        launcher = next((path for path in launchers if path.exists()), None)
+        library = next((path for path in libraries if path.exists()), None)
+        if launcher is not None and library is not None:
+            found[name] = Installation(
+                name, "unknown", str(prefix), str(launcher), str(library), "shanty"
+            )
+    return found
