@@ -68,7 +68,7 @@ def main() -> None:
 
     train, test = load()
     sampler = DistributedSampler(train, seed=options.seed)
-    batches = DataLoader(train, batch_size=options.batch_size // world, sampler=sampler)
+    batches = DataLoader(train, batch_size=max(1, options.batch_size // world), sampler=sampler)
     model = DistributedDataParallel(make_model())
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
 

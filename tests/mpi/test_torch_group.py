@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.mpi
 
 WORKERS = Path(__file__).parent / "workers"
 SOURCE = Path(__file__).parents[2] / "src"

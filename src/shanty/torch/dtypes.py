@@ -91,15 +91,13 @@ class Reduction:
 
 def reduction(dtype: torch.dtype, op: ReduceOp | ReduceOp.RedOpType) -> Reduction:
     """How to reduce `dtype` by `op`. Raises TypeError where that has no meaning here."""
-    # Options carry a ReduceOp around the enumeration's member; its text ends in the name alike.
-    name = str(getattr(op, "op", op)).rpartition(".")[2]
-    key = (dtype, name)
+    key = (dtype, getattr(op, "op", op))  # options carry a ReduceOp around the enumeration's member
     if key not in _known:
-        _known[key] = _reduction(dtype, name)
+        _known[key] = _reduction(dtype, str(key[1]).rpartition(".")[2])
     return _known[key]
 
 
-_known: dict[tuple[torch.dtype, str], Reduction] = {}
+_known: dict[tuple[torch.dtype, object], Reduction] = {}
 
 
 def _reduction(dtype: torch.dtype, name: str) -> Reduction:

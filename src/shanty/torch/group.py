@@ -70,8 +70,9 @@ class MPIGroup(Identity):
             comm.Set_errhandler(MPI.ERRORS_RETURN)
             made.append(comm)
 
-        what = f"forming the group of ranks {ranks or 'of the world'} on rank {world.rank}"
-        WORKER.submit(MPIWork(WORKER, what, body, [], limit)).wait()
+        call = f"forming the group of ranks {ranks}" if ranks else "forming the group of all ranks"
+        place = f"rank {world.rank} of {world.size}"
+        WORKER.submit(MPIWork(WORKER, call, place, body, [], limit)).wait()
         return cls(made[0], WORKER, limit)
 
     # ---- reductions ------------------------------------------------------------------------
@@ -290,8 +291,8 @@ class MPIGroup(Identity):
                 if self._worker.drain():
                     self._comm.Free()
 
-            what = self._describe("destroy_process_group")
-            self._worker.submit(MPIWork(self._worker, what, body, [], self._limit)).wait()
+            work = MPIWork(self._worker, "destroying", self, body, [], self._limit)
+            self._worker.submit(work).wait()
         self._worker.leave()
 
     def abort(self) -> None:
@@ -317,30 +318,27 @@ class MPIGroup(Identity):
         return self._submit("coalesced operations", body, results)
 
     def _all_reduce(
-        self, what: str, tensors: list[Tensor], opts: AllreduceOptions | None
+        self, call: str, tensors: list[Tensor], opts: AllreduceOptions | None
     ) -> MPIWork:
         opts = opts or AllreduceOptions()
-        alike(what, tensors)
+        alike(call, tensors)
         how = reduction(tensors[0].dtype, opts.reduceOp)
         body = partial(collectives.all_reduce, self._comm, tensors, how)
-        return self._submit(what, body, tensors, opts)
+        return self._submit(call, body, tensors, opts)
 
     def _root(self, rank: int) -> int:
         if not 0 <= rank < self.size():
             raise ValueError(f"rank {rank} is not in a group of {self.size()}.")
         return rank
 
-    def _describe(self, what: str) -> str:
-        return f"{what} on group {self._name or '?'}, rank {self.rank()} of {self.size()}"
-
     def _submit(
-        self, what: str, body: Body, tensors: list[Tensor], opts: _Options | None = None
+        self, call: str, body: Body, tensors: list[Tensor], opts: _Options | None = None
     ) -> MPIWork:
         if not self._open:
-            raise CommunicationError(f"{self._describe(what)}: the group was destroyed.")
+            raise CommunicationError(f"{call} on {self}: the group was destroyed.")
         asked = opts.timeout.total_seconds() if opts is not None else 0.0
         limit = asked if asked > 0 else self._limit
-        work = MPIWork(self._worker, self._describe(what), body, tensors, limit)
+        work = MPIWork(self._worker, call, self, body, tensors, limit)
         self._operations += 1
         if self._coalescing is not None:
             self._coalescing.append(work)

@@ -23,6 +23,9 @@ class Identity(dist.ProcessGroup):
         self._limit = limit
         self._operations = 0
 
+    def __str__(self) -> str:
+        return f"group {self._name or '?'}, rank {self.rank()} of {self.size()}"
+
     def name(self) -> str:
         """The backend's name."""
         return "mpi"

@@ -33,17 +33,24 @@ class MPIWork(dist.Work):
     A failed operation is never a success: `wait` raises, `is_success` is false, `exception`
     returns the error, and the future fails, for Python and for DDP's C++ alike.
 
-    what: the operation and its group, for messages ("all_reduce on group 0, rank 1 of 2").
+    call, place: the operation and its group, whose text is wanted for messages only.
     body: what the communication thread runs; None once it ran, so that it keeps no tensor alive.
     tensors: what `result` returns after success.
     limit: seconds that `wait` allows when its caller names no time limit.
     """
 
     def __init__(
-        self, worker: Worker, what: str, body: Body, tensors: list[Tensor], limit: float
+        self,
+        worker: Worker,
+        call: str,
+        place: object,
+        body: Body,
+        tensors: list[Tensor],
+        limit: float,
     ) -> None:
         super().__init__()
-        self.what = what
+        self._call = call
+        self._place = place
         self.body: Body | None = body
         self._worker = worker
         self.tensors = tensors
@@ -122,6 +129,11 @@ class MPIWork(dist.Work):
         return self._source
 
     _source_rank = source_rank
+
+    @property
+    def what(self) -> str:
+        """The operation in words: "all_reduce on group 0, rank 1 of 2"."""
+        return f"{self._call} on {self._place}"
 
     # ---- what the worker calls -------------------------------------------------------------
 

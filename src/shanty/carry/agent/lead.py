@@ -252,10 +252,15 @@ class Lead:
         if launcher != 0:
             code = launcher if launcher is not None else LaunchError.exit_code
             code = code if code >= 0 else 128 - code
-            what = self.error or f"the launcher ended with exit code {code}"
-            why = "" if self.error else f"{os.path.basename(self.plan['argv'][0])} says why"
+            killed = any(rank.ended is None for world in self.worlds.values()
+                         for rank in world.ranks.values())
+            what, why = self.error or f"the launcher ended with exit code {code}", ""
+            if killed:
+                why = "it ended the ranks itself, as it does when one of them calls MPI_Abort"
+            elif not self.error:
+                why = f"{os.path.basename(self.plan['argv'][0])} says why in its log"
             self.failure = self._with_launcher_lines(Failure(what, why))
-            self.code = code if self.plan["raw"] or self.error else LaunchError.exit_code
+            self.code = code if killed or self.plan["raw"] or self.error else LaunchError.exit_code
         elif expected is not None and (top is None or top.up < expected):
             up = top.ranks if top else {}
             missing = [rank for rank in range(expected) if rank not in up]

@@ -162,8 +162,11 @@ class Warden:
                 program = self.programs[key] = _Program(report, time.monotonic())
             program.add(report)
             program.done = program.done or report.get("event") in ("joined", "exited")
-            more = {}
-            if report.get("event") == "exited":
+            more: Dict[str, Any] = {}
+            if report.get("event") in ("loading", "linked"):
+                library = flavour_of_library(str(report.get("path")))
+                more["flavour"] = library.flavour if library else ""
+            elif report.get("event") == "exited":
                 if report.get("code") == -signal.SIGKILL:
                     more["oom"] = (platform.oom_kills() or 0) > (self._oom or 0)
                 program.pids.clear()

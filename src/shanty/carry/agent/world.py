@@ -29,6 +29,7 @@ class Rank:
     plain: bool = False
     library: str = ""
     library_flavour: str = ""
+    loaded_only: bool = False  # the library is there, but MPI_Init may not have been reached
     finalized: bool = False
     ended: Optional[float] = None
     code: Optional[int] = None
@@ -66,8 +67,9 @@ class World:
             self._check_size(rank, report)
         elif event == "joined":
             self._joined(rank, report, now)
-        elif event == "mapped":
+        elif event in ("mapped", "loading", "linked"):
             rank.library = report["path"]
+            rank.loaded_only = event != "mapped"
             rank.library_flavour = report.get("flavour") or ""
         elif event == "plain":
             rank.plain = True
@@ -138,11 +140,14 @@ class World:
         return sum(1 for rank in self.ranks.values() if self._is_joined(rank))
 
     def _is_joined(self, rank: Rank) -> bool:
-        return rank.joined is not None or self._fits(rank)
+        return rank.joined is not None or self._mapped(rank)
 
     def _fits(self, rank: Rank) -> bool:
         """True when the mapped library is one that this launcher starts."""
         return bool(rank.library) and starts(self.launcher.flavour, rank.library_flavour)
+
+    def _mapped(self, rank: Rank) -> bool:
+        return self._fits(rank) and not rank.loaded_only
 
     @property
     def complete(self) -> bool:
@@ -246,7 +251,8 @@ class World:
 
     def exit_code(self, failure: Failure) -> int:
         """The exit code that goes with a verdict: the rank's own, as a shell would show it."""
-        code = self.ranks[failure.rank].code if failure.rank in self.ranks else None
+        rank = self.ranks.get(failure.rank if failure.rank is not None else -1)
+        code = rank.code if rank is not None and not self._stranger(rank) else None
         if failure is self.mismatch or not code:
             return WorldError.exit_code
         return code if code >= 0 else 128 - code

@@ -46,6 +46,7 @@ class Draft:
     """
 
     dashes = "--"
+    one_tag = False
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Draft:
         self.single = True
         self.everywhere: Words = []
         self.once: Dict[str, str] = {}
+        self.kinds: Dict[str, Words] = {}
 
     # ------------------------------------------------------------------ of a whole line
 
@@ -191,6 +193,9 @@ class Draft:
         """Tags every line of output, unless the prefix does."""
         if self.prefix:
             self.dropped(option, "a run tags every line of its ranks' output itself")
+            return []
+        if self.one_tag and self.once.setdefault("tag", words) != words:
+            self.dropped(option, "Hydra puts one tag before a line, and there is one already")
             return []
         return self.kept(option, words)
 

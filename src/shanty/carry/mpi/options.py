@@ -98,7 +98,7 @@ _all("nooversubscribe", 0, "@oversubscribe no")
 _ompi("use-hwthread-cpus", 0, "-a slot is whatever the host file says")
 _ompi("cpu-set", 1, _PINNING)
 _ompi("cpu-list", 1, _PINNING)
-_row("rankfile rf", 1, "=", "=--map-by rankfile:file={}", _RANKFILE, _RANKFILE)
+_row("rankfile rf", 1, "=", "@rankfile", _RANKFILE, _RANKFILE)
 _row("rankmap", 1, *("!only MPICH has rank maps|use `--map-by` or a host file",) * 2, "=",
      "!only MPICH has rank maps|use `-ppn` or a host file")  # fmt: skip
 _row("nolocal skip-launch-node", 0, "=", "=", "=-skip-launch-node", "=-nolocal")
@@ -143,7 +143,7 @@ _row("envexcl", 1, *("!only Intel MPI withholds single variables|unset them in t
      "=")  # fmt: skip
 _row("wdir wd", 1, "=", "=", "=", "=")
 _row("gwdir", 1, "=--wdir {}", "=--wdir {}", "=-wdir {}", "=")
-_row("path", 1, "=", "=", "@path-variable", "=")
+_row("path", 1, "=", "@path-variable", "@path-variable", "=")
 _ompi("prefix", 1, "-a run starts the same MPI on every host")
 _ompi("noprefix", 0, "-it is about where Open MPI is installed")
 _ompi("preload-binary", 0, _WORKSPACE)
@@ -161,8 +161,10 @@ _row("am amca", 1, "=", "=", _MCA_FILE, _MCA_FILE)
 _row("personality", 1, "=", "=", _OMPI_ONLY, _OMPI_ONLY)
 
 # Output
-_RANK_TAGS = ("@tags --tag-output",) * 2 + ("@tags -prepend-rank",) * 2
-_TIME_TAGS = ("@tags --timestamp-output",) * 2 + (
+_RANK_TAGS = ("@tags --tag-output", "@tags --output tag", *("@tags -prepend-rank",) * 2)
+_TIME_TAGS = (
+    "@tags --timestamp-output",
+    "@tags --output timestamp",
     "-MPICH has no times in its output",
     "@tags -prepend-timestamp",
 )
@@ -170,17 +172,18 @@ _row("tag-output", 0, *_RANK_TAGS)
 _row("prepend-rank l", 0, *_RANK_TAGS)
 _row("timestamp-output", 0, *_TIME_TAGS)
 _row("prepend-timestamp", 0, *_TIME_TAGS)
-_row("prepend-pattern", 1, *("@tags --tag-output",) * 2, *("@tags -prepend-pattern {}",) * 2)
+_row("prepend-pattern", 1, *_RANK_TAGS[:2], *("@tags -prepend-pattern {}",) * 2)
 _row("output", 1, "@output", "@own-output", "@output", "@output")
 _row("display", 1, "@display", "=", "@display", "@display")
-_ompi("merge-stderr-to-stdout", 0, "-Hydra does not tell them apart by itself")
+_row("merge-stderr-to-stdout", 0, "=", "=--output merge-stderr-to-stdout",
+     *("-Hydra's own tags do not tell them apart",) * 2)  # fmt: skip
 _row("ordered-output", 0, *("-every line is written whole",) * 3, "=")
 _row("output-from", 1, _FILES, _FILES, "=", _FILES)
-_ompi("output-filename", 1, _FILES)
+_row("output-filename", 1, "=", "=--output file={}", _FILES, _FILES)
 _row("output-directory", 1, "=--output-filename {}", "=--output dir={}", _FILES, _FILES)
 _hydra("outfile-pattern outfile", 1, _FILES)
 _hydra("errfile-pattern errfile", 1, _FILES)
-_ompi("xml", 0, "!only Open MPI writes XML|leave it out")
+_row("xml", 0, "=", "=--output xml", *("!only Open MPI writes XML|leave it out",) * 2)
 _row("xml-file", 1, "=", *("!only Open MPI 4.1 writes an XML file|leave it out",) * 3)
 _row("stream-buffering", 1, _OMPI_ONLY, "=", _OMPI_ONLY, _OMPI_ONLY)
 _row("report-bindings", 0, "=", "=", "=", "-Intel MPI tells them with I_MPI_DEBUG=4")

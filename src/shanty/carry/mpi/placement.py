@@ -51,6 +51,7 @@ _ABOUT = {
     "round-robin": "map-by",
     "per-socket": "map-by",
     "ppr": "map-by",
+    "rankfile": "map-by",
     "by": "map-by",
     "cores": "map-by",
     "bind": "bind-to",
@@ -193,6 +194,10 @@ class Placement:
             self._set_part(_part(parts.pop(0)))
         for modifier in parts:
             self._modifier(option, modifier)
+
+    def _rankfile(self, option: Given, _: str) -> None:
+        self.by, self.per_part = "rankfile", None
+        self.modifiers.append(f"file={option.value}")
 
     def _set_part(self, part: str) -> None:
         # `-N 2 --map-by slot` asks for two ranks a host all the same.

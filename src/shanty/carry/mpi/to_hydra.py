@@ -52,6 +52,7 @@ class ToHydra(Draft):
     """A line in Hydra's dialect; most options count for all programs there and come first."""
 
     dashes = "-"
+    one_tag = True
 
     @property
     def hydra(self) -> Hydra:

@@ -28,11 +28,21 @@ class ToOpenMPI(Draft):
         self, places: List[Placement], written: List[Words], programs: List[Words]
     ) -> Words:
         """The words of all programs in order, with ":" between them."""
+        joined = [word for flag, kinds in self.kinds.items() for word in (flag, ",".join(kinds))]
         argv: Words = []
         for place, words, program in zip(places, written, programs):
             argv += [":"] if argv else []
-            argv += [*self.placed(place), *self.everywhere, *words, *program]
+            argv += [*self.placed(place), *self.everywhere, *joined, *words, *program]
+            joined = []
         return argv
+
+    def option(self, option: Given, place: Placement) -> Words:
+        """The words for one option; --output and --display come once, as Open MPI 5 wants it."""
+        words = super().option(option, place)
+        if words[:1] not in (["--output"], ["--display"]):
+            return words
+        self.kinds.setdefault(words[0], []).append(words[1])
+        return []
 
     def is_local(self, option: Given) -> bool:
         """True but for Hydra's options that set a variable for all programs."""
@@ -73,9 +83,10 @@ class ToOpenMPI(Draft):
         if not place.hosts_fill or all(host.slots is not None for host in hosts):
             return hosts
         known = {host.name: host.slots for host in self.layout.hosts}
-        share = -(-place.ranks // len(hosts)) if place.ranks is not None else place.per_part or 1
+        share = -(-place.ranks // len(hosts)) if place.ranks is not None else 1
+        each = place.per_part if place.by == "node" else None
         found = [
-            Named(h.name, (known.get(h.name) or share) if h.slots is None else h.slots)
+            Named(h.name, (each or known.get(h.name) or share) if h.slots is None else h.slots)
             for h in hosts
         ]
         if sum(host.slots or 0 for host in found) < (place.ranks or 0):
@@ -147,6 +158,12 @@ class ToOpenMPI(Draft):
         names = [name for name in option.value.split(",") if name]
         self.note(f"{said(option)} is -x: the rest of the environment is there as well")
         return [word for name in names for word in ("-x", name)]
+
+    def do_path_variable(self, option: Given, _: str, __: Placement) -> Words:
+        """Where programs are looked for; Open MPI 5 puts --path before an absolute path too."""
+        path = ":".join(part for part in (option.value, self.given.get("PATH", "")) if part)
+        self.note(f"{said(option)} is put before PATH")
+        return ["-x", f"PATH={path}"]
 
     # ------------------------------------------------------------------- MCA parameters
 

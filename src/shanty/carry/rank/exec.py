@@ -16,8 +16,8 @@ import sys
 
 from shanty.carry.frames import STDERR, STDOUT, FrameWriter
 from shanty.carry.mpi import ranks
-from shanty.carry.rank import reports, stdin
-from shanty.carry.rank.python import insert_runner
+from shanty.carry.rank import passing, reports, stdin
+from shanty.carry.rank.python import insert_runner, is_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,6 +81,29 @@ def drop_hook(environ: MutableMapping[str, str], hook: str) -> None:
             environ["PYTHONPATH"] = os.pathsep.join(kept)
 
 
+def linked_mpi(program: str) -> str:
+    """The libmpi that a compiled program is linked to, as ldd(1) finds it; "" when none is.
+
+    Asked only of a program that failed: it may have been built for another MPI than the
+    launcher's, and then it ends before anyone could look at what it has loaded.
+    """
+    import shutil
+    import subprocess
+
+    path, ldd = shutil.which(program), shutil.which("ldd")
+    if path is None or ldd is None:
+        return ""
+    try:
+        answer = subprocess.run([ldd, path], capture_output=True, text=True, timeout=2, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    for line in answer.stdout.splitlines():
+        name, _, target = line.strip().partition(" => ")
+        if name.startswith("libmpi.so") and target.startswith("/"):
+            return target.partition(" (")[0]
+    return ""
+
+
 class _Rank:
     """The program of one rank, from its start to its end."""
 
@@ -96,6 +119,7 @@ class _Rank:
         self.channel = channel
         self.report = report
         self.streams: dict[int, int] = {}
+        self.passed = passing.Passed(os.environ.get(passing.VARIABLE, ""))
         self.pid = 0
 
     def run(self) -> int:
@@ -117,8 +141,13 @@ class _Rank:
             return code
         self._tell(event="started", pid=self.pid)
         status = self._follow(wake)
+        self.passed.close()
         self.writer.close()
         code = os.waitstatus_to_exitcode(status)
+        if code != 0 and not is_python(self.argv[0]):
+            library = linked_mpi(self.argv[0])
+            if library:
+                self._tell(event="linked", path=library)
         self._tell(event="exited", pid=self.pid, code=code)
         return code if code >= 0 else 128 - code
 
@@ -126,8 +155,8 @@ class _Rank:
         actions: list[tuple[int, ...]] = []
         ends = []
         for stream in (STDOUT, STDERR):
-            if str(stream) in os.environ.get("SHANTY_PASS", ""):
-                continue  # the user's line sends it elsewhere, as in `mpirun … > file`
+            if stream in self.passed.inherited:
+                continue
             read, write = os.pipe()
             os.set_blocking(read, False)
             self.streams[read] = stream
@@ -181,7 +210,7 @@ class _Rank:
             data = os.read(fd, _CHUNK)
         except BlockingIOError:
             return None
-        if data:
+        if data and not self.passed.feed(self.streams[fd], data):
             self.writer.feed(self.streams[fd], data)
         return len(data)
 

@@ -16,7 +16,7 @@ from shanty.carry.mpi.flavours import FLAVOURS
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.mpi.layout import HostSlots, Layout
 from shanty.carry.mpi.translate import translate
-from shanty.carry.rank import stdin
+from shanty.carry.rank import passing, stdin
 from shanty.carry.rundir import read_json
 
 
@@ -63,7 +63,7 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         **os.environ,
         **translation.environment,
         "SHANTY_WORLD": str(os.getpid()),
-        "SHANTY_PASS": redirected(os.environ.get("SHANTY_OUTPUT", "")),
+        passing.VARIABLE: passing.offer(redirected(os.environ.get("SHANTY_OUTPUT", ""))),
     }
     kept = stdin.set_aside()
     if kept is not None:

@@ -75,6 +75,10 @@ class Watch:
             self._stacks = open(path, "a")  # noqa: SIM115  kept open for the handler
             faulthandler.register(int(number), file=self._stacks, all_threads=True, chain=False)
 
+    def loading(self, path: str) -> None:
+        """Called once the libmpi is loaded and before MPI_Init, which may never return."""
+        self.tell("loading", path=path, host=os.uname().nodename)
+
     def saw_mpi(self, mpi: Any) -> None:
         """Called with `mpi4py.MPI` once it is imported: note when it is initialised."""
         self.mpi = mpi
@@ -152,9 +156,13 @@ def _library_path() -> str:
 
 
 class MpiFinder:
-    """Stands first in sys.meta_path until `mpi4py.MPI` is imported, and calls `then` with it."""
+    """Stands first in sys.meta_path until `mpi4py.MPI` is imported.
 
-    def __init__(self, then: Callable[[Any], None]) -> None:
+    `before` is called with the path of the libmpi, `then` with the module.
+    """
+
+    def __init__(self, before: Callable[[str], None], then: Callable[[Any], None]) -> None:
+        self.before = before
         self.then = then
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
@@ -162,9 +170,14 @@ class MpiFinder:
         if name != "mpi4py.MPI":
             return None
         sys.meta_path.remove(self)  # type: ignore[arg-type]
-        for finder in sys.meta_path:  # mpi4py has one of its own, for its variants
-            spec = finder.find_spec(name, path, target)
+        for finder in sys.meta_path:  # mpi4py has one of its own, and it loads the libmpi
+            try:
+                spec = finder.find_spec(name, path, target)
+            except RuntimeError:
+                self.before(os.environ.get("MPI4PY_LIBMPI", ""))
+                raise
             if spec is not None and spec.loader is not None:
+                self.before(_library_path())
                 spec.loader = _CallingLoader(spec.loader, self.then)  # type: ignore[assignment]
                 return spec
         return None

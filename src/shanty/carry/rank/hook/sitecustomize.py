@@ -32,7 +32,7 @@ def _arm() -> None:
     importlib.machinery.SourceFileLoader("_shanty_watch", watching.__file__).exec_module(watching)
     watch = watching.start()
     if watch is not None:
-        sys.meta_path.insert(0, watching.MpiFinder(lambda mpi: _begin(watch, mpi)))
+        sys.meta_path.insert(0, watching.MpiFinder(watch.loading, lambda mpi: _begin(watch, mpi)))
 
 
 def _begin(watch, mpi) -> None:  # type: ignore[no-untyped-def]

@@ -1,0 +1,5 @@
+"""`python -m shanty` is the program `shanty`."""
+
+from shanty.cli.app import main
+
+main()

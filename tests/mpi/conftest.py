@@ -1,0 +1,40 @@
+"""Real runs in a home of their own, and a look around afterwards: nothing may be left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from runs import FLAVOURS, Shanty, mpi_folder, traces, wait_for
+
+
+@pytest.fixture(params=FLAVOURS)
+def flavour(request: pytest.FixtureRequest) -> str:
+    """Each MPI in turn; Open MPI 5 is the one that came with shanty."""
+    name: str = request.param
+    if name != "openmpi5" and not (mpi_folder() / name).exists():
+        pytest.skip(f"{name} is not installed in {mpi_folder()}")
+    return name
+
+
+@pytest.fixture
+def shanty(tmp_path: Path) -> Iterator[Shanty]:
+    """The program in a fresh home; the test fails when a run leaves anything behind."""
+    home, folder = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    folder.mkdir()
+    if mpi_folder().exists():
+        (home / "mpi").symlink_to(mpi_folder())
+    before = traces()
+    program = Shanty(home, folder)
+    yield program
+    try:
+        wait_for(lambda: not program.alive(), 10, "processes of the run are left")
+        left = traces() - before
+        # Another program's run on this machine may come and go meanwhile: its traces vanish.
+        wait_for(lambda: not left & traces(), 10, f"left behind: {left}")
+    finally:
+        for entry in program.alive():
+            os.kill(entry.pid, 9)

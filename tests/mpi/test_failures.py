@@ -1,0 +1,96 @@
+"""A rank fails while the others wait: the run ends at once and says who and why."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from runs import WORKERS
+
+EXITS = {"raise": 1, "exit": 3, "kill": 137, "segv": 139, "abort": 7}
+WORDS = {
+    "raise": "ValueError: a bad thing",
+    "exit": "sys.exit(3)",
+    "kill": "SIGKILL",
+    "segv": "SIGSEGV",
+    "abort": "exit code 7",
+}
+
+
+def seconds_after_start(shanty) -> float:
+    """How long after all ranks had joined the run had ended."""
+    from shanty.carry.rundir import read_lines
+
+    events = read_lines(shanty.last.events)
+    joined = max(e["time"] for e in events if e["event"] == "rank-joined")
+    ended = next(e["time"] for e in events if e["event"] == "state"
+                 and e["status"]["state"] == "failed")
+    return ended - joined
+
+
+@pytest.mark.parametrize("how", EXITS)
+def test_the_first_failure_ends_the_run(shanty, flavour, how):
+    done = shanty("run", "--mpi", flavour, "-n", 4, "--oversubscribe", WORKERS / "misbehave.py", how)
+    assert done.returncode == EXITS[how], done.stderr
+    assert WORDS[how] in done.stderr
+    assert seconds_after_start(shanty) < 3
+    failure = shanty.status()["failure"]
+    if how == "abort" and flavour in ("mpich", "intel"):
+        assert "MPI_Abort" in done.stderr  # Hydra kills all ranks at once: none can be named
+    else:
+        assert failure["rank"] == 2
+        assert "rank 2" in done.stderr
+    if how == "raise":
+        assert done.stderr.count("Traceback") == 1
+        assert "a bad thing" in failure["lines"][-1]
+        assert "shanty/carry" not in "".join(failure["lines"])
+
+
+def test_a_rank_that_leaves_without_finalize(shanty, flavour):
+    done = shanty("run", "--mpi", flavour, "-n", 4, "--oversubscribe", WORKERS / "misbehave.py", "leave")
+    assert done.returncode == 72
+    assert "without MPI_Finalize" in done.stderr
+    assert shanty.status()["failure"]["rank"] == 2
+
+
+def test_a_failing_helper_of_a_rank_harms_nothing(shanty, flavour):
+    done = shanty("run", "--mpi", flavour, "-n", 4, "--oversubscribe", WORKERS / "misbehave.py", "helper")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("options", [["-I"], ["-u", "-X", "dev"]])
+def test_python_with_options_of_its_own(shanty, flavour, options):
+    done = shanty(
+        "run", "--mpi", flavour, "-n", 4, "--oversubscribe",
+        "python", *options, WORKERS / "misbehave.py", "raise",
+    )
+    assert done.returncode == 1
+    assert "a bad thing" in done.stderr
+    assert seconds_after_start(shanty) < 3
+
+
+@pytest.mark.parametrize("how", ["raise", "exit"])
+def test_a_python_hidden_in_a_shell(shanty, flavour, how):
+    script = WORKERS / "misbehave.py"
+    done = shanty(
+        "run", "--mpi", flavour, "-n", 4, "--oversubscribe",
+        "bash", "-c", f"python {script} {how}; exit $?",
+    )
+    assert done.returncode == EXITS[how], done.stderr
+    assert shanty.status()["failure"]["rank"] == 2
+
+
+def test_a_time_limit(shanty, flavour):
+    script = shanty.script("import time\nfrom mpi4py import MPI\ntime.sleep(100)\n")
+    began = time.monotonic()
+    done = shanty("run", "--mpi", flavour, "-n", 2, "--time-limit", "2s", script)
+    assert done.returncode == 124
+    assert "time limit of 2 s" in done.stderr
+    assert time.monotonic() - began < 20
+
+
+def test_a_script_that_cannot_be_compiled(shanty):
+    done = shanty("run", "-n", 2, shanty.script("def\n"))
+    assert done.returncode == 1
+    assert "SyntaxError" in done.stderr
+    assert "run.py" not in done.stderr

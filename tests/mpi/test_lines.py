@@ -1,0 +1,114 @@
+"""The user's own launcher lines, as they stand in tutorials, on every MPI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from runs import WORKERS
+
+SCRIPT = WORKERS / "allreduce.py"
+KUBE = (
+    "mpirun --allow-run-as-root -np 3 --hostfile {file} -bind-to none -map-by slot "
+    "-mca pml ob1 -mca btl ^openib python {script}"
+)
+
+
+def run_line(shanty, flavour, *line, **options):
+    return shanty(
+        "run", "--mpi", flavour, "-n", 4, "--oversubscribe", "--", *line, **options
+    )
+
+
+def check(done, ranks):
+    assert done.returncode == 0, done.stderr
+    total = ranks * (ranks + 1) // 2
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{rank}] rank {rank} of {ranks}: {total}" for rank in range(ranks)
+    ]
+
+
+@pytest.mark.parametrize("file", ["/kube-openmpi/generated/hostfile", "$HOSTFILE"])
+@pytest.mark.parametrize("as_one_string", [False, True])
+def test_a_tutorials_line(shanty, flavour, file, as_one_string):
+    line = KUBE.format(file=file, script=SCRIPT)
+    check(run_line(shanty, flavour, *([line] if as_one_string else line.split())), 3)
+
+
+def test_the_short_line(shanty, flavour):
+    line = f"mpirun --allow-run-as-root -np 2 --hostfile /generated/hostfile python {SCRIPT}"
+    check(run_line(shanty, flavour, *line.split()), 2)
+
+
+def test_a_host_file_variable_that_was_empty(shanty, flavour):
+    line = f"mpirun -np 2 --hostfile -bind-to none python {SCRIPT}"
+    done = run_line(shanty, flavour, *line.split())
+    check(done, 2)
+    assert "host file" in done.stderr
+
+
+@pytest.fixture
+def hostfile(shanty):
+    path = shanty.folder / "hostfile"
+    path.write_text("# two slots on this machine\nlocalhost slots=2\n")
+    return path
+
+
+def test_two_machines_under_a_desk(shanty, flavour, hostfile):
+    done = run_line(shanty, flavour, *"mpirun --hostfile hostfile -np 2 hostname".split())
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 2
+    inner = f"$PYTHON_OF_MINE {SCRIPT}"
+    words = ["mpirun", "--hostfile", "hostfile", "-np", "2", "bash", "-c", inner]
+    check(run_line(shanty, flavour, *words, env={"PYTHON_OF_MINE": "python"}), 2)
+    name = next((p.name for p in Path("/sys/class/net").iterdir() if p.name != "lo"), None)
+    if name is None and flavour == "openmpi5":
+        return  # its daemons do not take the loopback interface, and there is no other one
+    words[5:5] = f"--mca oob_tcp_if_include {name} --mca btl_tcp_if_include {name}".split()
+    check(run_line(shanty, flavour, *words, env={"PYTHON_OF_MINE": "python"}), 2)
+
+
+def test_mpiexec_deep_inside_a_script(shanty, flavour):
+    (shanty.folder / "inner.sh").write_text(f"set -e\nmpiexec -n 4 python {SCRIPT}\n")
+    (shanty.folder / "outer.sh").write_text("sh inner.sh && echo outer is done\n")
+    done = shanty(
+        "run", "--mpi", flavour, "-n", 4, "--oversubscribe", "--raw", "sh", "outer.sh"
+    )
+    assert done.returncode == 0, done.stderr
+    *ranks, last = done.stdout.splitlines()
+    assert last == "outer is done"
+    assert sorted(ranks) == [f"[{rank}] rank {rank} of 4: 10" for rank in range(4)]
+
+
+def test_output_that_the_line_sends_elsewhere(shanty, flavour):
+    line = f"mpirun -np 2 python {SCRIPT} > out.txt; mpirun -n 2 hostname | wc -l"
+    done = run_line(shanty, flavour, line)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2"]
+    text = (shanty.folder / "out.txt").read_text()
+    assert sorted(text.split("\n")) == ["", "rank 0 of 2: 3", "rank 1 of 2: 3"]
+
+
+def test_a_line_that_copes_with_a_failure(shanty, flavour):
+    done = run_line(shanty, flavour, "mpirun -np 2 false || echo it failed")
+    assert done.returncode == 0
+    assert "it failed" in done.stdout
+
+
+def test_an_unknown_option_is_named(shanty, flavour):
+    done = run_line(shanty, flavour, "mpirun", "--frobnicate", "-np", "2", "true")
+    assert done.returncode == 2
+    assert "--frobnicate" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_horovodrun(shanty, flavour):
+    check(run_line(shanty, flavour, *f"horovodrun -np 2 -H localhost:2 python {SCRIPT}".split()), 2)
+
+
+def test_standard_input_goes_to_rank_zero_and_ends(shanty, flavour):
+    done = shanty("run", "-q", "--mpi", flavour, "-n", 2, "wc", "-l", stdin=b"a\nb\nc\n")
+    assert done.returncode == 0
+    assert sorted(done.stdout.splitlines()) == ["[0] 3", "[1] 0"]
+    done = run_line(shanty, flavour, "mpirun -np 2 wc -l", stdin=b"a\nb\n")
+    assert sorted(done.stdout.splitlines()) == ["[0] 2", "[1] 0"]

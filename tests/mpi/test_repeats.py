@@ -1,0 +1,50 @@
+"""The same thing fifty times: no hang, no process, no segment, no session folder."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from runs import WORKERS, traces, wait_for
+
+TIMES = 50
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["-n", "2", str(WORKERS / "allreduce.py")], 0),
+        (["-n", "64", "--oversubscribe", "true"], 0),
+        (["-n", "4", "--oversubscribe", str(WORKERS / "misbehave.py"), "kill"], 137),
+    ],
+    ids=["two-ranks", "sixty-four", "failing"],
+)
+def test_fifty_runs(shanty, words, code):
+    before = traces()
+    for _ in range(TIMES):
+        assert shanty("run", "-q", *words, timeout=60).returncode == code
+        assert not shanty.alive()
+        new = traces() - before
+        wait_for(lambda: not new & traces(), 5, f"left behind: {new}")  # noqa: B023
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_fifty_interrupts(shanty):
+    script = shanty.script(
+        "import time\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\ntime.sleep(100)\n"
+    )
+    before = traces()
+    for number in range(TIMES):
+        process = shanty.start("run", "-q", "-n", 2, script)
+        wait_for(lambda: (shanty.home / "runs").exists()
+                 and len(list((shanty.home / "runs").iterdir())) == number + 1  # noqa: B023
+                 and shanty.status().get("joined") == 2)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert not shanty.alive()
+        new = traces() - before
+        wait_for(lambda: not new & traces(), 5, f"left behind: {new}")  # noqa: B023

@@ -1,0 +1,138 @@
+"""Ctrl-C, stop, and the death of each part of shanty: nothing hangs and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from runs import wait_for
+
+SLEEPER = """
+import signal, sys, time
+from mpi4py import MPI
+if len(sys.argv) > 1:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+MPI.COMM_WORLD.Barrier()
+time.sleep(300)
+"""
+
+
+def start(shanty, *words, flavour="openmpi5"):
+    """A run of two ranks that sleep; returns the process of the command line."""
+    script = shanty.script(SLEEPER)
+    process = shanty.start("run", "--mpi", flavour, "-n", 2, script, *words)
+    wait_for(lambda: (shanty.home / "runs").exists() and shanty.status().get("joined") == 2)
+    return process
+
+
+def ended(shanty) -> str:
+    """The state, once the run is over."""
+    wait_for(lambda: shanty.status().get("ended"), 15, "the run does not end")
+    return str(shanty.status()["state"])
+
+
+def test_one_interrupt_stops(shanty, flavour):
+    process = start(shanty, flavour=flavour)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert b"was stopped" in err
+    assert ended(shanty) == "stopped"
+
+
+def test_two_interrupts_kill(shanty, flavour):
+    process = start(shanty, "stubborn", flavour=flavour)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert b"stopping" in process.stderr.readline()
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert time.monotonic() - began < 4  # the grace alone is five seconds
+    assert ended(shanty) == "stopped"
+
+
+def test_stop_from_elsewhere(shanty, flavour):
+    process = start(shanty, flavour=flavour)
+    assert shanty("stop", "last").returncode == 0
+    process.communicate(timeout=20)
+    assert process.returncode == 143
+    again = shanty("stop", "last")
+    assert again.returncode == 0
+    assert "has ended already" in again.stderr
+
+
+def test_a_stubborn_rank_is_killed_after_the_grace(shanty):
+    (shanty.home / "config.toml").write_text("stop_grace = 1\n")
+    process = start(shanty, "stubborn")
+    assert shanty("stop", "last").returncode == 0
+    process.communicate(timeout=20)
+    assert ended(shanty) == "stopped"
+
+
+@pytest.mark.parametrize("victim", ["lead", "warden"])
+def test_an_agent_is_killed(shanty, flavour, victim):
+    process = start(shanty, flavour=flavour)
+    os.kill(shanty.agents()[victim], signal.SIGKILL)
+    process.communicate(timeout=20)
+    assert ended(shanty) == "failed"
+    assert victim in str(shanty.status()["failure"])
+    assert process.returncode == 71
+    assert '"failed"' in shanty("ps", "--json").stdout
+    wait_for(lambda: not shanty.alive(), 10)
+
+
+def test_both_agents_are_killed(shanty, flavour):
+    process = start(shanty, flavour=flavour)
+    agents = shanty.agents()
+    os.kill(agents["warden"], signal.SIGSTOP)
+    os.kill(agents["lead"], signal.SIGKILL)
+    os.kill(agents["warden"], signal.SIGKILL)
+    process.communicate(timeout=20)
+    assert ended(shanty) == "lost"
+    assert process.returncode == 75
+    assert "the run's agents were killed" in shanty("show", "last").stdout
+    wait_for(lambda: not shanty.alive(), 10)
+
+
+def test_the_command_line_is_killed(shanty, flavour):
+    process = start(shanty, flavour=flavour)
+    process.kill()
+    process.communicate()
+    assert '"running"' in shanty("ps", "--active", "--json").stdout
+    assert shanty("stop", "last").returncode == 0
+    assert ended(shanty) == "stopped"
+
+
+def test_a_detached_run_goes_on_and_can_be_followed(shanty):
+    script = shanty.script(
+        "import time\nfrom mpi4py import MPI\nfor i in range(5):\n"
+        "    print('tick', i); time.sleep(0.2)\n"
+    )
+    done = shanty("run", "-n", 2, "--detach", "--name", "ticks", script)
+    assert done.returncode == 0
+    followed = shanty("logs", "-f", "ticks")
+    assert sorted(followed.stdout.splitlines()) == sorted(
+        f"[{rank}] tick {i}" for rank in range(2) for i in range(5)
+    )
+    assert shanty("logs", "--rank", "1", done.stdout.strip()).stdout.split() == (
+        "tick 0 tick 1 tick 2 tick 3 tick 4".split()
+    )
+    assert ended(shanty) == "succeeded"
+
+
+def test_nobody_reads_the_output(shanty):
+    script = shanty.script("import sys\nfor i in range(100000): print('line', i)\n")
+    process = shanty.start("run", "-n", 2, script)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.wait(timeout=30)
+    assert process.returncode == 141
+    assert ended(shanty) == "succeeded"
+    assert process.stderr is not None
+    process.stderr.close()

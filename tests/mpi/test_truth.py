@@ -1,0 +1,108 @@
+"""A run is what MPI says it is: one world, one MPI, every rank in it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+from runs import WORKERS, mpi_folder
+
+from shanty.carry.mpi.detect import inspect_prefix
+from shanty.carry.rundir import read_json
+
+TITLES = {
+    "openmpi5": "Open MPI 5", "openmpi4": "Open MPI 4.1", "mpich": "MPICH", "intel": "Intel MPI",
+}
+# Launcher and library that do not go together.
+MIXED = [
+    ("openmpi5", "mpich"), ("openmpi5", "intel"), ("openmpi5", "openmpi4"),
+    ("openmpi4", "openmpi5"), ("openmpi4", "mpich"),
+    ("mpich", "openmpi5"), ("mpich", "openmpi4"), ("intel", "openmpi5"),
+]
+
+
+def library(flavour: str) -> str:
+    prefix = mpi_folder() / flavour
+    found = inspect_prefix(str(prefix))
+    if found is None:
+        pytest.skip(f"{flavour} is not installed in {mpi_folder()}")
+    return found.library
+
+
+@pytest.mark.parametrize(("launcher", "other"), MIXED)
+def test_launcher_and_library_of_different_mpis(shanty, launcher, other):
+    if launcher != "openmpi5":
+        library(launcher)
+    done = shanty(
+        "run", "--mpi", launcher, "-n", 4, "--oversubscribe",
+        "-e", f"MPI4PY_LIBMPI={library(other)}", WORKERS / "allreduce.py",
+    )
+    assert done.returncode == 72, done.stderr
+    assert TITLES[launcher] in done.stderr
+    assert TITLES[other] in done.stderr
+    status = shanty.status()
+    assert status["state"] == "failed"
+    assert status["ended"] - status["created"] < 10
+
+
+def test_ranks_and_place_are_proven(shanty, flavour):
+    done = shanty("run", "--mpi", flavour, "-n", 4, "--oversubscribe", WORKERS / "allreduce.py")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{r}] rank {r} of 4: 10" for r in range(4)]
+    status = shanty.status()
+    assert (status["ranks"], status["up"], status["joined"]) == (4, 4, 4)
+
+
+def compile_c(shanty, flavour):
+    prefix = (mpi_folder() / flavour).resolve()
+    compiler = prefix / "bin" / "mpicc"
+    if flavour == "intel":  # its wheel has no compiler wrapper; MPICH's makes the same ABI
+        compiler = (mpi_folder() / "mpich").resolve() / "bin" / "mpicc"
+    if shutil.which("cc") is None or not compiler.exists():
+        pytest.skip("no C compiler")
+    program = shanty.folder / f"hello-{flavour}"
+    subprocess.run([compiler, WORKERS / "hello.c", "-o", program], check=True)
+    return program
+
+
+def test_a_compiled_program(shanty, flavour):
+    done = shanty("run", "--mpi", flavour, "-n", 4, "--oversubscribe", compile_c(shanty, flavour))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{r}] rank {r} of 4" for r in range(4)]
+
+
+def test_a_compiled_program_of_another_mpi(shanty):
+    program = compile_c(shanty, "mpich")
+    done = shanty(
+        "run", "-n", 4, "--oversubscribe", "-e",
+        f"LD_LIBRARY_PATH={mpi_folder() / 'mpich' / 'lib'}", program, "30",
+    )
+    assert done.returncode == 72, done.stderr
+    assert "Open MPI 5" in done.stderr
+    assert "MPICH" in done.stderr
+
+
+def test_hostname(shanty, flavour):
+    done = shanty("run", "--mpi", flavour, "-n", 4, "--oversubscribe", "hostname")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 4
+    assert shanty.status()["up"] == 4
+
+
+def test_ranks_that_never_start(shanty, tmp_path):
+    """A daemon that does nothing for ever: only a fake can be made to do that."""
+    prefix = tmp_path / "lazy"
+    shutil.copytree((mpi_folder() / "mpich").resolve(), prefix, symlinks=True)
+    proxy = prefix / "bin" / "hydra_pmi_proxy"
+    proxy.unlink()
+    proxy.write_text("#!/bin/sh\nexec sleep 1000\n")
+    proxy.chmod(0o755)
+    done = shanty("run", "--mpi", prefix, "-n", 2, "--start-timeout", "2s", "hostname")
+    assert done.returncode == 71
+    assert "ranks 0, 1 of 2 did not start within 2 s" in done.stderr
+
+
+def test_the_plan_names_what_was_used(shanty, flavour):
+    shanty("run", "--mpi", flavour, "-n", 1, "true")
+    assert (read_json(shanty.last.plan) or {})["installation"]["flavour"] == flavour

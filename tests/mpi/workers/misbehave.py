@@ -1,0 +1,30 @@
+"""Rank 2 does what the first argument says while the others wait in a barrier."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+how = sys.argv[1]
+world.Barrier()
+if world.rank == 2:
+    print("rank 2 is about to", how, flush=True)
+    if how == "raise":
+        raise ValueError("a bad thing")
+    if how == "exit":
+        sys.exit(3)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "segv":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if how == "leave":
+        os._exit(0)
+    if how == "abort":
+        world.Abort(7)
+    if how == "helper":
+        assert subprocess.run([sys.executable, "-c", "raise SystemExit(4)"]).returncode == 4
+        assert subprocess.run(["false"]).returncode == 1
+world.Barrier()

@@ -1,0 +1,113 @@
+"""Drives real runs from tests: the program in a home of its own, waiting, looking for traces."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shanty.carry import platform
+from shanty.carry.rundir import RunDir, read_json
+
+FLAVOURS = ("openmpi5", "openmpi4", "mpich", "intel")
+WORKERS = Path(__file__).parent / "mpi" / "workers"
+
+
+def mpi_folder() -> Path:
+    """Where the tests find their MPIs, one folder a flavour."""
+    return Path(os.environ.get("SHANTY_TEST_MPI", "~/.shanty/mpi")).expanduser()
+
+
+@dataclass
+class Shanty:
+    """The program, with a home of its own."""
+
+    home: Path
+    folder: Path
+
+    @property
+    def environ(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "SHANTY_"))}
+        return {**kept, "SHANTY_HOME": str(self.home), "PYTHONFAULTHANDLER": ""}
+
+    def start(self, *words: str | Path, **options: object) -> subprocess.Popen[bytes]:
+        """Start `shanty WORDS…` and come back at once."""
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        env = {**self.environ, **options.pop("env", {})}  # type: ignore[dict-item]
+        return subprocess.Popen(
+            [sys.executable, "-m", "shanty", *map(str, words)],
+            **{**pipes, "cwd": self.folder, "env": env, **options},  # type: ignore[call-overload]
+        )
+
+    def __call__(
+        self, *words: str | Path, stdin: bytes = b"", timeout: float = 90, **options: object
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `shanty WORDS…` to its end."""
+        process = self.start(*words, stdin=subprocess.PIPE, **options)
+        try:
+            out, err = process.communicate(stdin, timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            raise AssertionError(f"hangs: {words}\n{out.decode()}\n{err.decode()}") from None
+        return subprocess.CompletedProcess(
+            process.args, process.returncode, out.decode(errors="replace"),
+            err.decode(errors="replace"),
+        )
+
+    def script(self, text: str, name: str = "script.py") -> Path:
+        """Write a script into the workspace."""
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    @property
+    def last(self) -> RunDir:
+        """The newest run."""
+        return RunDir(sorted((self.home / "runs").iterdir())[-1])
+
+    def status(self) -> dict[str, object]:
+        """What the newest run's status file says."""
+        return read_json(self.last.status) or {}
+
+    def agents(self) -> dict[str, int]:
+        """The pids of the newest run's agents."""
+        found = read_json(self.last.agents) or {}
+        return {name: found[name]["pid"] for name in ("lead", "warden")}
+
+    def alive(self) -> list[platform.Process]:
+        """The processes of any run of this home."""
+        found = []
+        for entry in platform.processes().values():
+            try:
+                environ = Path(f"/proc/{entry.pid}/environ").read_bytes()
+            except OSError:
+                continue
+            if f"SHANTY_HOME={self.home}".encode() in environ.split(b"\0"):
+                found.append(entry)
+        return found
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 30, what: str = "") -> None:
+    """Wait until `condition` is true; AssertionError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
+        time.sleep(0.02)
+
+
+def traces() -> set[str]:
+    """What jobs leave on a machine: shared memory and session folders."""
+    found = set()
+    for folder, patterns in (
+        ("/dev/shm", ("*",)),
+        ("/tmp", ("ompi.*", "prte*", "hydra*", "mpiexec*")),
+        (platform.scratch_root(), ("*",)),
+    ):
+        for pattern in patterns:
+            found |= {str(path) for path in Path(folder).glob(pattern)}
+    return found

@@ -1,0 +1,103 @@
+"""What `shanty run --dry-run` prints, for each MPI and each kind of command, word for word.
+
+`UPDATE_GOLDEN=1 pytest tests/unit/test_plan_golden.py` writes the files in golden/ anew; read
+the difference before it is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import shanty.carry
+from shanty.carry import platform
+from shanty.carry.mpi.installation import Installation
+from shanty.carry.mpi.layout import HostSlots
+from shanty.carry.rundir import RunDir
+from shanty.carry.spec import JobSpec, Module, Raw, Script
+from shanty.launch.settings import Settings
+from shanty.launch.targets.base import Facts
+from shanty.launch.targets.local import LocalTarget
+
+GOLDEN = Path(__file__).parent / "golden"
+HOME = Path("/home/ann/.shanty")
+RUN = RunDir(HOME / "runs" / "20260102-030405-abcd")
+ENVIRON = {"HOME": "/home/ann", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+MPIS = {
+    "openmpi5": ("5.0.11", "mpirun", "libmpi.so.40", "wheel"),
+    "openmpi4": ("4.1.8", "mpirun", "libmpi.so.40", "shanty"),
+    "mpich": ("5.0.2", "mpiexec.hydra", "libmpi.so.12", "shanty"),
+    "intel": ("2021.18.1", "mpiexec.hydra", "libmpi.so.12", "shanty"),
+}
+TUTORIAL = (
+    "mpirun --allow-run-as-root -np 3 --hostfile $HOSTFILE -bind-to none -map-by slot "
+    "-mca pml ob1 -mca btl ^openib python main.py"
+)
+SCRIPT = JobSpec(Script("train.py", ("--epochs", "3")), ranks=2, workdir="/home/ann/digits")
+JOBS = {
+    "script": SCRIPT,
+    "module": replace(
+        SCRIPT, command=Module("pack.train", ("-v", "two words")), env={"GREETING": "good day"}
+    ),
+    "raw": replace(SCRIPT, command=Raw(tuple(TUTORIAL.split())), ranks=None),
+    "cpus-per-rank": replace(SCRIPT, cpus_per_rank=2),
+    "oversubscribe": replace(SCRIPT, ranks=12, oversubscribe=True),
+}
+
+
+def facts(name: str) -> Facts:
+    version, launcher, library, origin = MPIS[name]
+    prefix = f"/mpi/{name}"
+    installation = Installation(
+        name, version, prefix, f"{prefix}/bin/{launcher}", f"{prefix}/lib/{library}", origin
+    )
+    return Facts((HostSlots("localhost", 8),), 8, installation, "/home/ann/digits/.venv/bin/python")
+
+
+def rendered(name: str, job: JobSpec) -> str:
+    """The plan as text, the same on every machine."""
+    text = LocalTarget(HOME, ENVIRON, Settings()).plan(job, facts(name), RUN).render()
+    carry = str(Path(shanty.carry.__file__).parent)
+    for real, placeholder in ((carry, "CARRY"), (sys.executable, "SHANTYS_PYTHON")):
+        text = text.replace(shlex.quote(real), placeholder).replace(real, placeholder)
+    return text + "\n"
+
+
+@pytest.fixture(autouse=True)
+def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine is one with /dev/shm, the user is no root."""
+    monkeypatch.setattr(platform, "SHARED_MEMORY", "/dev/shm")
+    monkeypatch.setattr(platform, "scratch_root", lambda: "/tmp/shanty-1000")
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+
+@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("name", MPIS)
+def test_a_dry_run(name: str, kind: str) -> None:
+    text, file = rendered(name, JOBS[kind]), GOLDEN / f"{name}-{kind}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+def test_no_golden_file_is_left_over() -> None:
+    wanted = {f"{name}-{kind}.txt" for name in MPIS for kind in JOBS}
+    assert {path.name for path in GOLDEN.iterdir()} == wanted
+
+
+@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("name", MPIS)
+def test_a_dry_run_is_a_shell_script(name: str, kind: str) -> None:
+    """A shell accepts it, and each word comes out as it was meant."""
+    text = rendered(name, JOBS[kind])
+    subprocess.run(["sh", "-n"], input=text, text=True, check=True)
+    argv = LocalTarget(HOME, ENVIRON, Settings()).plan(JOBS[kind], facts(name), RUN).argv
+    assert len(shlex.split(text.splitlines()[-1])) == len(argv)
