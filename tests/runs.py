@@ -55,7 +55,9 @@ class Shanty:
             out, err = process.communicate()
             raise AssertionError(f"hangs: {words}\n{out.decode()}\n{err.decode()}") from None
         return subprocess.CompletedProcess(
-            process.args, process.returncode, out.decode(errors="replace"),
+            process.args,
+            process.returncode,
+            out.decode(errors="replace"),
             err.decode(errors="replace"),
         )
 

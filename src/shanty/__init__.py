@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-    from typing import Any, Optional, TypeVar
+    from typing import Any, TypeVar
 
     T = TypeVar("T")
 
@@ -21,21 +21,21 @@ def rank() -> int:
     """This process's rank in its run, 0 … size() - 1; 0 without a run."""
     from shanty import _script
 
-    return _script.place(_script.ranks.RANK, "RANK", 0)
+    return _script.place(_script.RANK, "RANK", 0)
 
 
 def size() -> int:
     """How many ranks the run has; 1 without a run."""
     from shanty import _script
 
-    return _script.place(_script.ranks.SIZE, "WORLD_SIZE", 1)
+    return _script.place(_script.SIZE, "WORLD_SIZE", 1)
 
 
 def local_rank() -> int:
     """This process's number among the ranks of its host, counted from 0."""
     from shanty import _script
 
-    return _script.place(_script.ranks.LOCAL_RANK, "LOCAL_RANK", 0)
+    return _script.place(_script.LOCAL_RANK, "LOCAL_RANK", 0)
 
 
 def log(**values: Any) -> None:

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shanty.carry.mpi import ranks
+from shanty.carry.mpi.ranks import LOCAL_RANK, RANK, SIZE, number
 from shanty.carry.rundir import RUN_DIR, RunDir, append_line, write_json
+
+__all__ = ["LOCAL_RANK", "RANK", "SIZE", "artifacts", "log", "place", "progress"]
 
 T = TypeVar("T")
 _EVERY = 0.2  # seconds between two words on how far a loop is
@@ -25,13 +27,13 @@ def run_dir() -> RunDir | None:
 
 def place(names: tuple[str, ...], own: str, default: int) -> int:
     """A number that the launcher gave, else the variable `own`, else `default`."""
-    number = ranks.number(os.environ, names)
-    return number if number is not None else int(os.environ.get(own) or default)
+    found = number(os.environ, names)
+    return found if found is not None else int(os.environ.get(own) or default)
 
 
 def log(values: dict[str, Any]) -> None:
     """Append `values` to the run's metrics.jsonl; without a run, print them."""
-    rank = place(ranks.RANK, "RANK", 0)
+    rank = place(RANK, "RANK", 0)
     record = {
         "time": round(time.time(), 3),
         "rank": rank,
@@ -70,7 +72,7 @@ def artifacts() -> Path:
 
 def progress(items: Iterable[T], total: int | None, label: str) -> Iterator[T]:
     """Pass `items` on and tell how far the loop is: rank 0 only, a few times a second."""
-    if place(ranks.RANK, "RANK", 0) != 0:
+    if place(RANK, "RANK", 0) != 0:
         yield from items
         return
     if total is None and isinstance(items, Sized):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from runs import FLAVOURS, Shanty, mpi_folder, traces, wait_for
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from runs import WORKERS
 
 EXITS = {"raise": 1, "exit": 3, "kill": 137, "segv": 139, "abort": 7}
@@ -23,14 +24,17 @@ def seconds_after_start(shanty) -> float:
 
     events = read_lines(shanty.last.events)
     joined = max(e["time"] for e in events if e["event"] == "rank-joined")
-    ended = next(e["time"] for e in events if e["event"] == "state"
-                 and e["status"]["state"] == "failed")
+    ended = next(
+        e["time"] for e in events if e["event"] == "state" and e["status"]["state"] == "failed"
+    )
     return ended - joined
 
 
 @pytest.mark.parametrize("how", EXITS)
 def test_the_first_failure_ends_the_run(shanty, flavour, how):
-    done = shanty("run", "--mpi", flavour, "-n", 4, "--oversubscribe", WORKERS / "misbehave.py", how)
+    done = shanty(
+        "run", "--mpi", flavour, "-n", 4, "--oversubscribe", WORKERS / "misbehave.py", how
+    )
     assert done.returncode == EXITS[how], done.stderr
     assert WORDS[how] in done.stderr
     assert seconds_after_start(shanty) < 3
@@ -47,22 +51,34 @@ def test_the_first_failure_ends_the_run(shanty, flavour, how):
 
 
 def test_a_rank_that_leaves_without_finalize(shanty, flavour):
-    done = shanty("run", "--mpi", flavour, "-n", 4, "--oversubscribe", WORKERS / "misbehave.py", "leave")
+    done = shanty(
+        "run", "--mpi", flavour, "-n", 4, "--oversubscribe", WORKERS / "misbehave.py", "leave"
+    )
     assert done.returncode == 72
     assert "without MPI_Finalize" in done.stderr
     assert shanty.status()["failure"]["rank"] == 2
 
 
 def test_a_failing_helper_of_a_rank_harms_nothing(shanty, flavour):
-    done = shanty("run", "--mpi", flavour, "-n", 4, "--oversubscribe", WORKERS / "misbehave.py", "helper")
+    done = shanty(
+        "run", "--mpi", flavour, "-n", 4, "--oversubscribe", WORKERS / "misbehave.py", "helper"
+    )
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("options", [["-I"], ["-u", "-X", "dev"]])
 def test_python_with_options_of_its_own(shanty, flavour, options):
     done = shanty(
-        "run", "--mpi", flavour, "-n", 4, "--oversubscribe",
-        "python", *options, WORKERS / "misbehave.py", "raise",
+        "run",
+        "--mpi",
+        flavour,
+        "-n",
+        4,
+        "--oversubscribe",
+        "python",
+        *options,
+        WORKERS / "misbehave.py",
+        "raise",
     )
     assert done.returncode == 1
     assert "a bad thing" in done.stderr
@@ -73,8 +89,15 @@ def test_python_with_options_of_its_own(shanty, flavour, options):
 def test_a_python_hidden_in_a_shell(shanty, flavour, how):
     script = WORKERS / "misbehave.py"
     done = shanty(
-        "run", "--mpi", flavour, "-n", 4, "--oversubscribe",
-        "bash", "-c", f"python {script} {how}; exit $?",
+        "run",
+        "--mpi",
+        flavour,
+        "-n",
+        4,
+        "--oversubscribe",
+        "bash",
+        "-c",
+        f"python {script} {how}; exit $?",
     )
     assert done.returncode == EXITS[how], done.stderr
     assert shanty.status()["failure"]["rank"] == 2

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
 from runs import wait_for
 
 MANY = """
@@ -72,8 +75,8 @@ def test_a_single_rank_comes_through_unchanged(shanty):
 
 def resident(pid: int) -> int:
     """Resident memory in KiB."""
-    with open(f"/proc/{pid}/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
 @pytest.mark.slow
@@ -110,9 +113,7 @@ def test_the_agents_do_not_grow_with_the_output(shanty):
     wait_for(look, 300)
     process.communicate(timeout=60)
     assert process.returncode == 0
-    lines = sum(
-        path.read_bytes().count(b"\n") for path in shanty.last.logs.glob("rank-*.log")
-    )
+    lines = sum(path.read_bytes().count(b"\n") for path in shanty.last.logs.glob("rank-*.log"))
     assert lines == 5_000_000
     growth = {name: most[name] - before[name] for name in agents}
     print(f"growth in KiB with 5 million lines: {growth}")
@@ -128,5 +129,6 @@ def test_json_lines(shanty):
     assert events[-1]["event"] == "ended"
     assert events[-1]["state"] == "succeeded"
     assert sorted((e["rank"], e["text"]) for e in events if e["event"] == "output") == [
-        (0, "hello"), (1, "hello"),
+        (0, "hello"),
+        (1, "hello"),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+
 from runs import WORKERS, traces, wait_for
 
 TIMES = 50
@@ -39,9 +40,13 @@ def test_fifty_interrupts(shanty):
     before = traces()
     for number in range(TIMES):
         process = shanty.start("run", "-q", "-n", 2, script)
-        wait_for(lambda: (shanty.home / "runs").exists()
-                 and len(list((shanty.home / "runs").iterdir())) == number + 1  # noqa: B023
-                 and shanty.status().get("joined") == 2)
+        wait_for(
+            lambda: (
+                (shanty.home / "runs").exists()
+                and len(list((shanty.home / "runs").iterdir())) == number + 1  # noqa: B023
+                and shanty.status().get("joined") == 2
+            )
+        )
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
         assert process.returncode == 130

@@ -28,8 +28,13 @@ world.Allreduce(MPI.IN_PLACE, value)
 def test_one_rank_sleeps_while_the_others_wait(shanty, flavour):
     script = shanty.script(STUCK)
     process = shanty.start("run", "--mpi", flavour, "-n", 4, "--oversubscribe", script)
-    wait_for(lambda: (shanty.home / "runs").exists() and shanty.last.rank_log(2).exists()
-             and b"asleep" in shanty.last.rank_log(2).read_bytes())
+    wait_for(
+        lambda: (
+            (shanty.home / "runs").exists()
+            and shanty.last.rank_log(2).exists()
+            and b"asleep" in shanty.last.rank_log(2).read_bytes()
+        )
+    )
     deadline = time.monotonic() + 20
     while True:  # the others need a moment to get into the call
         done = shanty("stacks", "last")

@@ -6,19 +6,27 @@ import shutil
 import subprocess
 
 import pytest
-from runs import WORKERS, mpi_folder
 
+from runs import WORKERS, mpi_folder
 from shanty.carry.mpi.detect import inspect_prefix
 from shanty.carry.rundir import read_json
 
 TITLES = {
-    "openmpi5": "Open MPI 5", "openmpi4": "Open MPI 4.1", "mpich": "MPICH", "intel": "Intel MPI",
+    "openmpi5": "Open MPI 5",
+    "openmpi4": "Open MPI 4.1",
+    "mpich": "MPICH",
+    "intel": "Intel MPI",
 }
 # Launcher and library that do not go together.
 MIXED = [
-    ("openmpi5", "mpich"), ("openmpi5", "intel"), ("openmpi5", "openmpi4"),
-    ("openmpi4", "openmpi5"), ("openmpi4", "mpich"),
-    ("mpich", "openmpi5"), ("mpich", "openmpi4"), ("intel", "openmpi5"),
+    ("openmpi5", "mpich"),
+    ("openmpi5", "intel"),
+    ("openmpi5", "openmpi4"),
+    ("openmpi4", "mpich"),
+    ("openmpi4", "intel"),
+    ("mpich", "openmpi5"),
+    ("mpich", "openmpi4"),
+    ("intel", "openmpi5"),
 ]
 
 
@@ -35,8 +43,15 @@ def test_launcher_and_library_of_different_mpis(shanty, launcher, other):
     if launcher != "openmpi5":
         library(launcher)
     done = shanty(
-        "run", "--mpi", launcher, "-n", 4, "--oversubscribe",
-        "-e", f"MPI4PY_LIBMPI={library(other)}", WORKERS / "allreduce.py",
+        "run",
+        "--mpi",
+        launcher,
+        "-n",
+        4,
+        "--oversubscribe",
+        "-e",
+        f"MPI4PY_LIBMPI={library(other)}",
+        WORKERS / "allreduce.py",
     )
     assert done.returncode == 72, done.stderr
     assert TITLES[launcher] in done.stderr
@@ -44,6 +59,25 @@ def test_launcher_and_library_of_different_mpis(shanty, launcher, other):
     status = shanty.status()
     assert status["state"] == "failed"
     assert status["ended"] - status["created"] < 10
+
+
+@pytest.mark.parametrize(
+    ("launcher", "other"), [("openmpi4", "openmpi5"), ("mpich", "intel"), ("intel", "mpich")]
+)
+def test_launchers_that_start_their_kin(shanty, launcher, other):
+    library(launcher)
+    done = shanty(
+        "run",
+        "--mpi",
+        launcher,
+        "-n",
+        2,
+        "-e",
+        f"MPI4PY_LIBMPI={library(other)}",
+        WORKERS / "allreduce.py",
+    )
+    assert done.returncode == 0, done.stderr
+    assert shanty.status()["joined"] == 2
 
 
 def test_ranks_and_place_are_proven(shanty, flavour):
@@ -75,8 +109,14 @@ def test_a_compiled_program(shanty, flavour):
 def test_a_compiled_program_of_another_mpi(shanty):
     program = compile_c(shanty, "mpich")
     done = shanty(
-        "run", "-n", 4, "--oversubscribe", "-e",
-        f"LD_LIBRARY_PATH={mpi_folder() / 'mpich' / 'lib'}", program, "30",
+        "run",
+        "-n",
+        4,
+        "--oversubscribe",
+        "-e",
+        f"LD_LIBRARY_PATH={mpi_folder() / 'mpich' / 'lib'}",
+        program,
+        "30",
     )
     assert done.returncode == 72, done.stderr
     assert "Open MPI 5" in done.stderr

@@ -22,7 +22,7 @@ from shanty.carry import platform
 from shanty.carry.errors import NotFoundError, UsageError
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.rundir import RunDir, append_line, write_json
-from shanty.carry.spec import Command, Failure, JobSpec, Script, State, Status
+from shanty.carry.spec import Failure, JobSpec, Script, State, Status
 from shanty.cli import app, jobs
 from shanty.launch import mpis
 from shanty.launch.targets.local import lost_cause
@@ -81,13 +81,12 @@ def cli(
 
 def make_run(
     home: Path, number: int, state: State | None = State.SUCCEEDED, *, suffix: str = "bcdf",
-    name: str | None = None, tags: Sequence[str] = (), command: Command = Script("train.py"),
-    **status: Any,
+    name: str | None = None, tags: Sequence[str] = (), **status: Any,
 ) -> RunDir:
     """A run as its directory shows it, without status for the state None; alive unless ended."""
     run = RunDir(home / "runs" / f"20240101-0000{number:02d}-{suffix}")
     run.create()
-    job = JobSpec(command, workdir="/work", name=name, tags=tuple(tags))
+    job = JobSpec(Script("train.py"), workdir="/work", name=name, tags=tuple(tags))
     write_json(run.job, job.to_json())
     if state is None:
         return run
@@ -228,7 +227,7 @@ def test_environment_variables() -> None:
     assert jobs.environment(given, [], {"HOME": "/home/ann"}) == {
         "A": "2", "B": "", "C": "x=y ' z", "HOME": "/home/ann",
     }
-    for bad in ("=1", "A B=1", " =", "A\n=1"):
+    for bad in ("=1", "A B=1", " =", "A\nB=1"):
         with pytest.raises(UsageError, match="no KEY=VALUE"):
             jobs.environment([bad], [], {})
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from shanty.carry import frames, logfile
 
-Feeds = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(min_size=1, max_size=40)), max_size=30)
+Feeds = st.lists(
+    st.tuples(st.sampled_from([1, 2]), st.binary(min_size=1, max_size=40)), max_size=30
+)
 
 
 def written(path: Path, feeds: list[tuple[int, bytes]], limit: int = 1 << 30) -> None:

@@ -21,7 +21,7 @@ R = "/x/run.py"
         ("python -um pkg a", f"python -u {R} -m pkg a"),
         ("python -mpkg a", f"python {R} -m pkg a"),
         ("python -Ic pass a", f"python -I {R} -c pass a"),
-        ("python --check-hash-based-pycs always x.py", f"python --check-hash-based-pycs always {R} x.py"),
+        ("python --check-hash-based-pycs no x.py", f"python --check-hash-based-pycs no {R} x.py"),
         ("python", "python"),
         ("python -", "python -"),
         ("python -V", "python -V"),

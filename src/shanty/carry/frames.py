@@ -67,10 +67,7 @@ class FrameWriter:
         self.flush()
         if self._tail:
             lost = self._dropped - len(self._tail)
-            note = "... %d bytes left out: this log reached its limit of %d bytes" % (
-                lost,
-                self._limit,
-            )
+            note = f"... {lost} bytes left out: this log reached its limit of {self._limit} bytes"
             write_all(self._fd, b"%.6f 2 [shanty] %s\n" % (time.time(), note.encode()))
             write_all(self._fd, self._tail)
             self._tail = b""

@@ -40,7 +40,7 @@ def read_records(path: str, chunk: int = 1 << 20) -> Iterator[Record]:
     """All records of the log at `path`, in the order of the file; none when it is absent."""
     rest = b""
     try:
-        file = open(path, "rb")
+        file = open(path, "rb")  # noqa: SIM115  closed below
     except FileNotFoundError:
         return
     with file:

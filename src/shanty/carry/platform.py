@@ -36,7 +36,7 @@ def adopt_orphans() -> bool:
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    return libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def _parse_stat(text: str) -> Process:

@@ -49,9 +49,7 @@ def _root(
     pass
 
 
-app.command(
-    "run", cls=run.RunCommand, context_settings={"allow_interspersed_args": False}
-)(run.run)
+app.command("run", cls=run.RunCommand, context_settings={"allow_interspersed_args": False})(run.run)
 app.command("rerun")(rerun.rerun)
 app.command("ps")(ps.ps)
 app.command("show")(show.show)

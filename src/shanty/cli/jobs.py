@@ -12,33 +12,35 @@ from shanty.carry.spec import Command, JobSpec, Module, Program, Raw, Script
 from shanty.launch.settings import read_toml
 
 WORKSPACE_FILE = "shanty.toml"
-_KEYS: dict[str, type | tuple[type, ...]] = {
-    "ranks": int,
-    "ranks_per_host": int,
-    "cpus_per_rank": int,
-    "oversubscribe": bool,
-    "python": str,
-    "mpi": str,
-    "time_limit": (int, float, str),
-    "start_timeout": (int, float, str),
-    "name": str,
-    "tags": list,
-    "env": dict,
+_TIME = (int, float, str)
+_KEYS: dict[str, tuple[type, ...]] = {
+    "ranks": (int,),
+    "ranks_per_host": (int,),
+    "cpus_per_rank": (int,),
+    "oversubscribe": (bool,),
+    "python": (str,),
+    "mpi": (str,),
+    "time_limit": _TIME,
+    "start_timeout": _TIME,
+    "name": (str,),
+    "tags": (list,),
+    "env": (dict,),
 }
 
 
 def defaults(workspace: Path) -> dict[str, Any]:
     """The `[run]` table of the workspace's shanty.toml, checked; empty without one."""
     path = workspace / WORKSPACE_FILE
-    table = read_toml(path).get("run", {})
+    table: dict[str, Any] = read_toml(path).get("run", {})
+    if not isinstance(table, dict):
+        raise UsageError(f"run in {path} must be a table", fix="write it as [run]")
     for key, value in table.items():
         if key not in _KEYS:
             raise UsageError(
                 f"unknown key {key!r} in [run] of {path}", fix="known are " + ", ".join(_KEYS)
             )
-        kinds = _KEYS[key] if isinstance(_KEYS[key], tuple) else (_KEYS[key],)
-        if type(value) not in kinds:  # an int is a bool's parent, hence no isinstance
-            names = " or ".join(kind.__name__ for kind in kinds)
+        if type(value) not in _KEYS[key]:  # an int is a bool's parent, hence no isinstance
+            names = " or ".join(kind.__name__ for kind in _KEYS[key])
             raise UsageError(f"{key} in [run] of {path} must be {names}, not {value!r}")
     for key in ("time_limit", "start_timeout"):
         if key in table:

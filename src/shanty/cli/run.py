@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperCommand
 
@@ -19,11 +18,12 @@ from shanty.cli.context import context
 class RunCommand(TyperCommand):
     """Lets `-m NAME` end the options, as Python's own command line does."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options up to the first word that is none, or `-m`."""
         takes_value = {
-            name: isinstance(param, click.Option) and not param.is_flag and not param.count
+            name: not getattr(param, "is_flag", False)
             for param in self.params
+            if param.param_type_name == "option"
             for name in param.opts
         }
         index = 0

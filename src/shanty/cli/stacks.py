@@ -61,7 +61,7 @@ def own(thread: dict[str, Any]) -> list[tuple[str, int, str]]:
     frames = [tuple(frame) for frame in thread["frames"]]
     while frames and frames[-1][0].endswith("/shanty/carry/rank/run.py"):
         frames.pop()
-    return frames  # type: ignore[return-value]
+    return frames
 
 
 def label(ranks: list[int]) -> str:

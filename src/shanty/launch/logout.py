@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 _ASK = (
     "busctl",
@@ -33,7 +33,7 @@ def kills_at_logout(environ: Mapping[str, str]) -> bool:
 
 def survivor_prefix(environ: Mapping[str, str]) -> list[str]:
     """What to put before a command that must outlive the session: nothing where all do."""
-    if not kills_at_logout(environ) or not os.path.isdir("/run/systemd/system"):
+    if not kills_at_logout(environ) or not Path("/run/systemd/system").is_dir():
         return []
     return list(_SCOPE) if shutil.which(_SCOPE[0], path=environ.get("PATH")) else []
 

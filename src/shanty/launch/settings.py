@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,19 @@ def load(home: Path) -> Settings:
     """The settings of `home`; UsageError when the file is damaged or names unknown ones."""
     path = home / FILE
     values = read_toml(path)
-    known = {field.name: type(field.default) for field in fields(Settings)}
+    kinds: dict[str, type[int] | type[float]] = {
+        "keep_runs": int,
+        "log_limit": int,
+        "stop_grace": float,
+    }
     for key, value in values.items():
-        if key not in known:
+        if key not in kinds:
             raise UsageError(
-                f"unknown setting {key!r} in {path}", fix="known are " + ", ".join(known)
+                f"unknown setting {key!r} in {path}", fix="known are " + ", ".join(kinds)
             )
         if not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
             raise UsageError(f"{key} in {path} must be a number, not {value!r}")
-        values[key] = known[key](value)
+        values[key] = kinds[key](value)
     return Settings(**values)
 
 

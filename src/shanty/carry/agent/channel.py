@@ -51,7 +51,7 @@ class Channel:
 def decode_reports(rest: bytes, data: bytes) -> Tuple[List[Mapping[str, Any]], bytes]:
     """Split what the FIFO held into reports; a line that is no report is dropped."""
     *lines, rest = (rest + data).split(b"\n")
-    reports = []
+    reports: List[Mapping[str, Any]] = []
     for line in lines:
         try:
             value = json.loads(line)

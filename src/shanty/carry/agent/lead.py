@@ -252,8 +252,11 @@ class Lead:
         if launcher != 0:
             code = launcher if launcher is not None else LaunchError.exit_code
             code = code if code >= 0 else 128 - code
-            killed = any(rank.ended is None for world in self.worlds.values()
-                         for rank in world.ranks.values())
+            killed = any(
+                rank.ended is None
+                for world in self.worlds.values()
+                for rank in world.ranks.values()
+            )
             what, why = self.error or f"the launcher ended with exit code {code}", ""
             if killed:
                 why = "it ended the ranks itself, as it does when one of them calls MPI_Abort"

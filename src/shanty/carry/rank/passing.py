@@ -55,7 +55,7 @@ class Passed:
         self._begun.clear()
 
     def _write(self, stream: int, data: bytes) -> None:
-        try:
+        try:  # noqa: SIM105  contextlib is not light
             write_all(self._files[stream], data)
         except BrokenPipeError:
-            pass  # as after `| head`: nobody wants the rest
+            pass

@@ -51,7 +51,7 @@ def _value(value: Value, longest: int) -> str:
 
 def _text(text: str, longest: int) -> str:
     plain = (
-        c if " " <= c < "\x7f" and c not in '"\\' else "\\u%04x" % min(ord(c), 0xFFFD)
+        c if " " <= c < "\x7f" and c not in '"\\' else f"\\u{min(ord(c), 0xFFFD):04x}"
         for c in text[:longest]
     )
     return '"' + "".join(plain) + '"'

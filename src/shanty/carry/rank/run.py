@@ -26,25 +26,25 @@ def _load_watch() -> ModuleType:
     return module
 
 
-def _script(path: str) -> Callable[[], None]:
+def _script(path: str) -> Callable[[], object]:
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
         import runpy
 
-        return lambda: runpy.run_path(path, run_name="__main__") and None
+        return lambda: runpy.run_path(path, run_name="__main__")
     return lambda: _execute(path, None)
 
 
-def _module(name: str) -> Callable[[], None]:
+def _module(name: str) -> Callable[[], object]:
     import runpy
 
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
         sys.path[0] = os.getcwd()
-    return lambda: runpy.run_module(name, run_name="__main__", alter_sys=True) and None
+    return lambda: runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
-def _code(text: str) -> Callable[[], None]:
+def _code(text: str) -> Callable[[], object]:
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
         sys.path[0] = ""
     return lambda: _execute("<string>", text)
@@ -68,7 +68,7 @@ def _execute(path: str, text: str | None) -> None:
         source = text
     sys.modules["__main__"] = main
     code: CodeType = compile(source, path, "exec", dont_inherit=True)
-    exec(code, main.__dict__)
+    exec(code, main.__dict__)  # noqa: S102  that is its purpose
 
 
 def _own_frames_off(trace: TracebackType | None) -> TracebackType | None:
@@ -89,14 +89,14 @@ def _exit_code(value: Any) -> int:
     return 1
 
 
-def _debugged(work: Callable[[], None], terminal: str) -> None:
+def _debugged(work: Callable[[], object], terminal: str) -> None:
     """Run `work` under pdb on `terminal`, with breakpoint() and a post-mortem there as well."""
     import pdb
 
     screen = open(terminal, "r+b", buffering=0)  # noqa: SIM115  lives as long as the process
     import io
 
-    reader = io.TextIOWrapper(screen, line_buffering=True)  # type: ignore[arg-type]
+    reader = io.TextIOWrapper(screen, line_buffering=True)
     writer = io.TextIOWrapper(open(terminal, "wb", buffering=0), write_through=True)  # noqa: SIM115  # type: ignore[arg-type]
     debugger = pdb.Pdb(stdin=reader, stdout=writer)
     debugger.prompt = f"(pdb rank {os.environ['RANK']}) "
@@ -106,7 +106,7 @@ def _debugged(work: Callable[[], None], terminal: str) -> None:
     except SystemExit:
         raise
     except BaseException as error:
-        debugger.interaction(None, _own_frames_off(error.__traceback__))  # type: ignore[arg-type]
+        debugger.interaction(None, _own_frames_off(error.__traceback__))
         raise
 
 
@@ -139,12 +139,14 @@ def _run(words: list[str]) -> None:
         if code == 0:
             return
         why = f"sys.exit({error.code!r})" if isinstance(error.code, int) else str(error.code)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  whatever ends the script
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         error = error.with_traceback(_own_frames_off(error.__traceback__))
         sys.excepthook(type(error), error, error.__traceback__)
         why = f"{type(error).__name__}: {error}"
     if watch is None or not watch.in_mpi:
+        if watch is not None:
+            watch.tell("failed", code=code, why=why)
         sys.exit(code)
     watch.die(code, why)
 

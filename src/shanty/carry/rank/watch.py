@@ -169,7 +169,7 @@ class MpiFinder:
         """Find mpi4py.MPI as the others would, with a loader that calls back."""
         if name != "mpi4py.MPI":
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         for finder in sys.meta_path:  # mpi4py has one of its own, and it loads the libmpi
             try:
                 spec = finder.find_spec(name, path, target)
@@ -223,5 +223,5 @@ def start() -> Watch | None:
     for variable, names in (("SHANTY_PACKAGE", ("shanty",)), ("SHANTY_MPI4PY", ("mpi4py",))):
         folder, _, python = environ.get(variable, "").partition("|")
         if folder and python in ("", sys.implementation.cache_tag):
-            sys.meta_path.append(FallbackFinder(folder, names))  # type: ignore[arg-type]
+            sys.meta_path.append(FallbackFinder(folder, names))
     return Watch(run_dir, rank, environ.get("SHANTY_WORLD", "0"))

@@ -1,0 +1,238 @@
+"""The README is true: every command in it is run, and what it shows comes out."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from runs import Shanty, mpi_folder, wait_for
+from shanty.carry.mpi import flavours
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+# What is not run here, since it downloads or changes this environment, and how it is checked.
+INSTALLS = re.compile(r"pip install '?\.(?:\[(\w+)\])?'?")
+INSTALLS_MPI = re.compile(r"shanty mpi install (\w+)")
+# What the commands of a section need beside the files that the README itself gives.
+BEFORE = {"Find, repeat, stop and delete runs": "shanty run -q -n 2 --name night train.py"}
+
+
+class Step(NamedTuple):
+    """A command of the README, the lines shown below it, and the exit code that it tells."""
+
+    command: str
+    shows: tuple[str, ...]
+    code: int
+
+
+class Section(NamedTuple):
+    title: str
+    steps: list[Step]
+    python: list[str]
+    toml: list[str]
+
+
+def blocks(text: str, *kinds: str) -> list[str]:
+    return [
+        body
+        for kind, body in re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        if kind in kinds
+    ]
+
+
+def steps(block: str) -> list[Step]:
+    """The commands of a block: those after a `$ `, or all lines where there is none."""
+    if not block.startswith("$ "):
+        lines = (line.partition("  #")[0].strip() for line in block.splitlines())
+        return [Step(line, (), 0) for line in lines if line]
+    found: list[Step] = []
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, *shown = part.splitlines()
+        if command == "echo $?":
+            found[-1] = found[-1]._replace(code=int(shown[0]))
+        else:
+            found.append(Step(command, tuple(line for line in shown if line.strip()), 0))
+    return found
+
+
+def sections() -> list[Section]:
+    """The README, cut at its headings and at the numbers of its list."""
+    parts = re.split(r"^## |^\*\*\d+\. ", README, flags=re.MULTILINE)[1:]
+    return [
+        Section(
+            re.split(r"\.\*\*|\n", part)[0],
+            [step for block in blocks(part, "console", "sh") for step in steps(block)],
+            blocks(part, "python"),
+            blocks(part, "toml"),
+        )
+        for part in parts
+    ]
+
+
+SECTIONS = [section for section in sections() if section.steps or section.python]
+SAVED = dict(
+    re.findall(
+        r"Save this as `([\w.]+)`:\n\n```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE
+    )
+)
+
+
+def test_the_readme_is_read_as_it_is_meant() -> None:
+    commands = [step.command for section in SECTIONS for step in section.steps]
+    assert len(commands) >= 30
+    assert sorted(SAVED) == ["stuck.py", "train.py"]
+    assert not re.search(r"^(?:shanty |\./dev )", README, re.MULTILINE), "a command in no block"
+    titles = re.findall(r"^\*\*(\d+)\. ", README, re.MULTILINE)
+    assert titles == [str(number) for number in range(1, 11)]  # "Ten things people do"
+
+
+def test_dev_knows_what_the_texts_say_of_it() -> None:
+    known = set(re.findall(r"^\./dev (\w+)", subprocess.run(
+        [ROOT / "dev", "help"], check=True, capture_output=True, text=True).stdout, re.MULTILINE))
+    for text in (README, (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
+        said = set(re.findall(r"\./dev (\w+)", text))
+        assert {"test", "demo"} <= said <= known
+
+
+def test_the_files_that_are_named_are_there() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
+    for name in re.findall(r"`(examples/[\w.]+)`", README):
+        assert (ROOT / name).exists(), name
+
+
+def test_exit_codes_and_settings_are_those_of_the_code() -> None:
+    from shanty.carry import errors
+    from shanty.cli import jobs
+    from shanty.launch.settings import Settings
+
+    codes = {int(code) for code in re.findall(r"^\| (\d+)[ ,]", README, re.MULTILINE)}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    assert {kind.exit_code for kind in kinds} | {errors.TIME_LIMIT_EXIT} <= codes
+    settings = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", README, re.MULTILINE))
+    assert settings == {name: str(getattr(Settings(), name)) for name in Settings.__slots__}
+    sentence = README[README.index("`shanty.toml` takes") :].partition("in its table")[0]
+    assert set(re.findall(r"`(\w+)`", sentence)) == set(jobs._KEYS)
+
+
+# ------------------------------------------------------------------------------ for real
+
+
+@pytest.fixture
+def workspace(shanty: Shanty) -> Shanty:
+    """The folder of a reader who did what the README says."""
+    for name, body in SAVED.items():
+        shanty.script(body, name)
+    shanty.script("#!/bin/sh\necho ready\nmpirun -np 2 python train.py\n", "all.sh").chmod(0o755)
+    (shanty.folder / "shards").mkdir()
+    (shanty.folder / "shards" / "0.csv").write_text("0.5,2.5\n")
+    (shanty.folder / "examples").symlink_to(ROOT / "examples")
+    return shanty
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.title.replace(" ", "-"))
+def test_every_command_does_what_is_said(workspace: Shanty, section: Section) -> None:
+    for text in section.toml:
+        (workspace.folder / "shanty.toml").write_text(text)
+    for number, text in enumerate(section.python):
+        needs_torch(text)
+        if text not in SAVED.values():
+            workspace.script(text, f"block{number}.py")
+            perform(workspace, Step(f"shanty run -n 2 block{number}.py", (), 0))
+    if section.title in BEFORE:
+        perform(workspace, Step(BEFORE[section.title], (), 0))
+    for step in section.steps:
+        perform(workspace, step)
+
+
+def perform(shanty: Shanty, step: Step) -> None:
+    """Do what a reader would do and see whether it is as the README has it."""
+    installs, mpi = INSTALLS.fullmatch(step.command), INSTALLS_MPI.fullmatch(step.command)
+    wanted = re.search(r"--mpi (\w+)", step.command)
+    if installs:
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        assert installs[1] is None or installs[1] in extras["optional-dependencies"]
+        return
+    if mpi:
+        assert flavours.flavour(mpi[1]).requirement
+        return
+    if wanted and not (mpi_folder() / wanted[1]).exists():
+        return  # the other tests say what is not installed
+    needs_torch(step.command)
+    assert "shanty " in step.command, f"this test does not know {step.command!r}"
+    if step.command.startswith("shanty stacks"):
+        wait_for(lambda: "load_batch" in shanty("stacks").stdout)
+    code, output = (at_a_terminal if "--debug" in step.command else in_a_shell)(shanty, step)
+    assert code == step.code, f"{step.command}\n{output}"
+    if " -d " in step.command:
+        wait_for(lambda: shanty.status().get("joined") == 2 or shanty.status().get("ended"))
+    missing = normal(shanty, "\n".join(step.shows)) - normal(shanty, output)
+    assert not missing, f"{step.command}\n{output}"
+
+
+def needs_torch(text: str) -> None:
+    if ("torch" in text or "examples/digits" in text) and not (find_spec("torch") and find_spec("sklearn")):
+        pytest.skip("PyTorch or scikit-learn is not installed")
+
+
+def environ(shanty: Shanty) -> dict[str, str]:
+    programs = str(Path(sys.executable).parent)
+    return {**shanty.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+
+
+def in_a_shell(shanty: Shanty, step: Step) -> tuple[int, str]:
+    done = subprocess.run(
+        ["sh", "-c", step.command], cwd=shanty.folder, env=environ(shanty), timeout=200,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    return done.returncode, done.stdout
+
+
+def at_a_terminal(shanty: Shanty, step: Step) -> tuple[int, str]:
+    """Run a debugger's command on a terminal of its own and type `c` at the prompt."""
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        ["sh", "-c", step.command], cwd=shanty.folder, env=environ(shanty), start_new_session=True,
+        stdin=theirs, stdout=theirs, stderr=theirs,
+    )
+    os.close(theirs)
+    output, typed, deadline = b"", False, time.monotonic() + 60
+    try:
+        while process.poll() is None and time.monotonic() < deadline:
+            if select.select([ours], [], [], 0.1)[0]:
+                try:
+                    output += os.read(ours, 4096)
+                except OSError:  # no one has it open any more
+                    break
+            if not typed and b"(pdb rank" in output:
+                os.write(ours, b"c\n")
+                typed = True
+        return process.wait(timeout=10), output.decode(errors="replace")
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def normal(shanty: Shanty, text: str) -> set[str]:
+    """The lines without what differs from one run and one machine to the next."""
+    for pattern, name in (
+        (re.escape(str(shanty.home)) + "|/home/ann/.shanty", "HOME"),
+        (r"\d{8}-\d{6}-[a-z0-9]{4}", "ID"),
+        (r"\d+\.\d+", "N"),
+        (r" on \S+ ended", " on HOST ended"),
+    ):
+        text = re.sub(pattern, name, text)
+    marks = re.compile(r"(\[\d+\])?[ ~^]*")  # below a line of a traceback; each Python has its own
+    return {line.rstrip() for line in text.splitlines() if not marks.fullmatch(line)}
