@@ -182,7 +182,8 @@ def perform(shanty: Shanty, step: Step) -> None:
 
 
 def needs_torch(text: str) -> None:
-    if ("torch" in text or "examples/digits" in text) and not (find_spec("torch") and find_spec("sklearn")):
+    wanted = "torch" in text or "examples/digits" in text
+    if wanted and not (find_spec("torch") and find_spec("sklearn")):
         pytest.skip("PyTorch or scikit-learn is not installed")
 
 

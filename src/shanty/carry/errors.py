@@ -87,3 +87,4 @@ class LostError(ShantyError):
 
 
 TIME_LIMIT_EXIT = 124  # what timeout(1) returns as well
+STOPPED_EXIT = 143  # 128 + SIGTERM, for a run that someone stopped

@@ -20,9 +20,10 @@ from typing import Any, Dict, List, Mapping, Optional
 from shanty.carry import platform
 from shanty.carry.agent.channel import Channel
 from shanty.carry.agent.stacks import collect
+from shanty.carry.agent.sweep import end_all, sweep
 from shanty.carry.agent.warden import BEAT, Warden
 from shanty.carry.agent.world import World
-from shanty.carry.errors import TIME_LIMIT_EXIT, LaunchError, WorldError
+from shanty.carry.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError, WorldError
 from shanty.carry.logfile import last_lines
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.rundir import RunDir, append_line, read_json, write_json
@@ -215,8 +216,8 @@ class Lead:
             "see `shanty logs --agent`; run again",
         )
         self.code = self.code or LaunchError.exit_code
-        end_descendants()
-        _sweep(self.plan)
+        end_all(lambda: platform.descendants(os.getpid()))
+        sweep(self.plan["scratch"], (), self.plan["residue"], self.plan["created"])
 
     def _finish(self) -> None:
         """Write how it ended."""
@@ -226,7 +227,7 @@ class Lead:
             self._event("note", text="a world failed, but the command ended well")
             self.failure = self.code = None
         if self.stopped is not None:
-            self._write(state=State.STOPPED, ended=time.time(), exit_code=130, failure=None)
+            self._write(state=State.STOPPED, ended=time.time(), exit_code=STOPPED_EXIT, failure=None)
             return
         if self.code is None:
             self._judge_end(top, launcher)
@@ -309,24 +310,6 @@ def _ranks(numbers: List[int]) -> str:
     return ("rank " if len(numbers) == 1 else "ranks ") + shown + more
 
 
-def end_descendants() -> None:
-    """SIGKILL all that descends from this process, until nothing is left."""
-    deadline = time.monotonic() + 5.0
-    while time.monotonic() < deadline:
-        left = platform.descendants(os.getpid())
-        if not left:
-            return
-        platform.send(left, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        select.select([], [], [], 0.02)
-
-
-def _sweep(plan: Mapping[str, Any]) -> None:
-    from shanty.carry.agent.sweep import sweep
-
-    sweep(plan["scratch"], (), plan["residue"], plan["created"])
 
 
 def _after_lead(run: RunDir, plan: Mapping[str, Any], lead: int) -> None:

@@ -6,7 +6,9 @@ import contextlib
 import fnmatch
 import os
 import shutil
-from typing import Iterable, List, Mapping, Sequence, Set
+import signal
+import time
+from typing import Callable, Iterable, List, Mapping, Sequence, Set
 
 from shanty.carry import platform
 
@@ -19,6 +21,20 @@ def shared_memory_of(pids: Iterable[int]) -> Set[str]:
         for pid in pids:
             found.update(path for path in platform.mapped_files(pid) if path.startswith(root))
     return {path.split(" (deleted)")[0] for path in found}
+
+
+def end_all(members: Callable[[], List[platform.Process]]) -> None:
+    """SIGKILL what `members` finds until it finds nothing, for five seconds at most."""
+    deadline = time.monotonic() + 5.0
+    while time.monotonic() < deadline:
+        left = members()
+        if not left:
+            return
+        platform.send(left, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.02)
 
 
 def folders(scratch: str) -> List[str]:

@@ -140,7 +140,7 @@ class Watch:
             try:
                 stream.flush()
             except (OSError, ValueError, AttributeError):
-                pass
+                continue
         os._exit(code)
 
 

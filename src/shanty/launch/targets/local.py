@@ -176,8 +176,10 @@ class LocalTarget:
 
     def _lose(self, run: RunDir, status: Status) -> Status:
         """Nobody looks after the run any more: end what is left of it and say why."""
-        left = platform.marked("SHANTY_RUN_ID", run.id)
-        platform.send(left, signal.SIGKILL)
+        sweep.end_all(lambda: platform.marked("SHANTY_RUN_ID", run.id))
+        plan = read_json(run.plan)
+        if plan is not None:
+            sweep.sweep(plan["scratch"], (), plan["residue"], plan["created"])
         failure = lost_cause(read_json(run.agents), platform.boot_id(), self.environ)
         status = replace(
             status,
