@@ -180,10 +180,23 @@ def test_a_dry_run_writes_nothing(cli: Cli, home: Path) -> None:
     assert not home.exists()
 
 
-def test_a_help_text_loads_nothing_heavy() -> None:
+def loaded_for_help() -> set[str]:
     code = "import sys, shanty.cli.app; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert not HEAVY & set(done.stdout.split())
+    return set(done.stdout.split())
+
+
+def test_a_help_text_loads_nothing_heavy() -> None:
+    assert not HEAVY & loaded_for_help()
+
+
+@pytest.mark.xfail(reason="cli.logs, show and rerun import the index and the target at their top")
+def test_a_help_text_loads_nothing_that_looks_at_runs() -> None:
+    avoidable = {
+        "shanty.carry.mpi.detect", "shanty.launch.index", "shanty.launch.mpis",
+        "shanty.launch.targets.local", "socket", "sqlite3", "subprocess",
+    }
+    assert not avoidable & loaded_for_help()
 
 
 # ----------------------------------------------------------------------- words of a command
@@ -396,7 +409,8 @@ def test_a_damaged_status_is_made_up_for_from_the_events(
 
 
 @pytest.mark.parametrize(
-    "damage", [b"", b"{", b"\xff", b"[1]", b'{"event": "state"}\n', b'{"state": "lost"}\n' * 3]
+    "damage", [b"", b"{", b"\xff", b"[1]", b'{"event": "state"}\n', b'{"state": "lost"}\n' * 3,
+     b'{"state": "failed", "created": "x"}'],
 )
 def test_no_damage_loses_a_run(cli: Cli, home: Path, damage: bytes) -> None:
     good, bad = make_run(home, 1), make_run(home, 2)

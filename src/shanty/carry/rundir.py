@@ -18,8 +18,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
-import re
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional
@@ -27,7 +25,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional
 from shanty.carry.errors import StorageError
 
 RUN_DIR = "SHANTY_RUN_DIR"  # the environment variable in which a rank finds its run
-_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4}$")
+_LETTERS = "bcdfghjkmnpqrstvwxz23456789"  # no two that look alike, no vowels
 
 
 def home(environ: Mapping[str, str]) -> Path:
@@ -38,13 +36,17 @@ def home(environ: Mapping[str, str]) -> Path:
 
 def new_id(now: float) -> str:
     """A new run's id: local time to the second and four random letters, so ids sort by time."""
-    letters = "".join(random.SystemRandom().choices("bcdfghjkmnpqrstvwxz23456789", k=4))
+    letters = "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(4))
     return time.strftime("%Y%m%d-%H%M%S-", time.localtime(now)) + letters
 
 
 def is_run_id(name: str) -> bool:
     """True when `name` has the form of a run's id."""
-    return bool(_ID.match(name))
+    day, _, rest = name.partition("-")
+    clock, _, letters = rest.partition("-")
+    digits = day + clock
+    shape = (len(day), len(clock), len(letters)) == (8, 6, 4)
+    return shape and digits.isascii() and digits.isdigit() and letters.isalnum()
 
 
 class RunDir:

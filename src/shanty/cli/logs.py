@@ -10,11 +10,8 @@ from typing import Annotated
 import typer
 
 from shanty.carry.errors import UsageError
+from shanty.cli.arguments import RunArgument
 from shanty.cli.context import context
-from shanty.cli.show import RunArgument
-from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
-from shanty.launch.index import read_job
-from shanty.launch.targets.base import Handle
 
 
 def logs(
@@ -34,6 +31,10 @@ def logs(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """Print the output of a run; a single rank's comes without its label."""
+    from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
+    from shanty.launch.index import read_job
+    from shanty.launch.targets.base import Handle
+
     here = context()
     found = here.runs.find(run)
     if agent:

@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 
 from shanty.carry.errors import NotFoundError
-from shanty.cli import session
+from shanty.cli.arguments import RunArgument
 from shanty.cli.context import context
-from shanty.cli.show import RunArgument
-from shanty.launch.index import read_job
 
 
 def rerun(
@@ -21,6 +19,9 @@ def rerun(
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
     """Run a job again, with the same command, options and folder, as a new run."""
+    from shanty.cli import session
+    from shanty.launch.index import read_job
+
     here = context()
     found = here.runs.find(run)
     job = read_job(found)

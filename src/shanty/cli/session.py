@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import time
@@ -12,7 +11,7 @@ from types import FrameType
 
 from shanty.carry.errors import ShantyError, UsageError
 from shanty.carry.rundir import RunDir, new_id
-from shanty.carry.spec import JobSpec, Raw, State, Status
+from shanty.carry.spec import JobSpec, State, Status
 from shanty.cli.context import Context, note
 from shanty.cli.statusline import StatusLine
 from shanty.cli.stdin import rank_zero_input
@@ -20,7 +19,8 @@ from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printe
 from shanty.launch.targets.base import Handle, Stop
 from shanty.launch.targets.local import LocalTarget
 
-_QUICK, _SLOW = 0.01, 0.1  # seconds between two looks at the logs
+_QUICK, _SLOW = 0.01, 0.1  # seconds between two looks at the logs and the status
+_LIVELY = 10.0  # seconds in which something new keeps the looks quick
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
         return 0
     labels = plan.raw or plan.layout.ranks != 1
     code = Session(target, handle, show, labels=labels, launcher=plan.raw).follow()
-    context.runs.prune(context.settings.keep_runs)
+    if len(list((context.home / "runs").iterdir())) > context.settings.keep_runs:
+        context.runs.prune(context.settings.keep_runs)
     return code
 
 
@@ -107,16 +108,19 @@ class Session:
         return status.exit_code or 0
 
     def _until_final(self) -> Status:
-        wait, looked = _QUICK, 0.0
-        status = Status()
+        status, looked, lively = Status(), 0.0, time.monotonic()
         while True:
             lines = self._follower.read()
+            now = time.monotonic()
             if lines:
+                lively = now
                 self._line.hide()
                 self._printer.show(lines)
-            now = time.monotonic()
-            if not status.state.final and (not lines or now > looked + _SLOW):
-                status, looked = self._target.poll([self._handle])[self._handle], now
+            wait = _QUICK if now < lively + _LIVELY else _SLOW
+            if not status.state.final and now >= looked + wait:
+                before, looked = status, now
+                status = self._target.poll([self._handle])[self._handle]
+                lively = now if status != before else lively
                 if status.state.final:
                     continue  # read what came before the end
             elif status.state.final and not lines:
@@ -127,7 +131,6 @@ class Session:
             if self._printer.at_line_start:
                 self._line.show(status)
             if not lines:
-                wait = min(_SLOW, wait * 1.3) if now > looked + 2 else _QUICK
                 time.sleep(wait)
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
@@ -187,10 +190,3 @@ def summarise(run: RunDir, status: Status) -> None:
     if saved:
         names = ", ".join(path.name for path in saved[:5]) + (" …" if len(saved) > 5 else "")
         print(f"  artifacts:{' '}{run.artifacts} ({names})", file=sys.stderr)
-
-
-def describe(job: JobSpec) -> str:
-    """The command of a job as one line."""
-    if isinstance(job.command, Raw) and job.command.shell:
-        return job.command.argv[0]
-    return shlex.join(job.words())

@@ -9,14 +9,9 @@ from typing import Annotated
 import typer
 
 from shanty.carry.rundir import read_json
+from shanty.cli.arguments import RunArgument
 from shanty.cli.context import context
-from shanty.cli.session import describe
-from shanty.cli.table import ago
-from shanty.launch.index import read_job
-
-RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="An id, the start of one, a name, or `last`.")
-]
+from shanty.cli.table import ago, one_line
 
 
 def show(
@@ -24,6 +19,8 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Show one run: what was asked, where it stands, why it failed, where its files are."""
+    from shanty.launch.index import read_job
+
     runs = context().runs
     found = runs.find(run)
     entry = runs.entry(found)
@@ -38,7 +35,7 @@ def show(
     rows = [
         ("run", entry.id + (f"  ({entry.name})" if entry.name else "")),
         ("tags", ", ".join(entry.tags)),
-        ("command", describe(job) if job else ""),
+        ("command", one_line(job) if job else ""),
         ("in", entry.workspace),
         ("state", status.state.value),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from shanty.carry.errors import UsageError
+from shanty.cli.arguments import RunArgument
 from shanty.cli.context import context
-from shanty.cli.show import RunArgument
-from shanty.launch.targets.base import Handle, Stacks
 
 Frames = tuple[tuple[str, int, str], ...]
 
@@ -24,6 +23,8 @@ def stacks(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON array.")] = False,
 ) -> None:
     """Show the Python stack of every rank, innermost call first, fewest ranks first."""
+    from shanty.launch.targets.base import Handle, Stacks
+
     here = context()
     found = here.runs.find(run)
     reply = here.target.ask(Handle(found), Stacks())

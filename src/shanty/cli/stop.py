@@ -9,7 +9,6 @@ import typer
 
 from shanty.carry.errors import LostError, UsageError
 from shanty.cli.context import context, note
-from shanty.launch.targets.base import Handle, Stop
 
 _PATIENCE = 15.0  # seconds beyond the grace in which a stopped run must have ended
 
@@ -23,6 +22,8 @@ def stop(
     kill: Annotated[bool, typer.Option("--kill", help="SIGKILL at once.")] = False,
 ) -> None:
     """Stop runs: SIGTERM to the ranks, then SIGKILL. A run that has ended is left as it is."""
+    from shanty.launch.targets.base import Handle, Stop
+
     here = context()
     if not run and not everything:
         raise UsageError("which run?", fix="name it, or say `last`, or --all")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+
+from shanty.carry.spec import JobSpec, Raw
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -26,3 +29,10 @@ def shorten(text: str, width: int) -> str:
     """`text` on one line, its end cut when it is longer than `width`."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def one_line(job: JobSpec) -> str:
+    """The command of a job as one would type it."""
+    if isinstance(job.command, Raw) and job.command.shell:
+        return job.command.argv[0]
+    return shlex.join(job.words())

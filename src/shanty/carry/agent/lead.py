@@ -1,7 +1,7 @@
 """The lead: owns a run's status from its start to its end, detached from any terminal.
 
 It starts the warden, judges what the ranks report, keeps the limits, answers requests in the
-run directory and writes every change down. `boot.py agent.lead RUN_DIR` starts it.
+run directory and writes every change down. `start` forks it and the warden.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 from shanty.carry import platform
 from shanty.carry.agent.channel import Channel
 from shanty.carry.agent.stacks import collect
 from shanty.carry.agent.sweep import end_all, sweep
-from shanty.carry.agent.warden import BEAT, Warden
+from shanty.carry.agent.warden import BEAT
 from shanty.carry.agent.world import World
 from shanty.carry.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError, WorldError
 from shanty.carry.logfile import last_lines
@@ -227,7 +225,9 @@ class Lead:
             self._event("note", text="a world failed, but the command ended well")
             self.failure = self.code = None
         if self.stopped is not None:
-            self._write(state=State.STOPPED, ended=time.time(), exit_code=STOPPED_EXIT, failure=None)
+            self._write(
+                state=State.STOPPED, ended=time.time(), exit_code=STOPPED_EXIT, failure=None
+            )
             return
         if self.code is None:
             self._judge_end(top, launcher)
@@ -308,65 +308,3 @@ def _ranks(numbers: List[int]) -> str:
     shown = ", ".join(str(number) for number in numbers[:8])
     more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
     return ("rank " if len(numbers) == 1 else "ranks ") + shown + more
-
-
-
-
-def _after_lead(run: RunDir, plan: Mapping[str, Any], lead: int) -> None:
-    """Called by the warden whose lead is gone: it has ended all, and writes the last word."""
-    status = Status.from_json(read_json(run.status) or {"state": "starting"})
-    if status.state.final:
-        return
-    failure = Failure(
-        f"the lead agent on {os.uname().nodename} (pid {lead}) was killed",
-        "without it the run cannot be led, so the warden ended the ranks",
-        "see `shanty logs --agent`; run again",
-    )
-    status = replace(
-        status,
-        state=State.FAILED,
-        ended=time.time(),
-        failure=failure,
-        exit_code=LaunchError.exit_code,
-    )
-    with contextlib.suppress(OSError):
-        write_json(run.status, status.to_json())
-        append_line(run.events, {"time": time.time(), "event": "state", "status": status.to_json()})
-
-
-def main(argv: List[str]) -> int:
-    """Lead the run whose directory is `argv[0]`."""
-    run = RunDir(Path(argv[0]))
-    plan = read_json(run.plan)
-    if plan is None:
-        print(f"{run.plan} is missing or damaged", file=sys.stderr)
-        return LaunchError.exit_code
-    platform.adopt_orphans()
-    ours, theirs = socket.socketpair()
-    lead = os.getpid()
-    warden = os.fork()
-    if warden == 0:
-        ours.close()
-        channel = Channel(theirs.fileno(), theirs.fileno())
-        Warden(run, plan, channel).run()
-        if not channel.open:
-            _after_lead(run, plan, lead)
-        return 0
-    theirs.close()
-    born = {pid: found.born for pid in (lead, warden) for found in [platform.process(pid)] if found}
-    write_json(
-        run.agents,
-        {
-            "lead": {"pid": lead, "born": born.get(lead, "")},
-            "warden": {"pid": warden, "born": born.get(warden, "")},
-            "boot": platform.boot_id(),
-            "session": os.environ.get("XDG_SESSION_ID", ""),
-        },
-    )
-    os.close(0)
-    os.open(os.devnull, os.O_RDONLY)
-    channel = Channel(ours.fileno(), ours.fileno())
-    Lead(run, plan).run(channel, warden)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(warden, 0)
-    return 0

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import time
-from typing import Callable, Iterable, List, Mapping, Sequence, Set
+from typing import Callable, Iterable, List, Sequence, Set
 
 from shanty.carry import platform
 
@@ -45,14 +45,12 @@ def folders(scratch: str) -> List[str]:
     return found
 
 
-def sweep(
-    scratch: str, own: Iterable[str], residue: Mapping[str, Sequence[str]], since: float
-) -> List[str]:
-    """Remove the run's own folders, the shared memory files `own`, and forgotten ones.
+def sweep(scratch: str, own: Iterable[str], patterns: Sequence[str], since: float) -> List[str]:
+    """Remove the run's own folders, the files `own`, and forgotten shared memory.
 
-    Forgotten are files in /dev/shm and the folder for temporary files that match the patterns
-    of `residue`, belong to this user, are younger than `since` (seconds since 1970) and that no
-    process has open or mapped. Returns what was removed.
+    Forgotten are files in /dev/shm that match `patterns`, belong to this user, are younger than
+    `since` (seconds since 1970) and that no process has open or mapped: another job that is
+    still starting holds what it has made. Returns what was removed.
     """
     removed = []
     for folder in folders(scratch):
@@ -61,32 +59,28 @@ def sweep(
             removed.append(folder)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(scratch))  # the last run of this user takes it along
-    forgotten = _forgotten(platform.SHARED_MEMORY, residue["shared_memory"], since)
-    temporary = os.environ.get("TMPDIR") or "/tmp"
-    forgotten |= _forgotten(temporary, residue["temporary"], since)
+    forgotten = _forgotten(patterns, since)
     if forgotten:
         forgotten -= _in_use()
     for path in forgotten | set(own):
         with contextlib.suppress(OSError):
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                os.unlink(path)
+            os.unlink(path)
             removed.append(path)
     return removed
 
 
-def _forgotten(root: str, patterns: Sequence[str], since: float) -> Set[str]:
+def _forgotten(patterns: Sequence[str], since: float) -> Set[str]:
     found: Set[str] = set()
-    if not root:
+    if not platform.SHARED_MEMORY:
         return found
     with contextlib.suppress(OSError):
-        for entry in os.scandir(root):
+        for entry in os.scandir(platform.SHARED_MEMORY):
             if not any(fnmatch.fnmatch(entry.name, pattern) for pattern in patterns):
                 continue
             with contextlib.suppress(OSError):
                 stat = entry.stat(follow_symlinks=False)
-                if stat.st_uid == os.getuid() and stat.st_ctime >= since:
+                ours = stat.st_uid == os.getuid() and stat.st_ctime >= since
+                if ours and entry.is_file(follow_symlinks=False):
                     found.add(entry.path)
     return found
 

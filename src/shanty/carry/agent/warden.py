@@ -3,6 +3,8 @@
 It starts the launcher, hears the ranks, tells the lead, and ends everything when it is told to,
 when the launcher is done, or when the lead falls silent. Orphans of the run become its
 children, so nothing gets away. When all is gone it sweeps up and leaves.
+
+Modules that are needed only later are imported later: the ranks wait for this one to start.
 """
 
 from __future__ import annotations
@@ -16,12 +18,10 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 from shanty.carry import platform
 from shanty.carry.agent.channel import Channel, decode_reports
-from shanty.carry.agent.sweep import shared_memory_of, sweep
 from shanty.carry.frames import STDERR, STDOUT, FrameWriter
-from shanty.carry.mpi.library import flavour_of_library
 from shanty.carry.rank import stdin
+from shanty.carry.rank.passing import file_identity
 from shanty.carry.rank.reports import open_reports
-from shanty.carry.rank.shim import file_identity
 from shanty.carry.rundir import RunDir
 
 SILENCE = 10.0  # seconds without a word from the lead after which its ranks are ended
@@ -59,7 +59,7 @@ class Warden:
         self.launcher_code: Optional[int] = None
         self.programs: Dict[Tuple[str, int], _Program] = {}
         self.ending: List[Tuple[float, Optional[str]]] = []  # (when to SIGKILL, which world)
-        self.memory: Set[str] = set()
+        self.leftovers: Set[str] = set()
         self.heard = time.monotonic()
         self.next_beat = 0.0
         self.linger: Optional[float] = None
@@ -68,7 +68,6 @@ class Warden:
 
     def run(self) -> None:
         """Live until all that this run started here is gone."""
-        platform.adopt_orphans()
         wake, woken = os.pipe()
         os.set_blocking(woken, False)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
@@ -79,6 +78,7 @@ class Warden:
         fifo = os.open(self.run_dir.reports, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         keep = open_reports(str(self.run_dir.reports))  # so that the FIFO never ends
         streams = self._launch()
+        platform.adopt_orphans()  # after it, since loading ctypes takes longer than the fork
         log = os.open(self.run_dir.launcher_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         writer = FrameWriter(log, self.plan["log_limit"])
         poll = select.poll()
@@ -106,7 +106,9 @@ class Warden:
             self._hear(os.read(fifo, 1 << 20))
         os.close(keep)
         writer.close()
-        removed = sweep(self.plan["scratch"], self.memory, self.plan["residue"], self.born)
+        from shanty.carry.agent.sweep import sweep
+
+        removed = sweep(self.plan["scratch"], self.leftovers, self.plan["residue"], self.born)
         self.lead.send(gone=removed)
 
     def _launch(self) -> Dict[int, int]:
@@ -163,9 +165,10 @@ class Warden:
             program.add(report)
             program.done = program.done or report.get("event") in ("joined", "exited")
             more: Dict[str, Any] = {}
+            if report.get("leftover"):
+                self.leftovers.add(str(report["leftover"]))
             if report.get("event") in ("loading", "linked"):
-                library = flavour_of_library(str(report.get("path")))
-                more["flavour"] = library.flavour if library else ""
+                more["flavour"] = _flavour(str(report.get("path")))
             elif report.get("event") == "exited":
                 if report.get("code") == -signal.SIGKILL:
                     more["oom"] = (platform.oom_kills() or 0) > (self._oom or 0)
@@ -196,7 +199,9 @@ class Warden:
 
     def _end(self, grace: float, world: Optional[str]) -> None:
         """Ask the ranks of a world (None: everything) to end; after `grace` seconds they must."""
-        self.memory |= shared_memory_of(entry.pid for entry in self._members(None))
+        from shanty.carry.agent.sweep import shared_memory_of
+
+        self.leftovers |= shared_memory_of(entry.pid for entry in self._members(None))
         if grace > 0:
             programs = [p for p in self.programs.values() if world in (None, p.report["world"])]
             for program in programs:
@@ -253,10 +258,8 @@ class Warden:
             for path in platform.mapped_files(pid):
                 if "/libmpi" in path and os.path.basename(path).startswith("libmpi.so"):
                     program.done = True
-                    library = flavour_of_library(path)
                     mapped = {**program.report, "event": "mapped", "path": path}
-                    flavour = library.flavour if library else ""
-                    self.lead.send(report={**mapped, "flavour": flavour})
+                    self.lead.send(report={**mapped, "flavour": _flavour(path)})
                     return
         if now > program.started + 2.0:
             self.lead.send(report={**program.report, "event": "plain"})
@@ -272,6 +275,14 @@ class Warden:
             if pid == self.launcher:
                 self.launcher_code = os.waitstatus_to_exitcode(status)
                 self.lead.send(launcher=self.launcher_code)
+
+
+def _flavour(path: str) -> str:
+    """Which MPI the libmpi at `path` is; "" when it cannot be told."""
+    from shanty.carry.mpi.library import flavour_of_library
+
+    library = flavour_of_library(path)
+    return library.flavour if library else ""
 
 
 def find_program(name: str, path: str) -> str:

@@ -19,6 +19,24 @@ def offer(streams: str) -> str:
     return f"{os.uname().nodename}|{os.getpid()}|{streams}" if streams else ""
 
 
+def redirected(ours: str) -> str:
+    """Which of the streams 1 and 2 the user's line sends elsewhere than to the run's logs.
+
+    `ours` names the files behind the streams that the warden gave to the command. What the
+    ranks write to another (a pipe to sort, a file) has to go through the launcher to get there.
+    """
+    return "".join(str(fd) for fd in (1, 2) if file_identity(fd) not in ours.split())
+
+
+def file_identity(fd: int) -> str:
+    """What tells the file behind a descriptor from others; "" when it is closed."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return ""
+    return f"{status.st_dev}:{status.st_ino}"
+
+
 class Passed:
     """The streams of a rank that are sent elsewhere, as `offered` says."""
 

@@ -63,31 +63,13 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         **os.environ,
         **translation.environment,
         "SHANTY_WORLD": str(os.getpid()),
-        passing.VARIABLE: passing.offer(redirected(os.environ.get("SHANTY_OUTPUT", ""))),
+        passing.VARIABLE: passing.offer(passing.redirected(os.environ.get("SHANTY_OUTPUT", ""))),
     }
     kept = stdin.set_aside()
     if kept is not None:
         environ = {**environ, stdin.VARIABLE: stdin.offer(kept)}
     sys.stderr.flush()
     os.execve(installation.launcher, [installation.launcher, *translation.argv], environ)
-
-
-def redirected(ours: str) -> str:
-    """Which of the streams 1 and 2 the user's line sends elsewhere than to the run's logs.
-
-    `ours` names the files behind the streams that the warden gave to the command. What the
-    ranks write to another (a pipe to sort, a file) has to go through the launcher to get there.
-    """
-    return "".join(str(fd) for fd in (1, 2) if file_identity(fd) not in ours.split())
-
-
-def file_identity(fd: int) -> str:
-    """What tells the file behind a descriptor from others; "" when it is closed."""
-    try:
-        status = os.fstat(fd)
-    except OSError:
-        return ""
-    return f"{status.st_dev}:{status.st_ino}"
 
 
 _TAKEN = {

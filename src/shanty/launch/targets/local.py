@@ -94,7 +94,7 @@ class LocalTarget:
                     "-I",
                     "-S",
                     boot,
-                    "agent.lead",
+                    "agent.start",
                     str(run.path),
                 ],
                 stdin=stdin,

@@ -89,10 +89,7 @@ class Plan:
             "python": self.python,
             "agent_python": sys.executable,
             "scratch": self.scratch,
-            "residue": {
-                "shared_memory": FLAVOURS[installation.flavour].residue.shared_memory,
-                "temporary": FLAVOURS[installation.flavour].residue.temporary,
-            },
+            "residue": list(FLAVOURS[installation.flavour].residue.shared_memory),
             "log_limit": self.settings.log_limit,
             "grace": self.settings.stop_grace,
             "start_timeout": self.job.start_timeout,
