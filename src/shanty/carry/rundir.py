@@ -16,6 +16,7 @@ the agents and the ranks write here, and nothing else is needed to know a run.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import time
@@ -86,8 +87,9 @@ class RunDir:
         found = {}
         with contextlib.suppress(OSError):
             for entry in os.scandir(self.logs):
-                if entry.name.startswith("rank-") and entry.name.endswith(".log"):
-                    found[int(entry.name[5:-4])] = Path(entry.path)
+                number = entry.name[5:-4]
+                if entry.name == f"rank-{number}.log" and number.isdecimal():
+                    found[int(number)] = Path(entry.path)
         return dict(sorted(found.items()))
 
     def create(self) -> None:
@@ -105,9 +107,9 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        fix = "free some space or point SHANTY_HOME at another disk"
-        if isinstance(error, PermissionError) or error.errno == 30:  # EROFS
-            fix = "make it writable or point SHANTY_HOME at a folder that is"
+        fix = "point SHANTY_HOME at a folder that can be written"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fix = "free some space, or point SHANTY_HOME at another disk"
         raise StorageError(f"cannot write {path}", error.strerror or str(error), fix) from error
 
 

@@ -76,7 +76,7 @@ class JobSpec:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> JobSpec:
         """The job that `to_json` wrote; ValueError, KeyError or TypeError when it is damaged."""
-        known = {key: values[key] for key in cls.__dataclass_fields__ if key in values}
+        known = _known(cls, values)
         command = dict(values["command"])
         kind = _KINDS[command.pop("kind")]
         for key in ("args", "argv"):
@@ -155,9 +155,18 @@ class Status:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Status:
         """The status that `to_json` wrote; ValueError or TypeError when it is damaged."""
-        known = {key: values[key] for key in cls.__dataclass_fields__ if key in values}
+        known = _known(cls, values)
         known["state"] = State(known.get("state"))
+        for key in ("created", "started", "ended", "ranks", "up", "joined", "exit_code"):
+            if not isinstance(known.get(key), (int, float, type(None))):
+                raise TypeError(f"{key} is {known[key]!r}")
         failure = known.get("failure")
         if failure is not None:
+            failure = _known(Failure, failure)
             known["failure"] = Failure(**{**failure, "lines": tuple(failure.get("lines", ()))})
         return cls(**known)
+
+
+def _known(cls: Any, values: Mapping[str, Any]) -> Dict[str, Any]:
+    """Those of `values` that `cls` has a field for: a newer shanty may have written more."""
+    return {key: values[key] for key in cls.__dataclass_fields__ if key in values}

@@ -42,6 +42,9 @@ def defaults(workspace: Path) -> dict[str, Any]:
         if type(value) not in _KEYS[key]:  # an int is a bool's parent, hence no isinstance
             names = " or ".join(kind.__name__ for kind in _KEYS[key])
             raise UsageError(f"{key} in [run] of {path} must be {names}, not {value!r}")
+    for tag in table.get("tags", ()):
+        if not isinstance(tag, str):
+            raise UsageError(f"tags in [run] of {path} must be texts, not {tag!r}")
     for key in ("time_limit", "start_timeout"):
         if key in table:
             table[key] = seconds(str(table[key]))

@@ -15,6 +15,7 @@ from shanty.carry.spec import JobSpec, State, Status
 from shanty.cli.context import Context, note
 from shanty.cli.statusline import StatusLine
 from shanty.cli.stdin import rank_zero_input
+from shanty.cli.table import progress_text
 from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
 from shanty.launch.targets.base import Handle, Stop
 from shanty.launch.targets.local import LocalTarget
@@ -53,6 +54,8 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
                 note(f"follow it with `shanty logs -f {run.id}`")
         return 0
     labels = plan.raw or plan.layout.ranks != 1
+    if job.debug_rank is not None:
+        show = Show(quiet=True, as_json=show.as_json)  # the debugger has the terminal
     code = Session(target, handle, show, labels=labels, launcher=plan.raw).follow()
     if len(list((context.home / "runs").iterdir())) > context.settings.keep_runs:
         context.runs.prune(context.settings.keep_runs)
@@ -129,7 +132,7 @@ class Session:
                 return status
             self._serve_interrupts()
             if self._printer.at_line_start:
-                self._line.show(status)
+                self._line.show(status, lambda: progress_text(self._handle.run))
             if not lines:
                 time.sleep(wait)
 

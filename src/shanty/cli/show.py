@@ -11,7 +11,7 @@ import typer
 from shanty.carry.rundir import read_json
 from shanty.cli.arguments import RunArgument
 from shanty.cli.context import context
-from shanty.cli.table import ago, one_line
+from shanty.cli.table import ago, one_line, progress_text
 
 
 def show(
@@ -31,7 +31,6 @@ def show(
     status, job = entry.status, read_job(found)
     installation = plan.get("installation", {})
     took = ago((status.ended or time.time()) - (status.started or status.created))
-    progress = read_json(found.progress)
     rows = [
         ("run", entry.id + (f"  ({entry.name})" if entry.name else "")),
         ("tags", ", ".join(entry.tags)),
@@ -42,7 +41,7 @@ def show(
         ("ranks", f"{status.up} up, {status.joined} joined, of {status.ranks or '?'}"),
         ("started", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created))),
         ("took", took),
-        ("progress", f"{progress['done']} of {progress['total']}" if progress else ""),
+        ("progress", progress_text(found)),
         (
             "mpi",
             f"{installation.get('flavour')} {installation.get('version')}" if installation else "",

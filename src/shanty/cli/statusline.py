@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 from shanty.carry.spec import State, Status
@@ -20,10 +21,9 @@ class StatusLine:
         self._shown = False
         self._drawn = 0.0
         self._began = time.monotonic()
-        self.extra = ""
 
-    def show(self, status: Status) -> None:
-        """Draw the line, if it is time to."""
+    def show(self, status: Status, progress: Callable[[], str]) -> None:
+        """Draw the line, if it is time to; `progress` is asked only then."""
         now = time.monotonic()
         if not self._visible or status.state.final or now < self._drawn + _EVERY:
             return
@@ -35,7 +35,7 @@ class StatusLine:
         ranks = f"{status.up}/{status.ranks} ranks up" if status.ranks else f"{status.up} ranks up"
         if status.joined and status.state is State.STARTING:
             ranks += f", {status.joined} joined"
-        parts = [clock, status.state.value, ranks, self.extra]
+        parts = [clock, status.state.value, ranks, progress()]
         text = " · ".join(part for part in parts if part)
         width = shutil.get_terminal_size().columns - 1
         self._terminal.write(f"\r\033[2m{text[:width]}\033[0m\033[K")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from shanty.carry.rundir import RunDir, read_json
 from shanty.carry.spec import JobSpec, Raw
 
 
@@ -36,3 +37,17 @@ def one_line(job: JobSpec) -> str:
     if isinstance(job.command, Raw) and job.command.shell:
         return job.command.argv[0]
     return shlex.join(job.words())
+
+
+def progress_text(run: RunDir) -> str:
+    """How far the script says it is: `epochs 3/10 (2.5/s)`; "" when it does not say."""
+    progress = read_json(run.progress) or {}
+    done, total, took = (progress.get(key) for key in ("done", "total", "seconds"))
+    if not isinstance(done, int):
+        return ""
+    text = f"{done}/{total}" if isinstance(total, int) else str(done)
+    if progress.get("label"):
+        text = f"{progress['label']} {text}"
+    if isinstance(took, (int, float)) and took > 0 and done:
+        text += f" ({done / took:.3g}/s)"
+    return text

@@ -99,7 +99,7 @@ class Runs:
         """All runs with their present status, the oldest first."""
         try:
             return self._entries()
-        except sqlite3.DatabaseError:
+        except (sqlite3.DatabaseError, ValueError, TypeError):
             # Damaged, or of an older form: what is in it can be read from the directories.
             for path in self.folder.parent.glob("index.sqlite*"):
                 path.unlink(missing_ok=True)

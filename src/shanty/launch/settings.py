@@ -49,7 +49,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file; empty when it is absent, UsageError when it is damaged."""
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}", str(error)) from error

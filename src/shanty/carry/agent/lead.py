@@ -19,7 +19,7 @@ from shanty.carry import platform
 from shanty.carry.agent.channel import Channel
 from shanty.carry.agent.stacks import collect
 from shanty.carry.agent.sweep import end_all, sweep
-from shanty.carry.agent.warden import BEAT
+from shanty.carry.agent.warden import BEAT, SILENCE
 from shanty.carry.agent.world import World
 from shanty.carry.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError, WorldError
 from shanty.carry.logfile import last_lines
@@ -53,6 +53,7 @@ class Lead:
         self.ending = False
         self.began = time.monotonic()
         self.next_beat = 0.0
+        self.heard = self.began
 
     def run(self, lead: Channel, warden: int) -> None:
         """Live until the warden has gone, then write the last word."""
@@ -80,6 +81,10 @@ class Lead:
             self._answer_asks()
             self._judge(time.monotonic())
             self._beat(time.monotonic())
+            if time.monotonic() > self.heard + SILENCE:
+                self._event("warden-silent", seconds=SILENCE)
+                os.kill(warden, signal.SIGKILL)  # frozen: what it holds becomes ours
+                break
         if not self.gone:
             self._without_warden(warden)
         self._finish()
@@ -97,6 +102,7 @@ class Lead:
         return _TICK if soon is None else min(_TICK, max(0.005, soon - time.monotonic()))
 
     def _hear(self, message: Mapping[str, Any]) -> None:
+        self.heard = time.monotonic()
         if "report" in message:
             self._report(message["report"])
         elif "launcher" in message:
@@ -209,7 +215,7 @@ class Lead:
     def _without_warden(self, warden: int) -> None:
         """The warden died: its children are ours now; end them and say so."""
         self.failure = self.failure or Failure(
-            f"the warden on {os.uname().nodename} (pid {warden}) was killed",
+            f"the warden on {os.uname().nodename} (pid {warden}) was killed or frozen",
             "without it nothing watches the ranks, so they were ended",
             "see `shanty logs --agent`; run again",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any, ClassVar
 import shanty.carry
 from shanty.carry import platform
 from shanty.carry.agent import sweep
-from shanty.carry.errors import LostError
+from shanty.carry.errors import LostError, StorageError
 from shanty.carry.mpi.layout import HostSlots
 from shanty.carry.rundir import (
     RunDir,
@@ -67,6 +68,29 @@ class LocalTarget:
 
     def submit(self, job: JobSpec, plan: Plan, run: RunDir, stdin: int) -> Handle:
         """Write the run down and start its lead agent, in a session of its own."""
+        try:
+            self._write_down(job, plan, run)
+            log = run.agent_log.open("ab")
+        except StorageError:
+            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
+            raise
+        boot = str(Path(shanty.carry.__file__).parent / "boot.py")
+        with log:
+            subprocess.Popen(
+                [
+                    *logout.survivor_prefix(self.environ),
+                    *(sys.executable, "-I", "-S", boot, "agent.start", str(run.path)),
+                ],
+                stdin=stdin,
+                stdout=log,
+                stderr=log,
+                cwd=job.workdir,
+                env=dict(self.environ),
+                start_new_session=True,
+            )
+        return Handle(run)
+
+    def _write_down(self, job: JobSpec, plan: Plan, run: RunDir) -> None:
         run.create()
         with storage_errors(run.path):
             write_json(run.job, job.to_json())
@@ -84,27 +108,6 @@ class LocalTarget:
             for folder in sweep.folders(plan.scratch):
                 Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
             write_json(run.status, Status(created=time.time(), ranks=plan.layout.ranks).to_json())
-            log = run.agent_log.open("ab")
-        boot = str(Path(shanty.carry.__file__).parent / "boot.py")
-        with log:
-            subprocess.Popen(
-                [
-                    *logout.survivor_prefix(self.environ),
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    boot,
-                    "agent.start",
-                    str(run.path),
-                ],
-                stdin=stdin,
-                stdout=log,
-                stderr=log,
-                cwd=job.workdir,
-                env=dict(self.environ),
-                start_new_session=True,
-            )
-        return Handle(run)
 
     def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
         """Where the runs stand, as their directories say; a run without agents is LOST."""
@@ -150,10 +153,10 @@ class LocalTarget:
         )
 
     def _wake(self, run: RunDir) -> None:
-        lead = (read_json(run.agents) or {}).get("lead", {})
-        if lead and platform.is_alive(lead["pid"], lead["born"]):
+        agents = read_json(run.agents) or {}
+        if _is_alive(agents, "lead"):
             with contextlib.suppress(OSError):
-                os.kill(lead["pid"], signal.SIGUSR1)
+                os.kill(agents["lead"]["pid"], signal.SIGUSR1)
 
     def _status(self, run: RunDir) -> Status:
         status = read_status(run)
@@ -168,17 +171,13 @@ class LocalTarget:
             return time.time() < status.created + _NEWBORN
         if agents.get("boot") != platform.boot_id():
             return False
-        return any(
-            platform.is_alive(agents[name]["pid"], agents[name]["born"])
-            for name in ("lead", "warden")
-            if agents.get(name, {}).get("born")
-        )
+        return any(_is_alive(agents, name) for name in ("lead", "warden"))
 
     def _lose(self, run: RunDir, status: Status) -> Status:
         """Nobody looks after the run any more: end what is left of it and say why."""
         sweep.end_all(lambda: platform.marked("SHANTY_RUN_ID", run.id))
-        plan = read_json(run.plan)
-        if plan is not None:
+        with contextlib.suppress(KeyError, TypeError):  # a damaged plan: nothing to go by
+            plan = read_json(run.plan) or {}
             sweep.sweep(plan["scratch"], (), plan["residue"], plan["created"])
         failure = lost_cause(read_json(run.agents), platform.boot_id(), self.environ)
         status = replace(
@@ -194,6 +193,14 @@ class LocalTarget:
                 run.events, {"time": time.time(), "event": "state", "status": status.to_json()}
             )
         return status
+
+
+def _is_alive(agents: Mapping[str, Any], name: str) -> bool:
+    """True when that agent is there; False for a damaged record of it."""
+    agent = agents.get(name)
+    if not isinstance(agent, dict) or not isinstance(agent.get("pid"), int):
+        return False
+    return platform.is_alive(agent["pid"], str(agent.get("born")))
 
 
 def lost_cause(agents: Mapping[str, Any] | None, boot: str, environ: Mapping[str, str]) -> Failure:
@@ -230,7 +237,7 @@ def read_status(run: RunDir) -> Status:
     for event in reversed(read_lines(run.events)):
         with contextlib.suppress(ValueError, TypeError):
             if event.get("event") == "state":
-                return Status.from_json(event["status"])
+                return Status.from_json(event.get("status", {}))
     with contextlib.suppress(OSError):
         return Status(state=State.PENDING, created=run.path.stat().st_mtime)
     return Status()
