@@ -5,30 +5,23 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Annotated
 
-import typer
+import click
 
 from shanty.carry.errors import UsageError
-from shanty.cli.arguments import RunArgument
+from shanty.cli.arguments import json_option, run_argument
 from shanty.cli.context import context
 
 
+@click.command()
+@run_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("-r", "--rank", type=int, multiple=True, help="Only that rank (repeatable).")
+@click.option("--launcher", is_flag=True, help="Only what the launcher itself wrote.")
+@click.option("--agent", is_flag=True, help="Only the log of shanty's own agents.")
+@json_option
 def logs(
-    run: RunArgument = "last",
-    follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Go on until the run has ended.")
-    ] = False,
-    rank: Annotated[
-        list[int] | None, typer.Option("--rank", "-r", help="Only that rank (repeatable).")
-    ] = None,
-    launcher: Annotated[
-        bool, typer.Option("--launcher", help="Only what the launcher itself wrote.")
-    ] = False,
-    agent: Annotated[
-        bool, typer.Option("--agent", help="Only the log of shanty's own agents.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    run: str, follow: bool, rank: tuple[int, ...], launcher: bool, agent: bool, as_json: bool
 ) -> None:
     """Print the output of a run; a single rank's comes without its label."""
     from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
@@ -40,14 +33,14 @@ def logs(
     if agent:
         sys.stdout.write(found.agent_log.read_text(errors="replace"))
         return
-    unknown = set(rank or ()) - set(found.rank_logs())
+    unknown = set(rank) - set(found.rank_logs())
     if unknown and not follow:
         raise UsageError(
             f"run {found.id} has no output of rank {min(unknown)}",
             fix="it has that of " + (", ".join(map(str, found.rank_logs())) or "no rank"),
         )
     handle = Handle(found)
-    wanted = [] if launcher else rank
+    wanted = () if launcher else rank or None
     job = read_job(found)
     raw = job is not None and type(job.command).__name__ == "Raw"
     follower = Follower(here.target, handle, wanted, launcher or (raw and not rank))

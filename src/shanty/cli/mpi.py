@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
+import click
 
+from shanty.cli.arguments import json_option
 from shanty.cli.context import context, note
 from shanty.cli.table import print_table
 
-app = typer.Typer(
-    help="List, install and remove MPIs.", no_args_is_help=True, rich_markup_mode=None
-)
-_Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
-_Flavour = Annotated[str, typer.Argument(help="openmpi, openmpi4, mpich or intel.")]
+FLAVOURS = "openmpi5 (or openmpi), openmpi4, mpich, intel"
 
 
-@app.command("list")
-def list_all(as_json: _Json = False) -> None:
+@click.group()
+def mpi() -> None:
+    """List, install and remove MPIs."""
+
+
+@mpi.command("list")
+@json_option
+def list_all(as_json: bool) -> None:
     """List the MPIs that are here: shanty's own, the system's, those on PATH."""
     from shanty.launch import mpis
 
@@ -34,8 +36,9 @@ def list_all(as_json: _Json = False) -> None:
     )
 
 
-@app.command()
-def install(flavour: _Flavour) -> None:
+@mpi.command(epilog=f"Flavours: {FLAVOURS}.")
+@click.argument("flavour")
+def install(flavour: str) -> None:
     """Install an MPI from PyPI into a folder of its own; no compiler and no root needed."""
     from shanty.launch import mpis
 
@@ -43,11 +46,10 @@ def install(flavour: _Flavour) -> None:
     note(f"{found.flavour} {found.version} is at {found.prefix}")
 
 
-@app.command()
-def which(
-    flavour: Annotated[str | None, typer.Argument(help="A flavour [the default].")] = None,
-    as_json: _Json = False,
-) -> None:
+@mpi.command()
+@click.argument("flavour", required=False)
+@json_option
+def which(flavour: str | None, as_json: bool) -> None:
     """Say which MPI a run would use."""
     from shanty.launch import mpis
 
@@ -60,8 +62,9 @@ def which(
         print(f"{key:<9} {value}")
 
 
-@app.command()
-def remove(flavour: _Flavour) -> None:
+@mpi.command()
+@click.argument("flavour")
+def remove(flavour: str) -> None:
     """Remove an MPI that `shanty mpi install` put here."""
     from shanty.launch import mpis
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+import click
 
 from shanty.carry.errors import UsageError
 from shanty.cli.context import context, note
 
 
-def prune(
-    keep: Annotated[
-        int | None, typer.Option("--keep", help="How many runs to keep [setting keep_runs].")
-    ] = None,
-) -> None:
+@click.command()
+@click.option("--keep", type=int, help="How many runs to keep [setting keep_runs].")
+def prune(keep: int | None) -> None:
     """Delete the oldest ended runs beyond a number; runs that are on stay."""
     here = context()
     if keep is not None and keep < 0:

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated
 
-import typer
+import click
 
 from shanty.carry.errors import UsageError
 from shanty.carry.spec import State
+from shanty.cli.arguments import json_option
 from shanty.cli.context import context
 from shanty.cli.table import ago, print_table, shorten
 
 _RECENT = 20
 
 
+@click.command()
+@click.option("-a", "--all", "everything", is_flag=True, help="All runs, not only the newest 20.")
+@click.option("--active", is_flag=True, help="Only runs that are on.")
+@click.option("--state", multiple=True, help="Only runs in that state (repeatable).")
+@click.option("--name", help="Only runs of that name.")
+@click.option("--tag", multiple=True, help="Only runs with that tag (repeatable).")
+@click.option("-q", "--quiet", is_flag=True, help="Only the ids.")
+@json_option
 def ps(
-    everything: Annotated[
-        bool, typer.Option("-a", "--all", help=f"All runs, not only the last {_RECENT}.")
-    ] = False,
-    active: Annotated[bool, typer.Option("--active", help="Only runs that are on.")] = False,
-    state: Annotated[
-        list[str] | None, typer.Option("--state", help="Only runs in that state (repeatable).")
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Only runs of that name.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only runs with that tag.")] = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only the ids.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    everything: bool,
+    active: bool,
+    state: tuple[str, ...],
+    name: str | None,
+    tag: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """List the runs, the newest last."""
-    for wanted in state or ():
+    for wanted in state:
         if wanted not in {known.value for known in State}:
             raise UsageError(
                 f"there is no state {wanted!r}",
@@ -42,7 +46,7 @@ def ps(
         if (not active or not entry.status.state.final)
         and (not state or entry.status.state.value in state)
         and (name is None or entry.name == name)
-        and set(tag or ()) <= set(entry.tags)
+        and set(tag) <= set(entry.tags)
     ]
     if not everything:
         entries = entries[-_RECENT:]

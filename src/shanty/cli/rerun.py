@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
-import typer
+import click
 
 from shanty.carry.errors import NotFoundError
-from shanty.cli.arguments import RunArgument
+from shanty.cli.arguments import (
+    detach_option,
+    json_option,
+    quiet_option,
+    run_argument,
+)
 from shanty.cli.context import context
 
 
-def rerun(
-    run: RunArgument = "last",
-    detach: Annotated[bool, typer.Option("-d", "--detach", help="Come back at once.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only the ranks' output.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
-) -> None:
+@click.command()
+@run_argument
+@detach_option
+@quiet_option
+@json_option
+def rerun(run: str, detach: bool, quiet: bool, as_json: bool) -> None:
     """Run a job again, with the same command, options and folder, as a new run."""
-    from shanty.cli import session
+    from shanty.cli.start import Show, start
     from shanty.launch.index import read_job
 
     here = context()
@@ -27,5 +31,5 @@ def rerun(
     job = read_job(found)
     if job is None:
         raise NotFoundError(f"{found.job} is missing or damaged, so its job is not known")
-    show = session.Show(quiet=quiet, as_json=as_json)
-    sys.exit(session.start(here, job, show, dry_run=False, detach=detach))
+    show = Show(quiet=quiet, as_json=as_json)
+    sys.exit(start(here, job, show, dry_run=False, detach=detach))

