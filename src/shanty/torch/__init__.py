@@ -4,9 +4,15 @@
 `backend` registers it; `group` holds the collectives' public face; `worker` runs them on MPI.
 """
 
+import gc
+
 from shanty.torch import backend
 from shanty.torch.work import CommunicationError, CommunicationTimeoutError, MPIWork
 
 __all__ = ["CommunicationError", "CommunicationTimeoutError", "MPIWork"]
 
 backend.register()
+
+# What PyTorch made when it was imported stays until the end: the collector need not look at it
+# again. That takes a third of a second off the end of a rank, and something off every collection.
+gc.freeze()
