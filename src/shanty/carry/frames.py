@@ -33,6 +33,7 @@ class FrameWriter:
         self._pending: dict[int, list[bytes]] = {}
         self._tail = b""
         self._dropped = 0
+        self.error = ""
 
     def feed(self, stream: int, data: bytes) -> None:
         """Take `data` as read from `stream`; complete lines are in the file on return."""
@@ -68,14 +69,22 @@ class FrameWriter:
         if self._tail:
             lost = self._dropped - len(self._tail)
             note = f"... {lost} bytes left out: this log reached its limit of {self._limit} bytes"
-            write_all(self._fd, b"%.6f 2 [shanty] %s\n" % (time.time(), note.encode()))
-            write_all(self._fd, self._tail)
+            self._append(b"%.6f 2 [shanty] %s\n" % (time.time(), note.encode()))
+            self._append(self._tail)
             self._tail = b""
+
+    def _append(self, framed: bytes) -> None:
+        """Write, unless that failed once: then `error` says why and the rest is dropped."""
+        if not self.error:
+            try:
+                write_all(self._fd, framed)
+            except OSError as error:
+                self.error = error.strerror or str(error)
 
     def _write(self, framed: bytes) -> None:
         if self._room >= len(framed):
             self._room -= len(framed)
-            write_all(self._fd, framed)
+            self._append(framed)
             return
         self._room = 0
         self._dropped += len(framed)

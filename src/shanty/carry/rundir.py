@@ -11,6 +11,7 @@ the agents and the ranks write here, and nothing else is needed to know a run.
     hostfile        the hosts, in the MPI's form  progress.json    how far the script is
     reports         FIFO, from ranks to warden    artifacts/       what the script saved
     asks/           requests and their answers    bin/             the launchers' shims
+    reserve         room for the last status on a disk that has filled up
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional
 from shanty.carry.errors import StorageError
 
 RUN_DIR = "SHANTY_RUN_DIR"  # the environment variable in which a rank finds its run
+RESERVE = 64 << 10  # bytes; a status and the lines that tell of a failure fit many times
 _LETTERS = "bcdfghjkmnpqrstvwxz23456789"  # no two that look alike, no vowels
 
 
@@ -73,6 +75,7 @@ class RunDir:
         self.progress = path / "progress.json"
         self.artifacts = path / "artifacts"
         self.bin = path / "bin"
+        self.reserve = path / "reserve"
 
     def rank_log(self, rank: int) -> Path:
         """The log of rank `rank`."""
@@ -99,6 +102,7 @@ class RunDir:
             for folder in (self.logs, self.stacks, self.claims, self.asks, self.artifacts):
                 folder.mkdir()
             self.bin.mkdir()
+            self.reserve.write_bytes(bytes(RESERVE))
 
 
 @contextlib.contextmanager

@@ -297,10 +297,14 @@ class Lead:
         """Change the status, on disk as well; a full disk must not stop the agent."""
         before = self.status.state
         self.status = replace(self.status, **changes)
+        if self.status.state.final:
+            with contextlib.suppress(OSError):
+                self.run_dir.reserve.unlink()  # room for these words; no rank can take it now
         try:
             write_json(self.run_dir.status, self.status.to_json())
         except OSError as error:
-            print(f"status not written: {error}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # the log is on the same full disk
+                print(f"status not written: {error}", file=sys.stderr, flush=True)
         if self.status.state is not before:
             self._event("state", status=self.status.to_json())
 

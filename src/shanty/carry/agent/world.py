@@ -10,6 +10,7 @@ from shanty.carry.errors import WorldError
 from shanty.carry.mpi.flavours import FLAVOURS, identify_library
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.mpi.kin import starts
+from shanty.carry.rank.reports import UNWRITABLE
 from shanty.carry.spec import Failure
 
 SETTLE = 0.15  # seconds in which a failure that came first may still be reported second
@@ -244,6 +245,9 @@ class World:
                 why = "this host ran out of memory while the rank ran"
                 fix = "use less memory a rank, fewer ranks a host, or a host with more memory"
             return Failure(what, why, fix, rank.rank, rank.host, name)
+        if rank.why.startswith(UNWRITABLE):
+            fix = "free some space, or point SHANTY_HOME at another disk"
+            return Failure(f"{where} was ended: {rank.why}", "", fix, rank.rank, rank.host)
         if rank.why.startswith("cannot run "):
             fix = "check the name, its PATH and its permissions"
             return Failure(f"{where}: {rank.why}", "", fix, rank.rank, rank.host)

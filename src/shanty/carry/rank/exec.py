@@ -27,6 +27,7 @@ _CHUNK = 1 << 18
 _LAST_READS = 64
 _PARTIAL_MS = 100  # a prompt without a newline is shown after so long
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # as a shell has them
+_CANNOT_WRITE = 73  # StorageError's
 
 
 def main(argv: list[str]) -> int:
@@ -122,6 +123,7 @@ class _Rank:
         self.streams: dict[int, int] = {}
         self.passed = passing.Passed(os.environ.get(passing.VARIABLE, ""))
         self.pid = 0
+        self.mute = False  # its output cannot be kept
 
     def run(self) -> int:
         """Start the program, keep its output until it ends, report; returns its exit code."""
@@ -213,6 +215,11 @@ class _Rank:
             return None
         if data and not self.passed.feed(self.streams[fd], data):
             self.writer.feed(self.streams[fd], data)
+            if self.writer.error and not self.mute:
+                self.mute = True
+                why = f"{reports.UNWRITABLE}: {self.writer.error}"
+                self._tell(event="failed", code=_CANNOT_WRITE, why=why)
+                os.kill(self.pid, signal.SIGKILL)
         return len(data)
 
     def _pass_on(self, number: int, _frame: object) -> None:

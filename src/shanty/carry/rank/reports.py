@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Value = Union[str, int, float, bool, None]
 
 FIFO = "SHANTY_REPORTS"  # the environment variable that names the FIFO
+UNWRITABLE = "its output cannot be kept"  # begins the why of a rank that a full disk ended
 _PATIENCE = 10.0  # seconds that a full FIFO is waited for
 
 
