@@ -26,7 +26,7 @@ def test_fifty_runs(shanty, words, code):
     before = traces()
     for _ in range(TIMES):
         assert shanty("run", "-q", *words, timeout=60).returncode == code
-        assert not shanty.alive()
+        wait_for(lambda: not shanty.alive(), 5, "processes of the run are left")
         new = traces() - before
         wait_for(lambda: not new & traces(), 5, f"left behind: {new}")  # noqa: B023
 
@@ -50,6 +50,6 @@ def test_fifty_interrupts(shanty):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
         assert process.returncode == 130
-        assert not shanty.alive()
+        wait_for(lambda: not shanty.alive(), 5, "processes of the run are left")
         new = traces() - before
         wait_for(lambda: not new & traces(), 5, f"left behind: {new}")  # noqa: B023
