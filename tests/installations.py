@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +21,8 @@ def installations() -> dict[str, Installation]:
     found = {}
     for name, flavour in FLAVOURS.items():
         prefix = (folder / name).resolve()
+        if name == "openmpi5" and not prefix.exists():
+            prefix = Path(sys.prefix)  # the wheel that came with shanty
         launchers = [prefix / "bin" / launcher for launcher in flavour.launcher_names]
         libraries = [prefix / "lib" / library for library in flavour.library_names]
         launcher = next((path for path in launchers if path.exists()), None)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shanty.carry import platform
+from shanty.carry.agent.sweep import in_use
 from shanty.carry.rundir import RunDir, read_json
 
 FLAVOURS = ("openmpi5", "openmpi4", "mpich", "intel")
@@ -100,6 +101,14 @@ def wait_for(condition: Callable[[], object], seconds: float = 30, what: str = "
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
         time.sleep(0.02)
+
+
+def vanish(paths: set[str], seconds: float = 10) -> None:
+    """Wait until the paths are gone; what a living process holds is some other job's.
+
+    Call it when no process of one's own is left.
+    """
+    wait_for(lambda: not (paths & traces()) - in_use(), seconds, f"left behind: {paths}")
 
 
 def traces() -> set[str]:

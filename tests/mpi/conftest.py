@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import FLAVOURS, Shanty, mpi_folder, traces, wait_for
+from runs import FLAVOURS, Shanty, mpi_folder, traces, vanish, wait_for
 
 
 @pytest.fixture(params=FLAVOURS)
@@ -33,9 +33,7 @@ def shanty(tmp_path: Path) -> Iterator[Shanty]:
     yield program
     try:
         wait_for(lambda: not program.alive(), 10, "processes of the run are left")
-        left = traces() - before
-        # Another program's run on this machine may come and go meanwhile: its traces vanish.
-        wait_for(lambda: not left & traces(), 10, f"left behind: {left}")
+        vanish(traces() - before)
     finally:
         for entry in program.alive():
             os.kill(entry.pid, 9)

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from runs import WORKERS, traces, wait_for
+from runs import WORKERS, traces, vanish, wait_for
 
 TIMES = 50
 
@@ -27,8 +27,7 @@ def test_fifty_runs(shanty, words, code):
     for _ in range(TIMES):
         assert shanty("run", "-q", *words, timeout=60).returncode == code
         wait_for(lambda: not shanty.alive(), 5, "processes of the run are left")
-        new = traces() - before
-        wait_for(lambda: not new & traces(), 5, f"left behind: {new}")  # noqa: B023
+        vanish(traces() - before, 5)
 
 
 @pytest.mark.slow
@@ -51,5 +50,4 @@ def test_fifty_interrupts(shanty):
         process.communicate(timeout=30)
         assert process.returncode == 130
         wait_for(lambda: not shanty.alive(), 5, "processes of the run are left")
-        new = traces() - before
-        wait_for(lambda: not new & traces(), 5, f"left behind: {new}")  # noqa: B023
+        vanish(traces() - before, 5)

@@ -116,7 +116,7 @@ def listed(done: Done) -> dict[str, str]:
     [
         (["frobnicate"], 2, "No such command 'frobnicate'"),
         (["run"], 2, "Missing argument"),
-        (["run", "--frobnicate", "train.py"], 2, "No such option: --frobnicate"),
+        (["run", "--frobnicate", "train.py"], 2, "--frobnicate"),
         (["run", "-n", "two", "train.py"], 2, "'-n'"),
         (["run", "-n", "0", "train.py"], 2, "ranks must be at least 1, not 0"),
         (["run", "-n", "-1", "train.py"], 2, "ranks must be at least 1, not -1"),

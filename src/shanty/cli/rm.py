@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import click
 
-from shanty.cli.arguments import runs_argument
 from shanty.cli.context import context, note
 
 
 @click.command()
-@runs_argument
+@click.argument("run", metavar="RUN...", nargs=-1, required=True)
 def rm(run: tuple[str, ...]) -> None:
     """Delete ended runs, their logs and their artifacts."""
     runs = context().runs

@@ -7,14 +7,13 @@ import time
 import click
 
 from shanty.carry.errors import LostError, UsageError
-from shanty.cli.arguments import runs_argument
 from shanty.cli.context import context, note
 
 _PATIENCE = 15.0  # seconds beyond the grace in which a stopped run must have ended
 
 
 @click.command()
-@runs_argument
+@click.argument("run", metavar="[RUN]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every run that is on.")
 @click.option("--kill", is_flag=True, help="SIGKILL at once.")
 def stop(run: tuple[str, ...], everything: bool, kill: bool) -> None:

@@ -61,7 +61,7 @@ def sweep(scratch: str, own: Iterable[str], patterns: Sequence[str], since: floa
         os.rmdir(os.path.dirname(scratch))  # the last run of this user takes it along
     forgotten = _forgotten(patterns, since)
     if forgotten:
-        forgotten -= _in_use()
+        forgotten -= in_use()
     for path in forgotten | set(own):
         with contextlib.suppress(OSError):
             os.unlink(path)
@@ -85,7 +85,7 @@ def _forgotten(patterns: Sequence[str], since: float) -> Set[str]:
     return found
 
 
-def _in_use() -> Set[str]:
+def in_use() -> Set[str]:
     """What any process has open or mapped, as far as this user may see."""
     used: Set[str] = set()
     for pid in platform.processes():
