@@ -288,10 +288,10 @@ def test_a_time_is_a_number_or_refused(text: str) -> None:
         ("[run\n", "is no valid TOML"),
         ("[run]\nrnaks = 2\n", "unknown key 'rnaks'"),
         ("[run]\nranks = 'two'\n", "ranks in [run]"),
-        ("[run]\nranks = true\n", "must be int, not True"),
+        ("[run]\nranks = true\n", "must be a whole number, not True"),
         ("[run]\nranks = 0\n", "ranks must be at least 1"),
         ("[run]\ntime_limit = 'soon'\n", "'soon' is no time"),
-        ("[run]\nenv = 'A=1'\n", "must be dict"),
+        ("[run]\nenv = 'A=1'\n", "must be a table"),
         ("[run]\ntags = [1]\n", "tags"),
         ("run = 3\n", "run"),
         (b"[run]\nname = '\xff'\n", "cannot read"),
@@ -453,7 +453,7 @@ def test_a_run_is_found_by(cli: Cli, home: Path) -> None:
     second = make_run(home, 2, name="big", suffix="cccc")
     third = make_run(home, 3, name="small", suffix="dddd")
     for reference, run in {
-        first.id: first, first.id[:15]: first, "bbbb": first, "000002-cccc": second,
+        first.id: first, first.id[:15]: first, second.id[:-1]: second,
         "big": second, "small": third, "last": third,
     }.items():
         assert json.loads(cli("show", reference, "--json").out)["id"] == run.id, reference

@@ -161,6 +161,23 @@ def boot_id() -> str:
     return ""
 
 
+def pid_namespace() -> str:
+    """What tells apart places where the same pid is another process; empty when unknown."""
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
+    return ""
+
+
+def with_argument(word: str) -> List[Process]:
+    """The processes that have `word` among their arguments (Linux only)."""
+    found = []
+    for entry in processes().values() if LINUX else ():
+        with contextlib.suppress(OSError), open(f"/proc/{entry.pid}/cmdline", "rb") as file:
+            if word.encode() in file.read().split(b"\0"):
+                found.append(entry)
+    return found
+
+
 def usable_cores() -> int:
     """The cores that this process may use: its affinity, cut down to its control group's share."""
     cores = len(os.sched_getaffinity(0)) if LINUX else (os.cpu_count() or 1)

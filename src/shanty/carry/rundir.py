@@ -28,7 +28,7 @@ from shanty.carry.errors import StorageError
 
 RUN_DIR = "SHANTY_RUN_DIR"  # the environment variable in which a rank finds its run
 RESERVE = 64 << 10  # bytes; a status and the lines that tell of a failure fit many times
-_LETTERS = "bcdfghjkmnpqrstvwxz23456789"  # no two that look alike, no vowels
+_LETTERS = "23456789bcdfghjkmnpqrstvwxz"  # no two that look alike, no vowels; in their order
 
 
 def home(environ: Mapping[str, str]) -> Path:
@@ -38,9 +38,12 @@ def home(environ: Mapping[str, str]) -> Path:
 
 
 def new_id(now: float) -> str:
-    """A new run's id: local time to the second and four random letters, so ids sort by time."""
-    letters = "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(4))
-    return time.strftime("%Y%m%d-%H%M%S-", time.localtime(now)) + letters
+    """A new run's id, which sorts by time: UTC to 1/729 s, then two random letters."""
+    base = len(_LETTERS)
+    high, low = divmod(int(now % 1 * base * base), base)
+    chance = [byte % base for byte in os.urandom(2)]
+    letters = "".join(_LETTERS[digit] for digit in (high, low, *chance))
+    return time.strftime("%Y%m%d-%H%M%S-", time.gmtime(now)) + letters
 
 
 def is_run_id(name: str) -> bool:
@@ -98,7 +101,8 @@ class RunDir:
     def create(self) -> None:
         """Make the directory and its folders; StorageError when that cannot be done."""
         with storage_errors(self.path):
-            self.path.mkdir(parents=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700)  # what -e sets may be secret
             for folder in (self.logs, self.stacks, self.claims, self.asks, self.artifacts):
                 folder.mkdir()
             self.bin.mkdir()

@@ -12,7 +12,16 @@ from shanty.carry.spec import Command, JobSpec, Module, Program, Raw, Script
 from shanty.launch.settings import read_toml
 
 WORKSPACE_FILE = "shanty.toml"
+_KINDS: dict[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    list: "a list",
+    dict: "a table",
+}
 _TIME = (int, float, str)
+_MOST = 100_000  # ranks; more is a slip of the finger
 _KEYS: dict[str, tuple[type, ...]] = {
     "ranks": (int,),
     "ranks_per_host": (int,),
@@ -31,7 +40,12 @@ _KEYS: dict[str, tuple[type, ...]] = {
 def defaults(workspace: Path) -> dict[str, Any]:
     """The `[run]` table of the workspace's shanty.toml, checked; empty without one."""
     path = workspace / WORKSPACE_FILE
-    table: dict[str, Any] = read_toml(path).get("run", {})
+    tables = read_toml(path)
+    for name in set(tables) - {"run"}:
+        raise UsageError(
+            f"unknown {name!r} in {path}", "shanty reads the table [run]", "put it under [run]"
+        )
+    table: dict[str, Any] = tables.get("run", {})
     if not isinstance(table, dict):
         raise UsageError(f"run in {path} must be a table", fix="write it as [run]")
     for key, value in table.items():
@@ -40,7 +54,7 @@ def defaults(workspace: Path) -> dict[str, Any]:
                 f"unknown key {key!r} in [run] of {path}", fix="known are " + ", ".join(_KEYS)
             )
         if type(value) not in _KEYS[key]:  # an int is a bool's parent, hence no isinstance
-            names = " or ".join(kind.__name__ for kind in _KEYS[key])
+            names = " or ".join(_KINDS[kind] for kind in _KEYS[key])
             raise UsageError(f"{key} in [run] of {path} must be {names}, not {value!r}")
     for tag in table.get("tags", ()):
         if not isinstance(tag, str):
@@ -55,7 +69,7 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
     """What the words after the options mean; NotFoundError for a script that is not there."""
     from shanty.launch.targets.plan import LAUNCHERS
 
-    if not words:
+    if not words or not words[0]:
         raise UsageError(
             "nothing to run", fix="give a script, -m MODULE, a program or an mpirun line"
         )
@@ -64,7 +78,8 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
         if not rest:
             raise UsageError("-m needs the name of a module")
         return Module(rest[0], rest[1:])
-    if not rest and any(space in first.strip() for space in " \t\n"):
+    exists = (workspace / first).exists()
+    if not rest and not exists and any(space in first.strip() for space in " \t\n"):
         return Raw((first,), shell=True)
     if raw or os.path.basename(first) in LAUNCHERS:
         return Raw(tuple(words))
@@ -129,6 +144,11 @@ def seconds(text: str) -> float:
     return parts[0] * 86400 + parts[1] * 3600 + parts[2] * 60 + parts[3]
 
 
+def _is_name(name: str) -> bool:
+    plain = name.replace(".", "").replace("_", "").replace("-", "")
+    return plain.isalnum() and name[0].isalnum() and name != "last"
+
+
 def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> JobSpec:
     """The job: what was typed (`given`, None where nothing was) over the workspace's defaults."""
     table = defaults(workspace)
@@ -139,4 +159,17 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
     for key in ("ranks", "ranks_per_host", "cpus_per_rank"):
         if values.get(key) is not None and values[key] < 1:
             raise UsageError(f"{key.replace('_', ' ')} must be at least 1, not {values[key]}")
+    if (values.get("ranks") or 0) > _MOST:
+        raise UsageError(f"{values['ranks']} ranks are too many", fix=f"at most {_MOST}")
+    if values.get("time_limit") is not None and values["time_limit"] <= 0:
+        raise UsageError("the time limit must be more than 0", fix="leave it out for none")
+    name = values.get("name")
+    if name is not None and not _is_name(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a run",
+            "a name has letters, digits, '.', '_' and '-', begins with one of the first two, "
+            "and is not `last`",
+        )
+    if not all(values["tags"]):
+        raise UsageError("a tag must not be empty")
     return JobSpec(command=command, workdir=str(workspace), **values)

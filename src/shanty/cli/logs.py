@@ -31,7 +31,8 @@ def logs(
     here = context()
     found = here.runs.find(run)
     if agent:
-        sys.stdout.write(found.agent_log.read_text(errors="replace"))
+        if found.agent_log.exists():
+            sys.stdout.write(found.agent_log.read_text(errors="replace"))
         return
     unknown = set(rank) - set(found.rank_logs())
     if unknown and not follow:

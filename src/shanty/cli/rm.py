@@ -12,6 +12,7 @@ from shanty.cli.context import context, note
 def rm(run: tuple[str, ...]) -> None:
     """Delete ended runs, their logs and their artifacts."""
     runs = context().runs
-    for directory in [runs.find(reference) for reference in run]:
+    found = {directory.id: directory for directory in map(runs.find, run)}
+    for name, directory in found.items():
         runs.remove(directory)
-        note(f"run {directory.id} is deleted")
+        note(f"run {name} is deleted")

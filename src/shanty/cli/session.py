@@ -6,13 +6,12 @@ import os
 import signal
 import sys
 import time
-from types import FrameType
 
 from shanty.carry.errors import ShantyError
 from shanty.carry.rundir import RunDir
 from shanty.carry.spec import State, Status
 from shanty.cli.context import note
-from shanty.cli.start import Show
+from shanty.cli.start import Interrupts, Show
 from shanty.cli.statusline import StatusLine
 from shanty.cli.table import progress_text
 from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
@@ -20,6 +19,7 @@ from shanty.launch.targets.base import Handle, Stop
 from shanty.launch.targets.local import LocalTarget
 
 _QUICK, _SLOW = 0.005, 0.1  # seconds between two looks at the logs and the status
+_SHOWN = 8  # lines of the launcher's, where it is to blame
 _LIVELY = 10.0  # seconds in which something new keeps the looks quick
 
 
@@ -27,7 +27,14 @@ class Session:
     """Follows one run from the terminal in which it was started."""
 
     def __init__(
-        self, target: LocalTarget, handle: Handle, show: Show, *, labels: bool, launcher: bool
+        self,
+        target: LocalTarget,
+        handle: Handle,
+        show: Show,
+        interrupts: Interrupts,
+        *,
+        labels: bool,
+        launcher: bool,
     ) -> None:
         self._target = target
         self._handle = handle
@@ -38,13 +45,11 @@ class Session:
         )
         visible = not show.quiet and not show.as_json and sys.stderr.isatty()
         self._line = StatusLine(sys.stderr, visible=visible)
-        self._interrupts = 0
+        self._interrupts = interrupts
         self._answered = 0
 
     def follow(self) -> int:
         """Show the run until it has ended; returns the exit code for this process."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._interrupt)
         run = self._handle.run
         if self._show.as_json:
             self._event("started", run=run.id, path=str(run.path))
@@ -59,7 +64,7 @@ class Session:
             self._event("ended", run=run.id, **status.to_json())
         elif not self._show.quiet or status.state is not State.SUCCEEDED:
             summarise(run, status)
-        if self._interrupts and status.state is State.STOPPED:
+        if self._interrupts.count and status.state is State.STOPPED:
             return 130
         return status.exit_code or 0
 
@@ -89,19 +94,16 @@ class Session:
             if not lines:
                 time.sleep(wait)
 
-    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        self._interrupts += 1
-
     def _serve_interrupts(self) -> None:
         """The first Ctrl-C stops, the second kills, the third lets go."""
-        if self._answered == self._interrupts:
+        if self._answered == self._interrupts.count:
             return
-        self._answered = self._interrupts
+        self._answered = self._interrupts.count
         self._line.hide()
-        if self._interrupts == 1:
+        if self._interrupts.count == 1:
             note("stopping … (Ctrl-C again to kill)")
             self._ask(Stop(self._target.settings.stop_grace))
-        elif self._interrupts == 2:
+        elif self._interrupts.count == 2:
             note("killing …")
             self._ask(Stop(0.0))
         else:
@@ -134,15 +136,19 @@ def summarise(run: RunDir, status: Status) -> None:
         what = failure.what if failure else "it failed"
         note(f"{red}{bold}run {run.id} {status.state.value}{took}: {what}{off}")
         if failure and failure.why:
-            print(f"  why: {failure.why}", file=sys.stderr)
+            print("  why: " + failure.why.replace("\n", "\n       "), file=sys.stderr)
         if failure and failure.fix:
             print(f"  fix: {failure.fix}", file=sys.stderr)
         if failure and failure.log:
             print(f"  log: {failure.log}", file=sys.stderr)
+            if failure.rank is None:
+                print(
+                    *(f"  | {line}" for line in failure.lines[-_SHOWN:]), sep="\n", file=sys.stderr
+                )
     for label, path in (("logs", run.logs), ("metrics", run.metrics)):
         if path.exists() and (label != "logs" or status.state is State.SUCCEEDED):
-            print(f"  {label + ':':<10}{path}", file=sys.stderr)
+            print(f"  {label + ':':<10} {path}", file=sys.stderr)
     saved = sorted(run.artifacts.glob("*")) if run.artifacts.is_dir() else []
     if saved:
         names = ", ".join(path.name for path in saved[:5]) + (" …" if len(saved) > 5 else "")
-        print(f"  artifacts:{' '}{run.artifacts} ({names})", file=sys.stderr)
+        print(f"  artifacts: {run.artifacts} ({names})", file=sys.stderr)

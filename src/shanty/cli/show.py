@@ -8,6 +8,7 @@ import time
 import click
 
 from shanty.carry.rundir import read_json
+from shanty.carry.spec import Status
 from shanty.cli.arguments import json_option, run_argument
 from shanty.cli.context import context
 from shanty.cli.table import ago, one_line, progress_text
@@ -37,7 +38,7 @@ def show(run: str, as_json: bool) -> None:
         ("in", entry.workspace),
         ("state", status.state.value),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
-        ("ranks", f"{status.up} up, {status.joined} joined, of {status.ranks or '?'}"),
+        ("ranks", _ranks(status)),
         ("started", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created))),
         ("took", took),
         ("progress", progress_text(found)),
@@ -59,3 +60,9 @@ def show(run: str, as_json: bool) -> None:
         if status.failure.lines:
             print(f"\nlast lines ({status.failure.log}):")
             print(*("  " + line for line in status.failure.lines), sep="\n")
+
+
+def _ranks(status: Status) -> str:
+    """How many ranks there were, and how many of them MPI itself showed in one world."""
+    text = f"{status.up} of {status.ranks}" if status.ranks else str(status.up)
+    return f"{text}, {status.joined} joined in one MPI world" if status.joined else text

@@ -46,7 +46,10 @@ def grouped(answers: list[dict[str, Any]], *, all_threads: bool) -> list[tuple[l
             continue
         shown = answer["threads"] if all_threads else answer["threads"][-1:]
         blocks = [
-            "\n".join(f"  {function:<24} {path}:{line}" for path, line, function in own(thread))
+            "\n".join(
+                (f"  {function:<24} {path}:{line}" if path else f"  {function}")
+                for path, line, function in own(thread)
+            )
             for thread in shown
         ]
         groups["\n\n".join(blocks)].append(answer["rank"])
@@ -55,9 +58,15 @@ def grouped(answers: list[dict[str, Any]], *, all_threads: bool) -> list[tuple[l
     ]
 
 
+def _frame_text(path: str, line: int, function: str) -> str:
+    return f"  {function:<24} {path}:{line}" if path else f"  {function}"
+
+
 def own(thread: dict[str, Any]) -> list[tuple[str, int, str]]:
     """The frames of a thread without those of shanty's own start of the rank."""
     frames = [tuple(frame) for frame in thread["frames"]]
+    if frames and frames[0][0].endswith("/shanty/carry/rank/watch.py"):
+        return [("", 0, "the script has ended; MPI_Finalize waits for the others")]
     while frames and frames[-1][0].endswith("/shanty/carry/rank/run.py"):
         frames.pop()
     return frames

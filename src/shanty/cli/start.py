@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from dataclasses import dataclass
+from types import FrameType
 
 from shanty.carry.errors import UsageError
 from shanty.carry.rundir import RunDir, new_id
-from shanty.carry.spec import JobSpec
+from shanty.carry.spec import JobSpec, Module, Script
 from shanty.cli.context import Context, note
 from shanty.cli.stdin import rank_zero_input
 
@@ -29,9 +31,19 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
     if job.debug_rank is not None:
         job = _with_terminal(job, detach=detach)
     plan = target.plan(job, target.survey(job), run)
+    if job.debug_rank is not None and not 0 <= job.debug_rank < (plan.layout.ranks or 1):
+        raise UsageError(
+            f"there is no rank {job.debug_rank} to debug",
+            fix=f"the ranks are 0 … {(plan.layout.ranks or 1) - 1}",
+        )
     if dry_run:
         print(plan.render())
         return 0
+    if run.path.parent.exists():
+        many = sum(1 for _ in run.path.parent.iterdir()) >= context.settings.keep_runs
+        if many and context.settings.keep_runs:
+            context.runs.prune(context.settings.keep_runs - 1)  # this one makes it full again
+    interrupts = Interrupts()
     stdin, relay = rank_zero_input(closed=detach or job.debug_rank is not None)
     handle = target.submit(job, plan, run, stdin)
     relay()
@@ -50,15 +62,27 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
         show = Show(quiet=True, as_json=show.as_json)  # the debugger has the terminal
     from shanty.cli.session import Session  # now that the run is on its way
 
-    code = Session(target, handle, show, labels=labels, launcher=plan.raw).follow()
-    if len(list((context.home / "runs").iterdir())) > context.settings.keep_runs:
-        context.runs.prune(context.settings.keep_runs)
-    return code
+    session = Session(target, handle, show, interrupts, labels=labels, launcher=plan.raw)
+    return session.follow()
+
+
+class Interrupts:
+    """Counts Ctrl-C and SIGTERM from before the run is there, so that none goes by unheard."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._heard)
+
+    def _heard(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
 
 
 def _with_terminal(job: JobSpec, *, detach: bool) -> JobSpec:
     from dataclasses import replace
 
+    if not isinstance(job.command, (Script, Module)):
+        raise UsageError("--debug is for Python scripts and modules")
     if detach or not sys.stdin.isatty():
         raise UsageError("--debug needs a terminal", fix="run it by hand, without -d")
     return replace(job, env={**job.env, "SHANTY_DEBUG_TTY": os.ttyname(0)})

@@ -51,16 +51,17 @@ class Follower:
         lines: list[Line] = []
         for rank, offset in self._offsets.items():
             log = run.launcher_log if rank == LAUNCHER else run.rank_log(rank)
-            chunk = self._source.fetch(
-                self._handle, PurePosixPath(log.relative_to(run.path)), offset
-            )
-            if not chunk.data:
-                continue
-            self._offsets[rank] = chunk.offset
-            data = self._rest.pop(rank, b"") + chunk.data
-            records, used = parse(data)
-            if used < len(data):
-                self._rest[rank] = data[used:]
+            path = PurePosixPath(log.relative_to(run.path))
+            records: list[Record] = []
+            while not records:  # one line may take several chunks
+                chunk = self._source.fetch(self._handle, path, offset)
+                if not chunk.data:
+                    break
+                offset = self._offsets[rank] = chunk.offset
+                data = self._rest.pop(rank, b"") + chunk.data
+                records, used = parse(data)
+                if used < len(data):
+                    self._rest[rank] = data[used:]
             lines += [Line(rank, record) for record in records]
         lines.sort(key=lambda line: line.record.time)
         return lines

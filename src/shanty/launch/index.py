@@ -71,16 +71,22 @@ class Runs:
         return RunDir(self.folder / run_id)
 
     def find(self, reference: str) -> RunDir:
-        """The run meant by an id, the beginning (or end) of one, a name, or `last`."""
+        """The run meant by an id, a name, the beginning of an id, or `last`.
+
+        Of several with that name the newest that is on, else the newest.
+        """
         ids = self.ids()
         if reference == "last" and ids:
             return self.directory(ids[-1])
-        matches = [run for run in ids if run.startswith(reference) or run.endswith(reference)]
-        if reference in ids or len(matches) == 1:
-            return self.directory(reference if reference in ids else matches[0])
-        named = [entry.id for entry in self.entries() if entry.name == reference]
+        if reference in ids:
+            return self.directory(reference)
+        named = [entry for entry in self.entries() if reference and entry.name == reference]
         if named:
-            return self.directory(named[-1])
+            on = [entry for entry in named if not entry.status.state.final]
+            return self.directory((on or named)[-1].id)
+        matches = [run for run in ids if reference and run.startswith(reference)]
+        if len(matches) == 1:
+            return self.directory(matches[0])
         if matches:
             raise UsageError(
                 f"{reference!r} fits {len(matches)} runs",
@@ -102,7 +108,8 @@ class Runs:
         except (sqlite3.DatabaseError, ValueError, TypeError):
             # Damaged, or of an older form: what is in it can be read from the directories.
             for path in self.folder.parent.glob("index.sqlite*"):
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.unlink()
             return self._entries()
 
     def _entries(self) -> list[Entry]:

@@ -143,7 +143,8 @@ class Lead:
         if limit is not None and now > self.began + limit and not self.ending:
             self.failure = Failure(
                 f"the time limit of {limit:g} s was reached",
-                fix="give the run more time with --time-limit",
+                fix="give it more time with --time-limit; if it was stuck, `shanty stacks` shows "
+                "where while it is on",
             )
             self.code = TIME_LIMIT_EXIT
             self._end(self.plan["grace"])
@@ -155,7 +156,18 @@ class Lead:
             return
         up = self.worlds[TOP].ranks if TOP in self.worlds else {}
         missing = [rank for rank in range(expected) if rank not in up]
-        if missing and self.launcher_code is None:
+        waiting = [n for world in self.worlds.values() for n in world.waiting_in_init()]
+        if waiting and not missing and self._since_loading(now) > patience:
+            self.failure = Failure(
+                f"{_ranks(waiting)} of {expected} did not come through MPI_Init "
+                f"within {patience:g} s",
+                "they have loaded their MPI, but found no world to join",
+                "see their last lines with `shanty logs`; a slow network or file system may need "
+                "--start-timeout",
+            )
+            self.code = WorldError.exit_code
+            self._end(0.0)
+        elif missing and self.launcher_code is None:
             self.failure = self._with_launcher_lines(
                 Failure(
                     f"{_ranks(missing)} of {expected} did not start within {patience:g} s",
@@ -167,12 +179,19 @@ class Lead:
             self.code = LaunchError.exit_code
             self._end(0.0)
 
+    def _since_loading(self, now: float) -> float:
+        """Seconds since the newest rank loaded its MPI."""
+        ranks = [r for world in self.worlds.values() for r in world.ranks.values()]
+        return now - max((rank.seen for rank in ranks), default=now)
+
     def _end(self, grace: float) -> None:
         self.ending = True
         self.warden.send(end=None, grace=grace)
 
     def _stop(self, why: str, grace: float) -> None:
-        if self.stopped is None or grace == 0:
+        if self.failure is not None:
+            self._end(grace)  # it is ending already, for a reason that must not be lost
+        elif self.stopped is None or grace == 0:
             self.stopped = why
             self._event("stopping", why=why, grace=grace)
             self._end(grace)
@@ -227,7 +246,7 @@ class Lead:
         """Write how it ended."""
         top = self.worlds.get(TOP)
         raw, launcher = self.plan["raw"], self.launcher_code
-        if raw and launcher == 0 and self.failure and TOP not in self.ended_worlds:
+        if raw and launcher == 0 and self.failure in self.ended_worlds.values():
             self._event("note", text="a world failed, but the command ended well")
             self.failure = self.code = None
         if self.stopped is not None:
@@ -267,8 +286,6 @@ class Lead:
             what, why = self.error or f"the launcher ended with exit code {code}", ""
             if killed:
                 why = "it ended the ranks itself, as it does when one of them calls MPI_Abort"
-            elif not self.error:
-                why = f"{os.path.basename(self.plan['argv'][0])} says why in its log"
             self.failure = self._with_launcher_lines(Failure(what, why))
             self.code = code if killed or self.plan["raw"] or self.error else LaunchError.exit_code
         elif expected is not None and (top is None or top.up < expected):

@@ -47,6 +47,8 @@ def _be_lead(run: RunDir, plan: Mapping[str, Any], channel: Channel, warden: int
         {
             "lead": _identity(os.getpid()),
             "warden": _identity(warden),
+            "host": os.uname().nodename,
+            "pids": platform.pid_namespace(),
             "boot": platform.boot_id(),
             "session": os.environ.get("XDG_SESSION_ID", ""),
         },

@@ -7,20 +7,31 @@ import fnmatch
 import os
 import shutil
 import signal
+import stat
 import time
 from typing import Callable, Iterable, List, Sequence, Set
 
 from shanty.carry import platform
 
 
-def shared_memory_of(pids: Iterable[int]) -> Set[str]:
-    """The files in /dev/shm that the processes have mapped now."""
+def shared_memory_of(pids: Iterable[int], since: float) -> Set[str]:
+    """The files in /dev/shm that the processes have mapped and that came up after `since`."""
     root = platform.SHARED_MEMORY + "/"
     found: Set[str] = set()
     if platform.SHARED_MEMORY:
         for pid in pids:
             found.update(path for path in platform.mapped_files(pid) if path.startswith(root))
-    return {path.split(" (deleted)")[0] for path in found}
+    return {path for path in found if _is_ours(path, since)}
+
+
+def _is_ours(path: str, since: float) -> bool:
+    """True for a plain file of this user's that was made after `since`."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    made = status.st_uid == os.getuid() and status.st_ctime >= since
+    return made and stat.S_ISREG(status.st_mode)
 
 
 def end_all(members: Callable[[], List[platform.Process]]) -> None:
@@ -48,9 +59,9 @@ def folders(scratch: str) -> List[str]:
 def sweep(scratch: str, own: Iterable[str], patterns: Sequence[str], since: float) -> List[str]:
     """Remove the run's own folders, the files `own`, and forgotten shared memory.
 
-    Forgotten are files in /dev/shm that match `patterns`, belong to this user, are younger than
-    `since` (seconds since 1970) and that no process has open or mapped: another job that is
-    still starting holds what it has made. Returns what was removed.
+    Forgotten are files in /dev/shm that match `patterns`, belong to this user and are younger
+    than `since` (seconds since 1970). What any process has open or mapped stays: another job
+    holds it. Returns what was removed.
     """
     removed = []
     for folder in folders(scratch):
@@ -59,10 +70,10 @@ def sweep(scratch: str, own: Iterable[str], patterns: Sequence[str], since: floa
             removed.append(folder)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(scratch))  # the last run of this user takes it along
-    forgotten = _forgotten(patterns, since)
-    if forgotten:
-        forgotten -= in_use()
-    for path in forgotten | set(own):
+    doomed = _forgotten(patterns, since) | set(own)
+    if doomed:
+        doomed -= in_use()
+    for path in doomed:
         with contextlib.suppress(OSError):
             os.unlink(path)
             removed.append(path)
@@ -77,11 +88,8 @@ def _forgotten(patterns: Sequence[str], since: float) -> Set[str]:
         for entry in os.scandir(platform.SHARED_MEMORY):
             if not any(fnmatch.fnmatch(entry.name, pattern) for pattern in patterns):
                 continue
-            with contextlib.suppress(OSError):
-                stat = entry.stat(follow_symlinks=False)
-                ours = stat.st_uid == os.getuid() and stat.st_ctime >= since
-                if ours and entry.is_file(follow_symlinks=False):
-                    found.add(entry.path)
+            if _is_ours(entry.path, since):
+                found.add(entry.path)
     return found
 
 

@@ -10,6 +10,7 @@ Modules that are needed only later are imported later: the ranks wait for this o
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
 import select
 import signal
@@ -26,6 +27,7 @@ from shanty.carry.rundir import RunDir
 
 SILENCE = 10.0  # seconds without a word from the lead after which its ranks are ended
 LINGER = 2.0  # seconds that what a launcher left running may go on after it
+PLAIN = 2.0  # seconds without a libmpi after which a rank counts as no MPI program (so far)
 BEAT = 1.0  # seconds between two words without a reason
 _TICK = 0.25
 _LOOKS = (0.3, 0.8, 1.5, 2.1, 4.0, 8.0, 20.0, 60.0)  # seconds after its start: has it an MPI?
@@ -37,14 +39,17 @@ class _Program:
     def __init__(self, report: Mapping[str, Any], now: float) -> None:
         self.report = {key: report[key] for key in ("rank", "world")}
         self.pids: Set[int] = set()
+        self.wrapper = 0
         self.started = now
         self.looks = 0
         self.done = False
 
     def add(self, report: Mapping[str, Any]) -> None:
-        for key in ("exec", "pid"):
-            if key in report:
-                self.pids.add(int(report[key]))
+        """Learn a process of the program; `exec` only wraps it, and passes signals on itself."""
+        if "pid" in report:
+            self.pids.add(int(report["pid"]))
+        if "exec" in report:
+            self.wrapper = int(report["exec"])
 
 
 class Warden:
@@ -77,10 +82,11 @@ class Warden:
         os.mkfifo(self.run_dir.reports, 0o600)
         fifo = os.open(self.run_dir.reports, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         keep = open_reports(str(self.run_dir.reports))  # so that the FIFO never ends
-        streams = self._launch()
-        # While the launcher is at work: ctypes, and what the end will need at once.
         platform.adopt_orphans()
+        streams = self._launch()
+        # While the launcher is at work: what the end will need at once.
         from shanty.carry.agent.sweep import sweep
+
         log = os.open(self.run_dir.launcher_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         writer = FrameWriter(log, self.plan["log_limit"])
         poll = select.poll()
@@ -165,8 +171,10 @@ class Warden:
             program.add(report)
             program.done = program.done or report.get("event") in ("joined", "exited")
             more: Dict[str, Any] = {}
-            if report.get("leftover"):
-                self.leftovers.add(str(report["leftover"]))
+            leftover = str(report.get("leftover") or "")
+            patterns = self.plan["temporary"]
+            if any(fnmatch.fnmatch(os.path.basename(leftover), pattern) for pattern in patterns):
+                self.leftovers.add(leftover)
             if report.get("event") in ("loading", "linked"):
                 more["flavour"] = _flavour(str(report.get("path")))
             elif report.get("event") == "exited":
@@ -201,7 +209,8 @@ class Warden:
         """Ask the ranks of a world (None: everything) to end; after `grace` seconds they must."""
         from shanty.carry.agent.sweep import shared_memory_of
 
-        self.leftovers |= shared_memory_of(entry.pid for entry in self._members(None))
+        pids = [entry.pid for entry in self._members(None)]
+        self.leftovers |= shared_memory_of(pids, self.born)
         if grace > 0:
             programs = [p for p in self.programs.values() if world in (None, p.report["world"])]
             for program in programs:
@@ -218,7 +227,10 @@ class Warden:
         if world is None:
             return everything
         wanted = {
-            pid for p in self.programs.values() if p.report["world"] == world for pid in p.pids
+            pid
+            for program in self.programs.values()
+            if program.report["world"] == world
+            for pid in (*program.pids, program.wrapper)
         }
         if world.isdigit() and world != "0":
             wanted.add(int(world))
@@ -249,19 +261,23 @@ class Warden:
 
     def _look(self, program: _Program, now: float) -> None:
         """See from outside whether a program has loaded an MPI, for those that do not say it."""
+        from shanty.carry.mpi.kin import starts
+
         if program.done or program.looks >= len(_LOOKS):
             return
         if now < program.started + _LOOKS[program.looks]:
             return
         program.looks += 1
-        for pid in program.pids:
-            for path in platform.mapped_files(pid):
-                if "/libmpi" in path and _flavour(path):
-                    program.done = True
-                    mapped = {**program.report, "event": "mapped", "path": path}
-                    self.lead.send(report={**mapped, "flavour": _flavour(path)})
-                    return
-        if now > program.started + 2.0:
+        mapped = {path for pid in program.pids for path in platform.mapped_files(pid)}
+        found = {path: _flavour(path) for path in sorted(mapped) if "/libmpi" in path}
+        ours = self.plan["installation"]["flavour"]
+        # A program may have mapped two: what counts is whether one of them fits.
+        for path in sorted(filter(found.get, found), key=lambda p: not starts(ours, found[p])):
+            program.done = True
+            mapping = {"event": "mapped", "path": path, "flavour": found[path]}
+            self.lead.send(report={**program.report, **mapping})
+            return
+        if now > program.started + PLAIN:
             self.lead.send(report={**program.report, "event": "plain"})
 
     def _reap(self) -> None:

@@ -16,7 +16,6 @@ from shanty.carry.spec import Failure
 SETTLE = 0.15  # seconds in which a failure that came first may still be reported second
 LEFT_EARLY = 10.0  # seconds that the others may go on after a rank left without MPI_Finalize
 UNJOINED = 5.0  # seconds that a rank with another MPI's library may take to join all the same
-PLAIN = 2.0  # seconds without a libmpi after which a rank counts as no MPI program (so far)
 
 
 @dataclass
@@ -30,6 +29,7 @@ class Rank:
     plain: bool = False
     library: str = ""
     library_flavour: str = ""
+    seen: float = 0.0  # when its library was
     loaded_only: bool = False  # the library is there, but MPI_Init may not have been reached
     finalized: bool = False
     ended: Optional[float] = None
@@ -69,8 +69,9 @@ class World:
         elif event == "joined":
             self._joined(rank, report, now)
         elif event in ("mapped", "loading", "linked"):
-            rank.library = report["path"]
-            rank.loaded_only = event != "mapped"
+            # A Python rank says itself when it joins: that its libmpi is mapped proves nothing.
+            rank.loaded_only = rank.loaded_only or event != "mapped"
+            rank.library, rank.seen = report["path"], rank.seen or now
             rank.library_flavour = report.get("flavour") or ""
         elif event == "plain":
             rank.plain = True
@@ -78,14 +79,14 @@ class World:
             rank.finalized = True
         elif event == "failed":
             rank.code, rank.why = report["code"], report.get("why", "")
-            self._fault(rank, now)
+            self._fault(rank, report.get("at", now))
         elif event == "exited":
             rank.ended = now
             rank.oom = bool(report.get("oom"))
             if not rank.at_fault:
                 rank.code, rank.why = report["code"], report.get("why", "")
                 if rank.code != 0:
-                    self._fault(rank, now)
+                    self._fault(rank, report.get("at", now))
 
     def _fault(self, rank: Rank, now: float) -> None:
         rank.failed = now
@@ -172,7 +173,7 @@ class World:
         if self.mismatch:
             return self.mismatch
         for rank in self.ranks.values():
-            if self._stranger(rank) and now > rank.started + UNJOINED and rank.ended is None:
+            if self._stranger(rank) and now > rank.seen + UNJOINED and rank.ended is None:
                 return self._mixed(
                     f"rank {rank.rank} did not join the world of {self.expected}",
                     rank,
@@ -183,6 +184,14 @@ class World:
                 return self.left_early(rank)
         return None
 
+    def waiting_in_init(self) -> List[int]:
+        """The ranks that have loaded their MPI and have not come through MPI_Init."""
+        return [
+            rank.rank
+            for rank in self.ranks.values()
+            if rank.loaded_only and rank.joined is None and rank.ended is None
+        ]
+
     def deadline(self) -> Optional[float]:
         """When `verdict` may change without a report; None when it cannot."""
         times: List[float] = []
@@ -190,7 +199,7 @@ class World:
             times.append(self._first_failure + SETTLE)
         for rank in self.ranks.values():
             if self._stranger(rank) and rank.ended is None:
-                times.append(rank.started + UNJOINED + 0.01)
+                times.append(rank.seen + UNJOINED + 0.01)
             if rank.ended is not None and self._left(rank):
                 times.append(rank.ended + LEFT_EARLY + 0.01)
         return min(times) if times else None
@@ -249,7 +258,7 @@ class World:
             fix = "free some space, or point SHANTY_HOME at another disk"
             return Failure(f"{where} was ended: {rank.why}", "", fix, rank.rank, rank.host)
         if rank.why.startswith("cannot run "):
-            fix = "check the name, its PATH and its permissions"
+            fix = "check the name, its PATH and its permissions; one in this folder is ./NAME"
             return Failure(f"{where}: {rank.why}", "", fix, rank.rank, rank.host)
         return Failure(f"{where} ended with exit code {code}", rank.why, "", rank.rank, rank.host)
 

@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import sys
+import time
 
 from shanty.carry.frames import STDERR, STDOUT, FrameWriter
 from shanty.carry.mpi import ranks
@@ -144,6 +145,7 @@ class _Rank:
             return code
         self._tell(event="started", pid=self.pid)
         status = self._follow(wake)
+        at, self.pid, pid = time.monotonic(), 0, self.pid
         self.passed.close()
         self.writer.close()
         code = os.waitstatus_to_exitcode(status)
@@ -151,7 +153,7 @@ class _Rank:
             library = linked_mpi(self.argv[0])
             if library:
                 self._tell(event="linked", path=library)
-        self._tell(event="exited", pid=self.pid, code=code)
+        self._tell(event="exited", pid=pid, code=code, at=at)
         return code if code >= 0 else 128 - code
 
     def _start(self) -> None:
@@ -189,7 +191,7 @@ class _Rank:
                 self.writer.flush()
             for fd, _ in ready:
                 if fd == self.channel:
-                    os.kill(self.pid, signal.SIGKILL)
+                    self._pass_on(signal.SIGKILL)
                     poll.unregister(fd)
                 elif fd == wake:
                     os.read(wake, 512)
@@ -219,12 +221,15 @@ class _Rank:
                 self.mute = True
                 why = f"{reports.UNWRITABLE}: {self.writer.error}"
                 self._tell(event="failed", code=_CANNOT_WRITE, why=why)
-                os.kill(self.pid, signal.SIGKILL)
+                self._pass_on(signal.SIGKILL)
         return len(data)
 
-    def _pass_on(self, number: int, _frame: object) -> None:
+    def _pass_on(self, number: int, _frame: object = None) -> None:
         if self.pid:
-            os.kill(self.pid, number)
+            try:  # noqa: SIM105  contextlib is not light
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                pass
 
     def _tell(self, **more: reports.Value) -> None:
         reports.send(self.channel, {**self.report, **more})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,8 +74,11 @@ def _execute(path: str, text: str | None) -> None:
 
 def _own_frames_off(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the user's first line on."""
-    runpy = "<frozen runpy>"
-    while trace and trace.tb_frame.f_code.co_filename in (__file__, runpy, "runpy.py"):
+    ours = (__file__, "<frozen runpy>", "<frozen importlib.util>")
+    while trace and (
+        trace.tb_frame.f_code.co_filename in ours
+        or trace.tb_frame.f_code.co_filename.endswith("/runpy.py")
+    ):
         trace = trace.tb_next
     return trace
 
@@ -91,6 +95,7 @@ def _exit_code(value: Any) -> int:
 
 def _debugged(work: Callable[[], object], terminal: str) -> None:
     """Run `work` under pdb on `terminal`, with breakpoint() and a post-mortem there as well."""
+    import bdb
     import pdb
 
     screen = open(terminal, "r+b", buffering=0)  # noqa: SIM115  lives as long as the process
@@ -107,6 +112,8 @@ def _debugged(work: Callable[[], object], terminal: str) -> None:
     sys.breakpointhook = lambda *_, **__: debugger.set_trace(sys._getframe(1))
     try:
         debugger.runcall(work)
+    except bdb.BdbQuit:
+        sys.exit(1)
     except SystemExit:
         raise
     except BaseException as error:
@@ -150,7 +157,7 @@ def _run(words: list[str]) -> None:
         why = f"{type(error).__name__}: {error}"
     if watch is None or not watch.in_mpi:
         if watch is not None:
-            watch.tell("failed", code=code, why=why)
+            watch.tell("failed", code=code, why=why, at=time.monotonic())
         sys.exit(code)
     watch.die(code, why)
 

@@ -10,6 +10,7 @@ import atexit
 import importlib.machinery
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class Watch:
     def die(self, code: int, why: str) -> None:
         """End a rank that failed, at once: MPI_Finalize would wait for the others for ever."""
         self.failing = True
-        self.tell("failed", code=code, why=why)
+        self.tell("failed", code=code, why=why, at=time.monotonic())
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             try:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import shanty.carry
 from shanty.carry import platform
 from shanty.carry.agent import sweep
-from shanty.carry.errors import LostError, StorageError
+from shanty.carry.errors import LostError, NotFoundError, StorageError
 from shanty.carry.mpi.layout import HostSlots
 from shanty.carry.rundir import (
     RunDir,
@@ -68,6 +68,9 @@ class LocalTarget:
 
     def submit(self, job: JobSpec, plan: Plan, run: RunDir, stdin: int) -> Handle:
         """Write the run down and start its lead agent, in a session of its own."""
+        if not Path(job.workdir).is_dir():
+            raise NotFoundError(f"there is no folder {job.workdir}", "the job is to run in it")
+        run.create()
         try:
             self._write_down(job, plan, run)
             log = run.agent_log.open("ab")
@@ -91,7 +94,6 @@ class LocalTarget:
         return Handle(run)
 
     def _write_down(self, job: JobSpec, plan: Plan, run: RunDir) -> None:
-        run.create()
         with storage_errors(run.path):
             write_json(run.job, job.to_json())
             run.hostfile.write_text(plan.hostfile)
@@ -106,7 +108,7 @@ class LocalTarget:
                     shim.write_text(shim_script(name, run.plan))
                     shim.chmod(0o755)
             for folder in sweep.folders(plan.scratch):
-                Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
+                _make_private(Path(folder))
             write_json(run.status, Status(created=time.time(), ranks=plan.layout.ranks).to_json())
 
     def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
@@ -168,7 +170,11 @@ class LocalTarget:
     def _has_agents(self, run: RunDir, status: Status) -> bool:
         agents = read_json(run.agents)
         if agents is None:
-            return time.time() < status.created + _NEWBORN
+            newborn = time.time() < status.created + _NEWBORN
+            return newborn or bool(platform.with_argument(str(run.path)))
+        here = (os.uname().nodename, platform.pid_namespace())
+        if (agents.get("host", here[0]), agents.get("pids", here[1])) != here:
+            return True  # another host's or container's, on a shared disk: not ours to judge
         if agents.get("boot") != platform.boot_id():
             return False
         return any(_is_alive(agents, name) for name in ("lead", "warden"))
@@ -201,6 +207,23 @@ def _is_alive(agents: Mapping[str, Any], name: str) -> bool:
     if not isinstance(agent, dict) or not isinstance(agent.get("pid"), int):
         return False
     return platform.is_alive(agent["pid"], str(agent.get("born")))
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder below one of this user's own, both for this user alone."""
+    for attempt in (1, 2):
+        try:
+            if folder.parent.name.startswith("shanty-"):
+                folder.parent.mkdir(mode=0o700, exist_ok=True)
+                if folder.parent.stat().st_uid != os.getuid():
+                    raise StorageError(
+                        f"{folder.parent} belongs to someone else", fix="remove or rename it"
+                    )
+            folder.mkdir(mode=0o700)
+            return
+        except FileNotFoundError:  # a run that just ended took the empty parent with it
+            if attempt == 2:
+                raise
 
 
 def lost_cause(agents: Mapping[str, Any] | None, boot: str, environ: Mapping[str, str]) -> Failure:

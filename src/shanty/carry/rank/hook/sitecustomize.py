@@ -40,6 +40,7 @@ def _begin(watch, mpi) -> None:  # type: ignore[no-untyped-def]
     if not watch.claim():
         return
     import atexit
+    import builtins
 
     code = 0
     leave, report = sys.exit, sys.excepthook
@@ -61,6 +62,9 @@ def _begin(watch, mpi) -> None:  # type: ignore[no-untyped-def]
     watch.allow_stacks()
     watch.saw_mpi(mpi)
     sys.exit, sys.excepthook = on_exit, on_error
+    for name in ("exit", "quit"):
+        if hasattr(builtins, name):
+            setattr(builtins, name, on_exit)
     atexit.register(at_exit)
 
 
