@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from shanty.carry import platform
 from shanty.carry.agent.channel import Channel
 from shanty.carry.agent.stacks import collect
-from shanty.carry.agent.sweep import end_all, sweep
+from shanty.carry.agent.sweep import end_all, sweep_after
 from shanty.carry.agent.warden import BEAT, SILENCE
 from shanty.carry.agent.world import World
 from shanty.carry.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError, WorldError
@@ -240,7 +240,7 @@ class Lead:
         )
         self.code = self.code or LaunchError.exit_code
         end_all(lambda: platform.descendants(os.getpid()))
-        sweep(self.plan["scratch"], (), self.plan["residue"], self.plan["created"])
+        sweep_after(self.plan)
 
     def _finish(self) -> None:
         """Write how it ended."""

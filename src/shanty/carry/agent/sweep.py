@@ -9,7 +9,7 @@ import shutil
 import signal
 import stat
 import time
-from typing import Callable, Iterable, List, Sequence, Set
+from typing import Any, Callable, Iterable, List, Mapping, Sequence, Set
 
 from shanty.carry import platform
 
@@ -34,6 +34,26 @@ def _is_ours(path: str, since: float) -> bool:
     return made and stat.S_ISREG(status.st_mode)
 
 
+STARTING = 3.0  # seconds after its start in which a launcher has written its files
+
+
+def made_between(patterns: Sequence[str], since: float, until: float) -> Set[str]:
+    """The plain files in /tmp that match and that this user's jobs made in that time.
+
+    Hydra's daemon writes the machine's topology into one while it starts the ranks and removes
+    it at its end, unless it is killed. The name does not tell whose it is, hence the narrow
+    time; a rank that finds it gone looks at the machine itself.
+    """
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir("/tmp"):
+            if any(fnmatch.fnmatch(entry.name, pattern) for pattern in patterns):
+                made = _is_ours(entry.path, since) and entry.stat().st_ctime <= until
+                if made:
+                    found.add(entry.path)
+    return found
+
+
 def end_all(members: Callable[[], List[platform.Process]]) -> None:
     """SIGKILL what `members` finds until it finds nothing, for five seconds at most."""
     deadline = time.monotonic() + 5.0
@@ -54,6 +74,13 @@ def folders(scratch: str) -> List[str]:
     if platform.SHARED_MEMORY:
         found.append(os.path.join(platform.SHARED_MEMORY, os.path.basename(scratch)))
     return found
+
+
+def sweep_after(plan: Mapping[str, Any]) -> None:
+    """Sweep for a run whose warden cannot do it any more."""
+    since = plan["created"]
+    own = made_between(plan["temporary"], since, since + STARTING)
+    sweep(plan["scratch"], own, plan["residue"], since)
 
 
 def sweep(scratch: str, own: Iterable[str], patterns: Sequence[str], since: float) -> List[str]:

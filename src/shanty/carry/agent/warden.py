@@ -10,7 +10,6 @@ Modules that are needed only later are imported later: the ranks wait for this o
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import os
 import select
 import signal
@@ -27,6 +26,7 @@ from shanty.carry.rundir import RunDir
 
 SILENCE = 10.0  # seconds without a word from the lead after which its ranks are ended
 LINGER = 2.0  # seconds that what a launcher left running may go on after it
+SPAWNING = 0.5  # seconds from the first rank's word to the launcher's last file
 PLAIN = 2.0  # seconds without a libmpi after which a rank counts as no MPI program (so far)
 BEAT = 1.0  # seconds between two words without a reason
 _TICK = 0.25
@@ -59,9 +59,10 @@ class Warden:
         self.run_dir = run
         self.plan = plan
         self.lead = lead
-        self.born = time.time() - 1.0
+        self.born = time.time()
         self.launcher = 0
         self.launcher_code: Optional[int] = None
+        self.first_rank = 0.0  # when the first rank spoke
         self.programs: Dict[Tuple[str, int], _Program] = {}
         self.ending: List[Tuple[float, Optional[str]]] = []  # (when to SIGKILL, which world)
         self.leftovers: Set[str] = set()
@@ -85,7 +86,7 @@ class Warden:
         platform.adopt_orphans()
         streams = self._launch()
         # While the launcher is at work: what the end will need at once.
-        from shanty.carry.agent.sweep import sweep
+        from shanty.carry.agent.sweep import made_between, sweep
 
         log = os.open(self.run_dir.launcher_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         writer = FrameWriter(log, self.plan["log_limit"])
@@ -114,6 +115,9 @@ class Warden:
             self._hear(os.read(fifo, 1 << 20))
         os.close(keep)
         writer.close()
+        self.leftovers |= made_between(
+            self.plan["temporary"], self.born, (self.first_rank or time.time()) + SPAWNING
+        )
         removed = sweep(self.plan["scratch"], self.leftovers, self.plan["residue"], self.born)
         self.lead.send(gone=removed)
 
@@ -171,10 +175,8 @@ class Warden:
             program.add(report)
             program.done = program.done or report.get("event") in ("joined", "exited")
             more: Dict[str, Any] = {}
-            leftover = str(report.get("leftover") or "")
-            patterns = self.plan["temporary"]
-            if any(fnmatch.fnmatch(os.path.basename(leftover), pattern) for pattern in patterns):
-                self.leftovers.add(leftover)
+            if not self.first_rank:
+                self.first_rank = time.time()
             if report.get("event") in ("loading", "linked"):
                 more["flavour"] = _flavour(str(report.get("path")))
             elif report.get("event") == "exited":

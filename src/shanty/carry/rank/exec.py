@@ -70,7 +70,6 @@ def main(argv: list[str]) -> int:
         "local": local,
         "host": os.uname().nodename,
         "exec": os.getpid(),
-        "leftover": environ.get("HWLOC_XMLFILE"),  # Hydra makes it for us and forgets it
     }
     return _Rank(command, writer, channel, report).run()
 

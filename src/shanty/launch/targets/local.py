@@ -183,8 +183,7 @@ class LocalTarget:
         """Nobody looks after the run any more: end what is left of it and say why."""
         sweep.end_all(lambda: platform.marked("SHANTY_RUN_ID", run.id))
         with contextlib.suppress(KeyError, TypeError):  # a damaged plan: nothing to go by
-            plan = read_json(run.plan) or {}
-            sweep.sweep(plan["scratch"], (), plan["residue"], plan["created"])
+            sweep.sweep_after(read_json(run.plan) or {})
         failure = lost_cause(read_json(run.agents), platform.boot_id(), self.environ)
         status = replace(
             status,

@@ -90,6 +90,7 @@ class Plan:
             "agent_python": sys.executable,
             "scratch": self.scratch,
             "residue": list(FLAVOURS[installation.flavour].residue.shared_memory),
+            "temporary": list(FLAVOURS[installation.flavour].residue.temporary),
             "log_limit": self.settings.log_limit,
             "grace": self.settings.stop_grace,
             "start_timeout": self.job.start_timeout,
