@@ -137,3 +137,31 @@ def test_nobody_reads_the_output(shanty):
     assert ended(shanty) == "succeeded"
     assert process.stderr is not None
     process.stderr.close()
+
+
+def test_a_frozen_warden_ends_the_run(shanty):
+    process = start(shanty)
+    os.kill(shanty.agents()["warden"], signal.SIGSTOP)
+    process.communicate(timeout=40)
+    assert process.returncode == 71
+    assert "warden" in str(shanty.status()["failure"])
+
+
+def test_the_time_limit_of_a_line_that_ends_well(shanty):
+    done = shanty("run", "-t", "1s", "mpirun -np 2 sleep 30; echo over")
+    assert done.returncode == 124
+    assert shanty.status()["state"] == "failed"
+
+
+def test_what_a_line_leaves_running_is_ended(shanty):
+    done = shanty("run", "sleep 1000 & true")
+    assert done.returncode == 0
+    wait_for(lambda: not shanty.alive(), 5, "something is left")  # the agents are just leaving
+
+
+def test_stop_takes_the_run_that_is_on(shanty):
+    first = shanty("run", "-d", "-q", "--name", "twin", "-n", 1, "sleep", "100").stdout.strip()
+    assert shanty("run", "-q", "--name", "twin", "-n", 1, "true").returncode == 0
+    done = shanty("stop", "twin", "--kill")
+    assert done.returncode == 0
+    assert first in done.stderr

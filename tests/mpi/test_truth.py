@@ -152,3 +152,22 @@ def test_ranks_that_never_start(shanty, tmp_path):
 def test_the_plan_names_what_was_used(shanty, flavour):
     shanty("run", "--mpi", flavour, "-n", 1, "true")
     assert (read_json(shanty.last.plan) or {})["installation"]["flavour"] == flavour
+
+
+def test_a_python_that_lacks_mpi4py_and_shanty_is_lent_both(shanty, tmp_path):
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    script = shanty.script(
+        "import sys, shanty\n"
+        "from mpi4py import MPI\n"
+        "print(sys.prefix, shanty.rank() == MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)\n"
+        "try:\n"
+        "    import click\n"
+        "except ImportError:\n"
+        "    print('nothing else')\n"
+    )
+    done = shanty("run", "-q", "-n", 2, "--python", bare, script)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(
+        [f"[{r}] {bare} True 2" for r in range(2)] + [f"[{r}] nothing else" for r in range(2)]
+    )
