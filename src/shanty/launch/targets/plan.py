@@ -89,7 +89,10 @@ class Plan:
             "python": self.python,
             "agent_python": sys.executable,
             "scratch": self.scratch,
-            "residue": list(FLAVOURS[installation.flavour].residue.shared_memory),
+            # Of all: a program may load another MPI's library than the launcher's.
+            "residue": sorted(
+                {name for each in FLAVOURS.values() for name in each.residue.shared_memory}
+            ),
             "temporary": list(FLAVOURS[installation.flavour].residue.temporary),
             "log_limit": self.settings.log_limit,
             "grace": self.settings.stop_grace,
