@@ -104,6 +104,7 @@ class Warden:
                         poll.unregister(fd)
                 elif not _pump(fd, streams[fd], writer):
                     poll.unregister(fd)
+                    del streams[fd]
                     os.close(fd)
             self._reap()
             self._tick(time.monotonic())
@@ -114,6 +115,9 @@ class Warden:
         with contextlib.suppress(BlockingIOError):
             self._hear(os.read(fifo, 1 << 20))
         os.close(keep)
+        for fd, stream in streams.items():  # its last words are in the pipes by now
+            while _take(fd, stream, writer):
+                pass
         writer.close()
         self.leftovers |= made_between(
             self.plan["temporary"], self.born, (self.first_rank or time.time()) + SPAWNING
@@ -316,12 +320,18 @@ def find_program(name: str, path: str) -> str:
 
 def _pump(fd: int, stream: int, writer: FrameWriter) -> bool:
     """Move what the launcher wrote into its log; False when the stream has ended."""
-    with contextlib.suppress(BlockingIOError):
+    return _take(fd, stream, writer) != 0
+
+
+def _take(fd: int, stream: int, writer: FrameWriter) -> Optional[int]:
+    """Move what there is now; how much, 0 at the end of the stream, None when it is empty."""
+    try:
         data = os.read(fd, 1 << 16)
-        if data:
-            writer.feed(stream, data)
-        return bool(data)
-    return True
+    except BlockingIOError:
+        return None
+    if data:
+        writer.feed(stream, data)
+    return len(data)
 
 
 def _catches(pid: int, number: int) -> bool:
