@@ -76,3 +76,13 @@ def test_a_line_of_many_chunks_is_followed(tmp_path):
     follower = Follower(target, Handle(run), None, False)
     texts = [line.record.text for lines in iter(follower.read, []) for line in lines]
     assert texts == [b"x" * 900_000, b"last"]
+
+
+def test_a_clock_that_is_set_back_does_not_turn_lines_round(tmp_path):
+    run = RunDir(tmp_path / "20260101-000000-bbbb")
+    run.create()
+    stamps = [5.0, 3.0, 4.0, 6.0]
+    text = "".join(f"{stamp:.6f} 1 {number}\n" for number, stamp in enumerate(stamps))
+    run.rank_log(0).write_text(text)
+    follower = Follower(LocalTarget(tmp_path, {}, Settings()), Handle(run), None, False)
+    assert [line.record.text for line in follower.read()] == [b"0", b"1", b"2", b"3"]

@@ -48,7 +48,7 @@ class Follower:
         for rank in run.rank_logs():
             if self._ranks is None or rank in self._ranks:
                 self._offsets.setdefault(rank, 0)
-        lines: list[Line] = []
+        stamped: list[tuple[float, Line]] = []
         for rank, offset in self._offsets.items():
             log = run.launcher_log if rank == LAUNCHER else run.rank_log(rank)
             path = PurePosixPath(log.relative_to(run.path))
@@ -62,9 +62,12 @@ class Follower:
                 records, used = parse(data)
                 if used < len(data):
                     self._rest[rank] = data[used:]
-            lines += [Line(rank, record) for record in records]
-        lines.sort(key=lambda line: line.record.time)
-        return lines
+            latest = 0.0
+            for record in records:  # a clock that is set back must not turn a rank's lines round
+                latest = max(latest, record.time)
+                stamped.append((latest, Line(rank, record)))
+        stamped.sort(key=lambda pair: pair[0])
+        return [line for _, line in stamped]
 
 
 class Printer:
