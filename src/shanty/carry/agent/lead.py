@@ -85,6 +85,8 @@ class Lead:
                 self._event("warden-silent", seconds=SILENCE)
                 os.kill(warden, signal.SIGKILL)  # frozen: what it holds becomes ours
                 break
+        for message in lead.receive():  # it may have left while we were writing to it
+            self._hear(message)
         if not self.gone:
             self._without_warden(warden)
         self._finish()
