@@ -164,8 +164,6 @@ class Warden:
                 os.close(end)
             os.close(0)
             os.open(os.devnull, os.O_RDONLY)  # the launcher alone reads the run's standard input
-        if self.launcher:
-            self.lead.send(launched=self.launcher)
         return streams
 
     def _hear(self, data: bytes) -> None:
