@@ -25,7 +25,7 @@ from shanty.carry.rundir import RunDir, append_line, write_json
 from shanty.carry.spec import Failure, JobSpec, Script, State, Status
 from shanty.cli import app, jobs
 from shanty.launch import mpis
-from shanty.launch.targets.local import lost_cause
+from shanty.carry.agent.outside import lost_cause
 
 MPI = Installation("openmpi5", "5.0.11", "/mpi", "/mpi/bin/mpirun", "/mpi/lib/libmpi.so", "shanty")
 LONG_AGO = 1_700_000_000.0

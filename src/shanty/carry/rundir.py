@@ -7,6 +7,7 @@ the agents and the ranks write here, and nothing else is needed to know a run.
     plan.json       what was made of it           logs/launcher.log  output of the launcher
     status.json     where it stands (atomic)      logs/agent.log   the agents' own words
     events.jsonl    every change of state         stacks/rank-K.txt  answers to `stacks`
+    site.json       the hosts of a run that is elsewhere; its lead's directory is copied here
     agents.json     pids of lead and warden       metrics.jsonl    what the script logged
     hostfile        the hosts, in the MPI's form  progress.json    how far the script is
     reports         FIFO, from ranks to warden    artifacts/       what the script saved
@@ -63,6 +64,7 @@ class RunDir:
         self.id = path.name
         self.job = path / "job.json"
         self.plan = path / "plan.json"
+        self.site = path / "site.json"
         self.status = path / "status.json"
         self.events = path / "events.jsonl"
         self.agents = path / "agents.json"

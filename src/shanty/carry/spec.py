@@ -49,6 +49,9 @@ class JobSpec:
     `ranks` and `ranks_per_host` None: as many as there are slots. `cpus_per_rank` cores are
     bound to each rank; None binds nothing and shares the cores for threads. `time_limit` and
     `start_timeout` are seconds; `workdir` is absolute; `mpi` is a flavour, a prefix or None.
+    `on` (hosts and groups, as typed) and `hostfile` (an absolute path) say on which hosts; both
+    None: this machine. `environment` is "check", "sync" or "none" there; None is check, else
+    sync. `source` is a git URL or an archive in place of the workspace.
     """
 
     command: Command
@@ -65,6 +68,10 @@ class JobSpec:
     debug_rank: Optional[int] = None
     name: Optional[str] = None
     tags: Tuple[str, ...] = ()
+    on: Optional[str] = None
+    hostfile: Optional[str] = None
+    environment: Optional[str] = None
+    source: Optional[str] = None
 
     def to_json(self) -> Dict[str, Any]:
         """The job as plain JSON."""

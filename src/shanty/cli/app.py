@@ -14,7 +14,8 @@ from shanty.carry.errors import ShantyError
 from shanty.cli.context import show_error
 
 VERBS = (
-    "run", "rerun", "ps", "show", "logs", "stop", "stacks", "rm", "prune", "mpi", "completion",
+    "run", "rerun", "ps", "show", "logs", "stop", "stacks", "rm", "prune", "hosts", "lab",
+    "mpi", "completion",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What most verbs need: the user's home, settings, target and runs; and how errors are shown."""
+"""What most verbs need: the user's home, settings, targets and runs; and how errors are shown."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from shanty.launch import settings
 from shanty.launch.settings import Settings
 
 if TYPE_CHECKING:
+    from shanty.cli.preparing import Preparing
     from shanty.launch.index import Runs
-    from shanty.launch.targets.local import LocalTarget
+    from shanty.launch.targets.anywhere import Targets
 
 
 @dataclass
@@ -36,18 +37,32 @@ class Context:
         return settings.load(self.home)
 
     @cached_property
-    def target(self) -> LocalTarget:
-        """The target that runs go to."""
-        from shanty.launch.targets.local import LocalTarget
+    def preparing(self) -> Preparing:
+        """Shows what is done to make hosts ready."""
+        from shanty.cli.preparing import Preparing
 
-        return LocalTarget(self.home, self.environ, self.settings)
+        return Preparing()
+
+    @cached_property
+    def targets(self) -> Targets:
+        """Where runs go."""
+        from shanty.launch.targets.anywhere import Targets
+
+        terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+        return Targets(
+            self.home,
+            self.environ,
+            self.settings,
+            lambda text: self.preparing(text),
+            terminal=terminal,
+        )
 
     @cached_property
     def runs(self) -> Runs:
         """The runs that there are."""
         from shanty.launch.index import Runs
 
-        return Runs(self.home, self.target)
+        return Runs(self.home, self.targets)
 
 
 def context() -> Context:

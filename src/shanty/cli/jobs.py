@@ -9,6 +9,7 @@ from typing import Any
 
 from shanty.carry.errors import NotFoundError, UsageError
 from shanty.carry.spec import Command, JobSpec, Module, Program, Raw, Script
+from shanty.cli.context import Context
 from shanty.launch.settings import read_toml
 
 WORKSPACE_FILE = "shanty.toml"
@@ -20,6 +21,7 @@ _KINDS: dict[type, str] = {
     list: "a list",
     dict: "a table",
 }
+ENVIRONMENTS = ("check", "sync", "none")
 _TIME = (int, float, str)
 _MOST = 100_000  # ranks; more is a slip of the finger
 _KEYS: dict[str, tuple[type, ...]] = {
@@ -29,6 +31,9 @@ _KEYS: dict[str, tuple[type, ...]] = {
     "oversubscribe": (bool,),
     "python": (str,),
     "mpi": (str,),
+    "on": (str,),
+    "hostfile": (str,),
+    "environment": (str,),
     "time_limit": _TIME,
     "start_timeout": _TIME,
     "name": (str,),
@@ -59,6 +64,10 @@ def defaults(workspace: Path) -> dict[str, Any]:
     for tag in table.get("tags", ()):
         if not isinstance(tag, str):
             raise UsageError(f"tags in [run] of {path} must be texts, not {tag!r}")
+    if "environment" in table:
+        environment_mode(table["environment"])
+    if "hostfile" in table:
+        table["hostfile"] = str(workspace / table["hostfile"])
     for key in ("time_limit", "start_timeout"):
         if key in table:
             table[key] = seconds(str(table[key]))
@@ -113,6 +122,28 @@ def environment(
     return values
 
 
+def environment_mode(word: str | None) -> str | None:
+    """What --env asks for, checked."""
+    if word is None or word in ENVIRONMENTS:
+        return word
+    fix = f"a variable is set with -e {word}" if "=" in word else ""
+    raise UsageError(f"--env takes check, sync or none, not {word!r}", fix=fix)
+
+
+def workspace_folder(source: str | None, workdir: Path | None, here: Context) -> Path:
+    """The folder to run in; a git repository or an archive (`source`) is fetched first."""
+    folder = (workdir or Path.cwd()).absolute()
+    if source is not None:
+        from shanty.launch.site.sources import open_workspace
+
+        base = open_workspace(source, here.home, here.preparing)
+        here.preparing("")
+        folder = base / workdir if workdir is not None else base
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", fix="check --workdir")
+    return folder
+
+
 def _pair(text: str, environ: Mapping[str, str], where: str) -> dict[str, str]:
     key, equals, value = text.partition("=")
     key = key.strip()
@@ -163,6 +194,10 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
         raise UsageError(f"{values['ranks']} ranks are too many", fix=f"at most {_MOST}")
     if values.get("time_limit") is not None and values["time_limit"] <= 0:
         raise UsageError("the time limit must be more than 0", fix="leave it out for none")
+    if given.get("on") or given.get("hostfile"):  # what was typed is not added to, but replaces
+        for key in ("on", "hostfile"):
+            if not given.get(key):
+                values.pop(key, None)
     name = values.get("name")
     if name is not None and not _is_name(name):
         raise UsageError(

@@ -44,7 +44,7 @@ def logs(
     wanted = () if launcher else rank or None
     job = read_job(found)
     raw = job is not None and type(job.command).__name__ == "Raw"
-    follower = Follower(here.target, handle, wanted, launcher or (raw and not rank))
+    follower = Follower(here.targets, handle, wanted, launcher or (raw and not rank))
     labels = not launcher and len(rank or found.rank_logs()) != 1
     printer: Printer | JsonPrinter = (
         JsonPrinter(sys.stdout.buffer) if as_json else standard_printer(labels=labels)

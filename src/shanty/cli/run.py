@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from shanty.carry.errors import UsageError
 from shanty.cli import jobs
 from shanty.cli.arguments import detach_option, quiet_option
 from shanty.cli.context import context
@@ -47,11 +46,20 @@ class RunCommand(click.Command):
 @click.option("--ranks-per-host", "--ppn", type=int, help="Ranks on each host.")
 @click.option("-c", "--cpus-per-rank", type=int, help="Cores to bind each rank to [no binding].")
 @click.option("--oversubscribe", is_flag=True, help="Allow more ranks than cores.")
+@click.option("--on", metavar="HOSTS", help="Where: a,b:4,user@10.0.0.3 or a group [here].")
+@click.option("--hostfile", type=Path, help="A file that names the hosts.")
 @click.option("--mpi", help="openmpi (default), openmpi4, mpich, intel, or a prefix.")
 @click.option("--python", help="Interpreter or virtual environment.")
-@click.option("-e", "--env", multiple=True, metavar="KEY[=VALUE]", help="Set a variable.")
+@click.option(
+    "--env",
+    "environment",
+    metavar="check|sync|none",
+    help="Hosts' Python packages: compared, made the same, or as they are [check, else sync].",
+)
+@click.option("-e", "--set-env", "env", multiple=True, metavar="KEY[=VALUE]", help="A variable.")
 @click.option("--env-file", type=Path, multiple=True, help="A file of KEY=VALUE lines.")
 @click.option("-C", "--workdir", type=Path, help="Where to run [here].")
+@click.option("--workspace", metavar="URL|ARCHIVE", help="Code from git or an archive instead.")
 @click.option("-t", "--time-limit", metavar="TIME", help="End the run then: 90s, 15m, 2h.")
 @click.option("--start-timeout", metavar="TIME", help="How long ranks may take to start [60s].")
 @click.option("--name", help="A name to find the run by.")
@@ -68,11 +76,15 @@ def run(
     ranks_per_host: int | None,
     cpus_per_rank: int | None,
     oversubscribe: bool,
+    on: str | None,
+    hostfile: Path | None,
     mpi: str | None,
     python: str | None,
+    environment: str | None,
     env: tuple[str, ...],
     env_file: tuple[Path, ...],
     workdir: Path | None,
+    workspace: str | None,
     time_limit: str | None,
     start_timeout: str | None,
     name: str | None,
@@ -90,16 +102,20 @@ def run(
     Examples:
       shanty run -n 4 train.py --epochs 3
       shanty run -n 2 -m mypackage.train
+      shanty run --on 10.0.0.2,10.0.0.3 train.py
       shanty run -- mpirun -np 2 -bind-to none python train.py
     """
-    workspace = (workdir or Path.cwd()).absolute()
-    if not workspace.is_dir():
-        raise UsageError(f"there is no folder {workspace}", fix="check --workdir")
+    here = context()
+    folder = jobs.workspace_folder(workspace, workdir, here)
     given: dict[str, Any] = {
         "ranks": ranks,
         "ranks_per_host": ranks_per_host,
         "cpus_per_rank": cpus_per_rank,
         "oversubscribe": oversubscribe or None,
+        "on": on,
+        "hostfile": str(hostfile.absolute()) if hostfile else None,
+        "environment": jobs.environment_mode(environment),
+        "source": workspace,
         "mpi": mpi,
         "python": python,
         "name": name,
@@ -109,8 +125,8 @@ def run(
         "time_limit": jobs.seconds(time_limit) if time_limit else None,
         "start_timeout": jobs.seconds(start_timeout) if start_timeout else None,
     }
-    job = jobs.make_job(jobs.make_command(command, workspace, raw=raw), workspace, given)
+    job = jobs.make_job(jobs.make_command(command, folder, raw=raw), folder, given)
     from shanty.cli.start import Show, start
 
     show = Show(quiet=quiet, as_json=as_json)
-    sys.exit(start(context(), job, show, dry_run=dry_run, detach=detach))
+    sys.exit(start(here, job, show, dry_run=dry_run, detach=detach))

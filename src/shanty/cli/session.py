@@ -15,8 +15,8 @@ from shanty.cli.start import Interrupts, Show
 from shanty.cli.statusline import StatusLine
 from shanty.cli.table import progress_text
 from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
+from shanty.launch.targets.anywhere import Targets
 from shanty.launch.targets.base import Handle, Stop
-from shanty.launch.targets.local import LocalTarget
 
 _QUICK, _SLOW = 0.005, 0.1  # seconds between two looks at the logs and the status
 _SHOWN = 8  # lines of the launcher's, where it is to blame
@@ -28,7 +28,7 @@ class Session:
 
     def __init__(
         self,
-        target: LocalTarget,
+        targets: Targets,
         handle: Handle,
         show: Show,
         interrupts: Interrupts,
@@ -36,10 +36,10 @@ class Session:
         labels: bool,
         launcher: bool,
     ) -> None:
-        self._target = target
+        self._targets = targets
         self._handle = handle
         self._show = show
-        self._follower = Follower(target, handle, None, launcher)
+        self._follower = Follower(targets, handle, None, launcher)
         self._printer: Printer | JsonPrinter = (
             JsonPrinter(sys.stdout.buffer) if show.as_json else standard_printer(labels=labels)
         )
@@ -80,7 +80,7 @@ class Session:
             wait = _QUICK if now < lively + _LIVELY else _SLOW
             if not status.state.final and now >= looked + wait:
                 before, looked = status, now
-                status = self._target.poll([self._handle])[self._handle]
+                status = self._targets.poll([self._handle])[self._handle]
                 lively = now if status != before else lively
                 if status.state.final:
                     continue  # read what came before the end
@@ -102,7 +102,7 @@ class Session:
         self._line.hide()
         if self._interrupts.count == 1:
             note("stopping … (Ctrl-C again to kill)")
-            self._ask(Stop(self._target.settings.stop_grace))
+            self._ask(Stop(self._targets.settings.stop_grace))
         elif self._interrupts.count == 2:
             note("killing …")
             self._ask(Stop(0.0))
@@ -112,7 +112,7 @@ class Session:
 
     def _ask(self, request: Stop) -> None:
         try:
-            self._target.ask(self._handle, request)
+            self._targets.ask(self._handle, request)
         except ShantyError as error:
             note(str(error))
 

@@ -25,7 +25,7 @@ def stacks(run: str, threads: bool, as_json: bool) -> None:
 
     here = context()
     found = here.runs.find(run)
-    reply = here.target.ask(Handle(found), Stacks())
+    reply = here.targets.ask(Handle(found), Stacks())
     if not reply.ok:
         raise UsageError(
             f"run {found.id}: {reply.error}", fix="stacks are those of a run that is on"

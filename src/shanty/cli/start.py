@@ -26,11 +26,12 @@ class Show:
 
 def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool) -> int:
     """Start `job` and stay with it to its end, unless detached; returns the exit code."""
-    target = context.target
+    targets = context.targets
+    context.preparing.quiet = show.quiet or show.as_json
     run = RunDir(context.home / "runs" / new_id(time.time()))
     if job.debug_rank is not None:
         job = _with_terminal(job, detach=detach)
-    plan = target.plan(job, target.survey(job), run)
+    plan = targets.plan(job, run)
     if job.debug_rank is not None and not 0 <= job.debug_rank < (plan.layout.ranks or 1):
         raise UsageError(
             f"there is no rank {job.debug_rank} to debug",
@@ -43,9 +44,10 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
         many = sum(1 for _ in run.path.parent.iterdir()) >= context.settings.keep_runs
         if many and context.settings.keep_runs:
             context.runs.prune(context.settings.keep_runs - 1)  # this one makes it full again
-    interrupts = Interrupts()
+    interrupts = None if plan.takes_long else Interrupts()  # what takes long may be interrupted
     stdin, relay = rank_zero_input(closed=detach or job.debug_rank is not None)
-    handle = target.submit(job, plan, run, stdin)
+    handle = plan.submit(stdin)
+    interrupts = interrupts or Interrupts()
     relay()
     if detach:
         if show.as_json:
@@ -62,7 +64,7 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
         show = Show(quiet=True, as_json=show.as_json)  # the debugger has the terminal
     from shanty.cli.session import Session  # now that the run is on its way
 
-    session = Session(target, handle, show, interrupts, labels=labels, launcher=plan.raw)
+    session = Session(targets, handle, show, interrupts, labels=labels, launcher=plan.raw)
     return session.follow()
 
 

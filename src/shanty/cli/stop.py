@@ -35,7 +35,7 @@ def stop(run: tuple[str, ...], everything: bool, kill: bool) -> None:
         if here.runs.status(directory).state.final:
             note(f"run {directory.id} has ended already")
             continue
-        here.target.ask(Handle(directory), Stop(grace))
+        here.targets.ask(Handle(directory), Stop(grace))
         deadline = time.monotonic() + grace + _PATIENCE
         while not (status := here.runs.status(directory)).state.final:
             if time.monotonic() > deadline:

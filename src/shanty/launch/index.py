@@ -18,8 +18,8 @@ from typing import Any
 from shanty.carry.errors import NotFoundError, StorageError, UsageError
 from shanty.carry.rundir import RunDir, is_run_id, read_json, storage_errors
 from shanty.carry.spec import JobSpec, Status
+from shanty.launch.targets.anywhere import Targets
 from shanty.launch.targets.base import Handle
-from shanty.launch.targets.local import LocalTarget
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -55,10 +55,10 @@ class Entry:
 class Runs:
     """The runs under one home."""
 
-    def __init__(self, home: Path, target: LocalTarget) -> None:
+    def __init__(self, home: Path, targets: Targets) -> None:
         self.folder = home / "runs"
         self._file = home / "index.sqlite"
-        self._target = target
+        self._targets = targets
 
     def ids(self) -> list[str]:
         """All runs, the newest last."""
@@ -99,7 +99,7 @@ class Runs:
     def status(self, run: RunDir) -> Status:
         """Where the run stands now."""
         handle = Handle(run)
-        return self._target.poll([handle])[handle]
+        return self._targets.poll([handle])[handle]
 
     def entries(self) -> list[Entry]:
         """All runs with their present status, the oldest first."""

@@ -1,38 +1,63 @@
-"""Messages between lead and warden: one JSON object a line, over a pair of descriptors."""
+"""Messages between lead and warden: one JSON object a line, over a pair of descriptors.
+
+Neither end ever waits for the other: what cannot be written yet is kept and written later, so
+that an agent whose peer is cut off goes on counting the seconds.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import select
+import time
 from typing import Any, Dict, List, Mapping, Tuple
 
 
 class Channel:
-    """One end of the line; `source` may be read without waiting, writes are short and wait."""
+    """One end of the line; `open` turns False when the other end is gone."""
 
     def __init__(self, source: int, sink: int) -> None:
         self.source = source
         self.sink = sink
         self.open = True
         self._rest = b""
+        self._unsent = bytearray()
         os.set_blocking(source, False)
+        os.set_blocking(sink, False)
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes wait to be written."""
+        return len(self._unsent)
 
     def send(self, **message: Any) -> None:
-        """Send a message; when the other end is gone, `open` turns False."""
-        data = memoryview((json.dumps(message) + "\n").encode())
-        try:
-            while data:
-                try:
-                    data = data[os.write(self.sink, data) :]
-                except BlockingIOError:
-                    import select
+        """Send a message, now or as soon as there is room."""
+        if self.open:
+            self._unsent += (json.dumps(message) + "\n").encode()
+            self.flush()
 
-                    select.select([], [self.sink], [], 1.0)
+    def flush(self) -> None:
+        """Write what there is room for."""
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(self.sink, self._unsent)]
+        except BlockingIOError:
+            pass
         except OSError:
             self.open = False
+            self._unsent.clear()
+
+    def drain(self, seconds: float) -> bool:
+        """Write all that waits; False when that took too long or the other end is gone."""
+        deadline = time.monotonic() + seconds
+        while self._unsent and time.monotonic() < deadline:
+            select.select([], [self.sink], [], 0.1)
+            self.flush()
+        return self.open and not self._unsent
 
     def receive(self) -> List[Dict[str, Any]]:
-        """The messages that have come; when the other end is gone, `open` turns False."""
+        """The messages that have come; what is no message is passed over."""
+        parts = [self._rest]
         while True:
             try:
                 data = os.read(self.source, 1 << 16)
@@ -43,20 +68,33 @@ class Channel:
             if not data:
                 self.open = False
                 break
-            self._rest += data
-        *lines, self._rest = self._rest.split(b"\n")
-        return [json.loads(line) for line in lines]
+            parts.append(data)
+        *lines, self._rest = b"".join(parts).split(b"\n")
+        return decode(lines)
+
+    def close(self) -> None:
+        """Close both descriptors."""
+        self.open = False
+        for fd in {self.source, self.sink}:
+            os.close(fd)
 
 
-def decode_reports(rest: bytes, data: bytes) -> Tuple[List[Mapping[str, Any]], bytes]:
-    """Split what the FIFO held into reports; a line that is no report is dropped."""
-    *lines, rest = (rest + data).split(b"\n")
-    reports: List[Mapping[str, Any]] = []
+def decode(lines: List[bytes]) -> List[Dict[str, Any]]:
+    """The JSON objects among `lines`; a line that is none is dropped."""
+    values = []
     for line in lines:
         try:
             value = json.loads(line)
         except ValueError:
             continue
         if isinstance(value, dict):
-            reports.append(value)
+            values.append(value)
+    return values
+
+
+def decode_reports(rest: bytes, data: bytes) -> Tuple[List[Mapping[str, Any]], bytes]:
+    """Split what the FIFO held into reports."""
+    *lines, rest = (rest + data).split(b"\n")
+    reports: List[Mapping[str, Any]] = []
+    reports += decode(lines)
     return reports, rest

@@ -1,7 +1,8 @@
 """The lead: owns a run's status from its start to its end, detached from any terminal.
 
 It starts the warden, judges what the ranks report, keeps the limits, answers requests in the
-run directory and writes every change down. `start` forks it and the warden.
+run directory and writes every change down. `start` forks it and the warden; `fleet` has the
+wardens of other hosts.
 """
 
 from __future__ import annotations
@@ -19,16 +20,22 @@ from shanty.carry import platform
 from shanty.carry.agent.channel import Channel
 from shanty.carry.agent.stacks import collect
 from shanty.carry.agent.sweep import end_all, sweep_after
+from shanty.carry.agent.verdicts import TOP, Verdict, at_end, late, misplaced
 from shanty.carry.agent.warden import BEAT, SILENCE
 from shanty.carry.agent.world import World
-from shanty.carry.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError, WorldError
+from shanty.carry.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError
 from shanty.carry.logfile import last_lines
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.rundir import RunDir, append_line, read_json, write_json
 from shanty.carry.spec import Failure, State, Status
 
-TOP = "0"  # the world of the launcher that the plan names; a nested one is known by its pid
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shanty.carry.agent.fleet import Fleet
+    from shanty.carry.agent.muster import Muster
+
 FAILURE_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for the ranks that a failure ends
+HUNG = 5.0  # seconds that a launcher may outlive its last rank
 _TICK = 0.5
 _LAST_LINES = 30
 
@@ -47,6 +54,7 @@ class Lead:
         self.failure: Optional[Failure] = None
         self.code: Optional[int] = None
         self.launcher_code: Optional[int] = None
+        self.launcher_hung = False
         self.error = ""
         self.stopped: Optional[str] = None
         self.gone = False
@@ -54,9 +62,11 @@ class Lead:
         self.began = time.monotonic()
         self.next_beat = 0.0
         self.heard = self.began
+        self.fleet: Optional[Fleet] = None  # the other hosts; None for a run on this machine
+        self.muster: Muster
 
     def run(self, lead: Channel, warden: int) -> None:
-        """Live until the warden has gone, then write the last word."""
+        """Live until the wardens have gone, then write the last word."""
         self.warden = lead
         wake, woken = os.pipe()
         for end in (wake, woken):
@@ -68,6 +78,11 @@ class Lead:
             signal.signal(number, lambda *_: self._stop("stopped", 5.0))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._write(state=State.STARTING, started=time.time())
+        if "place" in self.plan:
+            from shanty.carry.agent.muster import Muster
+
+            self.muster = Muster(self)
+            self.fleet = self.muster.fleet
         poll = select.poll()
         poll.register(wake, select.POLLIN)
         poll.register(lead.source, select.POLLIN)
@@ -75,24 +90,31 @@ class Lead:
             for fd, _ in poll.poll(self._patience() * 1000):
                 if fd == wake:
                     os.read(wake, 512)
-                else:
+                elif fd == lead.source:
                     for message in lead.receive():
                         self._hear(message)
+                else:
+                    self.muster.serve(fd)
             self._answer_asks()
             self._judge(time.monotonic())
             self._beat(time.monotonic())
+            if self.fleet is not None:
+                self.muster.advance(poll)
             if time.monotonic() > self.heard + SILENCE:
-                self._event("warden-silent", seconds=SILENCE)
+                self.event("warden-silent", seconds=SILENCE)
                 os.kill(warden, signal.SIGKILL)  # frozen: what it holds becomes ours
                 break
         for message in lead.receive():  # it may have left while we were writing to it
             self._hear(message)
         if not self.gone:
             self._without_warden(warden)
+        if self.fleet is not None:
+            self.muster.dismiss()
         self._finish()
 
     def _beat(self, now: float) -> None:
         """A word to the warden now and then: while it hears none it counts the seconds."""
+        self.warden.flush()
         if now >= self.next_beat:
             self.next_beat = now + BEAT
             self.warden.send(alive=True)
@@ -106,25 +128,40 @@ class Lead:
     def _hear(self, message: Mapping[str, Any]) -> None:
         self.heard = time.monotonic()
         if "report" in message:
-            self._report(message["report"])
+            self.report(message["report"], self.plan.get("name"))
         elif "launcher" in message:
             self.launcher_code = message["launcher"]
             self.error = message.get("error", "")
+        elif "hung" in message:
+            self.event("launcher-hung", world=message["hung"])
+            self.launcher_hung = message["hung"] == TOP
         elif "gone" in message:
             self.gone = True
-            self._event("swept", removed=message["gone"])
+            self.event("swept", removed=message["gone"])
+        elif self.fleet is not None:
+            self.muster.hear_own(message)
 
-    def _report(self, report: Mapping[str, Any]) -> None:
+    def report(self, report: Mapping[str, Any], host: Optional[str]) -> None:
+        """Take a rank's report; `host` is what the user calls its host, if anything."""
+        now = time.monotonic()
+        if host is not None:
+            report = {**report, "host": host}
+        if "age" in report:
+            report = {**report, "at": now - report["age"]}
         name = str(report.get("world", TOP))
         if name not in self.worlds:
             expected = self.plan["ranks"] if name == TOP else None
             self.worlds[name] = World(expected, self.launcher)
         world = self.worlds[name]
-        world.report(report, time.monotonic())
-        self._event("rank-" + str(report.get("event")), report=report)
+        world.report(report, now)
+        self.event("rank-" + str(report.get("event")), report=report)
         changed: Dict[str, Any] = {"ranks": world.expected, "up": world.up, "joined": world.joined}
         if world.complete and self.status.state is State.STARTING:
-            changed["state"] = State.RUNNING
+            verdict = misplaced(self.plan, world) if name == TOP else None
+            if verdict is not None:
+                self._condemn(verdict, FAILURE_GRACE)
+            else:
+                changed["state"] = State.RUNNING
         if any(getattr(self.status, key) != value for key, value in changed.items()):
             self._write(**changed)
 
@@ -138,64 +175,68 @@ class Lead:
                 self.ended_worlds[name] = verdict
                 if self.failure is None:
                     self.failure, self.code = verdict, code
-                self._event("failure", failure=verdict.__dict__)
+                self.event("failure", failure=verdict.__dict__)
                 self.ending = self.ending or name == TOP
-                self.warden.send(end=None if name == TOP else name, grace=FAILURE_GRACE)
+                self._tell(end=None if name == TOP else name, grace=FAILURE_GRACE)
         limit = self.plan["time_limit"]
         if limit is not None and now > self.began + limit and not self.ending:
-            self.failure = Failure(
+            failure = Failure(
                 f"the time limit of {limit:g} s was reached",
                 fix="give it more time with --time-limit; if it was stuck, `shanty stacks` shows "
                 "where while it is on",
             )
-            self.code = TIME_LIMIT_EXIT
-            self._end(self.plan["grace"])
-        self._check_start(now)
+            self._condemn(Verdict(failure, TIME_LIMIT_EXIT), self.plan["grace"])
+        expected = self.plan["ranks"]
+        if (
+            expected is not None
+            and not self.ending
+            and now > self.began + self.plan["start_timeout"]
+        ):
+            late_verdict = late(self.plan, self.worlds, now, self.launcher_code is None)
+            if late_verdict is not None:
+                self._condemn(late_verdict, 0.0)
+        self._watch_launcher(now)
 
-    def _check_start(self, now: float) -> None:
-        patience, expected = self.plan["start_timeout"], self.plan["ranks"]
-        if expected is None or self.ending or now < self.began + patience:
-            return
-        up = self.worlds[TOP].ranks if TOP in self.worlds else {}
-        missing = [rank for rank in range(expected) if rank not in up]
-        waiting = [n for world in self.worlds.values() for n in world.waiting_in_init()]
-        if waiting and not missing and self._since_loading(now) > patience:
-            self.failure = Failure(
-                f"{_ranks(waiting)} of {expected} did not come through MPI_Init "
-                f"within {patience:g} s",
-                "they have loaded their MPI, but found no world to join",
-                "see their last lines with `shanty logs`; a slow network or file system may need "
-                "--start-timeout",
-            )
-            self.code = WorldError.exit_code
-            self._end(0.0)
-        elif missing and self.launcher_code is None:
-            self.failure = self._with_launcher_lines(
-                Failure(
-                    f"{_ranks(missing)} of {expected} did not start within {patience:g} s",
-                    "the launcher is at work, but has not started them",
-                    "see the launcher's words with `shanty logs --launcher`; a machine under "
-                    "load may need --start-timeout",
-                )
-            )
-            self.code = LaunchError.exit_code
-            self._end(0.0)
+    def _watch_launcher(self, now: float) -> None:
+        """A launcher that goes on after its last rank has lost track of it; nobody waits for it."""
+        for name, world in self.worlds.items():
+            hung = world.over_since is not None and now > world.over_since + HUNG
+            if hung and self.launcher_code is None and not self.ending:
+                world.over_since = None
+                self.warden.send(hung=name)
 
-    def _since_loading(self, now: float) -> float:
-        """Seconds since the newest rank loaded its MPI."""
-        ranks = [r for world in self.worlds.values() for r in world.ranks.values()]
-        return now - max((rank.seen for rank in ranks), default=now)
+    def condemn(self, failure: Failure, grace: float) -> None:
+        """End the run because of a failure of the launch itself, unless there is another cause."""
+        self._condemn(Verdict(failure, LaunchError.exit_code), grace)
+
+    def _condemn(self, verdict: Verdict, grace: float) -> None:
+        if self.failure is None and self.stopped is None:
+            failure = verdict.failure
+            self.failure = (
+                self._with_launcher_lines(failure) if verdict.quotes_launcher else failure
+            )
+            self.code = verdict.code
+            self.event("failure", failure=self.failure.__dict__)
+        self._end(grace)
 
     def _end(self, grace: float) -> None:
         self.ending = True
-        self.warden.send(end=None, grace=grace)
+        self._tell(end=None, grace=grace)
+        if self.fleet is not None and not self.muster.launched:
+            self.warden.send(leave=True)  # there will be no launcher whose end it could wait for
+
+    def _tell(self, **order: Any) -> None:
+        """Give an order to the wardens of all hosts."""
+        self.warden.send(**order)
+        if self.fleet is not None:
+            self.fleet.send(**order)
 
     def _stop(self, why: str, grace: float) -> None:
         if self.failure is not None:
             self._end(grace)  # it is ending already, for a reason that must not be lost
         elif self.stopped is None or grace == 0:
             self.stopped = why
-            self._event("stopping", why=why, grace=grace)
+            self.event("stopping", why=why, grace=grace)
             self._end(grace)
 
     def _answer_asks(self) -> None:
@@ -209,7 +250,7 @@ class Lead:
                 self._stop("stopped", float(ask.get("grace", self.plan["grace"])))
             elif ask.get("kind") == "stacks":
                 before = {rank: self._size(rank) for rank in self._alive()}
-                self.warden.send(stacks=True)
+                self._tell(stacks=True)
                 reply["stacks"] = collect(self.run_dir, before, self._service)
             else:
                 reply = {"ok": False, "error": f"unknown request {ask.get('kind')!r}"}
@@ -219,9 +260,13 @@ class Lead:
     def _service(self) -> None:
         """Keep the warden's and the ranks' messages flowing while a request is served."""
         self._beat(time.monotonic())
-        select.select([self.warden.source], [], [], 0.02)
+        sources = [self.warden.source, *(self.fleet.sources if self.fleet is not None else ())]
+        ready, _, _ = select.select(sources, [], [], 0.02)
         for message in self.warden.receive():
             self._hear(message)
+        for fd in ready:
+            if fd != self.warden.source:
+                self.muster.serve(fd)
 
     def _alive(self) -> List[int]:
         ranks = [r for world in self.worlds.values() for r in world.ranks.values()]
@@ -235,21 +280,25 @@ class Lead:
 
     def _without_warden(self, warden: int) -> None:
         """The warden died: its children are ours now; end them and say so."""
+        host = self.plan.get("name") or os.uname().nodename
         self.failure = self.failure or Failure(
-            f"the warden on {os.uname().nodename} (pid {warden}) was killed or frozen",
+            f"the warden on {host} (pid {warden}) was killed or frozen",
             "without it nothing watches the ranks, so they were ended",
             "see `shanty logs --agent`; run again",
+            host=host,
         )
         self.code = self.code or LaunchError.exit_code
-        end_all(lambda: platform.descendants(os.getpid()))
+        if self.fleet is not None:
+            self.fleet.send(end=None, grace=0.0)
+        ssh = {worker.process.pid for worker in self.fleet.workers} if self.fleet else set()
+        end_all(lambda: [e for e in platform.descendants(os.getpid()) if e.pid not in ssh])
         sweep_after(self.plan)
 
     def _finish(self) -> None:
         """Write how it ended."""
-        top = self.worlds.get(TOP)
-        raw, launcher = self.plan["raw"], self.launcher_code
+        raw, launcher = self.plan["raw"], 0 if self.launcher_hung else self.launcher_code
         if raw and launcher == 0 and self.failure in self.ended_worlds.values():
-            self._event("note", text="a world failed, but the command ended well")
+            self.event("note", text="a world failed, but the command ended well")
             self.failure = self.code = None
         if self.stopped is not None:
             self._write(
@@ -257,7 +306,7 @@ class Lead:
             )
             return
         if self.code is None:
-            self._judge_end(top, launcher)
+            self._judge_end(launcher)
         failed = self.failure is not None
         self._write(
             state=State.FAILED if failed else State.SUCCEEDED,
@@ -266,41 +315,20 @@ class Lead:
             failure=self.failure,
         )
 
-    def _judge_end(self, top: Optional[World], launcher: Optional[int]) -> None:
+    def _judge_end(self, launcher: Optional[int]) -> None:
         """The launcher ended and no rank is to blame so far: is all well?"""
-        expected = self.plan["ranks"]
         for world in self.worlds.values():
-            verdict = world.verdict(time.monotonic() + 3600) if launcher else world.mismatch
-            if verdict is None and launcher and world.early_leavers():
-                verdict = world.left_early(world.early_leavers()[0])
-            if verdict is not None:
-                self.failure = self._with_lines(verdict)
-                self.code = world.exit_code(verdict)
+            failure = world.verdict(time.monotonic() + 3600) if launcher else world.mismatch
+            if failure is None and launcher and world.early_leavers():
+                failure = world.left_early(world.early_leavers()[0])
+            if failure is not None:
+                self.failure = self._with_lines(failure)
+                self.code = world.exit_code(failure)
                 return
-        if launcher != 0:
-            code = launcher if launcher is not None else LaunchError.exit_code
-            code = code if code >= 0 else 128 - code
-            killed = any(
-                rank.ended is None
-                for world in self.worlds.values()
-                for rank in world.ranks.values()
-            )
-            what, why = self.error or f"the launcher ended with exit code {code}", ""
-            if killed:
-                why = "it ended the ranks itself, as it does when one of them calls MPI_Abort"
-            self.failure = self._with_launcher_lines(Failure(what, why))
-            self.code = code if killed or self.plan["raw"] or self.error else LaunchError.exit_code
-        elif expected is not None and (top is None or top.up < expected):
-            up = top.ranks if top else {}
-            missing = [rank for rank in range(expected) if rank not in up]
-            self.failure = self._with_launcher_lines(
-                Failure(
-                    f"{_ranks(missing)} of {expected} never started",
-                    "the launcher ended with 0 all the same",
-                    "see the launcher's words with `shanty logs --launcher`",
-                )
-            )
-            self.code = WorldError.exit_code
+        verdict = at_end(self.plan, self.worlds, launcher, self.error)
+        if verdict is not None:
+            self.failure = self._with_launcher_lines(verdict.failure)
+            self.code = verdict.code
 
     def _with_lines(self, failure: Failure) -> Failure:
         if failure.rank is None:
@@ -325,15 +353,9 @@ class Lead:
             with contextlib.suppress(OSError):  # the log is on the same full disk
                 print(f"status not written: {error}", file=sys.stderr, flush=True)
         if self.status.state is not before:
-            self._event("state", status=self.status.to_json())
+            self.event("state", status=self.status.to_json())
 
-    def _event(self, kind: str, **more: Any) -> None:
+    def event(self, kind: str, **more: Any) -> None:
+        """Write down that something happened."""
         with contextlib.suppress(OSError):
             append_line(self.run_dir.events, {"time": time.time(), "event": kind, **more})
-
-
-def _ranks(numbers: List[int]) -> str:
-    """ "rank 3" or "ranks 1, 2, 5 and 9 more"."""
-    shown = ", ".join(str(number) for number in numbers[:8])
-    more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
-    return ("rank " if len(numbers) == 1 else "ranks ") + shown + more

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any, List, Mapping
 
 from shanty.carry import platform
 from shanty.carry.agent.channel import Channel
-from shanty.carry.rundir import RunDir, append_line, read_json, write_json
+from shanty.carry.agent.identity import identity, where
+from shanty.carry.rundir import RunDir, read_json, write_json
 
 
 def main(argv: List[str]) -> int:
@@ -42,28 +42,14 @@ def main(argv: List[str]) -> int:
 
 def _be_lead(run: RunDir, plan: Mapping[str, Any], channel: Channel, warden: int) -> int:
     platform.adopt_orphans()
-    write_json(
-        run.agents,
-        {
-            "lead": _identity(os.getpid()),
-            "warden": _identity(warden),
-            "host": os.uname().nodename,
-            "pids": platform.pid_namespace(),
-            "boot": platform.boot_id(),
-            "session": os.environ.get("XDG_SESSION_ID", ""),
-        },
-    )
+    agents = {"lead": identity(os.getpid()), "warden": identity(warden), **where()}
+    write_json(run.agents, agents)
     from shanty.carry.agent.lead import Lead
 
     Lead(run, plan).run(channel, warden)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(warden, 0)
     return 0
-
-
-def _identity(pid: int) -> Mapping[str, Any]:
-    found = platform.process(pid)
-    return {"pid": pid, "born": found.born if found else ""}
 
 
 def _be_warden(run: RunDir, plan: Mapping[str, Any], channel: Channel, lead: int) -> int:
@@ -77,26 +63,15 @@ def _be_warden(run: RunDir, plan: Mapping[str, Any], channel: Channel, lead: int
 
 def _after_lead(run: RunDir, lead: int) -> None:
     """The warden has ended all because its lead is gone, and writes the last word."""
-    from dataclasses import replace
-
+    from shanty.carry.agent.outside import conclude, read_status
     from shanty.carry.errors import LaunchError
-    from shanty.carry.spec import Failure, State, Status
+    from shanty.carry.spec import Failure, State
 
-    status = Status.from_json(read_json(run.status) or {"state": "starting"})
-    if status.state.final:
-        return
-    failure = Failure(
-        f"the lead agent on {os.uname().nodename} (pid {lead}) was killed",
-        "without it the run cannot be led, so the warden ended the ranks",
-        "see `shanty logs --agent`; run again",
-    )
-    status = replace(
-        status,
-        state=State.FAILED,
-        ended=time.time(),
-        failure=failure,
-        exit_code=LaunchError.exit_code,
-    )
-    with contextlib.suppress(OSError):
-        write_json(run.status, status.to_json())
-        append_line(run.events, {"time": time.time(), "event": "state", "status": status.to_json()})
+    status = read_status(run)
+    if not status.state.final:
+        failure = Failure(
+            f"the lead agent on {os.uname().nodename} (pid {lead}) was killed",
+            "without it the run cannot be led, so the warden ended the ranks",
+            "see `shanty logs --agent`; run again",
+        )
+        conclude(run, status, State.FAILED, failure, LaunchError.exit_code)

@@ -1,8 +1,9 @@
 """The warden: the parent of all that a run starts on a host, and the end of it.
 
-It starts the launcher, hears the ranks, tells the lead, and ends everything when it is told to,
-when the launcher is done, or when the lead falls silent. Orphans of the run become its
-children, so nothing gets away. When all is gone it sweeps up and leaves.
+On the lead host it starts the launcher, on others the launcher's daemons. It hears the ranks,
+tells the lead, and ends everything when it is told to, when the launcher is done, or when the
+lead falls silent. Orphans of the run become its children, so nothing gets away. When all is
+gone it sweeps up and leaves.
 
 Modules that are needed only later are imported later: the ranks wait for this one to start.
 """
@@ -14,13 +15,12 @@ import os
 import select
 import signal
 import time
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from shanty.carry import platform
 from shanty.carry.agent.channel import Channel, decode_reports
-from shanty.carry.frames import STDERR, STDOUT, FrameWriter
-from shanty.carry.rank import stdin
-from shanty.carry.rank.passing import file_identity
+from shanty.carry.agent.launcher import Launcher
+from shanty.carry.errors import ShantyError
 from shanty.carry.rank.reports import open_reports
 from shanty.carry.rundir import RunDir
 
@@ -60,8 +60,7 @@ class Warden:
         self.plan = plan
         self.lead = lead
         self.born = time.time()
-        self.launcher = 0
-        self.launcher_code: Optional[int] = None
+        self.launcher = Launcher(run, plan)
         self.first_rank = 0.0  # when the first rank spoke
         self.programs: Dict[Tuple[str, int], _Program] = {}
         self.ending: List[Tuple[float, Optional[str]]] = []  # (when to SIGKILL, which world)
@@ -69,8 +68,17 @@ class Warden:
         self.heard = time.monotonic()
         self.next_beat = 0.0
         self.linger: Optional[float] = None
+        self.leaving = False  # the lead wants nothing more of us
+        self.environment: Dict[str, str] = {}  # for what starts here, once the host is ready
+        self._poll = select.poll()
         self._rest = b""
         self._oom = platform.oom_kills()
+
+    @property
+    def over(self) -> bool:
+        """True when nothing more is to be started here."""
+        alone = not self.lead.open and not self.launcher.pid
+        return self.leaving or alone or self.launcher.code is not None
 
     def run(self) -> None:
         """Live until all that this run started here is gone."""
@@ -84,87 +92,63 @@ class Warden:
         fifo = os.open(self.run_dir.reports, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         keep = open_reports(str(self.run_dir.reports))  # so that the FIFO never ends
         platform.adopt_orphans()
-        streams = self._launch()
+        self.begin()
         # While the launcher is at work: what the end will need at once.
         from shanty.carry.agent.sweep import made_between, sweep
 
-        log = os.open(self.run_dir.launcher_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        writer = FrameWriter(log, self.plan["log_limit"])
-        poll = select.poll()
-        for fd in (wake, fifo, self.lead.source, *streams):
-            poll.register(fd, select.POLLIN)
+        for fd in (wake, fifo, self.lead.source):
+            self._poll.register(fd, select.POLLIN)
         while True:
-            for fd, _ in poll.poll(_TICK * 1000):
+            for fd, _ in self._poll.poll(_TICK * 1000):
                 if fd == wake:
                     os.read(wake, 512)
                 elif fd == fifo:
                     self._hear(os.read(fifo, 1 << 16))
                 elif fd == self.lead.source:
                     if not self._obey():
-                        poll.unregister(fd)
-                elif not _pump(fd, streams[fd], writer):
-                    poll.unregister(fd)
-                    del streams[fd]
-                    os.close(fd)
+                        self._poll.unregister(fd)
+                elif not self.pump(fd):
+                    self._poll.unregister(fd)
             self._reap()
             self._tick(time.monotonic())
-            if writer.has_partial:
-                writer.flush()
-            if self.launcher_code is not None and not platform.descendants(os.getpid()):
+            self.launcher.show_partial()
+            if self.over and not platform.descendants(os.getpid()):
                 break
         with contextlib.suppress(BlockingIOError):
             self._hear(os.read(fifo, 1 << 20))
         os.close(keep)
-        for fd, stream in streams.items():  # its last words are in the pipes by now
-            while _take(fd, stream, writer):
-                pass
-        writer.close()
+        self.launcher.finish()
         self.leftovers |= made_between(
             self.plan["temporary"], self.born, (self.first_rank or time.time()) + SPAWNING
         )
         removed = sweep(self.plan["scratch"], self.leftovers, self.plan["residue"], self.born)
-        self.lead.send(gone=removed)
+        self.leave(removed)
 
-    def _launch(self) -> Dict[int, int]:
-        """Start the launcher; returns the ends of its output and their streams."""
-        actions: List[Tuple[int, ...]] = []
-        streams, ends = {}, []
-        for stream in (STDOUT, STDERR):
-            read, write = os.pipe()
-            os.set_blocking(read, False)
-            streams[read] = stream
-            ends.append(write)
-            actions.append((os.POSIX_SPAWN_DUP2, write, stream))
-        argv, environ = self.plan["argv"], {**os.environ, **self.plan["env"]}
-        environ["SHANTY_OUTPUT"] = " ".join(map(file_identity, ends))
-        kept = None if self.plan["raw"] else stdin.set_aside()
-        if kept is not None:
-            os.set_inheritable(kept, False)
-            environ[stdin.VARIABLE] = stdin.offer(kept)
-        try:
-            self.launcher = os.posix_spawn(
-                find_program(argv[0], environ.get("PATH", os.defpath)),
-                argv,
-                environ,
-                file_actions=actions,
-                setpgroup=0,
-                setsigdef=[
-                    signal.SIGPIPE,
-                    signal.SIGXFSZ,
-                    signal.SIGTERM,
-                    signal.SIGINT,
-                    signal.SIGHUP,
-                ],
-            )
-        except OSError as error:
-            self.launcher_code = 127
-            self.lead.send(launcher=127, error=f"cannot run {argv[0]}: {error.strerror}")
-        finally:
-            for end in ends:
-                os.close(end)
-            os.close(0)
-            os.open(os.devnull, os.O_RDONLY)  # the launcher alone reads the run's standard input
-        return streams
+    def begin(self) -> None:
+        """Start the launcher, unless other hosts have to be made ready first."""
+        if "place" not in self.plan:
+            self.launch(self.plan["env"])
+
+    def launch(self, environment: Mapping[str, str]) -> None:
+        """Start the launcher with `environment` added to ours."""
+        error = self.launcher.start(environment)
+        self.follow(self.launcher.streams)
+        if error:
+            self.lead.send(launcher=127, error=error)
+
+    def follow(self, fds: Iterable[int]) -> None:
+        """Hear what comes from these descriptors, by `pump`."""
+        for fd in fds:
+            self._poll.register(fd, select.POLLIN)
+
+    def pump(self, fd: int) -> bool:
+        """Take what came from a descriptor that is followed; False at its end."""
+        return self.launcher.pump(fd)
+
+    def leave(self, removed: Sequence[str]) -> None:
+        """The last word to the lead."""
+        self.lead.send(gone=list(removed))
+        self.lead.drain(SILENCE)
 
     def _hear(self, data: bytes) -> None:
         """Take the ranks' reports and pass them on to the lead."""
@@ -177,6 +161,8 @@ class Warden:
             program.add(report)
             program.done = program.done or report.get("event") in ("joined", "exited")
             more: Dict[str, Any] = {}
+            if "at" in report:  # another host's clock has another zero
+                more["age"] = time.monotonic() - report["at"]
             if not self.first_rank:
                 self.first_rank = time.time()
             if report.get("event") in ("loading", "linked"):
@@ -196,9 +182,34 @@ class Warden:
             elif "stacks" in order:
                 for program in self.programs.values():
                     self._ask_stacks(program)
+            elif "leave" in order:
+                self.leaving = True
+            elif "hung" in order:
+                self._end_hung(order["hung"])
+            elif "alive" not in order:
+                self.obey(order)
         if not self.lead.open:
             self._end(0.0, None)
         return self.lead.open
+
+    def obey(self, order: Mapping[str, Any]) -> None:
+        """Do what is asked of the lead host's warden: make ready, then start the launcher."""
+        if "place" in order:
+            self.environment = self.prepare(order["place"], order["shared"])
+        elif "launch" in order:
+            self.launch({**self.environment, **order["launch"]})
+
+    def prepare(self, place: Mapping[str, Any], shared: Mapping[str, str]) -> Dict[str, str]:
+        """Make this host ready for ranks and say so; the environment for what starts here."""
+        from shanty.carry.agent.place import environment, prepare
+
+        try:
+            prepare(place, self.plan["scratch"], shared)
+        except (ShantyError, OSError) as error:
+            self.lead.send(unready=str(error))
+        else:
+            self.lead.send(ready=True)
+        return environment(place, shared)
 
     def _ask_stacks(self, program: _Program) -> None:
         # Only a process that waits for the signal survives it: the rank's own file is there.
@@ -221,13 +232,24 @@ class Warden:
                 for pid in program.pids:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGTERM)
-            if not programs and world is None and self.launcher_code is None and self.launcher:
-                os.kill(self.launcher, signal.SIGTERM)
+            if not programs and world is None and self.launcher.code is None and self.launcher.pid:
+                os.kill(self.launcher.pid, signal.SIGTERM)
         self.ending.append((time.monotonic() + grace, world))
+
+    def _end_hung(self, world: str) -> None:
+        """End a launcher that has outlived its ranks, unless they have left something behind."""
+        launcher = int(world) if world.isdigit() and world != "0" else self.launcher.pid
+        if launcher and not any(
+            entry.pid != launcher and not _serves_launcher(entry.pid)
+            for entry in platform.descendants(launcher)
+        ):
+            self.lead.send(hung=world)
+            self._end(0.0, world if world != "0" else None)
 
     def _members(self, world: Optional[str]) -> List[platform.Process]:
         """The processes of a world on this host, its launcher with them; None: of the run."""
-        everything = platform.descendants(os.getpid(), (self.launcher,) if self.launcher else ())
+        leader = (self.launcher.pid,) if self.launcher.pid else ()
+        everything = platform.descendants(os.getpid(), leader)
         if world is None:
             return everything
         wanted = {
@@ -236,12 +258,14 @@ class Warden:
             if program.report["world"] == world
             for pid in (*program.pids, program.wrapper)
         }
-        if world.isdigit() and world != "0":
-            wanted.add(int(world))
+        if self.launcher.pid and world.isdigit() and world != "0":
+            wanted.add(int(world))  # on other hosts that is someone else's number
         return [entry for entry in everything if entry.pid in wanted]
 
     def _tick(self, now: float) -> None:
         """What is due by the clock."""
+        self.lead.flush()
+        self.tick()
         if self.lead.open:
             if now >= self.next_beat:
                 self.next_beat = now + BEAT
@@ -257,11 +281,14 @@ class Warden:
                     self.ending.remove((when, world))
         for program in self.programs.values():
             self._look(program, now)
-        if self.launcher_code is not None and not self.ending:
+        if self.over and not self.ending:
             if self.linger is None:
                 self.linger = now + LINGER
             elif now > self.linger:
                 self._end(0.0, None)
+
+    def tick(self) -> None:
+        """What else is due by the clock."""
 
     def _look(self, program: _Program, now: float) -> None:
         """See from outside whether a program has loaded an MPI, for those that do not say it."""
@@ -292,9 +319,13 @@ class Warden:
                 return
             if not pid:
                 return
-            if pid == self.launcher:
-                self.launcher_code = os.waitstatus_to_exitcode(status)
-                self.lead.send(launcher=self.launcher_code)
+            self.child_ended(pid, os.waitstatus_to_exitcode(status))
+
+    def child_ended(self, pid: int, code: int) -> None:
+        """One of our children is gone: the launcher, or an orphan."""
+        if pid == self.launcher.pid:
+            self.launcher.code = code
+            self.lead.send(launcher=code)
 
 
 def _flavour(path: str) -> str:
@@ -305,31 +336,13 @@ def _flavour(path: str) -> str:
     return library.flavour if library else ""
 
 
-def find_program(name: str, path: str) -> str:
-    """The file that a shell would run for `name`; `name` itself when there is none."""
-    if os.sep in name:
-        return name
-    for folder in path.split(os.pathsep):
-        file = os.path.join(folder, name)
-        if os.access(file, os.X_OK) and os.path.isfile(file):
-            return file
-    return name
-
-
-def _pump(fd: int, stream: int, writer: FrameWriter) -> bool:
-    """Move what the launcher wrote into its log; False when the stream has ended."""
-    return _take(fd, stream, writer) != 0
-
-
-def _take(fd: int, stream: int, writer: FrameWriter) -> Optional[int]:
-    """Move what there is now; how much, 0 at the end of the stream, None when it is empty."""
-    try:
-        data = os.read(fd, 1 << 16)
-    except BlockingIOError:
-        return None
-    if data:
-        writer.feed(stream, data)
-    return len(data)
+def _serves_launcher(pid: int) -> bool:
+    """True for a process of the launcher's own: a daemon, or its way to another host."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read().split(b"\0")
+        name = os.path.basename(words[0]).decode(errors="replace")
+        return name.startswith(("prte", "orte", "hydra_", "mpi")) or b"rank.ssh" in words
+    return True
 
 
 def _catches(pid: int, number: int) -> bool:

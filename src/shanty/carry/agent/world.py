@@ -52,6 +52,7 @@ class World:
         self.launcher = launcher
         self.ranks: Dict[int, Rank] = {}
         self.mismatch: Optional[Failure] = None
+        self.over_since: Optional[float] = None  # when its last rank ended
         self._first_failure: Optional[float] = None
 
     def report(self, report: Mapping[str, Any], now: float) -> None:
@@ -82,6 +83,7 @@ class World:
             self._fault(rank, report.get("at", now))
         elif event == "exited":
             rank.ended = now
+            self.over_since = now if self._all_ended() else None
             rank.oom = bool(report.get("oom"))
             if not rank.at_fault:
                 rank.code, rank.why = report["code"], report.get("why", "")

@@ -93,6 +93,12 @@ class Flavour(Protocol):
         of this run alone, short enough for sockets in it; it need not exist on any host.
         """
 
+    def moved(self, prefix: str) -> Dict[str, str]:
+        """The settings for ranks on a host where the installation is at `prefix`.
+
+        A launcher may hand on those of its own host, where that is elsewhere.
+        """
+
     def segments(self, folder: str) -> Dict[str, str]:
         """The settings that put shared-memory files into `folder`, empty where there are none.
 

@@ -112,6 +112,10 @@ class Hydra:
             settings[self.root_variable] = installation.prefix
         return {name: value for name, value in settings.items() if name not in given}
 
+    def moved(self, prefix: str) -> Dict[str, str]:
+        """The settings for ranks on a host where the installation is at `prefix`."""
+        return {self.root_variable: prefix} if self.root_variable else {}
+
     def segments(self, folder: str) -> Dict[str, str]:
         """Empty: neither MPICH nor Intel MPI lets its shared-memory files be placed."""
         return {}

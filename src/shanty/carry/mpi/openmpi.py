@@ -10,6 +10,8 @@ Measured with the wheels of 4.1.8 and 5.0.11, two cores:
 - In 5, `:oversubscribe` without an object to map by puts every rank on the first host.
 - In 5, ranks may be reaped before their pid is known and the launcher then waits for ever
   (PRRTE #2713); `odls_base_max_threads=0` is the cure.
+- In 4, a rank whose OPAL_PREFIX (its own host's) is not PMIX_INSTALL_PREFIX (the launcher's) wants
+  to say so and locks itself up in MPI_Init.
 - Session folders and what is above them are made on every host, and only the part above is
   left; a folder for shared-memory files that is missing is fatal.
 """
@@ -45,7 +47,8 @@ class OpenMPI:
     The names that end in `_variable` are of environment variables: the run's default host
     file, the folder above the session folders. `always`, `one_host`, `shared_cores` and
     `oversubscribed` are the settings for these cases, `segment_variables` those that place
-    shared-memory files. `runtime` begins the names of the runtime's MCA parameters and
+    shared-memory files, `prefix_variables` those by which ranks find an installation that was
+    moved. `runtime` begins the names of the runtime's MCA parameters and
     `runtime_flag` gives one on the command line; `agent` names its launcher of daemons.
     `rank_by` are the orders of ranks that it knows, `lacks` the parts of a machine that it
     does not.
@@ -63,6 +66,7 @@ class OpenMPI:
     shared_cores: Settings
     oversubscribed: Settings
     segment_variables: Tuple[str, ...]
+    prefix_variables: Tuple[str, ...]
     runtime: str
     runtime_flag: str
     agent: str
@@ -112,6 +116,10 @@ class OpenMPI:
             settings.update(self.oversubscribed)
         return {name: value for name, value in settings.items() if name not in given}
 
+    def moved(self, prefix: str) -> Dict[str, str]:
+        """The settings for ranks on a host where the installation is at `prefix`."""
+        return dict.fromkeys(self.prefix_variables, prefix)
+
     def segments(self, folder: str) -> Dict[str, str]:
         """The settings that put shared-memory files into `folder`; it has to exist."""
         return dict.fromkeys(self.segment_variables, folder)
@@ -145,6 +153,7 @@ OPENMPI5 = OpenMPI(
     ),
     oversubscribed=(("PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe"),),
     segment_variables=("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory"),
+    prefix_variables=("OPAL_PREFIX",),
     runtime="prte",
     runtime_flag="--prtemca",
     agent="ssh",
@@ -171,6 +180,7 @@ OPENMPI4 = OpenMPI(
     ),
     oversubscribed=(("OMPI_MCA_rmaps_base_oversubscribe", "1"),),
     segment_variables=("OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_osc_sm_backing_directory"),
+    prefix_variables=("OPAL_PREFIX", "PMIX_INSTALL_PREFIX"),
     runtime="orte",
     runtime_flag="--mca",
     agent="rsh",

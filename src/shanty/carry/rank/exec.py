@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import MutableMapping
 
+PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
 _CHUNK = 1 << 18
 _LAST_READS = 64
 _PARTIAL_MS = 100  # a prompt without a newline is shown after so long
@@ -60,6 +61,9 @@ def main(argv: list[str]) -> int:
     )
     writer = FrameWriter(log, int(environ.get("SHANTY_LOG_LIMIT", 1 << 40)))
     here = os.path.dirname(os.path.abspath(__file__))
+    chosen = environ.get(PYTHON)
+    if chosen and os.sep not in argv[0] and is_python(argv[0]):
+        argv = [chosen, *argv[1:]]  # every host has its own
     command = insert_runner(argv, os.path.join(here, "run.py"))
     if command is not argv:  # run.py does what the hook is a fallback for
         drop_hook(environ, os.path.join(here, "hook"))

@@ -12,6 +12,7 @@ import os
 from shanty.carry.frames import write_all
 
 VARIABLE = "SHANTY_PASS"
+NOTHING = "-"  # stands for an empty value in a command line
 
 
 def offer(streams: str) -> str:

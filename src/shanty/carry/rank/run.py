@@ -106,9 +106,7 @@ def _debugged(work: Callable[[], object], terminal: str) -> None:
     debugger = pdb.Pdb(stdin=reader, stdout=writer)
     debugger.prompt = f"(pdb rank {os.environ['RANK']}) "
     if os.path.exists(sys.argv[0]):  # stop first in the script, as `python -m pdb` does
-        vars(debugger).update(
-            mainpyfile=debugger.canonic(sys.argv[0]), _wait_for_mainpyfile=True
-        )
+        vars(debugger).update(mainpyfile=debugger.canonic(sys.argv[0]), _wait_for_mainpyfile=True)
     sys.breakpointhook = lambda *_, **__: debugger.set_trace(sys._getframe(1))
     try:
         debugger.runcall(work)

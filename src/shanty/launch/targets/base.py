@@ -42,12 +42,20 @@ class Chunk:
 class Stacks:
     """Ask for the Python stack of every rank."""
 
+    def to_json(self) -> dict[str, Any]:
+        """What the lead reads."""
+        return {"kind": "stacks"}
+
 
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Ask a run to end: SIGTERM, and SIGKILL after `grace` seconds."""
 
     grace: float
+
+    def to_json(self) -> dict[str, Any]:
+        """What the lead reads."""
+        return {"kind": "stop", "grace": self.grace}
 
 
 @dataclass(frozen=True, slots=True)

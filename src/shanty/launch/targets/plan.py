@@ -109,7 +109,7 @@ def make_plan(
 
     `environ` is the user's environment: what is set there wins over shanty's defaults.
     """
-    layout = _layout(job, facts, run)
+    layout = layout_of(job, facts, run)
     flavour = FLAVOURS[facts.installation.flavour]
     scratch = f"{platform.scratch_root()}/{run.id[-11:]}"
     user = {**environ, **job.env}
@@ -147,7 +147,8 @@ def exec_prefix() -> list[str]:
     return [sys.executable, "-I", "-S", str(_CARRY / "boot.py"), "rank.exec"]
 
 
-def _layout(job: JobSpec, facts: Facts, run: RunDir) -> Layout:
+def layout_of(job: JobSpec, facts: Facts, run: RunDir) -> Layout:
+    """How many ranks there are and where they may go; UsageError when they do not fit."""
     slots = sum(host.slots for host in facts.hosts)
     cpus = job.cpus_per_rank
     room = max(1, slots // (cpus or 1))
@@ -165,8 +166,9 @@ def _layout(job: JobSpec, facts: Facts, run: RunDir) -> Layout:
         ranks = room
     if ranks is not None and ranks > room and not job.oversubscribe:
         each = f" with {cpus} cpus each" if cpus else ""
+        kind = "cores" if len(facts.hosts) == 1 else f"slots of {len(facts.hosts)} hosts"
         raise UsageError(
-            f"{ranks} ranks{each} do not fit on {slots} cores",
+            f"{ranks} ranks{each} do not fit on {slots} {kind}",
             "ranks that share a core slow each other down",
             f"take -n {room}, or --oversubscribe to run them all the same",
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
+from typing import List, Mapping
 
 _ASK = (
     "busctl",
@@ -31,7 +31,7 @@ def kills_at_logout(environ: Mapping[str, str]) -> bool:
     return answer.stdout.strip() == "b true"
 
 
-def survivor_prefix(environ: Mapping[str, str]) -> list[str]:
+def survivor_prefix(environ: Mapping[str, str]) -> List[str]:
     """What to put before a command that must outlive the session: nothing where all do."""
     if not kills_at_logout(environ) or not Path("/run/systemd/system").is_dir():
         return []

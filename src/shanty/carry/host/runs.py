@@ -1,0 +1,164 @@
+"""The runs whose lead is on this host, or that have a warden here: begin, follow, ask, forget."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional
+
+from shanty.carry.agent import outside
+from shanty.carry.errors import NotFoundError
+from shanty.carry.mirror import APPENDED, REPLACED, Change, Mirror
+from shanty.carry.rundir import RunDir, home, read_json, storage_errors, write_json
+from shanty.carry.spec import State
+
+Say = Callable[[Mapping[str, Any]], None]
+
+_LEAD_APPENDED = (*APPENDED, "logs/*.log", "events.jsonl")
+_ENOUGH = 4 << 20  # bytes of one answer
+_LOOK = 0.02  # seconds between two looks for something new
+HEARD = "heard"  # the file whose age tells when a worker last heard its lead
+_mirrors: Dict[str, _Outbox] = {}
+
+
+class _Outbox:
+    """What of a run's files the client has."""
+
+    def __init__(self, run: RunDir, offsets: Mapping[str, int]) -> None:
+        self._run = run
+        self._mirror = Mirror(run.path, _LEAD_APPENDED, REPLACED, dict(offsets))
+        self._status = b""
+
+    def collect(self) -> List[Change]:
+        """The next changes; the final status comes only after all else."""
+        status = outside.status_of(self._run)
+        changes: List[Change] = []
+        size = 0
+        for source in (self._mirror.changes, self._mirror.artifacts):
+            if source == self._mirror.artifacts and not status.state.final:
+                continue
+            for change in source():
+                changes.append(change)
+                size += len(change.data)
+                if size > _ENOUGH:
+                    return changes
+        data = json.dumps(status.to_json()).encode()
+        if data != self._status:
+            self._status = data
+            changes.append(Change("status.json", None, data))
+        return changes
+
+
+def folder_of(run: str, index: int) -> RunDir:
+    """Where this host keeps its part of a run."""
+    return RunDir(home(os.environ) / "work" / f"{run}.{index}")
+
+
+def begin_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`run plan job status files`: write the run down and start its lead.
+
+    `files` are `{path: [text, mode]}`, relative to the run's folder.
+    """
+    run = folder_of(ask["run"], 0)
+    run.create()
+    with storage_errors(run.path):
+        write_json(run.job, ask["job"])
+        write_json(run.plan, ask["plan"])
+        write_json(run.status, ask["status"])
+        for path, (text, mode) in ask["files"].items():
+            file = run.path / path
+            file.touch(mode=0o600)
+            file.write_text(text)
+            file.chmod(mode)
+    null = os.open(os.devnull, os.O_RDONLY)
+    try:
+        outside.start_agents(run, ask["plan"], os.path.expanduser("~"), null)
+    finally:
+        os.close(null)
+    return {"path": str(run.path)}
+
+
+def follow_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`run offsets wait`: what is new in the run's files; waits up to `wait` seconds for it.
+
+    `offsets` tell how much of each file the client has; they count in the first call only.
+    """
+    run = folder_of(ask["run"], 0)
+    if not run.path.is_dir():
+        raise NotFoundError(f"the lead host has no run {ask['run']}")
+    if ask.get("first") or ask["run"] not in _mirrors:
+        _mirrors[ask["run"]] = _Outbox(run, ask["offsets"])
+    outbox = _mirrors[ask["run"]]
+    deadline = time.monotonic() + float(ask["wait"])
+    changes = outbox.collect()
+    while not changes and time.monotonic() < deadline:
+        time.sleep(_LOOK)
+        changes = outbox.collect()
+    return {
+        "path": str(run.path),
+        "changes": [[c.path, c.offset, len(c.data)] for c in changes],
+        "data": b"".join(c.data for c in changes),
+    }
+
+
+def ask_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`run request`: ask the lead."""
+    return {"reply": outside.ask(folder_of(ask["run"], 0), ask["request"])}
+
+
+def forget_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`run`: remove the files of a run that has ended; its client has them all."""
+    run = folder_of(ask["run"], 0)
+    if run.path.is_dir() and outside.read_status(run).state.final:
+        _mirrors.pop(ask["run"], None)
+        shutil.rmtree(run.path, ignore_errors=True)
+    return {}
+
+
+def heard_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`run index`: the seconds for which a worker here has not heard its lead; None: no worker."""
+    run = folder_of(ask["run"], int(ask["index"]))
+    age: Optional[float] = None
+    if outside.is_alive(read_json(run.agents) or {}, "warden"):
+        try:
+            age = time.time() - os.stat(run.path / HEARD).st_mtime
+        except OSError:
+            age = 0.0  # it has only just come up
+    return {"age": age}
+
+
+def sweep_runs(_ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """End what crashed runs left on this host, and forget those that nobody asked for any more."""
+    swept = []
+    folder = home(os.environ) / "work"
+    for path in sorted(folder.glob("*.*")) if folder.is_dir() else ():
+        run = RunDir(path)
+        if not is_orphaned(run):
+            continue
+        if path.name.endswith(".0"):
+            outside.status_of(run)  # makes it LOST, and sweeps
+        else:
+            outside.end_remains(run)
+        swept.append(path.name)
+        if time.time() > path.stat().st_mtime + _KEPT:
+            shutil.rmtree(path, ignore_errors=True)
+    return {"swept": swept}
+
+
+_KEPT = 7 * 86400.0  # seconds that the files of a run stay when nobody fetches them
+_YOUNG = 60.0  # seconds that a run may take to bring its agent up
+
+
+def is_orphaned(run: RunDir) -> bool:
+    """True when the agents of a run's part were on this host and are gone without the last word."""
+    agents = read_json(run.agents)
+    if agents is None:
+        return time.time() > run.path.stat().st_mtime + _YOUNG
+    if not outside.is_here(agents) or any(
+        outside.is_alive(agents, name) for name in ("lead", "warden")
+    ):
+        return False
+    status = outside.read_status(run)
+    return not status.state.final or status.state is State.LOST

@@ -1,0 +1,122 @@
+"""Copies a run's files to another machine while they grow: from a worker to the lead, from the
+lead to the command line.
+
+A change is `(path, offset, data)`: bytes to be put at that offset of the file, or, with offset
+None, the whole of a small file that is replaced in one step. Paths are relative, with "/".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+from pathlib import Path, PurePosixPath
+from typing import Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+
+# What a worker's files are, as seen from the lead; events and status are the lead's alone.
+APPENDED = ("logs/rank-*.log", "stacks/rank-*.txt", "metrics.jsonl")
+REPLACED = ("progress.json",)
+CHUNK = 128 << 10  # bytes of one change at most
+
+
+class Change(NamedTuple):
+    """A piece of a file; `offset` None: the whole file."""
+
+    path: str
+    offset: Optional[int]
+    data: bytes
+
+
+class Mirror:
+    """Knows how much of a folder's files the other side has."""
+
+    def __init__(
+        self,
+        folder: Path,
+        appended: Sequence[str] = APPENDED,
+        replaced: Sequence[str] = REPLACED,
+        offsets: Optional[Dict[str, int]] = None,
+    ) -> None:
+        self._folder = folder
+        self._appended = appended
+        self._replaced = replaced
+        self._offsets: Dict[str, int] = dict(offsets or {})
+        self._seen: Dict[str, Tuple[int, int, int]] = {}
+
+    def changes(self) -> Iterator[Change]:
+        """What is new since the last call; taken one by one, the rest comes next time."""
+        for path in self._matching(self._appended):
+            yield from self._grown(path)
+        for path in self._matching(self._replaced):
+            yield from self._replacement(path)
+
+    def artifacts(self) -> Iterator[Change]:
+        """All that lies under artifacts/, for the end of a run."""
+        for folder, _, names in os.walk(self._folder / "artifacts"):
+            for name in sorted(names):
+                file = Path(folder, name)
+                if file.is_file() and not file.is_symlink():
+                    path = file.relative_to(self._folder).as_posix()
+                    if file.stat().st_size == 0 and path not in self._offsets:
+                        self._offsets[path] = 0
+                        yield Change(path, 0, b"")
+                    yield from self._grown(path)
+
+    def _matching(self, patterns: Sequence[str]) -> Iterator[str]:
+        for pattern in patterns:
+            folder, _, name = pattern.rpartition("/")
+            with contextlib.suppress(OSError):
+                for entry in sorted(os.listdir(self._folder / folder)):
+                    if fnmatch.fnmatch(entry, name):
+                        yield f"{folder}/{entry}" if folder else entry
+
+    def _grown(self, path: str) -> Iterator[Change]:
+        try:
+            file = open(self._folder / path, "rb")  # noqa: SIM115  closed by the with below
+        except OSError:
+            return
+        with file:
+            while True:
+                offset = self._offsets.get(path, 0)
+                file.seek(offset)
+                data = file.read(CHUNK)
+                if path.endswith(".jsonl"):  # several hosts' lines come together in one file
+                    data = data[: data.rfind(b"\n") + 1]
+                if not data:
+                    return
+                self._offsets[path] = offset + len(data)
+                yield Change(path, offset, data)
+
+    def _replacement(self, path: str) -> Iterator[Change]:
+        with contextlib.suppress(OSError):
+            status = os.stat(self._folder / path)
+            mark = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if self._seen.get(path) != mark:
+                data = (self._folder / path).read_bytes()
+                self._seen[path] = mark
+                yield Change(path, None, data)
+
+
+def is_safe(path: str) -> bool:
+    """True for a path that stays below the folder that it is relative to."""
+    parts = PurePosixPath(path).parts
+    return bool(parts) and not path.startswith("/") and ".." not in parts and "\0" not in path
+
+
+def put(folder: Path, change: Change) -> None:
+    """Write a change down below `folder`; one that was written before changes nothing."""
+    file = folder / change.path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if change.offset is None:
+        temporary = file.with_name(f".{file.name}.{os.getpid()}")
+        temporary.write_bytes(change.data)
+        os.replace(temporary, file)
+        return
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        view, offset = memoryview(change.data), change.offset
+        while view:
+            written = os.pwrite(fd, view, offset)
+            view, offset = view[written:], offset + written
+    finally:
+        os.close(fd)

@@ -1,0 +1,118 @@
+"""`shanty hosts`: groups of hosts under a name, for `--on NAME`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from shanty.carry.errors import UsageError
+from shanty.cli.arguments import json_option
+from shanty.cli.context import context, note
+from shanty.cli.table import print_table
+
+
+def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from shanty.launch.site import inventory
+
+    return [name for name in inventory.names(context().home) if name.startswith(incomplete)]
+
+
+name_argument = click.argument("name", shell_complete=_complete)
+
+
+@click.group()
+def hosts() -> None:
+    """Keep groups of hosts under a name, for --on NAME."""
+
+
+@hosts.command(epilog="HOST is [USER@]HOST[:SLOTS], [IPV6]:SLOTS or ssh://[USER@]HOST[:PORT].")
+@name_argument
+@click.argument("host", metavar="[HOST]...", nargs=-1)
+@click.option(
+    "--hostfile", type=click.Path(path_type=Path, dir_okay=False),
+    help="Take hosts from a file of Open MPI's, MPICH's, DeepSpeed's or MLX's.",
+)  # fmt: skip
+def add(name: str, host: tuple[str, ...], hostfile: Path | None) -> None:
+    """Make a group of hosts, or add hosts to one; a host that it has gets the new slots."""
+    from shanty.launch.site import hostfiles, inventory
+
+    home = context().home
+    inventory.check_name(name)
+    named = [part for text in host for part in text.split(",") if part.strip()]
+    given = list(map(inventory.parse_host, named))
+    if hostfile is not None:
+        given += hostfiles.read_hostfile(hostfile)
+    if not given:
+        raise UsageError(
+            "no host is given", fix=f"shanty hosts add {name} HOST…, or --hostfile FILE"
+        )
+    group = inventory.extended(name, given, home)
+    inventory.save(group, home)
+    note(f"{name} has {_count(len(group.hosts))}; use it with --on {name}")
+
+
+@hosts.command("list")
+@json_option
+def list_all(as_json: bool) -> None:
+    """List the groups."""
+    from shanty.launch.site import inventory
+
+    home = context().home
+    groups = [inventory.load(name, home) for name in inventory.names(home)]
+    if as_json:
+        print(json.dumps([{"name": group.name, **group.to_json()} for group in groups]))
+    elif groups:
+        rows = [
+            (
+                group.name,
+                str(len(group.hosts)),
+                "lab" if group.lab else "",
+                ",".join(inventory.written(host) for host in group.hosts),
+            )
+            for group in groups
+        ]
+        print_table(("GROUP", "COUNT", "KIND", "HOSTS"), rows)
+    else:
+        print("no groups of hosts")
+
+
+@hosts.command()
+@name_argument
+@json_option
+def show(name: str, as_json: bool) -> None:
+    """Show the hosts of a group."""
+    from shanty.launch.site import inventory
+
+    group = inventory.load(name, context().home)
+    if as_json:
+        print(json.dumps({"name": group.name, **group.to_json()}))
+        return
+    print_table(
+        ("HOST", "USER", "PORT", "SLOTS", "SSH CONFIGURATION"),
+        [
+            (
+                host.name,
+                host.user or "",
+                str(host.port or ""),
+                "as it has" if host.slots is None else str(host.slots),
+                host.config,
+            )
+            for host in group.hosts
+        ],
+    )
+
+
+@hosts.command()
+@name_argument
+def remove(name: str) -> None:
+    """Forget a group; nothing is done to its hosts."""
+    from shanty.launch.site import inventory
+
+    inventory.remove(name, context().home)
+    note(f"the group {name} is removed")
+
+
+def _count(number: int) -> str:
+    return f"{number} host" if number == 1 else f"{number} hosts"

@@ -1,0 +1,209 @@
+"""`shanty lab`: a cluster in this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from shanty.cli.arguments import json_option
+from shanty.cli.context import context, note
+from shanty.cli.table import print_table
+
+if TYPE_CHECKING:
+    from shanty.launch.lab.labs import Known
+
+name_argument = click.argument("name", default="lab")
+host_argument = click.argument("host")
+
+
+@click.group()
+def lab() -> None:
+    """Make virtual hosts in this machine, each with its own network and sshd (Linux)."""
+
+
+@lab.command()
+@click.argument("hosts", type=int, default=3)
+@click.option("--name", default="lab", help="Its hosts are called NAME1, NAME2 … [lab]")
+@click.option("--nic", "nics", multiple=True, help="One more network; may be repeated.")
+@click.option(
+    "--rate", "rates", multiple=True, metavar="NIC=RATE",
+    help="Slow an interface down, as eth0=200mbit; may be repeated.",
+)  # fmt: skip
+@click.option("--bare", is_flag=True, help="Hosts with sshd and a Python, and nothing of yours.")
+@click.option("--slots", type=int, help="Slots a host [as many as it finds cores].")
+def up(
+    hosts: int, name: str, nics: tuple[str, ...], rates: tuple[str, ...], bare: bool,
+    slots: int | None,
+) -> None:  # fmt: skip
+    """Start HOSTS virtual hosts [3]."""
+    from shanty.launch.lab import labs
+
+    wish = labs.Wish(name, hosts, nics, rates, bare, slots)
+    shown = sys.stderr.isatty()
+
+    def progress(ready: int) -> None:
+        if shown:
+            print(f"\r{ready} of {hosts} hosts are up", end="", file=sys.stderr, flush=True)
+
+    try:
+        known = labs.up(context().home, wish, progress)
+    finally:
+        if shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+    _print_hosts(known)
+    first = known.lab.hosts[0].name
+    note(
+        f"the lab {name} is up. For example:\n"
+        f"  shanty run --on {name} -n {hosts} train.py\n"
+        f"  ssh -F {Path(known.lab.folder) / 'ssh_config'} {first} hostname\n"
+        f"  shanty lab exec {first} ip addr\n"
+        f"  shanty lab down{'' if name == 'lab' else f' {name}'}"
+    )
+
+
+@lab.command()
+@name_argument
+def down(name: str) -> None:
+    """End a lab: its hosts, all that runs there, all files on them."""
+    from shanty.launch.lab import labs
+
+    labs.down(context().home, name)
+    note(f"the lab {name} is gone")
+
+
+@lab.command("list")
+@json_option
+def list_all(as_json: bool) -> None:
+    """List the labs."""
+    from shanty.launch.lab import labs
+
+    found = labs.labs(context().home)
+    if as_json:
+        print(json.dumps([_as_dict(known) for known in found]))
+        return
+    rows = []
+    for known in found:
+        nics = ", ".join(nic.name for nic in known.lab.nics)
+        kind = "bare" if known.lab.bare else ""
+        state = "up" if known.alive else "gone"
+        rows.append((known.lab.name, state, str(len(known.lab.hosts)), nics, kind))
+    print_table(("LAB", "STATE", "HOSTS", "NICS", ""), rows)
+
+
+@lab.command()
+@name_argument
+@json_option
+def show(name: str, as_json: bool) -> None:
+    """Show the hosts of a lab."""
+    from shanty.launch.lab import labs
+
+    known = labs.find(context().home, name)
+    if as_json:
+        print(json.dumps(_as_dict(known)))
+    else:
+        _print_hosts(known)
+
+
+@lab.command("exec", context_settings={"allow_interspersed_args": False})
+@host_argument
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def execute(host: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND at the console of a host; its exit code is passed on."""
+    from shanty.launch.lab import console, labs
+
+    known, member = labs.find_host(context().home, host)
+    sys.exit(console.execute(known, member, command))
+
+
+@lab.command()
+@host_argument
+def cut(host: str) -> None:
+    """Pull a host's cables; `join` plugs them in again."""
+    from shanty.launch.lab import console, labs
+
+    console.cut(*labs.find_host(context().home, host))
+    note(f"{host} is cut off; `shanty lab join {host}` ends that")
+
+
+@lab.command()
+@host_argument
+def join(host: str) -> None:
+    """Plug a host's cables in again."""
+    from shanty.launch.lab import console, labs
+
+    console.join(*labs.find_host(context().home, host))
+    note(f"{host} is on the network")
+
+
+@lab.command()
+@host_argument
+def freeze(host: str) -> None:
+    """Stop every process of a host, its sshd included; `thaw` lets them go on."""
+    from shanty.launch.lab import console, labs
+
+    count = console.freeze(*labs.find_host(context().home, host))
+    note(f"{host} is frozen ({count} processes); `shanty lab thaw {host}` ends that")
+
+
+@lab.command()
+@host_argument
+def thaw(host: str) -> None:
+    """Let every process of a frozen host go on."""
+    from shanty.launch.lab import console, labs
+
+    console.thaw(*labs.find_host(context().home, host))
+    note(f"{host} goes on")
+
+
+@lab.command()
+@host_argument
+def reboot(host: str) -> None:
+    """Switch a host off and on again."""
+    from shanty.launch.lab import console, labs
+
+    console.reboot(*labs.find_host(context().home, host))
+    note(f"{host} is up again")
+
+
+def _print_hosts(known: Known) -> None:
+    from shanty.launch.lab import console
+
+    state = console.states(known)
+    rows = [
+        (
+            member.name,
+            state[member.name],
+            *(nic.address(member.number) for nic in known.lab.nics),
+            f"{known.lab.user}:{member.home}",
+        )
+        for member in known.lab.hosts
+    ]
+    print_table(("HOST", "STATE", *(n.name.upper() for n in known.lab.nics), "USER:HOME"), rows)
+
+
+def _as_dict(known: Known) -> dict[str, object]:
+    from shanty.launch.lab import console
+
+    state = console.states(known)
+    return {
+        "name": known.lab.name,
+        "alive": known.alive,
+        "bare": known.lab.bare,
+        "user": known.lab.user,
+        "ssh_config": str(Path(known.lab.folder) / "ssh_config"),
+        "nics": [asdict(nic) for nic in known.lab.nics],
+        "hosts": [
+            {
+                "name": member.name,
+                "state": state[member.name],
+                "home": member.home,
+                "addresses": {n.name: n.address(member.number) for n in known.lab.nics},
+            }
+            for member in known.lab.hosts
+        ],
+    }

@@ -1,0 +1,31 @@
+"""What is being done to make hosts ready: one line that changes, or a line for each step."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TextIO
+
+
+class Preparing:
+    """Shows one text after the other; "" takes the last one away."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stderr
+        self._live = self._out.isatty()
+        self._said: set[str] = set()
+        self.quiet = False
+
+    def __call__(self, text: str) -> None:
+        """Show `text`; in a log each step appears once, without its figures."""
+        if self.quiet:
+            return
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            self._out.write(f"\r\033[2m{text[:width]}\033[0m\033[K" if text else "\r\033[K")
+        elif text:
+            step = text.partition(", ")[0]
+            if step not in self._said:
+                self._said.add(step)
+                self._out.write(f"shanty: {step}\n")
+        self._out.flush()

@@ -1,0 +1,252 @@
+"""What a lab keeps in its folder, and the two files by which ssh and `--on` find its hosts.
+
+lab.json      what was asked for             hosts/HOST/home/       the user's home there
+state.json    the process that the lab is    hosts/HOST/etc/        its passwd, hosts, …
+pids.json     the hosts' first processes     hosts/HOST/sshd.log    what its sshd says
+ssh_config    for ssh -F                     id_ed25519, known_hosts
+"""
+
+from __future__ import annotations
+
+import grp
+import pwd
+import shlex
+import site
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import shanty
+from shanty.carry.rundir import storage_errors, write_json
+from shanty.launch.lab import machine
+from shanty.launch.lab.model import Lab, Member
+
+_MPI_PROGRAMS = (
+    "hydra_bootstrap_proxy", "hydra_pmi_proxy", "impi_info", "mpichversion", "mpiexec",
+    "mpiexec.*", "mpirun", "mpirun.*", "ompi_info", "orted", "orterun", "prte", "prted",
+    "prterun", "mpicc*", "mpicxx*", "mpic++*",
+)  # fmt: skip
+_MPI_LIBRARIES = ("libmpi.*", "libmpi_*", "libmpich*", "libmpifort*", "libopen-*", "libprrte*")
+_PROGRAM_FOLDERS = ("/usr/bin", "/usr/local/bin", "/usr/sbin")
+_LIBRARY_FOLDERS = ("/usr/lib", "/usr/lib64", "/usr/lib/*-linux-gnu", "/usr/local/lib")
+_SSHD_CONFIG = """\
+Port 22
+HostKey {own}/host_key
+PidFile none
+UsePAM no
+UseDNS no
+StrictModes no
+MaxStartups 200
+PubkeyAuthentication yes
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+X11Forwarding no
+PrintMotd no
+PrintLastLog no
+AcceptEnv LANG LC_*
+SetEnv PATH={path}
+Subsystem sftp internal-sftp
+"""
+
+
+def python_of_system() -> str:
+    """The interpreter behind the environment in use: it has no packages but Python's own."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    found = Path(sys.base_prefix) / "bin" / version
+    return str(found if found.exists() else Path(sys.executable).resolve())
+
+
+def interpreter_folders() -> tuple[str, ...]:
+    """The folders without which the interpreter behind this Python cannot run."""
+    return _folders([sys.base_prefix, str(Path(python_of_system()).resolve().parents[1])])
+
+
+def environment_folders() -> tuple[str, ...]:
+    """The folders without which this Python, with all its packages, cannot run."""
+    own = [sys.prefix, str(Path(shanty.__file__).parents[1]), *sys.path]
+    return tuple(dict.fromkeys(interpreter_folders() + _folders(own)))
+
+
+def _folders(paths: Iterable[str]) -> tuple[str, ...]:
+    """Those of `paths` that are folders, and what they are links to."""
+    found = [path for path in paths if path.startswith("/") and Path(path).is_dir()]
+    return tuple(dict.fromkeys(found + [str(Path(path).resolve()) for path in found]))
+
+
+def emptied_folders(sshd: str) -> tuple[str, ...]:
+    """The folders in which a bare host must not see what this machine has installed."""
+    packages = site.getsitepackages([sys.base_prefix, sys.base_exec_prefix, "/usr"])
+    found = [*packages, "/usr/lib/python3/dist-packages"]
+    found += map(str, Path("/usr/lib").glob("*-linux-gnu/openmpi"))
+    if not any(place.startswith("/usr/local/") for place in (f"{sys.base_prefix}/", sshd)):
+        found.append("/usr/local")
+    real = {str(Path(folder).resolve()) for folder in found if Path(folder).is_dir()}
+    outer = {f for f in real if not any(f != o and Path(f).is_relative_to(o) for o in real)}
+    return tuple(sorted(outer))
+
+
+def masked_files() -> tuple[str, ...]:
+    """The programs and libraries of the MPIs that are installed on this machine."""
+    prefix = Path(sys.base_prefix)
+    places: list[tuple[Path, tuple[str, ...]]]
+    places = [(Path(folder), _MPI_PROGRAMS) for folder in (*_PROGRAM_FOLDERS, prefix / "bin")]
+    for pattern in _LIBRARY_FOLDERS:
+        places += [(folder, _MPI_LIBRARIES) for folder in Path("/").glob(pattern[1:])]
+    places.append((prefix / "lib", _MPI_LIBRARIES))
+    found = {
+        str(path.resolve())
+        for folder, patterns in places
+        for pattern in patterns
+        for path in folder.glob(pattern)
+        if path.is_file()
+    }
+    return tuple(sorted(found))
+
+
+def login(uid: int, gid: int) -> tuple[str, str]:
+    """The name and the shell of the user; made up where the system does not know him."""
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return f"user{uid}", "/bin/sh"
+    usable = Path(entry.pw_shell).exists() and not entry.pw_shell.endswith(("nologin", "false"))
+    return entry.pw_name, entry.pw_shell if usable else "/bin/sh"
+
+
+def write(lab: Lab, keygen: str) -> None:
+    """Make all files of a lab; StorageError or CalledProcessError when that fails."""
+    folder = Path(lab.folder)
+    with storage_errors(folder):
+        (folder / "root").mkdir()
+        write_json(folder / "lab.json", lab.to_json())
+        for member in lab.hosts:
+            (lab.files(member) / "etc").mkdir(parents=True)
+            (lab.files(member) / "bin").mkdir()
+            (lab.files(member) / "home" / ".ssh").mkdir(parents=True, mode=0o700)
+        _make_keys(lab, keygen)
+        public = (folder / "id_ed25519.pub").read_text()
+        for member in lab.hosts:
+            files = lab.files(member)
+            (files / "bin" / "python3").symlink_to(lab.python)
+            (files / "sshd_config").write_text(
+                _SSHD_CONFIG.format(own=machine.OWN, path=host_path(lab))
+            )
+            keys = files / "home" / ".ssh" / "authorized_keys"
+            keys.write_text(public)
+            keys.chmod(0o600)
+            for name, text in _system_files(lab, member).items():
+                (files / "etc" / name).write_text(text)
+        (folder / "known_hosts").write_text(_known_hosts(lab))
+        (folder / "ssh_config").write_text("# Written by `shanty lab up`.\n")
+
+
+def host_path(lab: Lab) -> str:
+    """The PATH of a login on the hosts."""
+    return f"{machine.OWN}/bin:{lab.path}"
+
+
+def _make_keys(lab: Lab, keygen: str) -> None:
+    wanted = {Path(lab.folder) / "id_ed25519": f"shanty-lab-{lab.name}"}
+    wanted |= {lab.files(member) / "host_key": member.name for member in lab.hosts}
+    running = [
+        subprocess.Popen(
+            [keygen, "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        for path, comment in wanted.items()
+    ]
+    codes = [process.wait() for process in running]
+    if any(codes):
+        raise subprocess.CalledProcessError(max(codes), keygen)
+
+
+def _system_files(lab: Lab, member: Member) -> dict[str, str]:
+    """The files of /etc that differ from the machine's."""
+    name, shell = login(lab.uid, lab.gid)
+    mine = f"{name}:x:{lab.uid}:{lab.gid}:{name}:{member.home}:{shell}"
+    others = [e for e in pwd.getpwall() if e.pw_uid != lab.uid and e.pw_name != name]
+    passwd = [mine, *(_passwd_line(entry) for entry in others if entry.pw_uid < 1000)]
+    if "sshd" not in {entry.pw_name for entry in others}:
+        passwd.append("sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin")
+    # Without a group `tty`, sshd gives a terminal to the user's own: in a user namespace the
+    # system's is not there to be given to.
+    groups = [g for g in grp.getgrall() if not (lab.uid and g.gr_name == "tty")]
+    group = [f"{g.gr_name}:x:{g.gr_gid}:{','.join(g.gr_mem)}" for g in groups]
+    names = [f"{lab.address(host)} {host.name}" for host in lab.hosts]
+    return {
+        "passwd": _lines(passwd),
+        "shadow": _lines(f"{line.partition(':')[0]}:*:19000:0:99999:7:::" for line in passwd),
+        "group": _lines(group),
+        "hosts": _lines(["127.0.0.1 localhost", "::1 localhost ip6-localhost", *names]),
+        "hostname": f"{member.name}\n",
+        "resolv.conf": "# A lab has no name server; its hosts are in /etc/hosts.\n",
+    }
+
+
+def _passwd_line(entry: pwd.struct_passwd) -> str:
+    fields = (entry.pw_name, "x", entry.pw_uid, entry.pw_gid, entry.pw_gecos, entry.pw_dir)
+    return ":".join(map(str, (*fields, entry.pw_shell)))
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _known_hosts(lab: Lab) -> str:
+    lines = []
+    for member in lab.hosts:
+        kind, key, *_ = (lab.files(member) / "host_key.pub").read_text().split()
+        lines.append(f"{member.name},{lab.address(member)} {kind} {key}")
+    return _lines(lines)
+
+
+def write_ssh_config(lab: Lab, pid: int, born: str) -> None:
+    """Write how ssh reaches the hosts of the lab that is this process."""
+    folder = Path(lab.folder)
+    relay = str(Path(__file__).with_name("relay.py"))
+    blocks = ["# Written by `shanty lab up`: ssh -F THIS-FILE HOST"]
+    for member in lab.hosts:
+        address = lab.address(member)
+        words = [sys.executable, "-I", "-S", relay, str(pid), born, address, "22"]
+        blocks.append(
+            f"Host {member.name} {address}\n"
+            f"    HostName {address}\n"
+            f"    HostKeyAlias {member.name}\n"
+            f"    User {lab.user}\n"
+            f"    IdentityFile {_quoted(folder / 'id_ed25519')}\n"
+            "    IdentitiesOnly yes\n"
+            "    IdentityAgent none\n"
+            f"    UserKnownHostsFile {_quoted(folder / 'known_hosts')}\n"
+            "    GlobalKnownHostsFile /dev/null\n"
+            "    StrictHostKeyChecking yes\n"
+            f"    ProxyCommand {shlex.join(words).replace('%', '%%')}"
+        )
+    with storage_errors(folder):
+        temporary = folder / ".ssh_config"
+        temporary.write_text(_lines(blocks))
+        temporary.replace(folder / "ssh_config")
+
+
+def _quoted(path: Path) -> str:
+    return '"' + str(path).replace("%", "%%") + '"'
+
+
+def group_file(home: Path, name: str) -> Path:
+    """Where `--on NAME` finds the hosts of a lab."""
+    return home / "hosts" / f"{name}.json"
+
+
+def write_group(home: Path, lab: Lab, slots: int | None) -> None:
+    """Let `--on NAME` mean the hosts of this lab."""
+    config = str(Path(lab.folder) / "ssh_config")
+    hosts = [
+        {"name": member.name, "user": None, "port": None, "slots": slots, "config": config}
+        for member in lab.hosts
+    ]
+    path = group_file(home, lab.name)
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"hosts": hosts, "lab": True})

@@ -1,0 +1,181 @@
+"""How a process becomes a host of a lab: a root of its own, its interfaces, its sshd.
+
+The root is put together in memory. Most of it is the machine's, seen through bind mounts; /tmp,
+/run, /dev/shm, /proc and the home of the user are the host's own. It runs in the process that
+is to be the host's first, in namespaces that are new already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NoReturn
+
+from shanty.launch.lab import kernel
+from shanty.launch.lab.model import Lab, Member
+
+OWN = "/run/shanty-lab"  # where a host sees its own folder of the lab
+_FRESH = frozenset({"tmp", "run", "proc", "sys", "dev", "lost+found"})
+# What belongs to the system; a bare host has nothing else of the machine.
+_SYSTEM = frozenset(
+    {"bin", "etc", "gnu", "lib", "lib32", "lib64", "libx32", "nix", "sbin", "usr", "var"}
+)
+_CUSTOMARY = ("home", "mnt", "opt", "root", "srv")  # empty where nothing else is there
+_PRIVATE_IN_VAR = {"tmp": "1777", "log": "755"}
+_COMMAND_TIME = 20.0  # seconds that one call of ip or tc may take
+_STARTED_BY = {"LANG": "C.UTF-8"}
+
+
+def run_command(argv: Iterable[str], words: str = "") -> None:
+    """Run a program of the system, `words` on its standard input; OSError when it fails."""
+    command = list(argv)
+    done = subprocess.run(
+        command, input=words, capture_output=True, text=True, check=False, timeout=_COMMAND_TIME
+    )
+    if done.returncode:
+        raise OSError(1, f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+
+
+def become(lab: Lab, member: Member) -> NoReturn:
+    """Become the host `member`, and then its sshd; OSError when that cannot be done."""
+    _connect(lab, member)
+    kernel.set_host_name(member.name)
+    _make_root(lab, member)
+    _own_files()
+    if lab.uid:
+        # A login on a real host has no power over its network; port 22 is all that sshd needs.
+        kernel.drop_capabilities(keep=kernel.CAP_NET_BIND_SERVICE)
+    _start_sshd(lab)
+
+
+def _connect(lab: Lab, member: Member) -> None:
+    lines = ["link set lo up"]
+    for nic in lab.nics:
+        lines.append(f"addr add {nic.address(member.number)}/24 dev {nic.name}")
+        lines.append(f"link set {nic.name} up")
+    run_command(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+    for nic in lab.nics:
+        if nic.rate:
+            words = f"qdisc add dev {nic.name} root tbf rate {nic.rate} burst 128kb latency 50ms"
+            run_command(["tc", *words.split()])
+
+
+def _make_root(lab: Lab, member: Member) -> None:
+    root = Path(lab.folder) / "root"
+    kernel.mount("none", "/", flags=kernel.PRIVATE | kernel.RECURSIVE)
+    kernel.mount_memory(str(root))
+    # Else a tree that has the lab's folder in it would show the new root within itself.
+    kernel.mount("none", str(root), flags=kernel.UNBINDABLE)
+    top = Path(member.home).parts[1]
+    for name in _in_root():
+        if name in _FRESH or name == top or (lab.bare and name not in _SYSTEM):
+            continue
+        with contextlib.suppress(OSError) if name not in _SYSTEM else contextlib.nullcontext():
+            _show(Path("/", name), root / name)
+    _own_folders(root)
+    home = root / member.home.lstrip("/")
+    if not lab.bare and Path("/", top).is_dir():
+        (root / top).mkdir()
+        for entry in Path("/", top).iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name != Path(member.home).parts[2]:
+                    _show(entry, root / top / entry.name)
+    for name in _CUSTOMARY:
+        (root / name).mkdir(exist_ok=True)
+    home.mkdir(parents=True)
+    kernel.bind(str(lab.files(member) / "home"), str(home))
+    _python_and_mpi(lab, root, top)
+    own = root / OWN.lstrip("/")
+    own.mkdir()
+    kernel.bind(str(lab.files(member)), str(own))
+    (root / ".old").mkdir()
+    kernel.pivot_root(str(root), str(root / ".old"))
+    kernel.detach("/.old")
+    Path("/.old").rmdir()
+
+
+def _in_root() -> list[str]:
+    return sorted(entry.name for entry in Path("/").iterdir())
+
+
+def _show(source: Path, target: Path) -> None:
+    """Let `target`, which is not there yet, be what `source` is."""
+    if source.is_symlink():
+        target.symlink_to(source.readlink())
+    elif source.is_dir():
+        target.mkdir()
+        kernel.bind(str(source), str(target))
+    elif source.is_file():
+        target.touch()
+        kernel.bind(str(source), str(target))
+
+
+def _own_folders(root: Path) -> None:
+    for name, mode in (("tmp", 0o1777), ("run", 0o755), ("run/sshd", 0o755), ("run/lock", 0o1777)):
+        (root / name).mkdir()
+        (root / name).chmod(mode)
+    for name, kind in _PRIVATE_IN_VAR.items():
+        folder = root / "var" / name
+        if folder.is_dir() and not folder.is_symlink():
+            kernel.mount_memory(str(folder), kind)
+    with contextlib.suppress(OSError):
+        (root / "var/log/lastlog").touch()  # sshd complains to the user when there is none
+    _show(Path("/dev"), root / "dev")
+    if (root / "dev/shm").is_dir():
+        kernel.mount_memory(str(root / "dev/shm"), "1777")
+    if (root / "dev/pts").is_dir():
+        options = "newinstance,ptmxmode=0666,mode=0620"
+        kernel.mount("devpts", str(root / "dev/pts"), "devpts", data=options)
+    (root / "proc").mkdir()
+    kernel.mount("proc", str(root / "proc"), "proc")
+    (root / "sys").mkdir()
+    try:
+        kernel.mount("sysfs", str(root / "sys"), "sysfs")  # it tells this host's interfaces
+        kernel.bind("/sys/fs/cgroup", str(root / "sys/fs/cgroup"))
+    except OSError:  # some containers forbid a new one
+        kernel.bind("/sys", str(root / "sys"))
+
+
+def _python_and_mpi(lab: Lab, root: Path, top: str) -> None:
+    hidden = {f"/{name}" for name in _FRESH} | {f"/var/{name}" for name in _PRIVATE_IN_VAR}
+    if lab.bare:
+        hidden |= {f"/{name}" for name in _in_root() if name not in _SYSTEM} | {f"/{top}"}
+    for path in lab.shown:
+        target = root / path.lstrip("/")
+        if any(Path(path).is_relative_to(place) for place in hidden) and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _show(Path(path), target)
+    for path in lab.emptied:
+        if (root / path.lstrip("/")).is_dir():
+            kernel.mount_memory(str(root / path.lstrip("/")))
+    for path in lab.masked:
+        if (root / path.lstrip("/")).exists():
+            kernel.bind("/dev/null", str(root / path.lstrip("/")))
+
+
+def _own_files() -> None:
+    for entry in Path(OWN, "etc").iterdir():
+        target = Path("/etc", entry.name).resolve()
+        if not target.exists() and target.is_relative_to("/run"):
+            target.parent.mkdir(parents=True, exist_ok=True)  # what systemd would have put there
+            target.touch()
+        if target.exists():
+            kernel.bind(str(entry), str(target))
+
+
+def _start_sshd(lab: Lab) -> NoReturn:
+    os.setsid()
+    os.umask(0o022)
+    for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    null = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(f"{OWN}/sshd.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    argv = [lab.sshd, "-D", "-e", "-f", f"{OWN}/sshd_config"]
+    os.execve(lab.sshd, argv, {"PATH": lab.path, **_STARTED_BY})

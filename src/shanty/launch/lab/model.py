@@ -1,0 +1,164 @@
+"""What a lab is: its hosts, networks and files, and how that is kept in `lab.json`."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shanty.carry.errors import UsageError
+
+MOST_HOSTS = 200  # an address each in a /24, with room left for the gateway
+GATEWAY = 254
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,30}[a-z])?")
+_NIC = re.compile(r"[a-z][a-z0-9]{0,14}")
+_RATE = re.compile(r"[0-9]+(\.[0-9]+)?(|[kmgt]i?)(bit|bps)")
+_FIRST_NETWORK = 77  # 10.77.0.0/16: far from what routers and VPNs like to use
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network interface that every host has, on a switch of its own."""
+
+    name: str
+    network: str  # the first three numbers of its addresses
+    rate: str = ""  # in the words of tc(8), as 200mbit; "" for all that the machine can do
+
+    def address(self, number: int) -> str:
+        """The address of host `number` on this network."""
+        return f"{self.network}.{number}"
+
+    def hardware_address(self, number: int) -> str:
+        """The MAC address of host `number`: a restart does not change it, nor make it stale."""
+        second, third = self.network.split(".")[1:]
+        return f"02:73:68:{int(second):02x}:{int(third):02x}:{number:02x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One host of a lab."""
+
+    name: str
+    number: int
+    home: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """A lab as it was asked for; `folder` holds all that it keeps."""
+
+    name: str
+    folder: str
+    user: str
+    uid: int
+    gid: int
+    bare: bool
+    nics: tuple[Nic, ...]
+    hosts: tuple[Member, ...]
+    sshd: str
+    python: str  # the interpreter that the hosts have as `python3`
+    shown: tuple[str, ...] = ()  # folders of Python's that every host has at the same path
+    emptied: tuple[str, ...] = ()  # folders that are empty on every host
+    masked: tuple[str, ...] = ()  # files that cannot be used on any host
+    path: str = "/usr/local/bin:/usr/bin:/bin"
+
+    def address(self, member: Member) -> str:
+        """The address by which a host is reached: that of its first interface."""
+        return self.nics[0].address(member.number)
+
+    def files(self, member: Member) -> Path:
+        """The folder of what one host keeps."""
+        return Path(self.folder) / "hosts" / member.name
+
+    def to_json(self) -> dict[str, Any]:
+        """The lab as an object of JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Lab:
+        """The inverse of `to_json`; KeyError or TypeError when it is none."""
+        lists = {
+            "nics": tuple(Nic(**nic) for nic in value["nics"]),
+            "hosts": tuple(Member(**member) for member in value["hosts"]),
+        }
+        lists.update({key: tuple(value[key]) for key in ("shown", "emptied", "masked")})
+        return cls(**{**value, **lists})
+
+
+def check_name(name: str) -> None:
+    """UsageError unless a lab can have that name; hosts are the name and a number."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"a lab cannot be called {name!r}",
+            "its hosts are called by that name and a number",
+            "take small letters, such as: lab, east, big-one",
+        )
+
+
+def home_of(name: str, number: int) -> str:
+    """The home of a host's user: three different kinds of place, in turn."""
+    places = (f"/home/{name}", f"/srv/{name}/home", f"/export/users/{name}")
+    return places[(number - 1) % len(places)]
+
+
+def members(name: str, count: int) -> tuple[Member, ...]:
+    """The hosts of a lab of that name."""
+    if not 1 <= count <= MOST_HOSTS:
+        raise UsageError(f"a lab has 1 to {MOST_HOSTS} hosts, not {count}")
+    names = [f"{name}{number}" for number in range(1, count + 1)]
+    return tuple(
+        Member(host, number, home_of(host, number)) for number, host in enumerate(names, 1)
+    )
+
+
+def make_nics(extra: Iterable[str], rates: Iterable[str], second: int) -> tuple[Nic, ...]:
+    """The interfaces: eth0 and `extra`, in 10.`second`.x.0; `rates` are NIC=RATE."""
+    names = ["eth0", *extra]
+    for name in names:
+        if not _NIC.fullmatch(name) or name.startswith("lo"):
+            raise UsageError(f"an interface cannot be called {name!r}", fix="for example: tb0")
+        if names.count(name) > 1:
+            raise UsageError(f"the interface {name} is asked for twice")
+    limits = {}
+    for word in rates:
+        name, _, rate = word.partition("=")
+        if name not in names or not _RATE.fullmatch(rate.lower()):
+            raise UsageError(
+                f"--rate {word} makes no sense",
+                f"it is NIC=RATE, and the interfaces are {', '.join(names)}",
+                "for example: --rate eth0=200mbit",
+            )
+        limits[name] = rate.lower()
+    return tuple(
+        Nic(name, f"10.{second}.{third}", limits.get(name, "")) for third, name in enumerate(names)
+    )
+
+
+def free_network(routes: Iterable[ipaddress.IPv4Network], labs: Iterable[Lab]) -> int:
+    """The second number of a 10.x.0.0/16 that neither this machine nor another lab uses.
+
+    A lab's network ends at its own switch, so a clash would do no harm but confuse people; a
+    route for all of 10.0.0.0/8, as VPNs have it, is therefore no obstacle.
+    """
+    taken: set[int] = {int(lab.nics[0].network.split(".")[1]) for lab in labs}
+    used = [route for route in routes if route.prefixlen > 8]
+    for step in range(256):
+        second = (_FIRST_NETWORK + step) % 256
+        mine = ipaddress.ip_network(f"10.{second}.0.0/16")
+        if second not in taken and not any(mine.overlaps(route) for route in used):
+            return second
+    return _FIRST_NETWORK
+
+
+def routes_of_machine() -> list[ipaddress.IPv4Network]:
+    """The networks that this machine has a route to, the default route left out."""
+    found = []
+    for line in Path("/proc/net/route").read_text(encoding="ascii").splitlines()[1:]:
+        fields = line.split()
+        target, mask = (int.from_bytes(bytes.fromhex(fields[i]), "little") for i in (1, 7))
+        if mask:
+            found.append(ipaddress.IPv4Network((target, mask.bit_count()), strict=False))
+    return found

@@ -1,0 +1,173 @@
+"""Keeps a run's directory here up to date with the one on its lead host, while anyone looks.
+
+A thread asks the lead's porter for what is new and writes it down; all else reads the files. When
+the lead host cannot be reached, its workers are asked whether they still hear it: a lead that
+nobody hears is gone, and the run has failed; one that only we do not hear goes on without us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from shanty.carry.agent import outside
+from shanty.carry.errors import LaunchError, LostError, NotFoundError, ShantyError
+from shanty.carry.mirror import Change, is_safe, put
+from shanty.carry.rundir import RunDir, append_line
+from shanty.carry.spec import Failure, State, Status
+from shanty.launch.site import contact
+from shanty.launch.site.host import Host
+from shanty.launch.site.porter import Porter
+
+_WAIT = 1.0  # seconds that the lead host waits for something new before it says there is nothing
+_SILENCE = 5.0  # seconds beyond that after which the lead host counts as unreachable
+_UNHEARD = 4.0  # seconds for which a worker must not have heard its lead
+_GIVE_UP = 60.0  # seconds without any host after which it is not known how the run stands
+
+
+class Link:
+    """The copy of one run; `start` it, then read the run's directory here."""
+
+    def __init__(self, run: RunDir, hosts: Sequence[Host], porter: Porter | None = None) -> None:
+        self._run = run
+        self._hosts = tuple(hosts)
+        self._porter = porter
+        self._first = True
+        self._last_word = time.monotonic()
+        self._looked = threading.Event()
+        self._ended = threading.Event()
+        self._lost: Failure | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def start(self) -> Link:
+        """Begin to copy."""
+        self._thread.start()
+        return self
+
+    def status(self, patience: float) -> Status:
+        """Where the run stands, after waiting up to `patience` seconds for a first answer."""
+        self._looked.wait(patience)
+        status = outside.read_status(self._run)
+        if status.state.final or self._lost is None:
+            return status
+        return replace(status, state=State.LOST, failure=self._lost, exit_code=LostError.exit_code)
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Put a request to the lead, over a connection of its own."""
+        (porter,) = contact.connect(self._hosts[:1], terminal=False)
+        try:
+            answer = porter.ask("ask-run", run=self._run.id, request=request, patience=30.0)
+        finally:
+            porter.close(0.5)
+        reply: dict[str, Any] = answer.values["reply"]
+        return reply
+
+    def _work(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._pull()
+                self._last_word, self._lost = time.monotonic(), None
+            except NotFoundError as error:
+                self._conclude(Failure(error.what, error.why, error.fix), State.LOST)
+            except (ShantyError, OSError):
+                self._drop()
+                self._ask_around()
+            self._looked.set()
+
+    def _pull(self) -> None:
+        if self._porter is None:
+            (self._porter,) = contact.connect(self._hosts[:1], terminal=False)
+            self._first = True
+        offsets = self._offsets() if self._first else {}
+        answer = self._porter.ask(
+            "follow-run",
+            run=self._run.id,
+            offsets=offsets,
+            first=self._first,
+            wait=_WAIT,
+            patience=_WAIT + _SILENCE,
+        )
+        self._first = False
+        data, at = memoryview(answer.data), 0
+        for path, offset, size in answer.values["changes"]:
+            piece = bytes(data[at : at + size])
+            at += size
+            if is_safe(path):
+                self._store(path, offset, piece, answer.values["path"])
+        if outside.read_status(self._run).state.final:
+            self._ended.set()
+            with contextlib.suppress(ShantyError):
+                self._porter.ask("forget-run", run=self._run.id, patience=_SILENCE)
+            self._porter.close(0.5)
+
+    def _store(self, path: str, offset: int | None, data: bytes, there: str) -> None:
+        if path == "status.json":
+            values = json.loads(data)
+            failure = values.get("failure") or {}
+            if failure.get("log"):  # the log is a file of ours by now
+                failure["log"] = failure["log"].replace(there, str(self._run.path))
+            data = json.dumps(values, indent=1).encode() + b"\n"
+        put(self._run.path, Change(path, offset, data))
+
+    def _offsets(self) -> dict[str, int]:
+        files = [p for p in self._run.path.rglob("*") if p.is_file() and not p.is_symlink()]
+        own = {"job.json", "plan.json", "site.json", "hostfile", "reserve"}
+        return {
+            path.relative_to(self._run.path).as_posix(): path.stat().st_size
+            for path in files
+            if path.name not in own
+        }
+
+    def _drop(self) -> None:
+        if self._porter is not None:
+            self._porter.close(0.0)
+            self._porter = None
+
+    def _ask_around(self) -> None:
+        """The lead host does not answer: ask its workers, then come back to it."""
+        ages: dict[str, float | None] = {}
+        if len(self._hosts) > 1:
+            for index, outcome in enumerate(contact.attempt(self._hosts[1:], terminal=False), 1):
+                if not isinstance(outcome, Porter):
+                    continue
+                with contextlib.suppress(ShantyError):
+                    values = outcome.ask(
+                        "heard-run", run=self._run.id, index=index, patience=_SILENCE
+                    ).values
+                    ages[outcome.host.name] = values["age"]
+                outcome.close(0.5)
+        lead = self._hosts[0].name
+        if ages and all(age is None or age > _UNHEARD for age in ages.values()):
+            failure = Failure(
+                f"the lead host {lead} cannot be reached",
+                f"{', '.join(ages)} do not hear it either: it is cut off, frozen or down"
+                if len(ages) > 1
+                else f"{next(iter(ages))} does not hear it either: it is cut off, frozen or down",
+                "see to the host and its network; run again",
+                host=lead,
+            )
+            self._conclude(failure, State.FAILED)
+        elif time.monotonic() > self._last_word + (_GIVE_UP if ages else _GIVE_UP / 4):
+            self._lost = Failure(
+                f"{lead} cannot be reached from here",
+                "the run may be going on there"
+                if ages
+                else "no host of the run answers: is the network of this machine up?",
+                f"try again: shanty logs -f {self._run.id}",
+                host=lead,
+            )
+        self._ended.wait(0.5)
+
+    def _conclude(self, failure: Failure, state: State) -> None:
+        status = outside.read_status(self._run)
+        code = LaunchError.exit_code if state is State.FAILED else LostError.exit_code
+        if not status.state.final:
+            outside.conclude(self._run, status, state, failure, code)
+        with contextlib.suppress(OSError):
+            append_line(self._run.events, {"time": time.time(), "event": "link-ended"})
+        self._ended.set()

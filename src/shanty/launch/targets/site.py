@@ -1,0 +1,311 @@
+"""Turns a job and the facts of several hosts into what the agents there need to know."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from string import Template
+from typing import Any
+
+from shanty.carry.agent.place import rank_command
+from shanty.carry.mpi.flavours import FLAVOURS
+from shanty.carry.mpi.installation import Installation
+from shanty.carry.mpi.layout import HostSlots, Layout
+from shanty.carry.rundir import RunDir
+from shanty.carry.spec import JobSpec, Module, Program, Raw, Script
+from shanty.launch.settings import Settings
+from shanty.launch.site.host import Host
+from shanty.launch.site.porter import Porter
+from shanty.launch.targets.base import Facts
+from shanty.launch.targets.plan import LAUNCHERS, layout_of
+
+_SYSTEM_BINS = ("/bin", "/usr/bin", "/usr/local/bin")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A host of a run as the survey found it.
+
+    `address` is by what its lead reaches it, in numbers; `login` and `port` are for the lead's
+    ssh; `source` is the lead's own address on that way; `names` are all that it may be called.
+    """
+
+    host: Host
+    porter: Porter
+    survey: Mapping[str, Any]
+    slots: int
+    address: str
+    login: str
+    port: int
+    source: str
+    names: tuple[str, ...]
+    banner: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        return self.host.name
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What was put on a host: where its MPI, its Python, the workspace and mpi4py are there.
+
+    `mpi4py` is "FOLDER|CACHE_TAG" of one to add to the interpreter's path, "" for none.
+    """
+
+    installation: Installation
+    python: str
+    workdir: str
+    mpi4py: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SitePlan:
+    """A job on several hosts: what can be decided before anything is put there."""
+
+    job: JobSpec
+    members: tuple[Member, ...]
+    layout: Layout
+    installation: Installation
+    python: str
+    settings: Settings
+    run: RunDir
+
+    @property
+    def raw(self) -> bool:
+        """True when the user's own line starts the launcher."""
+        return isinstance(self.job.command, Raw)
+
+    @property
+    def scratch(self) -> str:
+        """The folder for temporary files, at the same path on every host."""
+        return f"/tmp/shanty-{self.run.id[-11:]}"
+
+    @property
+    def placement(self) -> dict[str, int]:
+        """How many ranks are meant for each host; empty where the launcher decides."""
+        layout = self.layout
+        if self.raw or layout.ranks is None or layout.oversubscribe:
+            return {}
+        left, found = layout.ranks, {}
+        for member in self.members:
+            most = member.slots if layout.ranks_per_host is None else layout.ranks_per_host
+            found[member.name] = min(left, most)
+            left -= found[member.name]
+        return found
+
+    def render(self) -> str:
+        """What would be run, for a person to read."""
+        title = FLAVOURS[self.installation.flavour].title
+        lines = [f"# MPI     {title} {self.installation.version}, put on every host"]
+        for index, member in enumerate(self.members):
+            role = " (lead)" if index == 0 else ""
+            lines.append(f"# host    {member.name}{role}: {member.slots} slots, {member.address}")
+        lines += [
+            f"# ranks   {self.layout.ranks or 'as the command says'}",
+            f"# python  {self.python}, or the same made there (--env)",
+            f"cat > hostfile <<'END'\n{self.hostfile()}END",
+            shlex.join(self._argv(self.installation, "hostfile", {})),
+        ]
+        return "\n".join(lines)
+
+    def hostfile(self) -> str:
+        """The text of the run's host file."""
+        return FLAVOURS[self.installation.flavour].hostfile(self.layout.hosts)
+
+    def _argv(
+        self, installation: Installation, hostfile: str, variables: Mapping[str, str]
+    ) -> list[str]:
+        command = self.job.command
+        if isinstance(command, Raw):
+            if command.shell:
+                return ["sh", "-c", command.argv[0]]
+            return [Template(word).safe_substitute(variables) for word in command.argv]
+        program = [*rank_command(self.scratch, "0", ""), *self._program()]
+        layout = replace(self.layout, hostfile=hostfile)
+        return FLAVOURS[installation.flavour].command(installation, layout, program)
+
+    def _program(self) -> list[str]:
+        command = self.job.command
+        if isinstance(command, Script):
+            return ["python", self._relative(command.path), *command.args]
+        if isinstance(command, Module):
+            return ["python", "-m", command.name, *command.args]
+        assert isinstance(command, Program)
+        return [self._relative(command.argv[0]), *command.argv[1:]]
+
+    def _relative(self, path: str) -> str:
+        """A path in the workspace, as it is to be written on hosts where that is elsewhere."""
+        if Path(path).is_relative_to(self.job.workdir):
+            return "./" + str(Path(path).relative_to(self.job.workdir))
+        return path
+
+    # --------------------------------------------------------------- for the agents
+
+    def resolve(self, ready: Sequence[Ready]) -> dict[str, Any]:
+        """What the lead reads, once all hosts have what they need."""
+        lead = self.members[0]
+        folder = str(_work(lead, self.run, 0))
+        installation = ready[0].installation
+        hostfile = f"{folder}/hostfile"
+        first = next((i for i, member in enumerate(self.members) if member.slots > 0), 0)
+        return {
+            "id": self.run.id,
+            "name": lead.name,
+            "argv": self._argv(installation, hostfile, {**self.job.env, "HOSTFILE": hostfile}),
+            "env": self._launcher_environment(ready[0], folder, hostfile),
+            "raw": self.raw,
+            "ranks": None if self.raw else self.layout.ranks,
+            "hosts": [[host.name, host.slots] for host in self.layout.hosts],
+            "layout": {
+                "ranks": self.layout.ranks,
+                "ranks_per_host": self.layout.ranks_per_host,
+                "cpus_per_rank": self.layout.cpus_per_rank,
+                "oversubscribe": self.layout.oversubscribe,
+                "cores": self.layout.cores,
+                "hostfile": hostfile,
+            },
+            "installation": {
+                name: getattr(installation, name) for name in installation.__dataclass_fields__
+            },
+            "python": ready[0].python,
+            "agent_python": lead.porter.python,
+            "scratch": self.scratch,
+            "residue": sorted(
+                {name for each in FLAVOURS.values() for name in each.residue.shared_memory}
+            ),
+            "temporary": list(FLAVOURS[installation.flavour].residue.temporary),
+            "log_limit": self.settings.log_limit,
+            "grace": self.settings.stop_grace,
+            "start_timeout": self.job.start_timeout,
+            "time_limit": self.job.time_limit,
+            "created": time.time(),
+            "placement": self.placement,
+            "first": first,
+            "shared": {"MASTER_ADDR": self.members[first].address},
+            "key": f"{folder}/key",
+            "known_hosts": f"{folder}/known_hosts",
+            "place": self._place(0, ready[0]),
+            "workers": [
+                {
+                    "index": index,
+                    "name": member.name,
+                    "names": list(member.names),
+                    "alias": alias(index),
+                    "address": member.address,
+                    "user": member.login,
+                    "port": member.port,
+                    "prefix": ready[index].installation.prefix,
+                    "place": self._place(index, ready[index]),
+                }
+                for index, member in enumerate(self.members)
+                if index > 0
+            ],
+        }
+
+    def _launcher_environment(self, ready: Ready, folder: str, hostfile: str) -> dict[str, str]:
+        flavour = FLAVOURS[ready.installation.flavour]
+        layout = replace(self.layout, hostfile=hostfile)
+        settings = flavour.environment(ready.installation, layout, self.job.env, self.scratch)
+        path = [f"{folder}/bin", *_bins(ready), self.members[0].survey["path"]]
+        return {**settings, "HOSTFILE": hostfile, "PATH": os.pathsep.join(path)}
+
+    def _place(self, index: int, ready: Ready) -> dict[str, Any]:
+        """What differs from host to host (`carry/agent/place.py` says how it is used)."""
+        member = self.members[index]
+        porter = member.porter
+        folder = str(_work(member, self.run, index))
+        flavour = FLAVOURS[ready.installation.flavour]
+        plain = replace(self.layout, hostfile="")
+        settings = dict(flavour.environment(ready.installation, plain, self.job.env, self.scratch))
+        if member.survey["system"] == "Linux":
+            settings.update(flavour.segments(f"/dev/shm/{PurePosixPath(self.scratch).name}"))
+        ranks = self.layout.ranks or self.layout.slots
+        each = max(1, -(-ranks // max(1, len(self.members))))
+        threads = self.job.cpus_per_rank or max(1, member.survey["cores"] // each)
+        own = {
+            "SHANTY_RUN_DIR": folder,
+            "SHANTY_RUN_ID": self.run.id,
+            "SHANTY_REPORTS": f"{folder}/reports",
+            "SHANTY_LOG_LIMIT": str(self.settings.log_limit),
+            "SHANTY_THREADS": str(threads),
+            "SHANTY_PACKAGE": porter.root,
+            "SHANTY_PYTHON": ready.python,
+        }
+        if ready.mpi4py:
+            own["SHANTY_MPI4PY"] = ready.mpi4py
+        if index == 0:
+            own["HOSTFILE"] = f"{folder}/hostfile"
+        paths = {
+            "PATH": os.pathsep.join(_bins(ready)),
+            "PYTHONPATH": f"{porter.root}/shanty/carry/rank/hook",
+        }
+        if ready.installation.origin != "system":
+            own.update(flavour.moved(ready.installation.prefix))
+            paths["LD_LIBRARY_PATH"] = str(PurePosixPath(ready.installation.library).parent)
+        first = {name: value for name, value in paths.items() if value}
+        default = {key: value for key, value in settings.items() if key not in self.job.env}
+        return {
+            "workdir": ready.workdir,
+            "default": default,
+            "set": {**self.job.env, **own},
+            "first": first,
+        }
+
+
+def make_site_plan(
+    job: JobSpec, facts: Facts, members: Sequence[Member], run: RunDir, settings: Settings
+) -> SitePlan:
+    """Decide where the ranks of `job` go; UsageError when they do not fit."""
+    layout = layout_of(job, facts, run)
+    return SitePlan(job, tuple(members), layout, facts.installation, facts.python, settings, run)
+
+
+def host_slots(members: Sequence[Member]) -> tuple[HostSlots, ...]:
+    """The hosts as a host file has them: by address, which every launcher can make out."""
+    return tuple(HostSlots(member.address, member.slots) for member in members)
+
+
+def shims(plan: Mapping[str, Any], lead: Member, run: RunDir) -> dict[str, list[Any]]:
+    """The scripts in the lead's bin/: `ssh`, and the launchers for a user's own line."""
+    folder = _work(lead, run, 0)
+    boot = f"{lead.porter.root}/shanty/carry/boot.py"
+    python = [lead.porter.python, "-I", "-S", boot]
+    scripts = {"ssh": [*python, "rank.ssh"]}
+    if plan["raw"]:
+        for name in LAUNCHERS:
+            scripts[name] = [*python, "rank.shim", name, f"{folder}/plan.json"]
+    return {
+        f"bin/{name}": [f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', 0o755]
+        for name, words in scripts.items()
+    }
+
+
+def warden_command(member: Member, run: RunDir, index: int) -> str:
+    """The one command that the run's key may start on a worker."""
+    boot = f"{member.porter.root}/shanty/carry/boot.py"
+    words = [member.porter.python, "-I", "-S", boot, "agent.remote"]
+    return shlex.join([*words, str(_work(member, run, index))])
+
+
+def alias(index: int) -> str:
+    """The name under which the lead knows the key of a host."""
+    return f"shanty-{index}"
+
+
+def _work(member: Member, run: RunDir, index: int) -> PurePosixPath:
+    return PurePosixPath(member.porter.home, "work", f"{run.id}.{index}")
+
+
+def _bins(ready: Ready) -> list[str]:
+    folders = []
+    for program in (ready.installation.launcher, ready.python):
+        folder = str(PurePosixPath(program).parent)
+        if folder not in _SYSTEM_BINS and folder not in folders:
+            folders.append(folder)
+    return folders

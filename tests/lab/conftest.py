@@ -1,0 +1,198 @@
+"""Labs of virtual hosts, each in a home of its own, and a look around after their end.
+
+Where the product says that this machine cannot have a lab, tests are skipped with its reason;
+SHANTY_TEST_LAB=required makes that a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs import wait_for
+from shanty.launch.lab import console, labs
+from shanty.launch.lab.labs import Known
+
+CANNOT = 69  # the exit code of a PrepareError
+
+
+@dataclass
+class LabHome:
+    """A home with labs in it, and the program that makes them."""
+
+    home: Path
+    seen: set[str] = field(default_factory=set)  # the network namespaces of all its hosts
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**os.environ, "SHANTY_HOME": str(self.home)}
+
+    def start(self, *words: str | Path, **options: Any) -> subprocess.Popen[str]:
+        """Start `shanty WORDS…`, its output in pipes."""
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(
+            [sys.executable, "-m", "shanty", *map(str, words)],
+            **{**pipes, "env": self.environ, "text": True, **options},
+        )
+
+    def __call__(
+        self, *words: str | Path, stdin: str = "", timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `shanty WORDS…` to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "shanty", *map(str, words)],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=self.environ,
+        )
+
+    def known(self, name: str = "lab") -> Known:
+        return labs.find(self.home, name)
+
+    def remember(self, name: str) -> None:
+        """Note the namespaces of a lab, to find out later whether something still is in them."""
+        known = self.known(name)
+        pids = [known.pid, *console.first_processes(known).values()]
+        self.seen |= {str(Path(f"/proc/{pid}/ns/net").readlink()) for pid in pids}
+
+    def left(self) -> list[str]:
+        """What is still there of the labs: processes, mounts, files."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and int(entry.name) != os.getpid():
+                try:
+                    inside = str((entry / "ns/net").readlink()) in self.seen
+                    words = (entry / "cmdline").read_bytes()
+                except OSError:
+                    continue
+                if inside or f"{self.home}/".encode() in words:
+                    found.append(f"process {entry.name} {words!r}")
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        found += [f"mount {line}" for line in mounts if f" {self.home}/" in line]
+        for folder in ("lab", "hosts"):
+            if (self.home / folder).is_dir():
+                found += [str(path) for path in (self.home / folder).iterdir()]
+        return found
+
+
+@dataclass
+class LabHosts:
+    """A lab that is up."""
+
+    shanty: LabHome
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        return self.shanty.home / "lab" / self.name
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "ssh_config"
+
+    @property
+    def hosts(self) -> list[str]:
+        return [member.name for member in self.shanty.known(self.name).lab.hosts]
+
+    def ssh_words(self, host: str, *words: str) -> list[str]:
+        return ["ssh", "-F", str(self.config), "-o", "ConnectTimeout=2", host, *words]
+
+    def ssh(
+        self, host: str, *words: str, stdin: str = "", timeout: float = 30
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host through its sshd."""
+        return subprocess.run(
+            self.ssh_words(host, *words),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def out(self, host: str, *words: str) -> str:
+        """What a command on a host writes; it has to succeed."""
+        done = self.ssh(host, *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def exec(self, host: str, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command on a host's console."""
+        return self.shanty("lab", "exec", host, *words, stdin=stdin)
+
+    def do(self, verb: str, host: str) -> None:
+        """cut, join, freeze, thaw, reboot."""
+        done = self.shanty("lab", verb, host)
+        assert done.returncode == 0, done.stderr
+
+    def show(self) -> dict[str, Any]:
+        shown = self.shanty("lab", "show", self.name, "--json")
+        assert shown.returncode == 0, shown.stderr
+        value: dict[str, Any] = json.loads(shown.stdout)
+        return value
+
+    def state(self, host: str) -> str:
+        states: dict[str, str] = {entry["name"]: entry["state"] for entry in self.show()["hosts"]}
+        return states[host]
+
+
+def links() -> list[str]:
+    """The network interfaces of this machine."""
+    return sorted(path.name for path in Path("/sys/class/net").iterdir())
+
+
+def _bring_up(home: LabHome, count: int, *words: str) -> LabHosts:
+    done = home("lab", "up", str(count), *words)
+    if done.returncode == CANNOT and os.environ.get("SHANTY_TEST_LAB") != "required":
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    name = words[words.index("--name") + 1] if "--name" in words else "lab"
+    home.remember(name)
+    return LabHosts(home, name)
+
+
+def _end(home: LabHome, before: list[str]) -> None:
+    for known in labs.labs(home.home):
+        began = time.monotonic()
+        done = home("lab", "down", known.lab.name)
+        assert done.returncode == 0, done.stderr
+        assert time.monotonic() - began < 10
+    wait_for(lambda: not home.left(), 5, f"the labs leave something: {home.left()}")
+    wait_for(lambda: links() == before, 5, "the machine has other interfaces than before")
+
+
+@pytest.fixture
+def lab_home(tmp_path: Path) -> Iterator[LabHome]:
+    """A home without a lab; whatever labs are in it at the end of the test are ended."""
+    before = links()
+    home = LabHome(tmp_path / "a home")  # paths with spaces have to do
+    home.home.mkdir()
+    yield home
+    _end(home, before)
+
+
+@pytest.fixture
+def make_lab(lab_home: LabHome) -> Callable[..., LabHosts]:
+    """`make_lab(3, "--bare")`: a lab for one test."""
+    return lambda count, *words: _bring_up(lab_home, count, *words)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
+    """Three hosts for all tests of a file."""
+    before = links()
+    home = LabHome(tmp_path_factory.mktemp("lab"))
+    try:
+        yield _bring_up(home, 3)
+    finally:
+        _end(home, before)

@@ -1,0 +1,318 @@
+"""The porter and its client, over pipes of a process of this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shanty.carry import errors
+from shanty.carry.errors import PrepareError, StorageError
+from shanty.carry.host import interfaces
+from shanty.carry.host.survey import parse_gpus, ssh_connection
+from shanty.launch.site import parcel
+from shanty.launch.site.host import Host
+from shanty.launch.site.porter import NoAnswerError, Porter
+from shanty.launch.transport.local import LocalTransport
+
+# Verbs of a porter of our own: they stand in a module beside the real ones.
+VERBS = """
+from shanty.carry.errors import WorldError
+import subprocess, sys, os, time
+
+def echo(ask, data, say):
+    say({"at": 1})
+    print("this is no answer", flush=True)
+    subprocess.run(["sh", "-c", "echo nor this; cat"], check=True)
+    return {"asked": ask["word"], "data": data.read()}
+
+def half(ask, data, say):
+    return {"first": data.read(3).decode()}
+
+def fail(ask, data, say):
+    raise WorldError("it went wrong", "because", "do that")
+
+def full(ask, data, say):
+    open("/no/such/folder/file", "w")
+
+def crash(ask, data, say):
+    raise ValueError("a bug")
+
+def silent(ask, data, say):
+    time.sleep(60)
+
+def chat(ask, data, say):
+    for number in range(20000):
+        say({"number": number})
+    return {"size": len(data.read())}
+"""
+
+
+@pytest.fixture
+def porter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Porter]:
+    """A porter with verbs of the test's own."""
+    real = parcel.parcel()
+    own = [f for f in real.files if f[0] not in ("carry/host/porter.py", "carry/host/verbs.py")]
+    source = next(c for name, c, _ in real.files if name == "carry/host/porter.py").decode()
+    names = ("echo", "half", "fail", "full", "crash", "silent", "chat")
+    source += f"\nVERBS = {{**VERBS, **dict.fromkeys({names!r}, 'verbs')}}\n"
+    own += [
+        ("carry/host/porter.py", source.encode(), 0o644),
+        ("carry/host/verbs.py", VERBS.encode(), 0o644),
+    ]
+    changed = parcel.Parcel("test", tuple(own))
+    monkeypatch.setattr("shanty.launch.site.porter.parcel", lambda: changed)
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path / "home"))
+    made = connect()
+    yield made
+    made.close(0.5)
+
+
+def connect(**more: Any) -> Porter:
+    return Porter.connect(LocalTransport(Host("here")), pythons=[sys.executable], **more)
+
+
+def test_data_and_progress_both_ways(porter: Porter) -> None:
+    said: list[dict[str, Any]] = []
+    answer = porter.ask("echo", word="ä", data=b"\x00\n{raw}", progress=said.append)
+    assert answer.values["asked"] == "ä"
+    assert answer.data == b"\x00\n{raw}"
+    assert said == [{"at": 1}]
+    pieces = [b"a" * 100_000, b"b" * 100_000]
+    before = porter.bytes_sent
+    assert porter.ask("echo", word="", data=iter(pieces), size=200_000).data == b"".join(pieces)
+    assert 200_000 < porter.bytes_sent - before < 200_200
+
+
+def test_what_a_verb_leaves_of_its_data_is_passed_over(porter: Porter) -> None:
+    assert porter.ask("half", data=b"abcdef").values == {"first": "abc"}
+    assert porter.ask("half", data=b"ghi").values == {"first": "ghi"}
+
+
+def test_much_progress_while_much_is_sent_is_no_deadlock(porter: Porter) -> None:
+    data = bytes(1 << 20)
+    assert porter.ask("chat", data=data, patience=30).values == {"size": len(data)}
+
+
+def test_errors_come_back_as_what_they_were(porter: Porter) -> None:
+    with pytest.raises(errors.WorldError) as caught:
+        porter.ask("fail", data=b"unread")
+    assert caught.value.what == "on here: it went wrong"
+    assert (caught.value.why, caught.value.fix) == ("because", "do that")
+    with pytest.raises(StorageError, match="/no/such/folder/file: No such file"):
+        porter.ask("full")
+    assert porter.ask("half", data=b"abc").values == {"first": "abc"}  # it goes on
+
+
+def test_a_porter_that_crashes_says_how(porter: Porter) -> None:
+    with pytest.raises(PrepareError) as caught:
+        porter.ask("crash")
+    assert "ValueError: a bug" in caught.value.why
+
+
+def test_silence_has_a_bound(porter: Porter) -> None:
+    with pytest.raises(PrepareError, match="has said nothing for"):
+        porter.ask("silent", patience=0.3)
+
+
+def test_data_that_is_not_as_long_as_announced(porter: Porter) -> None:
+    with pytest.raises(PrepareError, match="not as long"):
+        porter.ask("half", data=[b"ab"], size=5)
+
+
+def test_threads_take_turns(porter: Porter) -> None:
+    answers: list[str] = []
+    threads = [
+        threading.Thread(
+            target=lambda: answers.append(porter.ask("half", data=b"abc").values["first"])
+        )
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert answers == ["abc"] * 8
+
+
+def test_nothing_is_left_when_the_client_is_gone(porter: Porter) -> None:
+    process = porter._stream.process
+    porter.close()
+    assert process.poll() == 0
+
+
+def test_a_version_that_is_there_is_not_sent_again_and_old_ones_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
+    first = connect()
+    assert first.bytes_sent > 50_000
+    first.close()
+    store = Path(first.root).parent
+    old, cut_short = store / "0123", store / ".new-x"
+    recent = store / "4567"
+    for folder, days in ((old, 31), (cut_short, 2), (recent, 29)):
+        folder.mkdir()
+        then = time.time() - days * 86400
+        os.utime(folder, (then, then))
+    os.utime(first.root, (0, 0))  # in use again, it is young again
+    second = connect()
+    assert second.bytes_sent < 2048
+    second.close()
+    assert sorted(path.name for path in store.iterdir()) == sorted(
+        [recent.name, Path(first.root).name]
+    )
+    assert (Path(first.root) / "shanty" / "carry" / "boot.py").is_file()
+    assert not (Path(first.root) / "shanty" / "cli").exists()
+
+
+def test_two_first_contacts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
+    found: list[Porter] = []
+    threads = [threading.Thread(target=lambda: found.append(connect())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len({porter.root for porter in found}) == 1
+    assert len(found) == 4
+    for porter in found:
+        assert porter.ask("survey").values["shanty_home"] == str(tmp_path)
+        porter.close()
+    assert len(list((tmp_path / "store" / "carry").iterdir())) == 1
+
+
+def test_what_is_shipped_can_be_imported_by_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
+    porter = connect()
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import shanty; print(shanty.size())"
+    argv = [sys.executable, "-I", "-S", "-c", code, porter.root]
+    assert subprocess.run(argv, capture_output=True, text=True).stdout == "1\n"
+    porter.close()
+
+
+def test_a_host_that_says_nothing(tmp_path: Path) -> None:
+    class Mute(LocalTransport):
+        def start(self, argv: Any) -> subprocess.Popen[bytes]:
+            return super().start(["sleep", "60"])
+
+    with pytest.raises(NoAnswerError) as caught:
+        Porter.connect(Mute(Host("here")), patience=0.3)
+    assert caught.value.kind == "silent"
+
+
+def test_the_survey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.9 50000 10.0.0.1 22")
+    porter = connect()
+    facts = porter.ask("survey").values
+    again = porter.ask("survey").values
+    porter.close()
+    assert facts["cores"] >= 1
+    assert facts["memory"] > 1 << 20
+    assert facts["hostname"] == socket.gethostname()
+    assert facts["instance"] == again["instance"]
+    assert abs(facts["time"] - time.time()) < 60
+    assert facts["free"]["home"] > 0
+    assert facts["ssh"] == {
+        "client": "10.0.0.9",
+        "client_port": 50000,
+        "server": "10.0.0.1",
+        "server_port": 22,
+    }
+    assert {"127.0.0.1"} <= {one["address"] for one in facts["addresses"]}
+
+
+def test_the_addresses_are_those_of_the_system() -> None:
+    loopback = next(one for one in interfaces.addresses() if one["address"] == "127.0.0.1")
+    assert loopback["prefix"] == 8
+    assert loopback["loopback"]
+    assert loopback["up"]
+
+
+def test_gpus_and_connections_that_are_not_there() -> None:
+    text = (
+        "GPU 0: NVIDIA H200 (UUID: GPU-aa)\n  MIG 1g.18gb Device 0: (UUID: MIG-bb)\n"
+        "GPU 1: NVIDIA H200 (UUID: GPU-cc)\n"
+    )
+    assert parse_gpus(text) == [
+        {"name": "NVIDIA H200", "uuid": "GPU-aa"},
+        {"name": "NVIDIA H200", "uuid": "GPU-cc"},
+    ]
+    assert parse_gpus("No devices were found\n") == []
+    assert ssh_connection({}) is None
+
+
+class Greeter:
+    """Something that listens and says one thing."""
+
+    def __init__(self, words: bytes) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.place = list(self._socket.getsockname())
+        self._words = words
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                connection.sendall(self._words)
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+def test_reach_takes_the_first_that_is_an_ssh_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
+    ssh = Greeter(b"Mind the gap\r\nSSH-2.0-Test\r\n")
+    other = Greeter(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    mute = socket.create_server(("127.0.0.1", 0))
+    candidates = [list(mute.getsockname()), other.place, ssh.place, ssh.place]
+    porter = connect()
+    began = time.monotonic()
+    found = porter.ask("reach", candidates=candidates, timeout=10).values
+    took = time.monotonic() - began
+    none = porter.ask("reach", candidates=[other.place], timeout=10).values
+    porter.close()
+    assert found["found"] == {
+        "address": ssh.place[0],
+        "port": ssh.place[1],
+        "peer": "127.0.0.1",
+        "source": "127.0.0.1",
+        "banner": "SSH-2.0-Test",
+    }
+    assert found["errors"][1] == "what listens there is no ssh server"
+    assert found["errors"][0]
+    assert took < 5  # one that is silent does not keep the others waiting
+    assert none == {"found": None, "errors": ["what listens there is no ssh server"]}
+    ssh.close()
+    other.close()
+    mute.close()
+
+
+def test_boot_serves_a_porter_as_well() -> None:
+    boot = Path(parcel.__file__).parents[2] / "carry" / "boot.py"
+    process = subprocess.run(
+        [sys.executable, "-I", "-S", str(boot), "host.porter"],
+        input=b'{"do": "reach", "candidates": []}\n',
+        capture_output=True,
+        timeout=30,
+    )
+    assert process.stdout == b'{"ok": {"found": null, "errors": []}}\n'
+    assert process.returncode == 0
