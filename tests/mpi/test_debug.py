@@ -29,8 +29,16 @@ def read_until(terminal: int, text: bytes, seconds: float = 40) -> bytes:
 def test_a_rank_is_stepped_through(shanty):
     ours, theirs = pty.openpty()
     process = shanty.start(
-        "run", "-q", "-n", 2, "--debug", 1, shanty.script(SCRIPT),
-        stdin=theirs, stdout=theirs, stderr=theirs,
+        "run",
+        "-q",
+        "-n",
+        2,
+        "--debug",
+        1,
+        shanty.script(SCRIPT),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
     )
     os.close(theirs)
     first = read_until(ours, b"(pdb rank 1) ")

@@ -97,8 +97,15 @@ def test_the_readme_is_read_as_it_is_meant() -> None:
 
 
 def test_dev_knows_what_the_texts_say_of_it() -> None:
-    known = set(re.findall(r"^\./dev (\w+)", subprocess.run(
-        [ROOT / "dev", "help"], check=True, capture_output=True, text=True).stdout, re.MULTILINE))
+    known = set(
+        re.findall(
+            r"^\./dev (\w+)",
+            subprocess.run(
+                [ROOT / "dev", "help"], check=True, capture_output=True, text=True
+            ).stdout,
+            re.MULTILINE,
+        )
+    )
     for text in (README, (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
         said = set(re.findall(r"\./dev (\w+)", text))
         assert {"test", "demo"} <= said <= known
@@ -195,8 +202,14 @@ def environ(shanty: Shanty) -> dict[str, str]:
 
 def in_a_shell(shanty: Shanty, step: Step) -> tuple[int, str]:
     done = subprocess.run(
-        ["sh", "-c", step.command], cwd=shanty.folder, env=environ(shanty), timeout=200,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        ["sh", "-c", step.command],
+        cwd=shanty.folder,
+        env=environ(shanty),
+        timeout=200,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     return done.returncode, done.stdout
 
@@ -205,8 +218,13 @@ def at_a_terminal(shanty: Shanty, step: Step) -> tuple[int, str]:
     """Run a debugger's command on a terminal of its own and type `c` at the prompt."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(
-        ["sh", "-c", step.command], cwd=shanty.folder, env=environ(shanty), start_new_session=True,
-        stdin=theirs, stdout=theirs, stderr=theirs,
+        ["sh", "-c", step.command],
+        cwd=shanty.folder,
+        env=environ(shanty),
+        start_new_session=True,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
     )
     os.close(theirs)
     output, typed, deadline = b"", False, time.monotonic() + 60

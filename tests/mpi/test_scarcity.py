@@ -35,7 +35,10 @@ def test_the_disk_fills_up(shanty, tmp_path):
     )
     done = subprocess.run(
         [*unshare(folder), "sh", "-c", inner, "sh", folder, sys.executable, script],
-        env=shanty.environ, capture_output=True, text=True, timeout=60,
+        env=shanty.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 73, done.stderr
     assert "its output cannot be kept: No space left on device" in done.stderr
@@ -84,7 +87,11 @@ def test_memory_runs_out(shanty, memory_limit):
     inner = 'echo $$ > "$1" && exec "$2" -m shanty run -q -n 2 "$3"'
     done = subprocess.run(
         ["sh", "-c", inner, "sh", memory_limit, sys.executable, script],
-        env=shanty.environ, capture_output=True, text=True, timeout=60, cwd=shanty.folder,
+        env=shanty.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=shanty.folder,
     )
     assert done.returncode == 137, done.stderr
     assert "rank 1" in done.stderr

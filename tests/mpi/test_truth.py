@@ -68,9 +68,7 @@ def test_launcher_and_library_of_different_mpis(shanty, launcher, other):
     assert status["ended"] - status["created"] < 10
 
 
-@pytest.mark.parametrize(
-    ("launcher", "other"), [("openmpi4", "openmpi5"), ("mpich", "intel")]
-)
+@pytest.mark.parametrize(("launcher", "other"), [("openmpi4", "openmpi5"), ("mpich", "intel")])
 def test_launchers_that_start_their_kin(shanty, launcher, other):
     library(launcher)
     done = shanty(

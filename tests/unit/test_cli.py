@@ -19,21 +19,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shanty.carry import platform
+from shanty.carry.agent.outside import lost_cause
 from shanty.carry.errors import NotFoundError, UsageError
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.rundir import RunDir, append_line, write_json
 from shanty.carry.spec import Failure, JobSpec, Script, State, Status
 from shanty.cli import app, jobs
 from shanty.launch import mpis
-from shanty.carry.agent.outside import lost_cause
 
 MPI = Installation("openmpi5", "5.0.11", "/mpi", "/mpi/bin/mpirun", "/mpi/lib/libmpi.so", "shanty")
 LONG_AGO = 1_700_000_000.0
 # None of them is needed for a help text, and each would be felt.
 HEAVY = {
-    "asyncio", "concurrent", "email", "http", "importlib.metadata", "jinja2", "logging", "mpi4py",
-    "multiprocessing", "numpy", "pdb", "pydantic", "rich", "runpy", "sklearn", "ssl", "tomllib",
-    "torch", "unittest", "urllib.request", "xml", "yaml",
+    "asyncio",
+    "concurrent",
+    "email",
+    "http",
+    "importlib.metadata",
+    "jinja2",
+    "logging",
+    "mpi4py",
+    "multiprocessing",
+    "numpy",
+    "pdb",
+    "pydantic",
+    "rich",
+    "runpy",
+    "sklearn",
+    "ssl",
+    "tomllib",
+    "torch",
+    "unittest",
+    "urllib.request",
+    "xml",
+    "yaml",
 }
 
 
@@ -61,9 +80,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cli(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Cli:
+def cli(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
     """`shanty WORDS…` in this process; an exception that gets out of it fails the test."""
 
     def call(*words: str) -> Done:
@@ -80,8 +97,14 @@ def cli(
 
 
 def make_run(
-    home: Path, number: int, state: State | None = State.SUCCEEDED, *, suffix: str = "bcdf",
-    name: str | None = None, tags: Sequence[str] = (), **status: Any,
+    home: Path,
+    number: int,
+    state: State | None = State.SUCCEEDED,
+    *,
+    suffix: str = "bcdf",
+    name: str | None = None,
+    tags: Sequence[str] = (),
+    **status: Any,
 ) -> RunDir:
     """A run as its directory shows it, without status for the state None; alive unless ended."""
     run = RunDir(home / "runs" / f"20240101-0000{number:02d}-{suffix}")
@@ -192,8 +215,12 @@ def test_a_help_text_loads_nothing_heavy() -> None:
 
 def test_a_help_text_loads_nothing_that_looks_at_runs() -> None:
     avoidable = {
-        "shanty.carry.mpi.detect", "shanty.launch.index", "shanty.launch.mpis",
-        "shanty.launch.targets.local", "socket", "sqlite3",
+        "shanty.carry.mpi.detect",
+        "shanty.launch.index",
+        "shanty.launch.mpis",
+        "shanty.launch.targets.local",
+        "socket",
+        "sqlite3",
     }
     assert not avoidable & loaded_for_help()
 
@@ -204,7 +231,13 @@ def test_a_help_text_loads_nothing_that_looks_at_runs() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        [], ["-n", "2"], ["-n2"], ["--ranks=2"], ["--ranks", "2"], ["-np", "2"], ["-q"],
+        [],
+        ["-n", "2"],
+        ["-n2"],
+        ["--ranks=2"],
+        ["--ranks", "2"],
+        ["-np", "2"],
+        ["-q"],
         ["--name", "x", "--tag", "a", "-e", "A=1", "--oversubscribe"],
     ],
     ids=" ".join,
@@ -237,7 +270,10 @@ def test_what_a_command_means(cli: Cli, words: list[str], end: str) -> None:
 def test_environment_variables() -> None:
     given = ["A=1", "B=", "C=x=y ' z", "HOME", "UNSET", "A=2"]
     assert jobs.environment(given, [], {"HOME": "/home/ann"}) == {
-        "A": "2", "B": "", "C": "x=y ' z", "HOME": "/home/ann",
+        "A": "2",
+        "B": "",
+        "C": "x=y ' z",
+        "HOME": "/home/ann",
     }
     for bad in ("=1", "A B=1", " =", "A\nB=1"):
         with pytest.raises(UsageError, match="no KEY=VALUE"):
@@ -248,7 +284,12 @@ def test_env_files(tmp_path: Path) -> None:
     file = tmp_path / "env"
     file.write_text("# words\n\nexport A=1\n B = two words \nC='a b'\nD=\"\"\nE='x\nUSER\nNONE\n")
     assert jobs.environment(["A=9"], [file], {"USER": "ann"}) == {
-        "A": "9", "B": "two words", "C": "a b", "D": "", "E": "'x", "USER": "ann",
+        "A": "9",
+        "B": "two words",
+        "C": "a b",
+        "D": "",
+        "E": "'x",
+        "USER": "ann",
     }
     file.write_text("A=1\n=2\n")
     with pytest.raises(UsageError, match=r"env:2: '=2'"):
@@ -377,7 +418,10 @@ def test_a_full_disk(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [*unshare, "sh", "-c", script, "sh", str(folder), sys.executable],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 73, done.stderr
     assert "No space left on device" in done.stderr
@@ -388,8 +432,15 @@ def test_a_full_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        b"", b"{", b"\xff\xfe", b"[]", b"{}", b'{"state": "none"}', b'{"state": 3}',
-        b'{"state": "failed", "failure": 3}', b'{"state": "failed", "failure": {"lines": 1}}',
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b'{"state": "none"}',
+        b'{"state": 3}',
+        b'{"state": "failed", "failure": 3}',
+        b'{"state": "failed", "failure": {"lines": 1}}',
     ],
 )
 def test_a_damaged_status_is_made_up_for_from_the_events(
@@ -408,8 +459,16 @@ def test_a_damaged_status_is_made_up_for_from_the_events(
 
 
 @pytest.mark.parametrize(
-    "damage", [b"", b"{", b"\xff", b"[1]", b'{"event": "state"}\n', b'{"state": "lost"}\n' * 3,
-     b'{"state": "failed", "created": "x"}'],
+    "damage",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[1]",
+        b'{"event": "state"}\n',
+        b'{"state": "lost"}\n' * 3,
+        b'{"state": "failed", "created": "x"}',
+    ],
 )
 def test_no_damage_loses_a_run(cli: Cli, home: Path, damage: bytes) -> None:
     good, bad = make_run(home, 1), make_run(home, 2)
@@ -425,7 +484,10 @@ def test_no_damage_loses_a_run(cli: Cli, home: Path, damage: bytes) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        None, "DROP TABLE runs", "UPDATE runs SET status = '{'", "UPDATE runs SET status = '{}'",
+        None,
+        "DROP TABLE runs",
+        "UPDATE runs SET status = '{'",
+        "UPDATE runs SET status = '{}'",
         "ALTER TABLE runs RENAME COLUMN tags TO labels",
     ],
 )
@@ -453,8 +515,12 @@ def test_a_run_is_found_by(cli: Cli, home: Path) -> None:
     second = make_run(home, 2, name="big", suffix="cccc")
     third = make_run(home, 3, name="small", suffix="dddd")
     for reference, run in {
-        first.id: first, first.id[:15]: first, second.id[:-1]: second,
-        "big": second, "small": third, "last": third,
+        first.id: first,
+        first.id[:15]: first,
+        second.id[:-1]: second,
+        "big": second,
+        "small": third,
+        "last": third,
     }.items():
         assert json.loads(cli("show", reference, "--json").out)["id"] == run.id, reference
     assert json.loads(cli("show", "--json").out)["id"] == third.id
@@ -476,9 +542,14 @@ def test_ps_filters(cli: Cli, home: Path) -> None:
     make_run(home, 2, State.FAILED, name="a", tags=["x"], exit_code=3)
     make_run(home, 3, State.RUNNING, name="b")
     for words, wanted in {
-        (): "1 2 3", ("--active",): "3", ("--state", "failed"): "2", ("--name", "a"): "1 2",
-        ("--state", "failed", "--state", "running"): "2 3", ("--tag", "x"): "1 2",
-        ("--tag", "x", "--tag", "y"): "1", ("--name", "a", "--active"): "",
+        (): "1 2 3",
+        ("--active",): "3",
+        ("--state", "failed"): "2",
+        ("--name", "a"): "1 2",
+        ("--state", "failed", "--state", "running"): "2 3",
+        ("--tag", "x"): "1 2",
+        ("--tag", "x", "--tag", "y"): "1",
+        ("--name", "a", "--active"): "",
     }.items():
         found = [run[-1] for run in listed(cli("ps", "--json", *words))]
         assert found == wanted.split(), words
@@ -551,7 +622,8 @@ def test_a_new_run_is_given_time_for_its_agent(cli: Cli, home: Path) -> None:
 )
 def test_log_out_is_named(tmp_path: Path, answer: str, session_left: bool, cause: str) -> None:
     for name, text in {
-        "busctl": f"echo {answer}", "loginctl": f"test $2 = c1 && exit {1 - session_left}",
+        "busctl": f"echo {answer}",
+        "loginctl": f"test $2 = c1 && exit {1 - session_left}",
     }.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)

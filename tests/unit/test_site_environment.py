@@ -446,3 +446,29 @@ def test_an_old_uv_is_not_used(
     program.write_text(f"#!/bin/sh\necho '{version}'\n")
     program.chmod(0o755)
     assert there._uv() == (str(program) if expected else "")
+
+
+def test_when_the_client_goes_nothing_is_left(tmp_path: Path) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 100\n")
+    slow.chmod(0o755)
+    boot = Path(there.__file__).parent.parent / "boot.py"
+    ask = {"do": "env-make", "hash": "0" * 64, "uv": str(slow), "packages": [], "wheels": {}}
+    ask["key"] = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    with subprocess.Popen(
+        [BASE, "-I", "-S", boot, "host.porter"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, env={"HOME": str(tmp_path), "PATH": os.defpath},
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(ask).encode() + b"\n")
+        process.stdin.flush()
+        assert b"making" in process.stdout.readline()  # so uv is at work
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(20)
+    pid = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    left = list((tmp_path / ".shanty" / "store" / "env").iterdir())
+    assert [path.name for path in left if not path.name.startswith(".lock-")] == []

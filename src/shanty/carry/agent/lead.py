@@ -316,9 +316,14 @@ class Lead:
         )
 
     def _judge_end(self, launcher: Optional[int]) -> None:
-        """The launcher ended and no rank is to blame so far: is all well?"""
+        """The launcher ended and no rank is to blame so far: is all well?
+
+        A user's own line may have dealt with a failure when it ends with 0; a launcher of ours
+        that does so has only missed one.
+        """
         for world in self.worlds.values():
-            failure = world.verdict(time.monotonic() + 3600) if launcher else world.mismatch
+            settled = bool(launcher) or not self.plan["raw"]
+            failure = world.verdict(time.monotonic() + 3600) if settled else world.mismatch
             if failure is None and launcher and world.early_leavers():
                 failure = world.left_early(world.early_leavers()[0])
             if failure is not None:

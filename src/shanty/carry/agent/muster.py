@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Dict, Mapping, Set
 from shanty.carry.agent.fleet import Fleet, Worker
 from shanty.carry.agent.identity import free_port
 from shanty.carry.agent.verdicts import TOP
+from shanty.carry.agent.world import signal_name
 from shanty.carry.rank.ssh import SOCKET
 from shanty.carry.spec import Failure
 
@@ -110,7 +111,7 @@ class Muster:
         if world is not None and world.over_since is not None:
             return  # how it goes at the end is the launcher's own business
         failure = Failure(
-            f"the launcher's daemon on host {host} was ended by signal {number}",
+            f"the launcher's daemon on host {host} was ended by {signal_name(number)}",
             "without it the ranks there cannot be led",
             "look for the killer in the host's log (out of memory?); run again",
             host=host,

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
 
@@ -19,6 +20,10 @@ from shanty.carry.frames import write_all
 
 if TYPE_CHECKING:
     from shanty.carry.agent.fleet import Fleet, Worker
+
+
+# A daemon that ends by one of these did not mean to; SIGTERM is how launchers end them.
+_BLOWS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
 
 
 class _Call:
@@ -108,8 +113,9 @@ class Relay:
         if data:
             call.write(stream, data)
         if code is not None:
-            if code < 0 and self.killed is None:
-                self.killed = (call.worker.name, -code)
+            number_of_signal = -code if code < 0 else code - 128  # a shell says 128 + N
+            if number_of_signal in _BLOWS and self.killed is None:
+                self.killed = (call.worker.name, number_of_signal)
             del self._calls[number]
             call.end(code if code >= 0 else 128 - code)
 

@@ -25,14 +25,14 @@ def reach(
     candidates = [(str(address), int(port)) for address, port in ask["candidates"]]
     timeout = float(ask.get("timeout", 3.0))
     results: List[Optional[Dict[str, Any]]] = [None] * len(candidates)
-    errors = [f"no answer within {timeout:g} s"] * len(candidates)
+    errors: List[Optional[str]] = [None] * len(candidates)
 
     def attempt(index: int, place: Tuple[str, int]) -> None:
         try:
             results[index] = _knock(place, timeout)
             errors[index] = ""
         except socket.timeout:
-            pass
+            errors[index] = f"no answer within {timeout:g} s"
         except (OSError, ValueError) as error:
             errors[index] = str(getattr(error, "strerror", None) or error)
 
@@ -53,7 +53,8 @@ def reach(
             until = min(until, time.monotonic() + _EARLIER)
         threads[first].join(0.02)
     found = next((result for result in results if result is not None), None)
-    return {"found": found, "errors": list(errors)}
+    late = "not waited for" if found is not None else f"no answer within {timeout:g} s"
+    return {"found": found, "errors": [late if error is None else error for error in errors]}
 
 
 def _knock(place: Tuple[str, int], timeout: float) -> Dict[str, Any]:

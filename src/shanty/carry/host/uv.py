@@ -51,9 +51,13 @@ class Uv:
 
     def fetch_python(self, key: str) -> None:
         """Bring an interpreter of that version to shanty's store."""
-        self._say({"fetching": f"Python {key}"})
+
+        def beat() -> None:
+            self._say({"fetching": f"Python {key}"})
+
+        beat()
         version = key.replace("t", "+freethreaded")
-        failed = self._run(["python", "install", "--no-bin", version])
+        failed = self._run(["python", "install", "--no-bin", version], beat)
         if failed:
             raise PrepareError(
                 f"there is no Python {key}, and uv could not fetch one",
@@ -63,9 +67,8 @@ class Uv:
 
     def make(self, base: str, folder: str) -> None:
         """Make an empty environment in `folder` that may be renamed."""
-        failed = self._run(
-            ["venv", "--quiet", "--relocatable", "--no-python-downloads", "--python", base, folder]
-        )
+        words = ["venv", "--quiet", "--relocatable", "--no-python-downloads", "--python", base]
+        failed = self._run([*words, folder], lambda: self._say({"making": "environment"}))
         if failed:
             raise _failure("the environment could not be made", failed)
 
@@ -103,8 +106,12 @@ class Uv:
 
         return self._run([*words, "--requirements", path], installed)
 
-    def _run(self, words: Sequence[str], beat: Callable[[], None] = lambda: None) -> str:
-        """Run uv; "" when it ended well, else its last words. `beat` is called now and then."""
+    def _run(self, words: Sequence[str], beat: Callable[[], None]) -> str:
+        """Run uv; "" when it ended well, else its last words.
+
+        `beat` is called every now and then, and has to say something: when that fails, the
+        client is gone, and uv is ended.
+        """
         with tempfile.TemporaryFile() as output:
             try:
                 process = subprocess.Popen(

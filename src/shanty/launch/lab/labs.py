@@ -278,7 +278,8 @@ def _remove(home: Path, name: str) -> None:
 
 
 def _remove_tree(folder: Path) -> None:
-    for path, _folders, _files in os.walk(folder):
-        with contextlib.suppress(OSError):
-            Path(path).chmod(0o700)  # a folder that its owner cannot write could not be emptied
+    for path, names, _files in os.walk(folder):
+        for inner in (Path(path, name) for name in names):
+            if not inner.is_symlink():
+                inner.chmod(0o700)  # a folder that its owner cannot write could not be emptied
     shutil.rmtree(folder)

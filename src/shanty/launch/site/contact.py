@@ -188,8 +188,9 @@ class _Contact:
         try:
             return self._started(transport)
         except NoAnswerError as error:
+            # where it timed out, ssh has tried a connection of its own already
             died = error.kind == "ended" and error.code == _OF_SSH
-            if not (was_shared and died) or self._given_up:
+            if not (was_shared and died) or "timed out" in error.text or self._given_up:
                 raise
             return self._started(transport)
 

@@ -53,7 +53,10 @@ class Link:
         """Where the run stands, after waiting up to `patience` seconds for a first answer."""
         self._looked.wait(patience)
         status = outside.read_status(self._run)
-        if status.state.final or self._lost is None:
+        if status.state.final:
+            self._thread.join(_SILENCE)  # it tells the lead host that nothing is needed any more
+            return status
+        if self._lost is None:
             return status
         return replace(status, state=State.LOST, failure=self._lost, exit_code=LostError.exit_code)
 

@@ -56,9 +56,7 @@ def prepare(
     installations = placement.place_mpi(porters, installation, home, told)
     pythons, mpi4py = _environments(porters, python, mode, home, environ, told, say)
     cache = workspace.cache_file(folder, home)
-    _, placed = workspace.place(
-        porters, folder, cache=cache, users=users, progress=told, say=say
-    )
+    _, placed = workspace.place(porters, folder, cache=cache, users=users, progress=told, say=say)
     return [
         Prepared(
             installations[porter.host.name],

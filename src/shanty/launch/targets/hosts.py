@@ -300,7 +300,7 @@ class HostsTarget:
         found = {}
         for handle in handles:
             status = read_status(handle.run)
-            if not status.state.final:
+            if not status.state.final or handle.run.id in self._links:
                 status = self._link(handle.run).status(_FIRST_LOOK)
             found[handle] = status
         return found
