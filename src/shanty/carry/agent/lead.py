@@ -186,13 +186,8 @@ class Lead:
                 "where while it is on",
             )
             self._condemn(Verdict(failure, TIME_LIMIT_EXIT), self.plan["grace"])
-        expected = self.plan["ranks"]
-        if (
-            expected is not None
-            and not self.ending
-            and now > self.began + self.plan["start_timeout"]
-        ):
-            late_verdict = late(self.plan, self.worlds, now, self.launcher_code is None)
+        if not self.ending and self.launcher_code is None:
+            late_verdict = late(self.plan, self.worlds, now, self.began)
             if late_verdict is not None:
                 self._condemn(late_verdict, 0.0)
         self._watch_launcher(now)

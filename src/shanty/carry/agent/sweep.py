@@ -95,8 +95,10 @@ def sweep(scratch: str, own: Iterable[str], patterns: Sequence[str], since: floa
         if os.path.isdir(folder):
             shutil.rmtree(folder, ignore_errors=True)
             removed.append(folder)
-    with contextlib.suppress(OSError):
-        os.rmdir(os.path.dirname(scratch))  # the last run of this user takes it along
+    parent = os.path.dirname(scratch)
+    if os.path.basename(parent).startswith("shanty-"):  # never /tmp itself, which root could remove
+        with contextlib.suppress(OSError):
+            os.rmdir(parent)  # the last run of this user takes it along
     doomed = _forgotten(patterns, since) | set(own)
     if doomed:
         doomed -= in_use()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Collection, List, Mapping, NamedTuple, Optional
+from typing import Any, List, Mapping, NamedTuple, Optional
 
 from shanty.carry.agent.world import World
 from shanty.carry.errors import LaunchError, WorldError
@@ -20,36 +20,49 @@ class Verdict(NamedTuple):
 
 
 def late(
-    plan: Mapping[str, Any], worlds: Mapping[str, World], now: float, launcher_lives: bool
+    plan: Mapping[str, Any], worlds: Mapping[str, World], now: float, began: float
 ) -> Optional[Verdict]:
-    """The verdict on a run whose patience for starting is over; None when all are there."""
-    patience, expected = plan["start_timeout"], plan["ranks"]
-    up = worlds[TOP].ranks if TOP in worlds else {}
-    missing = [rank for rank in range(expected) if rank not in up]
-    waiting = [number for world in worlds.values() for number in world.waiting_in_init()]
-    if waiting and not missing and _since_loading(worlds.values(), now) > patience:
-        return Verdict(
-            Failure(
-                f"{named(waiting)} of {expected} did not come through MPI_Init "
-                f"within {patience:g} s",
-                "they have loaded their MPI, but found no world to join",
-                "see their last lines with `shanty logs`; a slow network or file system may need "
-                "--start-timeout",
-            ),
-            WorldError.exit_code,
-        )
-    if missing and launcher_lives:
-        return Verdict(
-            Failure(
-                f"{named(missing)} of {expected} did not start within {patience:g} s",
-                "the launcher is at work, but has not started them",
-                "see the launcher's words with `shanty logs --launcher`; a machine under "
-                "load may need --start-timeout",
-            ),
-            LaunchError.exit_code,
-            quotes_launcher=True,
-        )
+    """The verdict on ranks that should be up by now, in any world; None when all are.
+
+    `began` is when the run did. A world that the plan says nothing of began with its first rank.
+    """
+    patience = plan["start_timeout"]
+    expected = plan["ranks"]
+    if expected is not None and TOP not in worlds and now > began + patience:
+        return _not_started(list(range(expected)), expected, patience)
+    for name, world in worlds.items():
+        since = began if name == TOP and expected is not None else world.began or now
+        if world.expected is None or now < since + patience or world.over_since is not None:
+            continue
+        missing = [rank for rank in range(world.expected) if rank not in world.ranks]
+        if missing:
+            return _not_started(missing, world.expected, patience)
+        waiting = world.waiting_in_init()
+        if waiting and _since_loading(world, now) > patience:
+            return Verdict(
+                Failure(
+                    f"{named(waiting)} of {world.expected} did not come through MPI_Init "
+                    f"within {patience:g} s",
+                    "they have loaded their MPI, but found no world to join",
+                    "see their last lines with `shanty logs`; a slow network or file system may "
+                    "need --start-timeout",
+                ),
+                WorldError.exit_code,
+            )
     return None
+
+
+def _not_started(missing: List[int], expected: int, patience: float) -> Verdict:
+    return Verdict(
+        Failure(
+            f"{named(missing)} of {expected} did not start within {patience:g} s",
+            "the launcher is at work, but has not started them",
+            "see the launcher's words with `shanty logs --launcher`; a machine under "
+            "load may need --start-timeout",
+        ),
+        LaunchError.exit_code,
+        quotes_launcher=True,
+    )
 
 
 def at_end(
@@ -103,10 +116,9 @@ def misplaced(plan: Mapping[str, Any], world: World) -> Optional[Verdict]:
     )
 
 
-def _since_loading(worlds: Collection[World], now: float) -> float:
+def _since_loading(world: World, now: float) -> float:
     """Seconds since the newest rank loaded its MPI."""
-    ranks = [rank for world in worlds for rank in world.ranks.values()]
-    return now - max((rank.seen for rank in ranks), default=now)
+    return now - max((rank.seen for rank in world.ranks.values()), default=now)
 
 
 def named(numbers: List[int]) -> str:

@@ -52,12 +52,14 @@ class World:
         self.launcher = launcher
         self.ranks: Dict[int, Rank] = {}
         self.mismatch: Optional[Failure] = None
+        self.began: Optional[float] = None  # when its first rank spoke
         self.over_since: Optional[float] = None  # when its last rank ended
         self._first_failure: Optional[float] = None
 
     def report(self, report: Mapping[str, Any], now: float) -> None:
         """Take one report of a rank."""
         number = report["rank"]
+        self.began = self.began or now
         event = report.get("event")
         rank = self.ranks.setdefault(number, Rank(number))
         rank.host = report.get("host") or rank.host

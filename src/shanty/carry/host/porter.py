@@ -43,6 +43,7 @@ VERBS: Mapping[str, str] = {
     "tree-part": "tree",
     "tree-place": "tree",
     "begin-run": "runs",
+    "feed-run": "runs",
     "follow-run": "runs",
     "ask-run": "runs",
     "forget-run": "runs",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import time
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional
@@ -20,7 +21,10 @@ _LEAD_APPENDED = (*APPENDED, "logs/*.log", "events.jsonl")
 _ENOUGH = 4 << 20  # bytes of one answer
 _LOOK = 0.02  # seconds between two looks for something new
 HEARD = "heard"  # the file whose age tells when a worker last heard its lead
+_STDIN = "stdin"  # the FIFO from which rank 0 reads, where it is fed
+_FED = "stdin-ended"  # is there once all of it has been
 _mirrors: Dict[str, _Outbox] = {}
+_fed: Dict[str, int] = {}
 
 
 class _Outbox:
@@ -57,9 +61,10 @@ def folder_of(run: str, index: int) -> RunDir:
 
 
 def begin_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
-    """`run plan job status files`: write the run down and start its lead.
+    """`run plan job status files stdin`: write the run down and start its lead.
 
-    `files` are `{path: [text, mode]}`, relative to the run's folder.
+    `files` are `{path: [text, mode]}`, relative to the run's folder. With `stdin` true rank 0
+    reads what `feed-run` brings, else an empty file.
     """
     run = folder_of(ask["run"], 0)
     run.create()
@@ -72,12 +77,41 @@ def begin_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, A
             file.touch(mode=0o600)
             file.write_text(text)
             file.chmod(mode)
-    null = os.open(os.devnull, os.O_RDONLY)
+    if ask["stdin"]:
+        os.mkfifo(run.path / _STDIN, 0o600)
+        source = os.open(run.path / _STDIN, os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(source, True)
+        # Held open until the feeder has brought the end, or the client is gone with us.
+        _fed[ask["run"]] = os.open(run.path / _STDIN, os.O_WRONLY | os.O_NONBLOCK)
+    else:
+        source = os.open(os.devnull, os.O_RDONLY)
     try:
-        outside.start_agents(run, ask["plan"], os.path.expanduser("~"), null)
+        outside.start_agents(run, ask["plan"], os.path.expanduser("~"), source)
     finally:
-        os.close(null)
+        os.close(source)
     return {"path": str(run.path)}
+
+
+def feed_run(ask: Mapping[str, Any], data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`run wait`: give rank 0 more of its standard input; how much of it there was room for.
+
+    Waits up to `wait` seconds for room. No data is the end. `taken` is None when nobody reads
+    any more.
+    """
+    run = folder_of(ask["run"], 0)
+    text = data.read()
+    try:
+        if not text:
+            (run.path / _FED).touch()
+            return {"taken": 0}
+        if run.id not in _fed:
+            _fed[run.id] = os.open(run.path / _STDIN, os.O_WRONLY | os.O_NONBLOCK)
+        select.select([], [_fed[run.id]], [], float(ask["wait"]))
+        return {"taken": os.write(_fed[run.id], text)}
+    except BlockingIOError:
+        return {"taken": 0}
+    except OSError:
+        return {"taken": None}
 
 
 def follow_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
@@ -90,6 +124,8 @@ def follow_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, 
         raise NotFoundError(f"the lead host has no run {ask['run']}")
     if ask.get("first") or ask["run"] not in _mirrors:
         _mirrors[ask["run"]] = _Outbox(run, ask["offsets"])
+    if ask["run"] in _fed and (run.path / _FED).exists():
+        os.close(_fed.pop(ask["run"]))
     outbox = _mirrors[ask["run"]]
     deadline = time.monotonic() + float(ask["wait"])
     changes = outbox.collect()

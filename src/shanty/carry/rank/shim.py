@@ -45,8 +45,14 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
     layout = Layout(hosts=hosts, **plan["layout"])
     if name == "horovodrun":
         words = horovodrun(words)
-    boot = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "boot.py")
-    prefix = [plan["agent_python"], "-I", "-S", boot, "rank.exec"]
+    passed = passing.offer(passing.redirected(os.environ.get("SHANTY_OUTPUT", "")))
+    if "place" in plan:
+        from shanty.carry.agent.place import rank_command
+
+        prefix = rank_command(plan["scratch"], str(os.getpid()), passed)
+    else:
+        boot = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "boot.py")
+        prefix = [plan["agent_python"], "-I", "-S", boot, "rank.exec"]
     translation = translate(
         words,
         FLAVOURS[installation.flavour],
@@ -63,7 +69,7 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         **os.environ,
         **translation.environment,
         "SHANTY_WORLD": str(os.getpid()),
-        passing.VARIABLE: passing.offer(passing.redirected(os.environ.get("SHANTY_OUTPUT", ""))),
+        passing.VARIABLE: passed,
     }
     kept = stdin.set_aside()
     if kept is not None:

@@ -40,9 +40,10 @@ def take(offered: str) -> None:
     if host != os.uname().nodename:
         return
     try:
-        fd = os.open(path, os.O_RDONLY)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # whoever wrote to a FIFO may be gone
     except OSError:  # a socket cannot be opened this way
         return
+    os.set_blocking(fd, True)
     try:
         with open(path.replace("/fd/", "/fdinfo/")) as file:
             os.lseek(fd, int(file.readline().split()[1]), os.SEEK_SET)

@@ -69,6 +69,26 @@ def resolve(text: str, home: Path) -> tuple[Host, ...]:
     return usable(hosts, f"--on {text}")
 
 
+def recognised(hosts: Iterable[Host], home: Path) -> tuple[Host, ...]:
+    """`hosts` with what the groups know of them: a host of one group may be named by itself.
+
+    User, port and ssh configuration are taken over, and slots where none were given. A host
+    that groups disagree on is left as it was written.
+    """
+    known: dict[str, set[Host]] = {}
+    for name in names(home):
+        for host in load(name, home).hosts:
+            known.setdefault(host.name, set()).add(host)
+    found = []
+    for host in hosts:
+        candidates = known.get(host.name, set())
+        if len(candidates) == 1 and not (host.user or host.port or host.config):
+            (like,) = candidates
+            host = like if host.slots is None else replace(like, slots=host.slots)
+        found.append(host)
+    return tuple(found)
+
+
 def usable(hosts: Iterable[Host], source: str) -> tuple[Host, ...]:
     """`hosts` with each once and without those that have no slots; `source` is for the error."""
     found = tuple(host for host in merged(hosts) if host.slots != 0)

@@ -6,6 +6,7 @@ The machine at which the command is typed prepares them and then only watches: i
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,12 +15,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from shanty.carry.agent.remote import KEY_LIFE
-from shanty.carry.errors import NotFoundError, PrepareError, ShantyError, StorageError, UsageError
+from shanty.carry.errors import NotFoundError, PrepareError, ShantyError, UsageError
 from shanty.carry.rundir import RunDir, read_json, storage_errors, write_json
 from shanty.carry.spec import JobSpec, Status
 from shanty.launch import interpreter, mpis
 from shanty.launch.settings import Settings
-from shanty.launch.site import contact, inventory, keys
+from shanty.launch.site import contact, feed, inventory, keys
 from shanty.launch.site.host import Host
 from shanty.launch.site.hostfiles import read_hostfile
 from shanty.launch.site.link import Link
@@ -93,8 +94,9 @@ class HostsTarget:
             hosts = read_hostfile(Path(job.hostfile))
             if job.on:
                 raise UsageError("--on and --hostfile both say on which hosts", fix="give one")
-            return hosts
-        return inventory.resolve(job.on or "", self.home)
+        else:
+            hosts = inventory.resolve(job.on or "", self.home)
+        return inventory.recognised(hosts, self.home)
 
     def _members(
         self,
@@ -190,12 +192,14 @@ class HostsTarget:
             values = self._prepare(job, plan, run, porters)
             with storage_errors(run.path):
                 write_json(run.plan, values)
-            self._begin(job, plan, run, values)
-        except (StorageError, PrepareError, UsageError, KeyboardInterrupt):
+            self._begin(job, plan, run, values, feeds=feed.has_input(stdin))
+        except BaseException:  # Ctrl-C too
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
             raise
         for porter in porters[1:]:
             porter.close(0.5)
+        if feed.has_input(stdin):
+            feed.start(members[0].host, run.id, stdin)
         self._links[run.id] = Link(run, [m.host for m in members], porters[0]).start()
         return Handle(run)
 
@@ -226,7 +230,15 @@ class HostsTarget:
             [Ready(each.installation, each.python, each.workdir, each.mpi4py) for each in prepared]
         )
 
-    def _begin(self, job: JobSpec, plan: SitePlan, run: RunDir, values: Mapping[str, Any]) -> None:
+    def _begin(
+        self,
+        job: JobSpec,
+        plan: SitePlan,
+        run: RunDir,
+        values: Mapping[str, Any],
+        *,
+        feeds: bool,
+    ) -> None:
         lead, *workers = plan.members
         files = site.shims(values, lead, run)
         files["hostfile"] = [plan.hostfile(), 0o644]
@@ -243,14 +255,16 @@ class HostsTarget:
                 ]
                 files["key"] = [pair.private.decode(), 0o600]
                 files["known_hosts"] = ["\n".join(known) + "\n", 0o644]
-            lead.porter.ask(
-                "begin-run",
-                run=run.id,
-                plan=dict(values),
-                job=job.to_json(),
-                status=read_json(run.status),
-                files=files,
-            )
+            begin = {
+                "run": run.id,
+                "plan": dict(values),
+                "job": job.to_json(),
+                "status": read_json(run.status),
+                "files": files,
+                "stdin": feeds,
+            }
+            files["events.jsonl"] = [_prepared(plan, len(json.dumps(begin))), 0o644]
+            lead.porter.ask("begin-run", **begin)
         except BaseException:
             for index, member in enumerate(plan.members):
                 if index > 0:
@@ -315,6 +329,13 @@ class HostsTarget:
             return Reply(isinstance(request, Stop), "the run has ended")
         reply = self._link(handle.run).ask(request.to_json())
         return Reply(reply["ok"], reply.get("error", ""), reply.get("stacks", []))
+
+
+def _prepared(plan: SitePlan, begin: int) -> str:
+    """The run's first event: the bytes that each host was sent; `begin` are the lead's last."""
+    sent = {member.name: member.porter.bytes_sent for member in plan.members}
+    sent[plan.members[0].name] += begin
+    return json.dumps({"time": time.time(), "event": "prepared", "sent": sent}) + "\n"
 
 
 def _sweep(porter: Porter) -> None:
