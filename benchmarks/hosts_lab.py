@@ -55,7 +55,7 @@ def home(mpis: Path | None = None) -> Iterator[Home]:
         made = Home(Path(folder, "home"), Path(folder, "workspace"))
         made.path.mkdir()
         made.workspace.mkdir()
-        if mpis is not None:
+        if mpis is not None and mpis.is_dir():
             (made.path / "mpi").symlink_to(mpis.resolve())
         yield made
 

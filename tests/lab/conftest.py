@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,10 @@ class LabHosts:
     def config(self) -> Path:
         return self.folder / "ssh_config"
 
+    def home(self, host: str) -> Path:
+        """Where the home of a host's user is on this machine."""
+        return self.folder / "hosts" / host / "home"
+
     @property
     def hosts(self) -> list[str]:
         return [member.name for member in self.shanty.known(self.name).lab.hosts]
@@ -187,12 +192,26 @@ def make_lab(lab_home: LabHome) -> Callable[..., LabHosts]:
     return lambda count, *words: _bring_up(lab_home, count, *words)
 
 
+@contextmanager
+def lab_in(folder: Path, count: int, *words: str) -> Iterator[LabHosts]:
+    """A lab that has the folder as its home, up to the end of the block."""
+    before = links()
+    home = LabHome(folder)
+    try:
+        yield _bring_up(home, count, *words)
+    finally:
+        _end(home, before)
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
     """Three hosts for all tests of a file."""
-    before = links()
-    home = LabHome(tmp_path_factory.mktemp("lab"))
-    try:
-        yield _bring_up(home, 3)
-    finally:
-        _end(home, before)
+    with lab_in(tmp_path_factory.mktemp("lab"), 3) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def bare_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
+    """Three hosts with sshd and a Python only, for all tests of a file."""
+    with lab_in(tmp_path_factory.mktemp("bare"), 3, "--bare") as found:
+        yield found

@@ -56,13 +56,16 @@ def app() -> None:
 def main() -> NoReturn:
     """Run the command line; SystemExit has its exit code."""
     try:
-        app(prog_name="shanty")
+        code = app.main(prog_name="shanty", standalone_mode=False)
     except ShantyError as error:
         show_error(error)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    sys.exit(0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(128 + signal.SIGINT)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def program() -> NoReturn:

@@ -11,11 +11,13 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from shanty.carry.agent import outside
+from shanty.carry.agent.warden import SILENCE
 from shanty.carry.errors import LaunchError, LostError, NotFoundError, ShantyError
 from shanty.carry.mirror import Change, is_safe, put
 from shanty.carry.rundir import RunDir, append_line
@@ -26,17 +28,29 @@ from shanty.launch.site.porter import Porter
 
 _WAIT = 1.0  # seconds that the lead host waits for something new before it says there is nothing
 _SILENCE = 5.0  # seconds beyond that after which the lead host counts as unreachable
-_UNHEARD = 4.0  # seconds for which a worker must not have heard its lead
+_FRESH = 3.0  # seconds within which a worker hears a lead that is well
+_AT_ONCE = 64  # hosts that are told something side by side
 _GIVE_UP = 60.0  # seconds without any host after which it is not known how the run stands
 
 
 class Link:
-    """The copy of one run; `start` it, then read the run's directory here."""
+    """The copy of one run; `start` it, then read the run's directory here.
 
-    def __init__(self, run: RunDir, hosts: Sequence[Host], porter: Porter | None = None) -> None:
+    `porter` is the lead's; `others` are of hosts that have let the lead in, and are to be told
+    when it does not come.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        hosts: Sequence[Host],
+        porter: Porter | None = None,
+        others: Sequence[Porter] = (),
+    ) -> None:
         self._run = run
         self._hosts = tuple(hosts)
         self._porter = porter
+        self._others = {hosts.index(other.host): other for other in others}
         self._first = True
         self._last_word = time.monotonic()
         self._looked = threading.Event()
@@ -102,11 +116,29 @@ class Link:
             at += size
             if is_safe(path):
                 self._store(path, offset, piece, answer.values["path"])
+        self._release()
         if outside.read_status(self._run).state.final:
             self._ended.set()
             with contextlib.suppress(ShantyError):
                 self._porter.ask("forget-run", run=self._run.id, patience=_SILENCE)
             self._porter.close(0.5)
+
+    def _release(self) -> None:
+        """Let go of the other hosts once the run is on; one that has ended is let in no more."""
+        state = outside.read_status(self._run).state
+        if not self._others or state in (State.PENDING, State.STARTING):
+            return
+
+        def release(index: int) -> None:
+            porter = self._others[index]
+            if state.final:
+                with contextlib.suppress(ShantyError):
+                    porter.ask("revoke", run=self._run.id, index=index, patience=_SILENCE)
+            porter.close(0.5)
+
+        with ThreadPoolExecutor(min(_AT_ONCE, len(self._others))) as pool:
+            list(pool.map(release, self._others))
+        self._others = {}
 
     def _store(self, path: str, offset: int | None, data: bytes, there: str) -> None:
         if path == "status.json":
@@ -132,25 +164,22 @@ class Link:
             self._porter = None
 
     def _ask_around(self) -> None:
-        """The lead host does not answer: ask its workers, then come back to it."""
-        ages: dict[str, float | None] = {}
-        if len(self._hosts) > 1:
-            for index, outcome in enumerate(contact.attempt(self._hosts[1:], terminal=False), 1):
-                if not isinstance(outcome, Porter):
-                    continue
-                with contextlib.suppress(ShantyError):
-                    values = outcome.ask(
-                        "heard-run", run=self._run.id, index=index, patience=_SILENCE
-                    ).values
-                    ages[outcome.host.name] = values["age"]
-                outcome.close(0.5)
+        """The lead host does not answer: ask its workers, then come back to it.
+
+        A worker that has not heard it for SILENCE has ended its ranks, so the run is lost for
+        good; one that hears it tells that only the way from here is broken.
+        """
+        until = time.monotonic() + SILENCE
+        ages = self._ages()
+        while ages and not _over(ages) and min(_known(ages)) > _FRESH and time.monotonic() < until:
+            self._ended.wait(0.2)
+            ages = self._ages() or ages
         lead = self._hosts[0].name
-        if ages and all(age is None or age > _UNHEARD for age in ages.values()):
+        if _over(ages):
+            do = "does" if len(ages) == 1 else "do"
             failure = Failure(
                 f"the lead host {lead} cannot be reached",
-                f"{', '.join(ages)} do not hear it either: it is cut off, frozen or down"
-                if len(ages) > 1
-                else f"{next(iter(ages))} does not hear it either: it is cut off, frozen or down",
+                f"{', '.join(ages)} {do} not hear it either: it is cut off, frozen or down",
                 "see to the host and its network; run again",
                 host=lead,
             )
@@ -166,6 +195,21 @@ class Link:
             )
         self._ended.wait(0.5)
 
+    def _ages(self) -> dict[str, float | None]:
+        """For how long each worker that answers has not heard the lead; None: it gave up."""
+        ages: dict[str, float | None] = {}
+        if len(self._hosts) > 1:
+            for index, outcome in enumerate(contact.attempt(self._hosts[1:], terminal=False), 1):
+                if not isinstance(outcome, Porter):
+                    continue
+                with contextlib.suppress(ShantyError):
+                    values = outcome.ask(
+                        "heard-run", run=self._run.id, index=index, patience=_SILENCE
+                    ).values
+                    ages[outcome.host.name] = values["age"]
+                outcome.close(0.5)
+        return ages
+
     def _conclude(self, failure: Failure, state: State) -> None:
         status = outside.read_status(self._run)
         code = LaunchError.exit_code if state is State.FAILED else LostError.exit_code
@@ -174,3 +218,12 @@ class Link:
         with contextlib.suppress(OSError):
             append_line(self._run.events, {"time": time.time(), "event": "link-ended"})
         self._ended.set()
+
+
+def _known(ages: Mapping[str, float | None]) -> list[float]:
+    return [SILENCE if age is None else age for age in ages.values()]
+
+
+def _over(ages: Mapping[str, float | None]) -> bool:
+    """True when some worker has given its lead up: then all of them will."""
+    return any(age >= SILENCE for age in _known(ages))

@@ -196,11 +196,10 @@ class HostsTarget:
         except BaseException:  # Ctrl-C too
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
             raise
-        for porter in porters[1:]:
-            porter.close(0.5)
         if feed.has_input(stdin):
             feed.start(members[0].host, run.id, stdin)
-        self._links[run.id] = Link(run, [m.host for m in members], porters[0]).start()
+        hosts = [member.host for member in members]
+        self._links[run.id] = Link(run, hosts, porters[0], porters[1:]).start()
         return Handle(run)
 
     def _write_down(self, job: JobSpec, plan: SitePlan, run: RunDir) -> None:
@@ -255,7 +254,7 @@ class HostsTarget:
                 ]
                 files["key"] = [pair.private.decode(), 0o600]
                 files["known_hosts"] = ["\n".join(known) + "\n", 0o644]
-            begin = {
+            begin: dict[str, Any] = {
                 "run": run.id,
                 "plan": dict(values),
                 "job": job.to_json(),

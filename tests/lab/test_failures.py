@@ -1,0 +1,145 @@
+"""Hosts that are cut off or frozen and parts that are killed: the run ends, by the host's name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import LabHosts
+from site_runs import Site
+
+from runs import FLAVOURS, mpi_folder, wait_for
+from shanty.carry.rundir import read_json
+
+pytestmark = [pytest.mark.mpi, pytest.mark.slow]
+
+BOUND = 15  # seconds from the fault to the end of the run
+GONE = 10  # seconds after the fault is over, by which nothing is left
+DAEMONS = "(prted|orted|hydra_pmi_proxy|hydra_bstrap_proxy)"
+
+
+@pytest.fixture(params=FLAVOURS)
+def flavour(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name != "openmpi5" and not (mpi_folder() / name).exists():
+        pytest.skip(f"{name} is not installed in {mpi_folder()}")
+    return name
+
+
+@pytest.fixture
+def site(lab: LabHosts, tmp_path: Path) -> Iterator[Site]:
+    """Runs on the lab; afterwards nothing of them is there."""
+    here = Site(lab, tmp_path / "work")
+    before = {host: here.files(host) for host in lab.hosts}
+    yield here
+    wait_for(lambda: not here.remains(here.last.id), GONE, f"left: {here.remains(here.last.id)}")
+    for host in lab.hosts:
+        wait_for(lambda host=host: here.files(host) == before[host], GONE, f"files on {host}")
+        # The next contact finds nothing of the run that could still be used.
+        assert "shanty:" not in lab.exec(host, "sh", "-c", "cat ~/.ssh/authorized_keys").stdout
+
+
+def ends_by(site: Site, process: object, host: str, began: float) -> str:
+    """Wait for the run's end; it must be in time and name the host. Returns what it says."""
+    wait_for(lambda: process.poll() is not None, BOUND - (time.monotonic() - began), "it goes on")
+    status = site.status()
+    assert status["state"] == "failed"
+    assert host in status["failure"]["what"]
+    what: str = status["failure"]["what"]
+    return what
+
+
+@pytest.mark.parametrize(("fault", "cure"), [("cut", "join"), ("freeze", "thaw")])
+def test_a_worker_falls_silent(site: Site, flavour: str, fault: str, cure: str) -> None:
+    with site.running(flavour) as process:
+        began = time.monotonic()
+        site.lab.do(fault, "lab2")
+        try:
+            what = ends_by(site, process, "lab2", began)
+        finally:
+            site.lab.do(cure, "lab2")
+    assert what == "host lab2 has not been heard for 10 s"
+
+
+@pytest.mark.parametrize(("fault", "cure"), [("cut", "join"), ("freeze", "thaw")])
+def test_the_lead_host_falls_silent(site: Site, fault: str, cure: str) -> None:
+    with site.running("openmpi5") as process:
+        began = time.monotonic()
+        site.lab.do(fault, "lab1")
+        try:
+            what = ends_by(site, process, "lab1", began)
+        finally:
+            site.lab.do(cure, "lab1")
+    assert what == "the lead host lab1 cannot be reached"
+
+
+def test_a_host_is_started_anew(site: Site) -> None:
+    with site.running("openmpi5") as process:
+        began = time.monotonic()
+        site.lab.do("reboot", "lab3")
+        ends_by(site, process, "lab3", began)
+
+
+def test_a_daemon_is_killed(site: Site, flavour: str) -> None:
+    with site.running(flavour) as process:
+        began = time.monotonic()
+        done = site.lab.exec("lab2", "pkill", "-KILL", "-f", f"^/srv.*/bin/{DAEMONS}")
+        assert done.returncode == 0, done.stderr
+        what = ends_by(site, process, "lab2", began)
+    assert what == "the launcher's daemon on host lab2 was ended by SIGKILL"
+
+
+def test_a_workers_warden_is_killed(site: Site, flavour: str) -> None:
+    with site.running(flavour) as process:
+        began = time.monotonic()
+        done = site.lab.exec("lab3", "pkill", "-KILL", "-f", "agent[.]remote")
+        assert done.returncode == 0, done.stderr
+        ends_by(site, process, "lab3", began)
+
+
+@pytest.mark.parametrize("agent", ["lead", "warden"])
+def test_an_agent_of_the_lead_host_is_killed(site: Site, agent: str) -> None:
+    with site.running("openmpi5") as process:
+        began = time.monotonic()
+        text = site.lab.exec(
+            "lab1", "sh", "-c", f"cat ~/.shanty/work/{site.last.id}.0/agents.json"
+        ).stdout
+        path = site.folder / "agents.json"
+        path.write_text(text)
+        pid = (read_json(path) or {})[agent]["pid"]
+        assert site.lab.exec("lab1", "kill", "-KILL", str(pid)).returncode == 0
+        ends_by(site, process, "lab1", began)
+
+
+def test_a_host_that_cannot_be_reached_is_named_before_the_run(site: Site) -> None:
+    site.write("up.py", "print(1)")
+    site("run", "-q", "--on", "lab", "-n", "3", "hostname")
+    runs = set((site.lab.shanty.home / "runs").iterdir())
+    site.lab.do("cut", "lab3")
+    try:
+        done = site("run", "--on", "lab", "-n", "3", "up.py")
+    finally:
+        site.lab.do("join", "lab3")
+    assert done.returncode == 69
+    assert "lab3" in done.stderr
+    assert "lab2" not in done.stderr.partition("cannot be")[2]
+    assert set((site.lab.shanty.home / "runs").iterdir()) == runs
+
+
+def test_ctrl_c_while_hosts_are_prepared(site: Site) -> None:
+    """It leaves no run, no key and no agent."""
+    site("run", "-q", "--on", "lab", "-n", "3", "hostname")
+    runs = set((site.lab.shanty.home / "runs").iterdir())
+    site.lab.do("freeze", "lab3")
+    try:
+        process = site.start("run", "--on", "lab", "-n", "3", "hostname")
+        assert process.stderr is not None
+        process.stderr.readline()  # it has begun to connect
+        process.send_signal(2)
+        process.communicate(timeout=20)
+    finally:
+        site.lab.do("thaw", "lab3")
+    assert process.returncode == 130
+    assert set((site.lab.shanty.home / "runs").iterdir()) == runs

@@ -1,0 +1,344 @@
+"""Keys on real hosts: authorized_keys is as it was after whatever may happen to a run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from conftest import LabHosts, lab_in
+from site_runs import Site
+
+from runs import wait_for
+from shanty.carry.rundir import read_json
+from shanty.launch.lab import console
+from shanty.launch.site import contact, inventory, keys
+from shanty.launch.site.porter import Porter
+
+pytestmark = [pytest.mark.mpi, pytest.mark.slow]
+
+HERS = b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHersHersHersHersHersHersHersHersHersHersHer her@desk"
+NEW = b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINewNewNewNewNewNewNewNewNewNewNewNewNewNewNew new@desk"
+# What a user may have there; lab1 is the lead, which nobody has to enter.
+KINDS = {
+    "lab2": None,
+    "lab3": b"# my keys\n\n" + HERS,  # no newline at the end
+    "lab4": b"\xef\xbb\xbf# mine\r\n" + HERS + b"\r\n\r\n",
+    "lab5": b"  " + HERS + b"\n",  # a link to a file elsewhere
+}
+HOSTS = ("lab1", *KINDS)
+OURS = re.compile(
+    rb'restrict,from="10\.77\.0\.1",expiry-time="\d{14}",command="[^\n]* agent\.remote [^\n]*" '
+    rb"ssh-ed25519 \S+ shanty:(\S+)\.(\d)@(lab\d) since-\d+( made-file)?\n"
+)
+# Ends when its home has a file `go`.
+WAIT = """
+import os, time
+end = time.monotonic() + 90
+while time.monotonic() < end and not os.path.exists(os.path.expanduser("~/go")):
+    time.sleep(0.02)
+"""
+
+
+class State(NamedTuple):
+    """All that there is to see of a host's keys."""
+
+    content: bytes | None
+    link: str
+    mode: int
+    folder: tuple[str, ...]
+
+
+def keys_file(lab: LabHosts, host: str) -> Path:
+    return lab.home(host) / ".ssh" / "authorized_keys"
+
+
+def look(lab: LabHosts, hosts: Iterable[str] = HOSTS) -> dict[str, State]:
+    """The keys of the hosts."""
+    found = {}
+    for host in hosts:
+        file = keys_file(lab, host)
+        there = file.exists()
+        found[host] = State(
+            file.read_bytes() if there else None,
+            str(file.readlink()) if file.is_symlink() else "",
+            file.stat().st_mode if there else 0,
+            tuple(sorted(path.name for path in file.parent.iterdir())),
+        )
+    return found
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
+    """A lab that lets us in by another file than the one that runs write."""
+    with lab_in(tmp_path_factory.mktemp("keys"), 5) as lab:
+        for host in HOSTS:
+            file = keys_file(lab, host)
+            file.rename(file.with_name("authorized_keys2"))
+        elsewhere = lab.home("lab5") / "my files"
+        elsewhere.mkdir()
+        keys_file(lab, "lab5").symlink_to("../my files/keys")
+        yield lab
+
+
+@pytest.fixture
+def site(five: LabHosts, tmp_path: Path) -> Site:
+    """Runs on the lab, the first ones; the keys of its hosts are as in KINDS."""
+    shutil.rmtree(five.shanty.home / "runs", ignore_errors=True)
+    for host, content in KINDS.items():
+        file = keys_file(five, host)
+        if content is None:
+            file.unlink(missing_ok=True)
+        else:
+            file.write_bytes(content)
+            file.resolve().chmod(0o640)
+    for host in HOSTS:
+        (five.home(host) / "go").unlink(missing_ok=True)
+    here = Site(five, tmp_path / "work")
+    here.write("wait.py", WAIT)
+    return here
+
+
+@pytest.fixture
+def before(site: Site) -> dict[str, State]:
+    """The keys as they were."""
+    return look(site.lab)
+
+
+def start(site: Site, *words: str) -> subprocess.Popen[str]:
+    """A run with one rank a host; it goes on until `let_go`, or until it is ended."""
+    words = (*("run", "--on", "lab", "-n", "5", "--ppn", "1", "--env", "none"), *words)
+    return site.start(*words, "wait.py", start_new_session=True)
+
+
+def let_go(site: Site) -> None:
+    for host in HOSTS:
+        (site.lab.home(host) / "go").touch()
+
+
+def lines(site: Site) -> dict[str, list[bytes]]:
+    """The runs that each host lets in."""
+    files = {host: keys_file(site.lab, host) for host in HOSTS}
+    return {
+        host: [found[1] for found in OURS.finditer(file.read_bytes())] if file.exists() else []
+        for host, file in files.items()
+    }
+
+
+def await_ranks(site: Site, *processes: subprocess.Popen[str]) -> None:
+    """Wait until all ranks of the runs of these processes are up."""
+    folder = site.lab.shanty.home / "runs"
+
+    def up() -> bool:
+        for process in processes:
+            assert process.poll() is None, process.communicate()
+        found = [read_json(path / "status.json") or {} for path in folder.glob("*")]
+        on = [one for one in found if one.get("up") == 5 and one["ended"] is None]
+        return len(on) == len(processes)
+
+    wait_for(up, 60, "the ranks do not start")
+
+
+def finish(process: subprocess.Popen[str], code: int) -> str:
+    """Wait for the end of a run; what it said."""
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, out + err
+    return err
+
+
+def agents(site: Site) -> list[int]:
+    """The lead and the wardens of all runs, on all hosts, by the pids that they have here."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                inside = str((entry / "ns/net").readlink()) in site.lab.shanty.seen
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if inside and {b"agent.start", b"agent.remote", b"agent.warden"} & set(words):
+                found.append(int(entry.name))
+    return found
+
+
+def is_on(pid: int, site: Site, host: str) -> bool:
+    """True for a process of that host."""
+    first = console.first_processes(site.lab.shanty.known())[host]
+    return Path(f"/proc/{pid}/ns/net").samefile(f"/proc/{first}/ns/net")
+
+
+def kill(pids: list[int]) -> None:
+    """End them all at one moment: none sees another one go."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+
+
+# --------------------------------------------------------------------------------- runs
+
+
+def test_a_run_lets_its_lead_in_and_leaves_nothing(site: Site, before: dict[str, State]) -> None:
+    process = start(site)
+    await_ranks(site, process)
+    run = site.last.id.encode()
+    assert lines(site) == {"lab1": [], **{host: [run] for host in KINDS}}
+    for host, content in KINDS.items():
+        now = keys_file(site.lab, host).read_bytes()
+        assert OURS.sub(b"", now) == (content or b"")
+    assert look(site.lab)["lab5"].link == "../my files/keys"
+    assert look(site.lab)["lab3"].mode == before["lab3"].mode
+    private = {host: list(site.lab.home(host).glob(".shanty/work/*/key")) for host in HOSTS}
+    assert [host for host in HOSTS if private[host]] == ["lab1"]
+    assert private["lab1"][0].stat().st_mode & 0o777 == 0o600
+    let_go(site)
+    finish(process, 0)
+    assert look(site.lab) == before
+    assert not private["lab1"][0].exists()
+
+
+def test_a_run_that_fails(site: Site, before: dict[str, State]) -> None:
+    done = site("run", "--on", "lab", "-n", "5", "--ppn", "1", "--env", "none", "false")
+    assert done.returncode == 1, done.stderr
+    assert look(site.lab) == before
+
+
+def test_a_run_that_cannot_be_prepared_on_one_host(site: Site) -> None:
+    file = keys_file(site.lab, "lab2")
+    file.mkdir()
+    try:
+        before = look(site.lab, HOSTS[2:])
+        done = site("run", "--on", "lab", "-n", "5", "--ppn", "1", "--env", "none", "true")
+        assert done.returncode not in (0, 1), done.stderr
+        assert "lab2" in done.stderr
+        assert look(site.lab, HOSTS[2:]) == before
+    finally:
+        file.rmdir()
+
+
+def test_what_a_user_writes_meanwhile_stays_when_a_run_is_stopped(site: Site) -> None:
+    process = start(site)
+    await_ranks(site, process)
+    files = {host: keys_file(site.lab, host) for host in KINDS}
+    with files["lab2"].open("ab") as file:  # it was not there before
+        file.write(NEW + b"\n")
+    with files["lab3"].open("ab") as file:
+        file.write(b"\n" + NEW)
+    text = files["lab4"].read_bytes()
+    files["lab4"].with_name("edited").write_bytes(NEW + b"\r\n" + text)  # as editors do it
+    files["lab4"].with_name("edited").replace(files["lab4"])
+    files["lab5"].write_bytes(files["lab5"].read_bytes().replace(HERS, NEW))
+    assert site("stop", site.last.id).returncode == 0
+    finish(process, 143)
+    assert {host: file.read_bytes() for host, file in files.items()} == {
+        "lab2": NEW + b"\n",
+        "lab3": (KINDS["lab3"] or b"") + b"\n" + NEW,
+        "lab4": NEW + b"\r\n" + (KINDS["lab4"] or b""),
+        "lab5": (KINDS["lab5"] or b"").replace(HERS, NEW),
+    }
+
+
+def test_two_runs_at_once(site: Site, before: dict[str, State]) -> None:
+    processes = [start(site), start(site)]
+    await_ranks(site, *processes)
+    assert {host: len(found) for host, found in lines(site).items() if found} == dict.fromkeys(
+        KINDS, 2
+    )
+    let_go(site)
+    for process in processes:
+        finish(process, 0)
+    assert look(site.lab) == before
+
+
+def test_the_command_line_and_the_lead_are_killed(site: Site, before: dict[str, State]) -> None:
+    process = start(site)
+    await_ranks(site, process)
+    pids = [pid for pid in agents(site) if is_on(pid, site, "lab1")]
+    assert pids
+    os.kill(process.pid, signal.SIGKILL)
+    kill(pids)
+    process.communicate(timeout=10)
+    wait_for(lambda: look(site.lab) == before, 20, "a warden without a lead has not cleaned up")
+    wait_for(lambda: not agents(site), 20, "agents are left")
+
+
+def test_all_is_killed_and_the_next_run_cleans_up(site: Site, before: dict[str, State]) -> None:
+    process = start(site)
+    await_ranks(site, process)
+    run = site.last.id
+    os.kill(process.pid, signal.SIGKILL)
+    kill(agents(site))
+    process.communicate(timeout=10)
+    assert lines(site) == {"lab1": [], **{host: [run.encode()] for host in KINDS}}
+    done = site("run", "-q", "--on", "lab", "-n", "5", "--ppn", "1", "--env", "none", "hostname")
+    assert done.returncode == 0, done.stderr
+    assert sorted(line.split()[-1] for line in done.stdout.splitlines()) == list(HOSTS)
+    assert look(site.lab) == before
+    assert not site.remains(run)
+    for host in HOSTS:
+        assert not [path for path in site.files(host) if "shanty" in path]
+
+
+# --------------------------------------------------------------------------- what sshd says
+
+
+@pytest.fixture
+def porters(site: Site) -> Iterator[dict[str, Porter]]:
+    """The porters of all hosts, by their names."""
+    found = contact.connect(inventory.resolve("lab", site.lab.shanty.home), terminal=False)
+    yield {porter.host.name: porter for porter in found}
+    for porter in found:
+        porter.close(0.5)
+
+
+def enter(lab: LabHosts, key: str, source: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Log in to lab2 from the host `source` with a private key."""
+    (lab.home(source) / "key").write_text(key)
+    (lab.home(source) / "key").chmod(0o600)
+    shown = lab.show()
+    homes = {entry["name"]: entry["home"] for entry in shown["hosts"]}
+    options = {
+        "IdentityFile": f"{homes[source]}/key",
+        "IdentitiesOnly": "yes",
+        "BatchMode": "yes",
+        "StrictHostKeyChecking": "no",
+        "UserKnownHostsFile": "/dev/null",
+    }
+    settings = [word for item in options.items() for word in ("-o", "=".join(item))]
+    return lab.exec(source, "ssh", "-F", "none", "-l", shown["user"], *settings, *words)
+
+
+def test_a_key_does_one_thing_from_one_place_until_it_expires(
+    site: Site, before: dict[str, State], porters: dict[str, Porter], tmp_path: Path
+) -> None:
+    pair = keys.make_pair(tmp_path)
+    private = pair.private.decode()
+    lead = site.lab.show()["hosts"][0]["addresses"]["eth0"]
+
+    def let_in(seconds: float) -> None:
+        values = {"run": "20261121-101112-bcdf", "index": 1, "key": pair.public}
+        command = "echo only this, not $SSH_ORIGINAL_COMMAND"
+        porters["lab2"].ask(
+            "authorize", **values, command=command, seconds=seconds, **{"from": [lead]}
+        )
+
+    let_in(3600)
+    assert enter(site.lab, private, "lab1", "lab2", "id").stdout == "only this, not id\n"
+    assert "PTY allocation request failed" in enter(site.lab, private, "lab1", "-tt", "lab2").stderr
+    tunnel = enter(site.lab, private, "lab1", "-W", "127.0.0.1:22", "lab2")
+    assert "prohibited" in tunnel.stderr
+    assert tunnel.stdout == ""
+    elsewhere = enter(site.lab, private, "lab3", "lab2", "id")
+    assert "Permission denied (publickey)" in elsewhere.stderr
+    let_in(-1)  # as a crash leaves it, later
+    expired = enter(site.lab, private, "lab1", "lab2", "id")
+    assert "Permission denied (publickey)" in expired.stderr
+    assert expired.stdout == ""
+    let_in(-120)
+    assert porters["lab2"].ask("sweep-keys").values == {"swept": 1}
+    assert look(site.lab) == before
