@@ -37,6 +37,8 @@ OURS = re.compile(
     rb'restrict,from="10\.77\.0\.1",expiry-time="\d{14}",command="[^\n]* agent\.remote [^\n]*" '
     rb"ssh-ed25519 \S+ shanty:(\S+)\.(\d)@(lab\d) since-\d+( made-file)?\n"
 )
+RUN = ("run", "-q", "--on", "lab", "-n", "5", "--ppn", "1", "--env", "none")
+CANNOT_LAUNCH, CANNOT_STORE = 71, 73  # exit codes
 # Ends when its home has a file `go`.
 WAIT = """
 import os, time
@@ -111,10 +113,14 @@ def before(site: Site) -> dict[str, State]:
     return look(site.lab)
 
 
-def start(site: Site, *words: str) -> subprocess.Popen[str]:
+def run(site: Site, *words: str) -> subprocess.CompletedProcess[str]:
+    """A program on every host, to its end."""
+    return site(*RUN, *words)
+
+
+def start(site: Site) -> subprocess.Popen[str]:
     """A run with one rank a host; it goes on until `let_go`, or until it is ended."""
-    words = (*("run", "--on", "lab", "-n", "5", "--ppn", "1", "--env", "none"), *words)
-    return site.start(*words, "wait.py", start_new_session=True)
+    return site.start(*RUN, "wait.py")
 
 
 def let_go(site: Site) -> None:
@@ -186,8 +192,8 @@ def kill(pids: list[int]) -> None:
 def test_a_run_lets_its_lead_in_and_leaves_nothing(site: Site, before: dict[str, State]) -> None:
     process = start(site)
     await_ranks(site, process)
-    run = site.last.id.encode()
-    assert lines(site) == {"lab1": [], **{host: [run] for host in KINDS}}
+    name = site.last.id.encode()
+    assert lines(site) == {"lab1": [], **{host: [name] for host in KINDS}}
     for host, content in KINDS.items():
         now = keys_file(site.lab, host).read_bytes()
         assert OURS.sub(b"", now) == (content or b"")
@@ -203,22 +209,37 @@ def test_a_run_lets_its_lead_in_and_leaves_nothing(site: Site, before: dict[str,
 
 
 def test_a_run_that_fails(site: Site, before: dict[str, State]) -> None:
-    done = site("run", "--on", "lab", "-n", "5", "--ppn", "1", "--env", "none", "false")
+    done = run(site, "false")
     assert done.returncode == 1, done.stderr
     assert look(site.lab) == before
 
 
-def test_a_run_that_cannot_be_prepared_on_one_host(site: Site) -> None:
-    file = keys_file(site.lab, "lab2")
-    file.mkdir()
+def test_a_run_that_never_begins(site: Site, before: dict[str, State]) -> None:
+    work = site.lab.home("lab1") / ".shanty" / "work"
+    shutil.rmtree(work)
+    work.write_text("no folder")
     try:
-        before = look(site.lab, HOSTS[2:])
-        done = site("run", "--on", "lab", "-n", "5", "--ppn", "1", "--env", "none", "true")
-        assert done.returncode not in (0, 1), done.stderr
-        assert "lab2" in done.stderr
-        assert look(site.lab, HOSTS[2:]) == before
+        done = run(site, "true")
+        assert done.returncode == CANNOT_STORE, done.stderr
+        assert "on lab1" in done.stderr
+        assert look(site.lab) == before
     finally:
-        file.rmdir()
+        work.unlink()
+
+
+def test_a_host_that_does_not_let_the_lead_in(site: Site, before: dict[str, State]) -> None:
+    settings = site.lab.folder / "hosts" / "lab4" / "sshd_config"
+    text = settings.read_text()
+    try:
+        settings.write_text(text + "AuthorizedKeysFile .ssh/authorized_keys2\n")
+        assert site.lab.exec("lab4", "kill", "-HUP", "1").returncode == 0
+        done = run(site, "true")
+        assert done.returncode == CANNOT_LAUNCH, done.stderr
+        assert "host lab4 cannot be entered from lab1" in done.stderr
+        assert look(site.lab) == before
+    finally:
+        settings.write_text(text)
+        assert site.lab.exec("lab4", "kill", "-HUP", "1").returncode == 0
 
 
 def test_what_a_user_writes_meanwhile_stays_when_a_run_is_stopped(site: Site) -> None:
@@ -267,19 +288,27 @@ def test_the_command_line_and_the_lead_are_killed(site: Site, before: dict[str, 
     wait_for(lambda: not agents(site), 20, "agents are left")
 
 
+def test_a_warden_is_killed(site: Site, before: dict[str, State]) -> None:
+    process = start(site)
+    await_ranks(site, process)
+    kill([pid for pid in agents(site) if is_on(pid, site, "lab3")])
+    assert "lab3" in finish(process, CANNOT_LAUNCH)
+    assert look(site.lab) == before
+
+
 def test_all_is_killed_and_the_next_run_cleans_up(site: Site, before: dict[str, State]) -> None:
     process = start(site)
     await_ranks(site, process)
-    run = site.last.id
+    killed = site.last.id
     os.kill(process.pid, signal.SIGKILL)
     kill(agents(site))
     process.communicate(timeout=10)
-    assert lines(site) == {"lab1": [], **{host: [run.encode()] for host in KINDS}}
-    done = site("run", "-q", "--on", "lab", "-n", "5", "--ppn", "1", "--env", "none", "hostname")
+    assert lines(site) == {"lab1": [], **{host: [killed.encode()] for host in KINDS}}
+    done = run(site, "hostname")
     assert done.returncode == 0, done.stderr
     assert sorted(line.split()[-1] for line in done.stdout.splitlines()) == list(HOSTS)
     assert look(site.lab) == before
-    assert not site.remains(run)
+    assert not site.remains(killed)
     for host in HOSTS:
         assert not [path for path in site.files(host) if "shanty" in path]
 

@@ -313,6 +313,23 @@ def test_the_verbs(path: Path, tmp_path: Path) -> None:
     assert not path.parent.exists()
 
 
+@pytest.mark.parametrize("came", [False, True])
+def test_a_client_that_goes_leaves_no_key_of_a_run_that_never_came(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, came: bool
+) -> None:
+    monkeypatch.setattr(authorized, "_ARRIVAL", 0.2)
+    monkeypatch.setattr(authorized, "_let_in", set())
+    monkeypatch.setattr(authorized, "run_is_alive", lambda _run, _index: True if came else None)
+    write(path, b"mine")
+    ask = {"run": RUNS[0], "index": 1, "key": KEY, "command": "true", "from": [], "seconds": 60}
+    authorized.authorize(ask, io.BytesIO(), lambda _: None)
+    add(path, RUNS[1], 1)  # another client's
+    authorized._leave_nothing()
+    left = {entry.run for entry in authorized.entries(str(path))}
+    assert left == ({RUNS[0], RUNS[1]} if came else {RUNS[1]})
+    assert path.read_bytes().endswith(b"\nmine")
+
+
 # ------------------------------------------------------------------------- a real sshd
 
 

@@ -282,3 +282,27 @@ def test_a_shim_can_load_it_without_the_heavy_parts_of_python() -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout.split()
     assert not {"subprocess", "asyncio", "tomllib", "mpi4py", "socket"} & set(loaded)
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("openmpi5", "PRTE_MCA_rml_base_radix"),
+        ("openmpi4", "OMPI_MCA_routed_radix"),
+        ("intel", "I_MPI_HYDRA_BRANCH_COUNT"),
+    ],
+)
+def test_no_daemon_starts_others(name: str, variable: str):
+    """Only the lead host has a way to the others, however many they are."""
+    few = tuple(HostSlots(f"h{i}", 1) for i in range(64))
+    many = (*few, HostSlots("h64", 1))
+    assert variable not in environment(name, layout(few))
+    assert environment(name, layout(many))[variable] == "65"
+    assert environment(name, layout(many), **{variable: "7"}).get(variable) is None
+
+
+def test_what_a_launcher_hands_on_is_put_right():
+    assert FLAVOURS["openmpi5"].moved("/p") == {"OPAL_PREFIX": "/p"}
+    assert FLAVOURS["openmpi4"].moved("/p") == {"OPAL_PREFIX": "/p", "PMIX_INSTALL_PREFIX": "/p"}
+    assert FLAVOURS["intel"].moved("/p") == {"I_MPI_ROOT": "/p"}
+    assert FLAVOURS["mpich"].moved("/p") == {}

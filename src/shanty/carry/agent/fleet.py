@@ -72,14 +72,25 @@ class Fleet:
                 os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
                 0o600,
             )
-            process = subprocess.Popen(
-                [*self.ssh(host), "warden"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
-            os.close(log)
+            try:
+                process = subprocess.Popen(
+                    [*self.ssh(host), "warden"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                name = self.plan["name"]
+                self.failure = Failure(
+                    f"the lead host {name} cannot run ssh",
+                    error.strerror or str(error),
+                    f"install OpenSSH's client on {name} (Debian, Ubuntu: openssh-client)",
+                    host=name,
+                )
+                return
+            finally:
+                os.close(log)
             worker = Worker(host, process)
             worker.channel.send(plan=self._plan_of(host))
             self.workers.append(worker)

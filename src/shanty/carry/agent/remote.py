@@ -12,6 +12,7 @@ import contextlib
 import os
 import select
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
@@ -41,6 +42,9 @@ def main(argv: List[str]) -> int:
         end_remains(run)
         _lock_out(run)
         return 0
+    if run.path.exists():  # so that a key which has served its run starts nothing any more
+        print(f"shanty: run {run.id} has had its warden on this host", file=sys.stderr)
+        return 1
     sink = os.dup(1)
     os.dup2(2, 1)  # nothing but messages may get into the channel
     channel = Channel(os.dup(0), sink)

@@ -41,7 +41,7 @@ from shanty.carry.host.edit import edit_file, read_file
 
 OPTIONS = ("restrict", "from", "expiry-time")  # what an old sshd may lack, see `authorize`
 GRACE = 120.0  # seconds that a run has between its line and its first sign of life
-_ARRIVAL = 60.0  # seconds that it has once the client that let it in has gone
+_ARRIVAL = 30.0  # seconds that it has once the client that let it in has gone
 _OVERDUE = 60.0  # seconds after its expiry at which a line of this host is swept
 _ZONES = 27 * 3600.0  # the same for a line of another host, whose time zone is not known
 _TIME = "%Y%m%d%H%M%S"
@@ -56,7 +56,7 @@ _LINE = re.compile(
     rb" since-(?P<since>\d+)(?P<file> made-file)?(?P<folder> made-folder)?"
 )
 IsAlive = Callable[[str, int], Optional[bool]]
-_let_in: Set[Tuple[str, int]] = set()  # by this porter
+_let_in: Set[Tuple[str, str, int]] = set()  # by this porter: the file, the run, its index
 Say = Callable[[Mapping[str, Any]], None]
 
 
@@ -201,7 +201,7 @@ def authorize(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, A
     """`run index key command from seconds [without]`: let a run's key in for that many seconds."""
     path = keys_file()
     run, index = ask["run"], int(ask["index"])
-    _let_in.add((run, index))
+    _let_in.add((path, run, index))
     authorize_key(
         path,
         run,
@@ -217,26 +217,25 @@ def authorize(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, A
 
 def revoke(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
     """`run index`: remove the run's line."""
-    revoke_key(keys_file(), ask["run"], int(ask["index"]))
-    _let_in.discard((ask["run"], int(ask["index"])))
+    line = (keys_file(), ask["run"], int(ask["index"]))
+    revoke_key(*line)
+    _let_in.discard(line)
     return {}
 
 
 @atexit.register
 def _leave_nothing() -> None:
     """The client has gone: see that each run that it let in has come, or let it in no more."""
-    path, deadline = keys_file(), time.monotonic() + _ARRIVAL
-    with contextlib.suppress(OSError, ShantyError):
-        for run, index in _let_in:
-            while True:
+    deadline = time.monotonic() + _ARRIVAL
+    for path, run, index in _let_in:
+        with contextlib.suppress(OSError, ShantyError):
+            while any((one.run, one.host_index) == (run, index) for one in entries(path)):
                 alive = run_is_alive(run, index)
-                if alive is not None or time.monotonic() > deadline:
+                if alive is False or (alive is None and time.monotonic() > deadline):
+                    revoke_key(path, run, index)
+                if alive is not None:
                     break
-                if all((one.run, one.host_index) != (run, index) for one in entries(path)):
-                    break  # it has come and gone
                 time.sleep(0.1)
-            if not alive:
-                revoke_key(path, run, index)
 
 
 def sweep_keys(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:

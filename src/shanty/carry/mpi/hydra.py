@@ -27,6 +27,7 @@ from shanty.carry.mpi.layout import HostSlots, Layout
 
 Settings = Tuple[Tuple[str, str], ...]
 
+_RADIX = 64  # hosts; Intel MPI's daemons start others from 128 on
 _PINNED: Settings = (("I_MPI_PIN", "1"),)
 _RANK_VARIABLES = RankVariables("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 
@@ -38,7 +39,8 @@ class Hydra:
     `slots_flag` names a host file whose `host:N` count, `per_host_flag` one beside which `-ppn`
     counts. `hostfile_variable` and `per_host_variable` (may be "") are the environment's ways
     to say the same, `extra_ssh_variable` holds arguments for ssh, `root_variable` (may be "")
-    the prefix. `hosts_have_slots` tells whether `-hosts a:2` counts, `host_for_each` whether
+    the prefix, `radix_variable` (may be "") how many daemons the launcher starts before these
+    start others. `hosts_have_slots` tells whether `-hosts a:2` counts, `host_for_each` whether
     the programs of a line may have hosts of their own, `bind_to_flag` whether `-bind-to` counts;
     where it does not, `binding` has the settings for N cores a rank, with "{}" for N, and
     `bindings` those for each part of a machine. `one_host`, `many_hosts` and `shared_cores` are
@@ -58,6 +60,7 @@ class Hydra:
     per_host_variable: str
     extra_ssh_variable: str
     root_variable: str
+    radix_variable: str
     hosts_have_slots: bool
     host_for_each: bool
     bind_to_flag: bool
@@ -106,6 +109,8 @@ class Hydra:
                 settings[self.per_host_variable] = str(slots.pop())
         if layout.local_only and not any(name in given for name in self.one_host_unless):
             settings.update(self.one_host)
+        if self.radix_variable and len(layout.hosts) > _RADIX:
+            settings[self.radix_variable] = str(len(layout.hosts))
         if layout.shares_cores:
             settings.update(self.shared_cores)
         if self.root_variable:
@@ -137,6 +142,7 @@ MPICH = Hydra(
     per_host_variable="",
     extra_ssh_variable="HYDRA_LAUNCHER_EXTRA_ARGS",
     root_variable="",
+    radix_variable="",
     hosts_have_slots=True,
     host_for_each=False,
     bind_to_flag=True,
@@ -164,6 +170,7 @@ INTEL = Hydra(
     per_host_variable="I_MPI_PERHOST",
     extra_ssh_variable="I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",
     root_variable="I_MPI_ROOT",
+    radix_variable="I_MPI_HYDRA_BRANCH_COUNT",
     hosts_have_slots=False,
     host_for_each=True,
     bind_to_flag=False,

@@ -36,6 +36,8 @@ _RANK_VARIABLES = RankVariables(
     "OMPI_COMM_WORLD_LOCAL_SIZE",
 )
 
+_RADIX = 64  # what both versions have by themselves
+
 # Which transport is the user's own choice as soon as one of these is set.
 _TRANSPORT = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl")
 
@@ -48,7 +50,8 @@ class OpenMPI:
     file, the folder above the session folders. `always`, `one_host`, `shared_cores` and
     `oversubscribed` are the settings for these cases, `segment_variables` those that place
     shared-memory files, `prefix_variables` those by which ranks find an installation that was
-    moved. `runtime` begins the names of the runtime's MCA parameters and
+    moved, `radix_variable` says how many daemons the launcher starts itself before these start
+    others. `runtime` begins the names of the runtime's MCA parameters and
     `runtime_flag` gives one on the command line; `agent` names its launcher of daemons.
     `rank_by` are the orders of ranks that it knows, `lacks` the parts of a machine that it
     does not.
@@ -67,6 +70,7 @@ class OpenMPI:
     oversubscribed: Settings
     segment_variables: Tuple[str, ...]
     prefix_variables: Tuple[str, ...]
+    radix_variable: str
     runtime: str
     runtime_flag: str
     agent: str
@@ -110,6 +114,8 @@ class OpenMPI:
             settings[self.hostfile_variable] = layout.hostfile
         if layout.local_only and not any(name in given for name in _TRANSPORT):
             settings.update(self.one_host)
+        if len(layout.hosts) > _RADIX:  # only the lead host has a way to all others
+            settings[self.radix_variable] = str(len(layout.hosts))
         if layout.shares_cores:
             settings.update(self.shared_cores)
         if layout.oversubscribe:
@@ -154,6 +160,7 @@ OPENMPI5 = OpenMPI(
     oversubscribed=(("PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe"),),
     segment_variables=("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory"),
     prefix_variables=("OPAL_PREFIX",),
+    radix_variable="PRTE_MCA_rml_base_radix",
     runtime="prte",
     runtime_flag="--prtemca",
     agent="ssh",
@@ -181,6 +188,7 @@ OPENMPI4 = OpenMPI(
     oversubscribed=(("OMPI_MCA_rmaps_base_oversubscribe", "1"),),
     segment_variables=("OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_osc_sm_backing_directory"),
     prefix_variables=("OPAL_PREFIX", "PMIX_INSTALL_PREFIX"),
+    radix_variable="OMPI_MCA_routed_radix",
     runtime="orte",
     runtime_flag="--mca",
     agent="rsh",
