@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,10 +156,13 @@ def test_the_first_failure(site: Site, flavour: str) -> None:
 
 def test_stacks_of_all_hosts(site: Site) -> None:
     with site.running("openmpi5") as process:
-        done = site("stacks", "last")
+        done = site("stacks", "last", "--json")
         assert done.returncode == 0, done.stderr
-        assert "up.py" in done.stdout
-        assert "ranks 0-2" in done.stdout
+        answers = json.loads(done.stdout)
+        assert {answer["rank"] for answer in answers} == {0, 1, 2}
+        for answer in answers:
+            frames = [frame for thread in answer["threads"] for frame in thread["frames"]]
+            assert any(path.endswith("up.py") for path, _, _ in frames)
         assert site("stop", "last").returncode == 0
         assert process.wait(20) == 143
     assert site.status()["state"] == "stopped"
@@ -168,7 +172,7 @@ def test_what_ranks_save_comes_back(site: Site) -> None:
     site.write(
         "saves.py",
         "import shanty, socket\n"
-        "shanty.log({'loss': shanty.rank()})\n"
+        "shanty.log(loss=shanty.rank())\n"
         "(shanty.artifacts() / f'part-{shanty.rank()}').write_text(socket.gethostname())\n"
         "(shanty.artifacts() / 'model').write_text(socket.gethostname())\n"
         "print('saved', flush=True)\n",

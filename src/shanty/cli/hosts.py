@@ -8,18 +8,11 @@ from pathlib import Path
 import click
 
 from shanty.carry.errors import UsageError
-from shanty.cli.arguments import json_option
+from shanty.cli.arguments import complete_group, json_option
 from shanty.cli.context import context, note
 from shanty.cli.table import print_table
 
-
-def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from shanty.launch.site import inventory
-
-    return [name for name in inventory.names(context().home) if name.startswith(incomplete)]
-
-
-name_argument = click.argument("name", shell_complete=_complete)
+name_argument = click.argument("name", shell_complete=complete_group)
 
 
 @click.group()

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from shanty.cli import jobs
-from shanty.cli.arguments import detach_option, quiet_option
+from shanty.cli.arguments import complete_group, detach_option, quiet_option
 from shanty.cli.context import context
 
 
@@ -42,11 +42,16 @@ class RunCommand(click.Command):
     required=True,
     metavar="SCRIPT | -m MODULE | PROGRAM | -- mpirun … [ARGS]…",
 )
-@click.option("-n", "-np", "--ranks", type=int, help="Ranks in all [one a core].")
+@click.option("-n", "-np", "--ranks", type=int, help="Ranks in all [one a slot].")
 @click.option("--ranks-per-host", "--ppn", type=int, help="Ranks on each host.")
 @click.option("-c", "--cpus-per-rank", type=int, help="Cores to bind each rank to [no binding].")
 @click.option("--oversubscribe", is_flag=True, help="Allow more ranks than cores.")
-@click.option("--on", metavar="HOSTS", help="Where: a,b:4,user@10.0.0.3 or a group [here].")
+@click.option(
+    "--on",
+    metavar="HOSTS",
+    shell_complete=complete_group,
+    help="Where: a,b:4,user@10.0.0.3 or a group [here].",
+)
 @click.option("--hostfile", type=Path, help="A file that names the hosts.")
 @click.option("--mpi", help="openmpi (default), openmpi4, mpich, intel, or a prefix.")
 @click.option("--python", help="Interpreter or virtual environment.")
@@ -54,6 +59,7 @@ class RunCommand(click.Command):
     "--env",
     "environment",
     metavar="check|sync|none",
+    shell_complete=lambda _ctx, _param, word: [m for m in jobs.ENVIRONMENTS if m.startswith(word)],
     help="Hosts' Python packages: compared, made the same, or as they are [check, else sync].",
 )
 @click.option("-e", "--set-env", "env", multiple=True, metavar="KEY[=VALUE]", help="A variable.")

@@ -85,6 +85,8 @@ def _with_terminal(job: JobSpec, *, detach: bool) -> JobSpec:
 
     if not isinstance(job.command, (Script, Module)):
         raise UsageError("--debug is for Python scripts and modules")
+    if job.on or job.hostfile:
+        raise UsageError("--debug is for runs on this machine", fix="leave --on out for it")
     if detach or not sys.stdin.isatty():
         raise UsageError("--debug needs a terminal", fix="run it by hand, without -d")
     return replace(job, env={**job.env, "SHANTY_DEBUG_TTY": os.ttyname(0)})

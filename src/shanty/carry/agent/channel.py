@@ -10,7 +10,7 @@ import json
 import os
 import select
 import time
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 
 class Channel:
@@ -21,6 +21,7 @@ class Channel:
         self.sink = sink
         self.open = True
         self._rest = b""
+        self._put_back: List[Dict[str, Any]] = []
         self._unsent = bytearray()
         os.set_blocking(source, False)
         os.set_blocking(sink, False)
@@ -70,7 +71,12 @@ class Channel:
                 break
             parts.append(data)
         *lines, self._rest = b"".join(parts).split(b"\n")
-        return decode(lines)
+        before, self._put_back = self._put_back, []
+        return before + decode(lines)
+
+    def put_back(self, messages: Sequence[Dict[str, Any]]) -> None:
+        """Leave messages for the next one who receives."""
+        self._put_back[:0] = messages
 
     def close(self) -> None:
         """Close both descriptors."""

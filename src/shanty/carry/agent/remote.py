@@ -65,8 +65,10 @@ def _first_word(channel: Channel) -> Optional[Dict[str, Any]]:
     deadline = time.monotonic() + _PATIENCE
     while channel.open and time.monotonic() < deadline:
         select.select([channel.source], [], [], 0.5)
-        for message in channel.receive():
+        messages = channel.receive()
+        for number, message in enumerate(messages):
             if "plan" in message:
+                channel.put_back(messages[number + 1 :])  # orders may have come right behind it
                 plan: Dict[str, Any] = message["plan"]
                 return plan
     return None
