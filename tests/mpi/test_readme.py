@@ -5,18 +5,26 @@ from __future__ import annotations
 import os
 import re
 import select
+import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import tomllib
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import pytest
 
 from runs import Shanty, mpi_folder, wait_for
 from shanty.carry.mpi import flavours
+from shanty.cli.app import app
+from shanty.launch.site.inventory import parse_host
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -25,6 +33,10 @@ INSTALLS = re.compile(r"pip install '?\.(?:\[(\w+)\])?'?")
 INSTALLS_MPI = re.compile(r"shanty mpi install (\w+)")
 # What the commands of a section need beside the files that the README itself gives.
 BEFORE = {"Find, repeat, stop and delete runs": "shanty run -q -n 2 --name night train.py"}
+# What the text tells to do in another terminal, once the run is on.
+MEANWHILE = {"shanty run --on lab -n 3 --ppn 1 stuck.py": "shanty lab cut lab3"}
+ELSEWHERE = "--on desk"  # machines that nobody has: such a command is only checked
+CANNOT = 69  # how `shanty lab up` says that this machine cannot have a lab
 
 
 class Step(NamedTuple):
@@ -96,6 +108,21 @@ def test_the_readme_is_read_as_it_is_meant() -> None:
     assert titles == [str(number) for number in range(1, 11)]  # "Ten things people do"
 
 
+def test_the_commands_in_the_docs_are_right() -> None:
+    """Those of the other pages are not run, but what is in them is there."""
+    found = []
+    for page in (ROOT / "docs").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        found += re.findall(r"`(shanty [^`]+)`", text)
+        found += [f"shanty run {words} x.py" for words in re.findall(r"`(--?[a-zC]+ [^`]+)`", text)]
+        for block in re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            lines = (line.partition("  #")[0] for line in block.splitlines())
+            found += [line for line in lines if line.startswith("shanty ")]
+    assert len(found) >= 20
+    for command in found:
+        check(command)
+
+
 def test_dev_knows_what_the_texts_say_of_it() -> None:
     known = set(
         re.findall(
@@ -112,8 +139,9 @@ def test_dev_knows_what_the_texts_say_of_it() -> None:
 
 
 def test_the_files_that_are_named_are_there() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / target).exists(), target
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{target} in {page}"
     for name in re.findall(r"`(examples/[\w.]+)`", README):
         assert (ROOT / name).exists(), name
 
@@ -148,9 +176,25 @@ def workspace(shanty: Shanty) -> Shanty:
     return shanty
 
 
+@pytest.fixture
+def labs(shanty: Shanty, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ends the labs that a test leaves; sockets of ssh are in a folder that goes with it."""
+    folder = Path(tempfile.mkdtemp(prefix="readme-", dir="/tmp"))  # their paths must be short
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    yield
+    for group in (shanty.home / "lab").glob("*"):
+        shanty("lab", "down", group.name)
+    wait_for(lambda: not list(folder.glob("shanty/*")), 10, "connections to the lab are left")
+    shutil.rmtree(folder)
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.title.replace(" ", "-"))
-def test_every_command_does_what_is_said(workspace: Shanty, section: Section) -> None:
+def test_every_command_does_what_is_said(
+    workspace: Shanty, section: Section, request: pytest.FixtureRequest
+) -> None:
+    if any("shanty lab up" in step.command for step in section.steps):
+        request.getfixturevalue("labs")
     for text in section.toml:
         (workspace.folder / "shanty.toml").write_text(text)
     for number, text in enumerate(section.python):
@@ -179,14 +223,54 @@ def perform(shanty: Shanty, step: Step) -> None:
         return  # the other tests say what is not installed
     needs_torch(step.command)
     assert "shanty " in step.command, f"this test does not know {step.command!r}"
+    if ELSEWHERE in step.command:
+        check(step.command)
+        return
     if step.command.startswith("shanty stacks"):
         wait_for(lambda: "load_batch" in shanty("stacks").stdout)
+    beside = None
+    if step.command in MEANWHILE:
+        known = set((shanty.home / "runs").iterdir())
+        beside = threading.Thread(target=interfere, args=(shanty, MEANWHILE[step.command], known))
+        beside.start()
     code, output = (at_a_terminal if "--debug" in step.command else in_a_shell)(shanty, step)
+    if beside is not None:
+        beside.join(60)
+    cannot = "shanty lab up" in step.command and code == CANNOT
+    if cannot and os.environ.get("SHANTY_TEST_LAB") != "required":
+        pytest.skip(output)
     assert code == step.code, f"{step.command}\n{output}"
     if " -d " in step.command:
         wait_for(lambda: shanty.status().get("joined") == 2 or shanty.status().get("ended"))
     missing = normal(shanty, "\n".join(step.shows)) - normal(shanty, output)
     assert not missing, f"{step.command}\n{output}"
+
+
+def interfere(shanty: Shanty, command: str, known: set[Path]) -> None:
+    """Do what the text tells to do in another terminal, once a new run is on."""
+    wait_for(lambda: set((shanty.home / "runs").iterdir()) - known, 60)
+    wait_for(lambda: shanty.status().get("state") in ("running", "failed"), 60)
+    in_a_shell(shanty, Step(command, (), 0))
+
+
+def check(command: str) -> None:
+    """Fail unless the program has this command, with these options."""
+    words = shlex.split(command.replace("…", ""))[1:]
+    group: click.Command = app
+    try:
+        context = click.Context(app, info_name="shanty")
+        while isinstance(group, click.Group) and words:
+            _, found, words = group.resolve_command(context, words)
+            assert found is not None
+            group = found
+        if not isinstance(group, click.Group):
+            given = group.make_context(group.name, words, parent=context).params
+            for host in (given.get("on") or "").split(","):
+                assert not host or parse_host(host)
+    except click.MissingParameter:
+        pass  # a verb's name alone
+    except click.ClickException as error:
+        raise AssertionError(f"{command}: {error.format_message()}") from None
 
 
 def needs_torch(text: str) -> None:

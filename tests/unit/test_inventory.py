@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,28 @@ def test_the_group_of_a_lab_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a lab"):
         Shell(tmp_path)("add", "lab", "b")
     assert "lab" in Shell(tmp_path)("list")
+
+
+def test_a_host_of_a_group_may_be_named_by_itself(tmp_path: Path) -> None:
+    """A group that was made of another one's hosts, by name, knows less of them."""
+    lab = Host("lab1", config="/lab/ssh_config", slots=2)
+    inventory.save(inventory.Group("lab", (lab,), lab=True), tmp_path)
+    inventory.save(
+        inventory.Group(
+            "few",
+            (Host("lab1", slots=1), Host("b")),
+        ),
+        tmp_path,
+    )
+    found = inventory.recognised(
+        [Host("lab1"), Host("lab1", slots=7), Host("b"), Host("c")], tmp_path
+    )
+    assert found == (lab, replace(lab, slots=7), Host("b"), Host("c"))
+    own = Host("lab1", user="me")
+    assert inventory.recognised([own], tmp_path) == (own,)
+
+
+def test_groups_that_disagree_on_a_host_do_not_count(tmp_path: Path) -> None:
+    inventory.save(inventory.Group("one", (Host("a", user="x"),)), tmp_path)
+    inventory.save(inventory.Group("two", (Host("a", user="y"),)), tmp_path)
+    assert inventory.recognised([Host("a")], tmp_path) == (Host("a"),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -280,3 +281,19 @@ def test_every_host_that_fails_is_named(tmp_path: Path, host: Porter) -> None:
         with pytest.raises(PrepareError, match="h1, h2") as caught:
             placement.side_by_side([host, second], fail)
     assert caught.value.fix == "make room"
+
+
+def test_what_a_run_that_is_on_uses_is_not_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
+    store = tmp_path / "store" / "mpi"
+    for name in ("used", "forgotten"):
+        (store / name).mkdir(parents=True)
+        os.utime(store / name, (0, 0))
+    plan = tmp_path / "work" / "20260101-000000-bbbb.1" / "plan.json"
+    plan.parent.mkdir(parents=True)
+    plan.write_text(json.dumps({"uses": {"PATH": f"{store}/used/bin"}}))
+    removed = place.store_sweep({"days": 30}, io.BytesIO(), lambda _step: None)["removed"]
+    assert removed == [str(store / "forgotten")]
+    assert (store / "used").is_dir()

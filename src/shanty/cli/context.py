@@ -54,6 +54,7 @@ class Context:
             self.environ,
             self.settings,
             lambda text: self.preparing(text),
+            lambda text: self.preparing.finding(text),
             terminal=terminal,
         )
 

@@ -16,6 +16,12 @@ class Preparing:
         self._said: set[str] = set()
         self.quiet = False
 
+    def finding(self, text: str) -> None:
+        """Say something that is to stay on the screen, quiet or not."""
+        self("")
+        self._out.write(f"shanty: {text}\n")
+        self._out.flush()
+
     def __call__(self, text: str) -> None:
         """Show `text`; in a log each step appears once, without its figures."""
         if self.quiet:

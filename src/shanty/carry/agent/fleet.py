@@ -120,7 +120,8 @@ class Fleet:
 
     def _plan_of(self, host: Mapping[str, Any]) -> Dict[str, Any]:
         names = ("id", "scratch", "residue", "temporary", "log_limit", "created", "installation")
-        return {**{name: self.plan[name] for name in names}, "raw": False, "argv": []}
+        more = {"raw": False, "argv": [], "uses": host["place"]}
+        return {**{name: self.plan[name] for name in names}, **more}
 
     @property
     def sources(self) -> Dict[int, Worker]:

@@ -338,6 +338,8 @@ class Lead:
 
     def _with_launcher_lines(self, failure: Failure) -> Failure:
         log = self.run_dir.launcher_log
+        if not log.exists():
+            return failure
         return replace(failure, lines=tuple(last_lines(str(log), _LAST_LINES)), log=str(log))
 
     def _write(self, **changes: Any) -> None:

@@ -29,14 +29,14 @@ def late(
     patience = plan["start_timeout"]
     expected = plan["ranks"]
     if expected is not None and TOP not in worlds and now > began + patience:
-        return _not_started(list(range(expected)), expected, patience)
+        return _not_started(plan, list(range(expected)), expected)
     for name, world in worlds.items():
         since = began if name == TOP and expected is not None else world.began or now
         if world.expected is None or now < since + patience or world.over_since is not None:
             continue
         missing = [rank for rank in range(world.expected) if rank not in world.ranks]
         if missing:
-            return _not_started(missing, world.expected, patience)
+            return _not_started(plan, missing, world.expected)
         waiting = world.waiting_in_init()
         if waiting and _since_loading(world, now) > patience:
             return Verdict(
@@ -52,13 +52,19 @@ def late(
     return None
 
 
-def _not_started(missing: List[int], expected: int, patience: float) -> Verdict:
+def _not_started(plan: Mapping[str, Any], missing: List[int], expected: int) -> Verdict:
+    patience = plan["start_timeout"]
+    fix = (
+        "see the launcher's words with `shanty logs --launcher`; a machine under load may need "
+        "--start-timeout"
+    )
+    if plan.get("workers"):
+        fix += "; a firewall between the hosts may hold back the launcher's daemons"
     return Verdict(
         Failure(
             f"{named(missing)} of {expected} did not start within {patience:g} s",
             "the launcher is at work, but has not started them",
-            "see the launcher's words with `shanty logs --launcher`; a machine under "
-            "load may need --start-timeout",
+            fix,
         ),
         LaunchError.exit_code,
         quotes_launcher=True,

@@ -8,6 +8,7 @@ harm: the name without the dot is there as a whole or not at all.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
 import re
@@ -18,6 +19,7 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Protocol, Tuple
 
+from shanty.carry import rundir
 from shanty.carry.errors import PrepareError, StorageError, UsageError
 from shanty.carry.mpi import detect
 from shanty.carry.mpi.installation import Installation
@@ -44,7 +46,16 @@ class Readable(Protocol):
 
 def home() -> str:
     """The folder of this login in which shanty keeps everything."""
-    return os.path.join(os.path.expanduser("~"), ".shanty")
+    return str(rundir.home(os.environ))
+
+
+def named_by_runs(path: str) -> bool:
+    """True when the plan of a run that still has files on this host speaks of `path`."""
+    for plan in glob.glob(os.path.join(glob.escape(home()), "work", "*", "plan.json")):
+        with contextlib.suppress(OSError), open(plan, encoding="utf-8", errors="replace") as file:
+            if path in file.read():
+                return True
+    return False
 
 
 def place_of(kind: str, name: str) -> str:
@@ -221,6 +232,8 @@ def file_put(path: str, digest: str, data: Readable) -> None:
 def store_sweep(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
     """Remove what no run has used for `days`, but not what is `keep`, a list of paths.
 
+    What a run that is on uses stays in any case.
+
     What was left half made by a crash goes after a day.
     """
     now = time.time()
@@ -235,7 +248,7 @@ def store_sweep(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, A
                 unused = now - os.lstat(path).st_mtime > limit
             except OSError:
                 continue
-            if unused and path not in keep and _remove(path):
+            if unused and path not in keep and not named_by_runs(path) and _remove(path):
                 removed.append(path)
     cache = uv_cache()
     if os.path.isdir(cache) and now - os.stat(cache).st_mtime > float(ask["days"]) * 86400:

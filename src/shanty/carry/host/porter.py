@@ -109,7 +109,10 @@ def _keep_tidy(root: str) -> None:
             if age > (_UNPACKING if entry.name.startswith(".new-") else _UNUSED):
                 import shutil
 
-                shutil.rmtree(entry.path, ignore_errors=True)
+                from shanty.carry.host.place import named_by_runs
+
+                if not named_by_runs(entry.path):
+                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:

@@ -171,14 +171,17 @@ def sweep_runs(_ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str,
     folder = home(os.environ) / "work"
     for path in sorted(folder.glob("*.*")) if folder.is_dir() else ():
         run = RunDir(path)
-        if not is_orphaned(run):
+        old = time.time() > path.stat().st_mtime + _KEPT
+        if old and outside.read_status(run).state.final and not _has_agent(run):
+            shutil.rmtree(path, ignore_errors=True)
+        if not path.exists() or not is_orphaned(run):
             continue
         if path.name.endswith(".0"):
             outside.status_of(run)  # makes it LOST, and sweeps
         else:
             outside.end_remains(run)
         swept.append(path.name)
-        if time.time() > path.stat().st_mtime + _KEPT:
+        if old:
             shutil.rmtree(path, ignore_errors=True)
     return {"swept": swept}
 
@@ -192,9 +195,12 @@ def is_orphaned(run: RunDir) -> bool:
     agents = read_json(run.agents)
     if agents is None:
         return time.time() > run.path.stat().st_mtime + _YOUNG
-    if not outside.is_here(agents) or any(
-        outside.is_alive(agents, name) for name in ("lead", "warden")
-    ):
+    if not outside.is_here(agents) or _has_agent(run):
         return False
     status = outside.read_status(run)
     return not status.state.final or status.state is State.LOST
+
+
+def _has_agent(run: RunDir) -> bool:
+    agents = read_json(run.agents) or {}
+    return any(outside.is_alive(agents, name) for name in ("lead", "warden"))

@@ -212,7 +212,7 @@ def table(differences: Mapping[str, Differences]) -> str:
     here: dict[str, str] = {}
     for rows in columns:
         for row in rows:
-            here.setdefault(row.name, row.here)
+            here[row.name] = max(here.get(row.name, ""), row.here, key=len)  # "1.0 (own code)"
     lines = [["package", "here", *(", ".join(hosts) for hosts in columns.values())]]
     for name, version in list(here.items())[:_ROWS]:
         line = [name, version]

@@ -75,13 +75,15 @@ def recognised(hosts: Iterable[Host], home: Path) -> tuple[Host, ...]:
     User, port and ssh configuration are taken over, and slots where none were given. A host
     that groups disagree on is left as it was written.
     """
-    known: dict[str, set[Host]] = {}
+    known: dict[str, dict[tuple[object, ...], Host]] = {}
     for name in names(home):
         for host in load(name, home).hosts:
-            known.setdefault(host.name, set()).add(host)
+            known.setdefault(host.name, {}).setdefault(_key(host), host)
     found = []
     for host in hosts:
-        candidates = known.get(host.name, set())
+        # A group that was made of another one's hosts, by name, knows less of them.
+        candidates = [one for one in known.get(host.name, {}).values() if one != Host(host.name)]
+        candidates = [one for one in candidates if one.user or one.port or one.config] or candidates
         if len(candidates) == 1 and not (host.user or host.port or host.config):
             (like,) = candidates
             host = like if host.slots is None else replace(like, slots=host.slots)

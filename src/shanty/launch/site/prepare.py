@@ -51,7 +51,8 @@ def prepare(
         unit = f"{step.done / 1e6:.0f} of {step.total / 1e6:.0f} MB"
         if step.unit != "bytes":
             unit = f"{step.done} of {step.total} {step.unit}"
-        say(f"{step.host}: {step.what}, {unit}")
+        where = f"{step.host}: " if step.host else ""
+        say(f"{where}{step.what}, {unit}")
 
     installations = placement.place_mpi(porters, installation, home, told)
     pythons, mpi4py = _environments(porters, python, mode, home, environ, told, say)
@@ -79,15 +80,22 @@ def _environments(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The interpreter of each host, and the mpi4py brought to it."""
     here = environment.local_environment(python, home)
+
+    def made() -> tuple[dict[str, str], dict[str, str]]:
+        pythons = sync.sync(porters, here, home, told, environ)
+        brought = sync.place_mpi4py_beside(porters, here, home, told)
+        return pythons, {name: f"{path}|{here.cache_tag}" for name, path in brought.items()}
+
     if mode == "sync":
-        return sync.sync(porters, here, home, told, environ), {}
+        return made()
     differences = environment.check(porters, here, sync.mpi4py_tags())
     different = {name: each for name, each in differences.items() if not each.passes}
     if different and mode is None:
         count = len({row.name for each in different.values() for row in each.rows})
         packages = "1 package differs" if count == 1 else f"{count} packages differ"
-        say(f"{packages} on {', '.join(different)}; making the environment of {python} there")
-        return sync.sync(porters, here, home, told, environ), {}
+        hosts = next(iter(different)) if len(different) == 1 else f"{len(different)} hosts"
+        say(f"{packages} on {hosts}: the ranks get the environment of {python}")
+        return made()
     if different and mode == "check":
         raise PrepareError(
             f"the Python environment is another one on {', '.join(different)}",

@@ -304,24 +304,45 @@ def place_mpi4py(
     It is for the end of the search path of an interpreter with the cache tag of the one that
     runs shanty; the others are left out.
     """
-    found = _mpi4py()
-    if found is None:
+    package = _mpi4py_package(home)
+    if package is None:
         return {}
-    root, info = found
-    tags = wheel_tags(info)
     lacking = [
         porter
         for porter in porters
         for each in (differences[porter.host.name],)
         if each.there.package("mpi4py") is None
         and each.there.cache_tag == sys.implementation.cache_tag
-        and runs_on(tags, each.machine)
+        and runs_on(package.tags, each.machine)
     ]
-    if not lacking:
-        return {}
-    files = [path for path in trees.recorded(root, info) if "/" in path]
-    package = replace(trees.package("mpi4py", root, files, home), tags=tags)
     return side_by_side(lacking, lambda porter: trees.put_tree(porter, "mpi4py", package, progress))
+
+
+def place_mpi4py_beside(
+    porters: Sequence[Porter], environment: Environment, home: Path, progress: Progress
+) -> dict[str, str]:
+    """The same for environments that are made after this one: what it lacks, they lack."""
+    package = _mpi4py_package(home)
+    if (
+        package is None
+        or environment.package("mpi4py") is not None
+        or environment.cache_tag != sys.implementation.cache_tag
+    ):
+        return {}
+    ask: dict[str, Any] = {"kind": "mpi4py", "hash": package.hash}
+    answers = side_by_side(porters, lambda porter: porter.ask("store-has", **ask).values)
+    lacking = [one for one in porters if runs_on(package.tags, answers[one.host.name]["machine"])]
+    return side_by_side(lacking, lambda porter: trees.put_tree(porter, "mpi4py", package, progress))
+
+
+def _mpi4py_package(home: Path) -> trees.Package | None:
+    """The mpi4py beside shanty; None when there is none that could be sent."""
+    found = _mpi4py()
+    if found is None:
+        return None
+    root, info = found
+    files = [path for path in trees.recorded(root, info) if "/" in path]
+    return replace(trees.package("mpi4py", root, files, home), tags=wheel_tags(info))
 
 
 def _mpi4py() -> tuple[Path, Path] | None:

@@ -35,7 +35,10 @@ class Planned:
 
 
 class Targets:
-    """This machine, and hosts elsewhere; `say` hears what is done to prepare those."""
+    """This machine, and hosts elsewhere.
+
+    `say` hears what is done to prepare those, `warn` what is not as it should be there.
+    """
 
     def __init__(
         self,
@@ -43,20 +46,21 @@ class Targets:
         environ: Mapping[str, str],
         settings: Settings,
         say: Callable[[str], None] = lambda _text: None,
+        warn: Callable[[str], None] = lambda _text: None,
         *,
         terminal: bool = False,
     ) -> None:
         self.settings = settings
         self.local = LocalTarget(home, environ, settings)
-        self._hosts = (home, environ, settings, say, terminal)
+        self._hosts = (home, environ, settings, say, warn, terminal)
 
     @cached_property
     def hosts(self) -> HostsTarget:
         """The target for other hosts; what it needs is imported only when it is."""
         from shanty.launch.targets.hosts import HostsTarget
 
-        home, environ, settings, say, terminal = self._hosts
-        return HostsTarget(home, environ, settings, say, terminal=terminal)
+        home, environ, settings, say, warn, terminal = self._hosts
+        return HostsTarget(home, environ, settings, say, warn, terminal=terminal)
 
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""

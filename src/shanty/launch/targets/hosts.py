@@ -33,6 +33,7 @@ from shanty.launch.targets.site import Member, Ready, SitePlan
 from shanty.launch.transport.openssh import resolved
 
 _FIRST_LOOK = 5.0  # seconds that `ps` waits for a lead host
+_UNUSED = 30  # days after which a host gives up what no run has asked for
 _REACH = 4.0  # seconds for the lead host to get through to another one
 
 
@@ -44,7 +45,8 @@ class SiteFacts(Facts):
 
 
 class HostsTarget:
-    """Runs on the hosts that a job names; `say` hears what is being done."""
+    """Runs on the hosts that a job names; `say` hears what is being done, `warn`
+    what is not as it should be."""
 
     scheme: ClassVar[str] = "hosts"
 
@@ -54,6 +56,7 @@ class HostsTarget:
         environ: Mapping[str, str],
         settings: Settings,
         say: Callable[[str], None] = lambda _text: None,
+        warn: Callable[[str], None] = lambda _text: None,
         *,
         terminal: bool = False,
     ) -> None:
@@ -61,6 +64,7 @@ class HostsTarget:
         self.environ = environ
         self.settings = settings
         self._say = say
+        self._warn = warn
         self._terminal = terminal
         self._local = LocalTarget(home, environ, settings)
         self._links: dict[str, Link] = {}
@@ -278,6 +282,7 @@ class HostsTarget:
         def let_in(porter: Porter) -> list[str]:
             name = porter.host.name
             member, index = by_name[name], indices[name]
+            lacking = keys.options_lacking(member.banner)
             args: dict[str, Any] = {
                 "run": run.id,
                 "index": index,
@@ -285,15 +290,20 @@ class HostsTarget:
                 "command": site.warden_command(member, run, index),
                 "from": [member.source],
                 "seconds": KEY_LIFE,
-                "without": list(keys.options_lacking(member.banner)),
+                "without": list(lacking),
             }
             findings: list[str] = porter.ask("authorize", **args).values["findings"]
+            if lacking:
+                findings.append(
+                    f"its sshd ({member.banner}) does not know {', '.join(lacking)} in "
+                    "authorized_keys, so the run's key is let in without"
+                )
             return findings
 
         workers = [member.porter for member in plan.members[1:]]
         for name, findings in side_by_side(workers, let_in).items():
             for finding in findings:
-                self._say(f"{name}: {finding}")
+                self._warn(f"{name}: {finding}")
 
     # ----------------------------------------------------------------------- following
 
@@ -341,6 +351,7 @@ def _sweep(porter: Porter) -> None:
     """End what runs that crashed have left on a host."""
     porter.ask("sweep-runs")
     porter.ask("sweep-keys")
+    porter.ask("store-sweep", days=_UNUSED)
 
 
 def _known(member: Member, index: int) -> list[str]:
