@@ -6,12 +6,14 @@ the difference before it is kept.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,8 +24,10 @@ from shanty.carry.mpi.layout import HostSlots
 from shanty.carry.rundir import RunDir
 from shanty.carry.spec import JobSpec, Module, Raw, Script
 from shanty.launch.settings import Settings
+from shanty.launch.site.host import Host
 from shanty.launch.targets.base import Facts
 from shanty.launch.targets.local import LocalTarget
+from shanty.launch.targets.site import Member, Ready, host_slots, make_site_plan
 
 GOLDEN = Path(__file__).parent / "golden"
 HOME = Path("/home/ann/.shanty")
@@ -88,8 +92,51 @@ def test_a_dry_run(name: str, kind: str) -> None:
     assert text == file.read_text()
 
 
+def on_hosts(name: str) -> str:
+    """A plan for two hosts with different homes, and what their agents are told."""
+    survey = {"system": "Linux", "cores": 8, "path": "/usr/bin:/bin"}
+    members = []
+    for index, home in enumerate(("/home/ann", "/data/users/ann")):
+        porter = SimpleNamespace(
+            home=f"{home}/.shanty",
+            root=f"{home}/.shanty/store/carry/1234",
+            python="/usr/bin/python3",
+        )
+        address = f"10.0.0.{index + 2}"
+        members.append(
+            Member(
+                Host(f"host{index}"), porter, survey, 2, address, "ann", 22, "10.0.0.2", (address,)
+            )
+        )
+    found = replace(facts(name), hosts=host_slots(members))
+    job = replace(SCRIPT, ranks=3, env={"GREETING": "good day"}, on="host0,host1")
+    plan = make_site_plan(job, found, members, RUN, Settings())
+    ready = [
+        Ready(
+            replace(
+                found.installation, prefix=mpi, launcher=f"{mpi}/bin/mpirun", library=f"{mpi}/lib/m"
+            ),
+            f"{porter.home}/store/env/9/bin/python",
+            f"{porter.home}/workspaces/77/tree",
+        )
+        for member in members
+        for porter in (member.porter,)
+        for mpi in (f"{porter.home}/store/mpi/5678",)
+    ]
+    values = {**plan.resolve(ready), "created": 0}
+    return plan.render() + "\n" + json.dumps(values, indent=1) + "\n"
+
+
+@pytest.mark.parametrize("name", MPIS)
+def test_a_plan_for_several_hosts(name: str) -> None:
+    text, file = on_hosts(name), GOLDEN / f"{name}-hosts.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.write_text(text)
+    assert text == file.read_text()
+
+
 def test_no_golden_file_is_left_over() -> None:
-    wanted = {f"{name}-{kind}.txt" for name in MPIS for kind in JOBS}
+    wanted = {f"{name}-{kind}.txt" for name in MPIS for kind in (*JOBS, "hosts")}
     assert {path.name for path in GOLDEN.iterdir()} == wanted
 
 
