@@ -9,6 +9,7 @@ because it outlived its ranks counts as a hang too, although the run goes well.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,18 +88,22 @@ def _case(case: Case, runs: int, home: Home, kept: Path) -> dict[str, object]:
         home.shanty(*argv[1:], timeout=300)  # not counted: puts everything on the hosts
         for number in range(1, runs + 1):
             since, began = time.time(), time.monotonic()
-            code, text, complaints = _run(argv, home)
+            folder = kept / str(number)
+            stuck = functools.partial(_keep, home, lab, since, folder)
+            code, text, complaints = _run(argv, home, stuck)
             seconds.append(round(time.monotonic() - began, 3))
-            run = _newest(home, since)
             seen = [line.rpartition(" ")[2] for line in text.splitlines()]
-            hung = code is None or _launcher_hung(run)
+            hung = code is None or _launcher_hung(home, since)
             good = code == 0 and len(seen) == len(expected) and set(seen) == expected
             hangs += hung
             failures += not (good or hung)
             if hung or not good:
                 what = "hangs" if hung else f"ended with {code}"
                 print(f"{case.title}: run {number} {what}", file=sys.stderr)
-                _keep(home, lab, run, kept / str(number), (text, complaints))
+                if code is not None:
+                    _keep(home, lab, since, folder)
+                (folder / "stdout").write_text(text)
+                (folder / "stderr").write_text(complaints)
             if number % 10 == 0 or number == runs:
                 print(
                     f"{case.title}: {number} of {runs} runs, {hangs} hang, {failures} fail",
@@ -107,8 +112,11 @@ def _case(case: Case, runs: int, home: Home, kept: Path) -> dict[str, object]:
     return {"runs": runs, "hangs": hangs, "failures": failures, "seconds": seconds}
 
 
-def _run(argv: Sequence[str], home: Home) -> tuple[int | None, str, str]:
-    """Exit code (None: it did not end in time) and output of one run."""
+def _run(argv: Sequence[str], home: Home, stuck: Callable[[], None]) -> tuple[int | None, str, str]:
+    """Exit code (None: it did not end in time) and output of one run.
+
+    `stuck` is called for one that has not ended in time, before it is made to.
+    """
     process = subprocess.Popen(
         argv,
         env=home.environ,
@@ -123,6 +131,7 @@ def _run(argv: Sequence[str], home: Home) -> tuple[int | None, str, str]:
         text, complaints = process.communicate(timeout=BOUND)
         return process.returncode, text, complaints
     except subprocess.TimeoutExpired:
+        stuck()
         process.send_signal(signal.SIGINT)
     try:
         text, complaints = process.communicate(timeout=_LEAVING)
@@ -139,20 +148,22 @@ def _newest(home: Home, since: float) -> Path | None:
     return max(new, default=None)
 
 
-def _launcher_hung(run: Path | None) -> bool:
+def _launcher_hung(home: Home, since: float) -> bool:
+    run = _newest(home, since)
     events = run / "events.jsonl" if run else Path(os.devnull)
     return events.exists() and '"launcher-hung"' in events.read_text()
 
 
-def _keep(home: Home, lab: str, run: Path | None, folder: Path, words: Sequence[str]) -> None:
-    """Copy what a run has said, and left here and on its hosts."""
+def _keep(home: Home, lab: str, since: float, folder: Path) -> None:
+    """Copy what the run that began then has here and on its hosts."""
     folder.mkdir(parents=True)
-    for name, text in zip(("stdout", "stderr"), words, strict=True):
-        (folder / name).write_text(text)
+    run = _newest(home, since)
     if run is None:
         return
     places = [run]
     if lab:
         places += (home.path / "lab" / lab / "hosts").glob(f"*/home/.shanty/work/{run.name}.*")
     for place in places:
-        shutil.copytree(place, folder / place.name, ignore=shutil.ignore_patterns("reports"))
+        # a FIFO cannot be copied, and what is there may go at any moment
+        with contextlib.suppress(shutil.Error, OSError):
+            shutil.copytree(place, folder / place.name, ignore=shutil.ignore_patterns("reports"))

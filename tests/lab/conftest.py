@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -215,3 +216,5 @@ def bare_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
     """Three hosts with sshd and a Python only, for all tests of a file."""
     with lab_in(tmp_path_factory.mktemp("bare"), 3, "--bare") as found:
         yield found
+        for host in found.hosts:  # gigabytes, which take longer than the end of a lab may
+            shutil.rmtree(found.home(host) / ".shanty", ignore_errors=True)

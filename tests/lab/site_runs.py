@@ -90,7 +90,7 @@ class Site:
             wait_for(lambda: set((self.lab.shanty.home / "runs").glob("*")) - before, 20, "no run")
             wait_for(
                 lambda: self.status().get("state") == "running" or process.poll() is not None,
-                30,
+                120,  # the first run of an MPI takes it to the hosts
                 "it never ran",
             )
             yield process

@@ -94,7 +94,7 @@ def test_a_dry_run(name: str, kind: str) -> None:
 
 def on_hosts(name: str) -> str:
     """A plan for two hosts with different homes, and what their agents are told."""
-    survey = {"system": "Linux", "cores": 8, "path": "/usr/bin:/bin"}
+    survey = {"system": "Linux", "cores": 8, "path": "/usr/bin:/bin", "fabrics": []}
     members = []
     for index, home in enumerate(("/home/ann", "/data/users/ann")):
         porter = SimpleNamespace(

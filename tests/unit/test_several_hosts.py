@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import io
 import os
+import socket
 import subprocess
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shanty.carry.agent.channel import Channel
+from shanty.carry.agent.fleet import Worker, is_workers, quoted
 from shanty.carry.agent.place import rank_script
+from shanty.carry.agent.relay import _Call
 from shanty.carry.agent.verdicts import TOP, late, misplaced
 from shanty.carry.agent.world import World
+from shanty.carry.errors import UsageError
+from shanty.carry.host.runs import heard_run
 from shanty.carry.mirror import Change, Mirror, is_safe, put
 from shanty.carry.mpi.installation import Installation
+from shanty.carry.mpi.layout import HostSlots, Layout
 from shanty.carry.rank.ssh import parse
+from shanty.carry.rundir import RunDir
+from shanty.carry.spec import JobSpec, Program
+from shanty.cli.lab import down
+from shanty.launch.site.link import _over, is_copied
+from shanty.launch.targets.base import Facts
+from shanty.launch.targets.plan import layout_of
 
 MPI = Installation("openmpi5", "5", "/p", "/p/bin/mpirun", "/p/lib/libmpi.so.40", "shanty")
 
@@ -180,3 +194,118 @@ def test_no_rank_at_all() -> None:
     assert verdict is not None
     assert verdict.failure.what == "ranks 0, 1 of 2 did not start within 5 s"
     assert TOP == "0"
+
+
+@pytest.mark.parametrize(
+    ("path", "workers", "leads"),
+    [
+        ("logs/rank-3.log", True, True),
+        ("stacks/rank-3.txt", True, True),
+        ("metrics.jsonl", True, True),
+        ("progress.json", True, True),
+        ("artifacts/deep/model", True, True),
+        ("logs/launcher.log", False, True),
+        ("events.jsonl", False, True),
+        ("status.json", False, True),
+        ("bin/ssh", False, False),
+        ("key", False, False),
+        ("asks/1.ask", False, False),
+        ("site.json", False, False),
+        ("deep/progress.json", False, False),
+        ("artifacts", False, False),
+        ("artifacts/../bin/ssh", False, False),
+    ],
+)
+def test_what_another_host_may_write(path: str, workers: bool, leads: bool) -> None:
+    """Not what is run (bin/), nor what says how hosts are reached (site.json)."""
+    assert is_workers(path) == workers
+    assert is_copied(path) == leads
+
+
+def test_a_path_with_spaces_as_an_option_of_ssh(tmp_path: Path) -> None:
+    key = tmp_path / "my home" / 'k"e\\y'
+    argv = ["ssh", "-G", "-F", "none", "-o", f"IdentityFile={quoted(str(key))}", "10.0.0.1"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert f"identityfile {key}" in done.stdout.splitlines()
+
+
+def test_a_launcher_that_does_not_read_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shanty.carry.agent.relay._ROOM", 0.05)
+    read, write = os.pipe()
+    ours, theirs = socket.socketpair()
+    call = _Call(cast(Worker, None), ours, (write, os.dup(write)), "prted")
+    for _ in range(4):
+        call.write(1, bytes(1 << 16))
+    call.end(0)
+    assert len(os.read(read, 1 << 20)) == 1 << 16  # what the pipe holds
+    assert b'"code": 0' in theirs.recv(100)
+    os.close(read)
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("ages", "over"),
+    [
+        ({"b": 1.0, "c": 1.5}, False),
+        ({"b": 11.0, "c": 9.0}, True),
+        ({"b": None}, True),  # its warden has gone and left its folder behind
+        ({"b": -1.0, "c": -1.0}, False),  # they are done: so the lead was there to say so
+        ({"b": -1.0, "c": None}, False),
+        ({}, False),
+    ],
+)
+def test_when_a_lead_that_does_not_answer_is_given_up(
+    ages: dict[str, float | None], over: bool
+) -> None:
+    assert _over(ages) == over
+
+
+def test_a_worker_that_is_done_is_told_from_one_that_crashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
+    ask = {"run": "20260101-000000-aaaa", "index": 1}
+    assert heard_run(ask, io.BytesIO(), print) == {"age": None, "left": True}
+    (tmp_path / "work" / "20260101-000000-aaaa.1").mkdir(parents=True)
+    assert heard_run(ask, io.BytesIO(), print) == {"age": None, "left": False}
+
+
+def planned(job: JobSpec, *slots: int) -> Layout:
+    hosts = tuple(HostSlots(f"10.0.0.{number}", count) for number, count in enumerate(slots, 1))
+    return layout_of(job, Facts(hosts, 4, MPI, "python"), RunDir(Path("/runs/r")))
+
+
+def test_ranks_that_are_bound_to_several_cores_take_as_many_slots() -> None:
+    job = JobSpec(Program(("x",)), ranks=3, cpus_per_rank=2)
+    assert [host.slots for host in planned(job, 2, 2, 3).hosts] == [1, 1, 1]
+    with pytest.raises(UsageError, match="3 ranks with 2 cpus each do not fit"):
+        planned(job, 3, 3)  # six cores, but none of the ranks can have one of either host
+
+
+def test_ranks_per_host_count_the_hosts_that_hold_ranks() -> None:
+    job = JobSpec(Program(("x",)), ranks_per_host=2)
+    assert planned(job, 0, 2, 2).ranks == 4  # the lead only leads
+    with pytest.raises(UsageError, match=r"2 ranks do not fit on 10\.0\.0\.2"):
+        planned(job, 3, 1)
+
+
+def test_what_has_no_name_of_a_lab_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "precious").touch()
+    for name in ("..", ".", ""):
+        with pytest.raises(UsageError):
+            down.callback(name)  # type: ignore[misc]
+    assert (tmp_path / "precious").exists()
+
+
+def test_a_line_that_is_longer_than_a_piece(tmp_path: Path) -> None:
+    """It goes over as a whole, and does not hold up what comes after it."""
+    lines = b"a" * 300_000 + b"\n" + b"b\n"
+    (tmp_path / "metrics.jsonl").write_bytes(lines + b"begun")
+    copy = tmp_path / "copy"
+    for change in Mirror(tmp_path, ("metrics.jsonl",), ()).changes():
+        put(copy, change)
+    assert (copy / "metrics.jsonl").read_bytes() == lines

@@ -72,7 +72,7 @@ FILES = {
 }
 
 
-def demo(tmp_path: Path, record: list[str]) -> Wheel:
+def demo(tmp_path: Path, record: list[str], scheme: Scheme | None = None) -> Wheel:
     prefix = tmp_path / "env"
     info = installed(prefix, FILES, record)
     text = (info / "RECORD").read_text()
@@ -80,7 +80,7 @@ def demo(tmp_path: Path, record: list[str]) -> Wheel:
     (info / "RECORD").write_text(text.replace(name, f'"{name}"'))
     for name in ("own", "far", "shell"):
         (prefix / "bin" / name).chmod(0o755)
-    scheme = Scheme(prefix, info.parent, info.parent)
+    scheme = scheme or Scheme(prefix, info.parent, info.parent)
     return wheel_of(info, scheme, tmp_path / "cache")
 
 
@@ -107,6 +107,12 @@ def test_every_kind_of_file_finds_its_place(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel.path) as archive:
         assert archive.getinfo("demo-1.0.data/scripts/own").external_attr >> 16 == 0o100755
         assert archive.getinfo("demo/__init__.py").external_attr >> 16 == 0o100644
+
+
+def test_a_package_of_another_environment_on_the_path_is_whole_too(tmp_path: Path) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    expected = whole(demo(own, []))
+    assert whole(demo(other, [], HERE)) == expected
 
 
 def test_a_file_outside_of_the_environment_is_refused(tmp_path: Path) -> None:

@@ -537,3 +537,15 @@ def test_an_archive_at_a_url(here: Path, tmp_path: Path) -> None:
         server.server_close()
     left = list((tmp_path / "home" / "cache" / "sources").iterdir())
     assert len(left) == 1
+
+
+def test_what_shanty_keeps_is_no_part_of_the_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is typed in one's home does not send ~/.shanty along."""
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path / "kept"))
+    (tmp_path / "kept" / "runs").mkdir(parents=True)
+    (tmp_path / "kept" / "runs" / "log").write_text("x")
+    (tmp_path / "kept-too").write_text("x")
+    (tmp_path / "train.py").write_text("x")
+    assert [file.path for file in workspace.manifest(tmp_path).files] == ["kept-too", "train.py"]

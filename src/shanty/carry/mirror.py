@@ -81,6 +81,8 @@ class Mirror:
                 file.seek(offset)
                 data = file.read(CHUNK)
                 if path.endswith(".jsonl"):  # several hosts' lines come together in one file
+                    if len(data) == CHUNK and b"\n" not in data:
+                        data += file.readline()
                     data = data[: data.rfind(b"\n") + 1]
                 if not data:
                     return

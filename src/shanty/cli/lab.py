@@ -70,8 +70,9 @@ def up(
 @name_argument
 def down(name: str) -> None:
     """End a lab: its hosts, all that runs there, all files on them."""
-    from shanty.launch.lab import labs
+    from shanty.launch.lab import labs, model
 
+    model.check_name(name)  # it becomes a folder that is removed
     labs.down(context().home, name)
     note(f"the lab {name} is gone")
 

@@ -10,7 +10,18 @@ import json
 import os
 import select
 import time
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
+
+
+def readable(fds: Iterable[int], seconds: float) -> List[int]:
+    """Those of `fds` that have something to read, or have ended; waits so long for the first.
+
+    By poll(2), as there may be more of them than select(2) can count.
+    """
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return [fd for fd, _ in poll.poll(seconds * 1000)]
 
 
 class Channel:
@@ -52,7 +63,9 @@ class Channel:
         """Write all that waits; False when that took too long or the other end is gone."""
         deadline = time.monotonic() + seconds
         while self._unsent and time.monotonic() < deadline:
-            select.select([], [self.sink], [], 0.1)
+            poll = select.poll()
+            poll.register(self.sink, select.POLLOUT)
+            poll.poll(100)
             self.flush()
         return self.open and not self._unsent
 

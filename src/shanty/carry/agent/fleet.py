@@ -11,12 +11,13 @@ import contextlib
 import os
 import subprocess
 import time
+from pathlib import PurePosixPath
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 from shanty.carry.agent.channel import Channel
 from shanty.carry.agent.relay import Relay
 from shanty.carry.agent.warden import BEAT, SILENCE
-from shanty.carry.mirror import Change, is_safe, put
+from shanty.carry.mirror import APPENDED, REPLACED, Change, is_safe, put
 from shanty.carry.rundir import RunDir
 from shanty.carry.spec import Failure
 
@@ -57,6 +58,7 @@ class Fleet:
         self.plan = plan
         self.workers: List[Worker] = []
         self.failure: Optional[Failure] = None
+        self.stored = 0.0  # when the last piece of a file came
         self._hear = hear
         self._next_beat = 0.0
         self._placed = False
@@ -98,11 +100,11 @@ class Fleet:
     def ssh(self, host: Mapping[str, Any]) -> List[str]:
         """The ssh command line up to the host: the run's key, and the host key known to it."""
         options = {
-            "IdentityFile": self.plan["key"],
+            "IdentityFile": quoted(self.plan["key"]),
             "IdentitiesOnly": "yes",
             "IdentityAgent": "none",
             "BatchMode": "yes",
-            "UserKnownHostsFile": self.plan["known_hosts"],
+            "UserKnownHostsFile": quoted(self.plan["known_hosts"]),
             "GlobalKnownHostsFile": os.devnull,
             "HostKeyAlias": host["alias"],
             "StrictHostKeyChecking": "yes",
@@ -142,24 +144,32 @@ class Fleet:
         """Take what a worker's warden has sent."""
         for message in worker.channel.receive():
             worker.heard = time.monotonic()
-            if "file" in message:
-                self._store(worker, message)
-            elif "daemon" in message:
-                self.relay.answer(message)
-            elif "hello" in message:
-                worker.port, worker.state = int(message["hello"]), "here"
-            elif "ready" in message:
-                worker.state = "ready"
-            elif "unready" in message:
-                self._lose(worker, Failure(f"host {worker.name}: {message['unready']}"))
-            elif "gone" in message:
-                worker.state = "gone"
-                worker.channel.send(bye=True)
-                self._hear(worker, message)
-            else:
-                self._hear(worker, message)
+            try:
+                self._take(worker, message)
+            except (KeyError, TypeError, ValueError) as error:
+                what = f"the warden on host {worker.name} sent what is no message of a warden"
+                why = f"{type(error).__name__}: {error}"
+                self._lose(worker, Failure(what, why, "look at the host", host=worker.name))
         if not worker.channel.open and worker.live:
             self._lose(worker, self._ended(worker))
+
+    def _take(self, worker: Worker, message: Mapping[str, Any]) -> None:
+        if "file" in message:
+            self._store(worker, message)
+        elif "daemon" in message:
+            self.relay.answer(message)
+        elif "hello" in message:
+            worker.port, worker.state = int(message["hello"]), "here"
+        elif "ready" in message:
+            worker.state = "ready"
+        elif "unready" in message:
+            self._lose(worker, Failure(f"host {worker.name}: {message['unready']}"))
+        elif "gone" in message:
+            worker.state = "gone"
+            worker.channel.send(bye=True)
+            self._hear(worker, message)
+        else:
+            self._hear(worker, message)
 
     def place(self, shared: Mapping[str, str]) -> bool:
         """Once all wardens are here: make their hosts ready; True when that was done now."""
@@ -259,8 +269,9 @@ class Fleet:
 
     def _store(self, worker: Worker, message: Mapping[str, Any]) -> None:
         path = str(message["file"])
-        if not is_safe(path):
+        if not is_workers(path):
             return
+        self.stored = time.monotonic()
         if path.startswith("artifacts/"):
             owner = self._begun.get(path)
             if owner is None and not (self.run.path / path).exists():
@@ -269,15 +280,30 @@ class Fleet:
                 path = f"artifacts/{worker.name}/{path[len('artifacts/') :]}"
         data = base64.b64decode(message["data"])
         offset = message["offset"]
-        if path == "metrics.jsonl":  # many hosts' lines
-            with contextlib.suppress(OSError), open(self.run.path / path, "ab") as file:
-                file.write(data)
-            return
-        with contextlib.suppress(OSError):
-            put(self.run.path, Change(path, offset, data))
+        try:
+            if path == "metrics.jsonl":  # many hosts' lines
+                with open(self.run.path / path, "ab") as file:
+                    file.write(data)
+            else:
+                put(self.run.path, Change(path, offset, data))
+        except OSError as error:
+            name = self.plan["name"]
+            self.failure = self.failure or Failure(
+                f"the lead host {name} cannot keep what {worker.name} sends: {error.strerror}",
+                str(error.filename or ""),
+                f"free some space on {name}",
+                host=name,
+            )
 
     def worker_of(self, name: str) -> Optional[Worker]:
-        """The worker that `name` or an address stands for; None for strangers."""
+        """The worker that `name` or an address stands for; None for strangers.
+
+        Two hosts may share a name or address (a virtual network's, say) that the lead does not
+        reach them by.
+        """
+        for worker in self.workers:
+            if name in (worker.host["address"], worker.name):
+                return worker
         for worker in self.workers:
             if name in worker.host["names"]:
                 return worker
@@ -300,3 +326,19 @@ class Fleet:
                 reaper.wait(_REAPING)
             reaper.kill()
         self.relay.close()
+
+
+def is_workers(path: str) -> bool:
+    """True for a file that a worker may write in the run's folder; the rest is the lead's alone."""
+    if not is_safe(path):
+        return False
+    parts = PurePosixPath(path).parts
+    if parts[0] == "artifacts":
+        return len(parts) > 1
+    patterns = (*APPENDED, *REPLACED)
+    return any(PurePosixPath("/", path).match(f"/{pattern}") for pattern in patterns)
+
+
+def quoted(path: str) -> str:
+    """A path as the value of one of ssh's options, which are split at spaces."""
+    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
 from shanty.carry import platform
-from shanty.carry.agent.channel import Channel
+from shanty.carry.agent.channel import Channel, readable
 from shanty.carry.agent.stacks import collect
 from shanty.carry.agent.sweep import end_all, sweep_after
 from shanty.carry.agent.verdicts import TOP, Verdict, at_end, late, misplaced
@@ -95,7 +95,7 @@ class Lead:
                         self._hear(message)
                 else:
                     self.muster.serve(fd)
-            self._answer_asks()
+            self.answer_asks()
             self._judge(time.monotonic())
             self._beat(time.monotonic())
             if self.fleet is not None:
@@ -234,7 +234,7 @@ class Lead:
             self.event("stopping", why=why, grace=grace)
             self._end(grace)
 
-    def _answer_asks(self) -> None:
+    def answer_asks(self) -> None:
         """Serve the requests that lie in the run directory."""
         for path in sorted(self.run_dir.asks.glob("*.ask")):
             ask = read_json(path) or {}
@@ -256,7 +256,7 @@ class Lead:
         """Keep the warden's and the ranks' messages flowing while a request is served."""
         self._beat(time.monotonic())
         sources = [self.warden.source, *(self.fleet.sources if self.fleet is not None else ())]
-        ready, _, _ = select.select(sources, [], [], 0.02)
+        ready = readable(sources, 0.02)
         for message in self.warden.receive():
             self._hear(message)
         for fd in ready:

@@ -6,10 +6,12 @@ the end everybody home. A host that fails in any of it ends the run, by its name
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Set
 
+from shanty.carry.agent.channel import readable
 from shanty.carry.agent.fleet import Fleet, Worker
 from shanty.carry.agent.identity import free_port
 from shanty.carry.agent.verdicts import TOP
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from shanty.carry.agent.lead import Lead
 
-_HOME = 75.0  # seconds for the last of the workers' files to come in
+_HOME = 75.0  # seconds for the next of the workers' last files to come in
 _POLLIN = 1
 
 
@@ -38,6 +40,7 @@ class Muster:
         self._own_ready = False
         self._listener = -1
         self._polled: Set[int] = set()
+        _allow_many_files()
         self.fleet.start()
 
     def serve(self, fd: int) -> None:
@@ -100,6 +103,12 @@ class Muster:
             self.lead.report(message["report"], worker.name)
         elif "gone" in message:
             self.lead.event("swept", host=worker.name, removed=message["gone"])
+            if not message.get("whole", True):
+                what = f"host {worker.name} could not send all of its files"
+                why = "nothing of them went through for a minute"
+                folder = worker.host["place"]["set"]["SHANTY_RUN_DIR"]
+                fix = f"they are on the host, in {folder}"
+                self.fleet.failure = Failure(what, why, fix, host=worker.name)
 
     def _watch_daemons(self) -> None:
         """A launcher's daemon that was killed takes its host out of the run."""
@@ -121,15 +130,25 @@ class Muster:
     def dismiss(self) -> None:
         """The lead host is done: let the workers send the rest and go."""
         self.fleet.send(leave=True)
-        deadline = time.monotonic() + _HOME
-        import select
-
-        while not self.fleet.done and time.monotonic() < deadline:
+        began, stopped = time.monotonic(), self.lead.stopped
+        while not self.fleet.done and time.monotonic() < max(began, self.fleet.stored) + _HOME:
+            self.lead.answer_asks()
+            if self.lead.stopped != stopped:
+                break  # whoever stops the run now does without the rest of its files
             sources = self.fleet.sources
-            for fd in select.select(list(sources), [], [], 0.25)[0]:
+            for fd in readable(sources, 0.25):
                 self.fleet.receive(sources[fd])
             self.fleet.tick(time.monotonic())
         if self.fleet.failure is not None and self.lead.code is None and not self.lead.stopped:
             self.lead.condemn(self.fleet.failure, 0.0)
         for host in self.fleet.finish():
             self.lead.event("unswept", host=host)
+
+
+def _allow_many_files() -> None:
+    """Each host takes some descriptors, and the usual limit of 1024 is meant for select(2)."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -11,32 +11,46 @@ import contextlib
 import json
 import os
 import re
+import select
 import signal
 import socket
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
 
 from shanty.carry.agent.daemons import answer_of
-from shanty.carry.frames import write_all
 
 if TYPE_CHECKING:
     from shanty.carry.agent.fleet import Fleet, Worker
 
 
+_ROOM = 2.0  # seconds for the launcher to read what a daemon of it says
+_PIECE = select.PIPE_BUF  # bytes that a pipe with room takes without waiting
 # A daemon that ends by one of these did not mean to; SIGTERM is how launchers end them.
 _BLOWS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
+# What launchers start; a user's own line may call ssh for something else.
 
 
 class _Call:
     """One ssh that the launcher believes to run."""
 
-    def __init__(self, worker: Worker, connection: socket.socket, outputs: Tuple[int, int]) -> None:
+    def __init__(
+        self, worker: Worker, connection: socket.socket, outputs: Tuple[int, int], command: str
+    ) -> None:
         self.worker = worker
         self.connection = connection
         self.outputs = outputs
+        self._deaf = False
 
     def write(self, stream: int, data: bytes) -> None:
+        """Pass on a daemon's words; a launcher that does not read them must not hold us up."""
+        fd = self.outputs[stream - 1]
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
         with contextlib.suppress(OSError):
-            write_all(self.outputs[stream - 1], data)
+            while data and not self._deaf:
+                if poll.poll(_ROOM * 1000):
+                    data = data[os.write(fd, data[:_PIECE]) :]
+                else:
+                    self._deaf = True
 
     def end(self, code: int) -> None:
         for fd in self.outputs:
@@ -67,11 +81,14 @@ class Relay:
     def accept(self) -> None:
         """Take one call: start the daemon that it asks for."""
         assert self._socket is not None
-        connection, _ = self._socket.accept()
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:  # it has gone again, or there is no descriptor left for it
+            return
         connection.settimeout(2.0)
+        fds = array.array("i")
         try:
             data, ancillary, _, _ = connection.recvmsg(1 << 20, socket.CMSG_SPACE(8))
-            fds = array.array("i")
             for _, _, raw in ancillary:
                 fds.frombytes(raw[: len(raw) - len(raw) % fds.itemsize])
             while not data.endswith(b"\n"):
@@ -80,10 +97,12 @@ class Relay:
                     break
                 data += more
             call = json.loads(data)
-        except (OSError, ValueError):
+            worker = self._fleet.worker_of(call["host"])
+        except (OSError, ValueError, KeyError, TypeError):
             connection.close()
+            for fd in fds:
+                os.close(fd)
             return
-        worker = self._fleet.worker_of(call["host"])
         if worker is None or not worker.live or len(fds) < 2:
             with contextlib.suppress(OSError):
                 connection.sendall(json.dumps({"unknown": True}).encode() + b"\n")
@@ -92,8 +111,8 @@ class Relay:
                 os.close(fd)
             return
         self._count += 1
-        self._calls[self._count] = _Call(worker, connection, (fds[0], fds[1]))
-        command = self._for_host(call["command"], worker)
+        command = self._for_host(str(call["command"]), worker)
+        self._calls[self._count] = _Call(worker, connection, (fds[0], fds[1]), command)
         worker.channel.send(daemon=self._count, command=command)
 
     def _for_host(self, command: str, worker: Worker) -> str:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import select
 import shutil
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from shanty.carry.agent.channel import Channel
+from shanty.carry.agent.channel import Channel, readable
 from shanty.carry.agent.daemons import Daemons
 from shanty.carry.agent.identity import free_port, identity, where
 from shanty.carry.agent.outside import end_remains
@@ -32,15 +32,17 @@ _PATIENCE = 20.0  # seconds for the lead to send the plan
 _AHEAD = 1 << 20  # bytes that may wait in the channel before more is read from files
 KEY_LIFE = 3600.0  # seconds for which a run's key is let in, from its last extension
 _RENEWAL = 1200.0  # seconds between two extensions
-_LAST_FILES = 60.0  # seconds for the last of the files to reach the lead
+_LAST_FILES = 60.0  # seconds for the next megabyte of the last files to reach the lead
 
 
 def main(argv: List[str]) -> int:
     """Be the warden of the run whose folder on this host is `argv[0]`, or end its remains."""
     run = RunDir(Path(argv[0]))
     if os.environ.get("SSH_ORIGINAL_COMMAND", "").split()[:1] == ["reap"]:
-        end_remains(run)
-        _lock_out(run)
+        try:
+            end_remains(run)
+        finally:
+            _lock_out(run)
         return 0
     if run.path.exists():  # so that a key which has served its run starts nothing any more
         print(f"shanty: run {run.id} has had its warden on this host", file=sys.stderr)
@@ -64,7 +66,7 @@ def main(argv: List[str]) -> int:
 def _first_word(channel: Channel) -> Optional[Dict[str, Any]]:
     deadline = time.monotonic() + _PATIENCE
     while channel.open and time.monotonic() < deadline:
-        select.select([channel.source], [], [], 0.5)
+        readable([channel.source], 0.5)
         messages = channel.receive()
         for number, message in enumerate(messages):
             if "plan" in message:
@@ -138,25 +140,23 @@ class RemoteWarden(Warden):
         self.lead.send(file=change.path, offset=change.offset, data=data)
 
     def leave(self, removed: Sequence[str]) -> None:
-        """Send the rest of the files; what the lead has need not stay here."""
-        deadline = time.monotonic() + _LAST_FILES
-        for changes in (self._mirror.changes(), self._mirror.artifacts()):
-            for change in changes:
-                if not self.lead.open or time.monotonic() > deadline:
-                    break
-                self._send(change)
-                if self.lead.unsent > _AHEAD:
-                    self.lead.drain(max(0.0, deadline - time.monotonic()))
+        """Send the rest of the files, however many; what the lead has need not stay here."""
+        whole = True
+        for change in chain(self._mirror.changes(), self._mirror.artifacts()):
+            self._send(change)
+            whole = self.lead.unsent <= _AHEAD or self.lead.drain(_LAST_FILES)
+            if not whole or not self.lead.open:
+                break
         _lock_out(self.run_dir)
-        self.lead.send(gone=list(removed))
-        if self._taken(deadline):
+        self.lead.send(gone=list(removed), whole=whole)
+        if self._taken(time.monotonic() + _LAST_FILES) and whole:
             shutil.rmtree(self.run_dir.path, ignore_errors=True)
 
     def _taken(self, deadline: float) -> bool:
         """True when the lead says that it has got all."""
         while self.lead.open and time.monotonic() < deadline:
             self.lead.drain(0.1)
-            select.select([self.lead.source], [], [], 0.1)
+            readable([self.lead.source], 0.1)
             if any("bye" in message for message in self.lead.receive()):
                 return True
         return False

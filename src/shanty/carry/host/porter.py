@@ -13,6 +13,7 @@ import json
 import os
 import time
 from importlib import import_module
+from subprocess import SubprocessError
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping
 
 from shanty.carry.errors import ShantyError
@@ -152,6 +153,16 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
                     "what": f"{place}{error.strerror or error}",
                     "why": "",
                     "fix": "",
+                }
+            }
+        except (LookupError, TypeError, ValueError, SubprocessError) as error:
+            # A request of another version of shanty, or a host that is not as others are.
+            answer = {
+                "error": {
+                    "kind": "ShantyError",
+                    "what": f"{ask.get('do')} failed: {type(error).__name__}: {error}",
+                    "why": "",
+                    "fix": "this is a bug of shanty's: please report it with this line",
                 }
             }
         payload.drain()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -17,7 +18,7 @@ from shanty.carry.spec import State
 
 Say = Callable[[Mapping[str, Any]], None]
 
-_LEAD_APPENDED = (*APPENDED, "logs/*.log", "events.jsonl")
+LEAD_APPENDED = (*APPENDED, "logs/*.log", "events.jsonl")
 _ENOUGH = 4 << 20  # bytes of one answer
 _LOOK = 0.02  # seconds between two looks for something new
 HEARD = "heard"  # the file whose age tells when a worker last heard its lead
@@ -32,7 +33,7 @@ class _Outbox:
 
     def __init__(self, run: RunDir, offsets: Mapping[str, int]) -> None:
         self._run = run
-        self._mirror = Mirror(run.path, _LEAD_APPENDED, REPLACED, dict(offsets))
+        self._mirror = Mirror(run.path, LEAD_APPENDED, REPLACED, dict(offsets))
         self._status = b""
 
     def collect(self) -> List[Change]:
@@ -104,10 +105,10 @@ def feed_run(ask: Mapping[str, Any], data: BinaryIO, _say: Say) -> Dict[str, Any
         if not text:
             (run.path / _FED).touch()
             return {"taken": 0}
-        if run.id not in _fed:
-            _fed[run.id] = os.open(run.path / _STDIN, os.O_WRONLY | os.O_NONBLOCK)
-        select.select([], [_fed[run.id]], [], float(ask["wait"]))
-        return {"taken": os.write(_fed[run.id], text)}
+        if ask["run"] not in _fed:
+            _fed[ask["run"]] = os.open(run.path / _STDIN, os.O_WRONLY | os.O_NONBLOCK)
+        select.select([], [_fed[ask["run"]]], [], float(ask["wait"]))
+        return {"taken": os.write(_fed[ask["run"]], text)}
     except BlockingIOError:
         return {"taken": 0}
     except OSError:
@@ -154,7 +155,10 @@ def forget_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, 
 
 
 def heard_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
-    """`run index`: the seconds for which a worker here has not heard its lead; None: no worker."""
+    """`run index`: the seconds for which a worker here has not heard its lead; None: no worker.
+
+    `left` is true when its warden has gone in order, as its lead told it to, or never came.
+    """
     run = folder_of(ask["run"], int(ask["index"]))
     age: Optional[float] = None
     if outside.is_alive(read_json(run.agents) or {}, "warden"):
@@ -162,7 +166,7 @@ def heard_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, A
             age = time.time() - os.stat(run.path / HEARD).st_mtime
         except OSError:
             age = 0.0  # it has only just come up
-    return {"age": age}
+    return {"age": age, "left": not run.path.is_dir()}  # one that is done takes its folder along
 
 
 def sweep_runs(_ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
@@ -170,23 +174,27 @@ def sweep_runs(_ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str,
     swept = []
     folder = home(os.environ) / "work"
     for path in sorted(folder.glob("*.*")) if folder.is_dir() else ():
-        run = RunDir(path)
-        old = time.time() > path.stat().st_mtime + _KEPT
-        if old and outside.read_status(run).state.final and not _has_agent(run):
-            shutil.rmtree(path, ignore_errors=True)
-        if not path.exists() or not is_orphaned(run):
-            continue
-        if path.name.endswith(".0"):
-            outside.status_of(run)  # makes it LOST, and sweeps
-        else:
-            outside.end_remains(run)
-        swept.append(path.name)
-        if old:
-            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # its own warden has just removed it
+            if _sweep(RunDir(path)):
+                swept.append(path.name)
     return {"swept": swept}
 
 
-_KEPT = 7 * 86400.0  # seconds that the files of a run stay when nobody fetches them
+def _sweep(run: RunDir) -> bool:
+    """Sweep one run's part; True when its agents had left it behind."""
+    old = time.time() > run.path.stat().st_mtime + _KEPT
+    orphaned = is_orphaned(run)
+    if orphaned and run.path.name.endswith(".0"):
+        outside.status_of(run)  # makes it LOST, and sweeps
+    elif orphaned:
+        outside.end_remains(run)
+    ended = orphaned or (outside.read_status(run).state.final and not _has_agent(run))
+    if old and ended:
+        shutil.rmtree(run.path, ignore_errors=True)
+    return orphaned
+
+
+_KEPT = 30 * 86400.0  # seconds that the files of a run stay when nobody fetches them
 _YOUNG = 60.0  # seconds that a run may take to bring its agent up
 
 

@@ -41,6 +41,7 @@ def survey(
         "cores": platform.usable_cores(),
         "memory": memory(),
         "gpus": gpus(),
+        "fabrics": fabrics(),
         "addresses": _addresses(),
         "ssh": ssh_connection(os.environ),
         "uid": os.getuid(),
@@ -104,6 +105,18 @@ def gpus() -> List[Dict[str, str]]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return parse_gpus(done.stdout.decode(errors="replace")) if done.returncode == 0 else []
+
+
+def fabrics() -> List[str]:
+    """The kinds of network here that beat TCP: InfiniBand and RoCE, Slingshot, Omni-Path."""
+    return [kind for kind in ("infiniband", "cxi", "hfi1") if _entries(f"/sys/class/{kind}")]
+
+
+def _entries(folder: str) -> List[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def parse_gpus(text: str) -> List[Dict[str, str]]:

@@ -21,7 +21,7 @@ class Layout:
     `ranks` is None when the user's own launcher line says how many; `cpus_per_rank` is the
     number of cores that each rank is bound to, None for no binding; `cores` is the smallest
     number of usable cores of any host; `hostfile` is the path of the run's host file on the
-    lead host.
+    lead host. `tcp_only` is true when no host is known to have a faster network than TCP's.
     """
 
     hosts: Tuple[HostSlots, ...]
@@ -31,6 +31,7 @@ class Layout:
     oversubscribe: bool
     cores: int
     hostfile: str
+    tcp_only: bool = False
 
     @property
     def slots(self) -> int:

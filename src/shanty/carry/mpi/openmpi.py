@@ -3,8 +3,9 @@
 Measured with the wheels of 4.1.8 and 5.0.11, two cores:
 
 - `pml=ob1` with `btl=self,sm` takes a second off the start, since UCX and libfabric are not
-  looked at (1.2 s to 0.17 s). `tcp` in that list costs nothing and is needed: without it
-  MPI_Comm_spawn hangs in 5 and fails in 4, and a world over two hosts cannot form.
+  looked at (1.2 s to 0.17 s; over three hosts 1.7 to 0.5). `tcp` in that list costs nothing and
+  is needed: without it MPI_Comm_spawn hangs in 5 and fails in 4, and a world over two hosts
+  cannot form.
 - Four ranks on two cores that the launcher believes to be four: an allreduce of eight bytes
   takes 5,600 us, and 15 us with `mpi_yield_when_idle`.
 - In 5, `:oversubscribe` without an object to map by puts every rank on the first host.
@@ -47,7 +48,7 @@ class OpenMPI:
     """One major version of Open MPI; what differs between them is in the fields.
 
     The names that end in `_variable` are of environment variables: the run's default host
-    file, the folder above the session folders. `always`, `one_host`, `shared_cores` and
+    file, the folder above the session folders. `always`, `tcp_and_memory`, `shared_cores` and
     `oversubscribed` are the settings for these cases, `segment_variables` those that place
     shared-memory files, `prefix_variables` those by which ranks find an installation that was
     moved, `radix_variable` says how many daemons the launcher starts itself before these start
@@ -65,7 +66,7 @@ class OpenMPI:
     hostfile_variable: str
     session_variable: str
     always: Settings
-    one_host: Settings
+    tcp_and_memory: Settings
     shared_cores: Settings
     oversubscribed: Settings
     segment_variables: Tuple[str, ...]
@@ -112,8 +113,9 @@ class OpenMPI:
         settings[self.session_variable] = scratch
         if layout.hostfile:
             settings[self.hostfile_variable] = layout.hostfile
-        if layout.local_only and not any(name in given for name in _TRANSPORT):
-            settings.update(self.one_host)
+        simple = layout.local_only or layout.tcp_only
+        if simple and not any(name in given for name in _TRANSPORT):
+            settings.update(self.tcp_and_memory)
         if len(layout.hosts) > _RADIX:  # only the lead host has a way to all others
             settings[self.radix_variable] = str(len(layout.hosts))
         if layout.shares_cores:
@@ -148,7 +150,7 @@ OPENMPI5 = OpenMPI(
         ("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
         ("PRTE_MCA_odls_base_max_threads", "0"),
     ),
-    one_host=(
+    tcp_and_memory=(
         ("OMPI_MCA_pml", "ob1"),
         ("OMPI_MCA_btl", "self,sm,tcp"),
         ("OMPI_MCA_osc", "^ucx"),  # prints an error twice a rank at every window
@@ -180,7 +182,7 @@ OPENMPI4 = OpenMPI(
     hostfile_variable="OMPI_MCA_orte_default_hostfile",
     session_variable="OMPI_MCA_orte_tmpdir_base",
     always=_AS_ROOT,
-    one_host=(("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "self,vader,tcp")),
+    tcp_and_memory=(("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "self,vader,tcp")),
     shared_cores=(
         ("OMPI_MCA_mpi_yield_when_idle", "1"),
         ("OMPI_MCA_hwloc_base_binding_policy", "none"),

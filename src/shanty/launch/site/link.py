@@ -14,12 +14,14 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from shanty.carry.agent import outside
 from shanty.carry.agent.warden import SILENCE
 from shanty.carry.errors import LaunchError, LostError, NotFoundError, ShantyError
-from shanty.carry.mirror import Change, is_safe, put
+from shanty.carry.host.runs import LEAD_APPENDED
+from shanty.carry.mirror import REPLACED, Change, is_safe, put
 from shanty.carry.rundir import RunDir, append_line
 from shanty.carry.spec import Failure, State, Status
 from shanty.launch.site import contact
@@ -29,6 +31,8 @@ from shanty.launch.site.porter import Porter
 _WAIT = 1.0  # seconds that the lead host waits for something new before it says there is nothing
 _SILENCE = 5.0  # seconds beyond that after which the lead host counts as unreachable
 _FRESH = 3.0  # seconds within which a worker hears a lead that is well
+_LEFT = -1.0  # in place of an age: the worker is done, and its lead was there to say so
+_COPIED = (*LEAD_APPENDED, *REPLACED, "status.json")  # and what is below artifacts/
 _AT_ONCE = 64  # hosts that are told something side by side
 _GIVE_UP = 60.0  # seconds without any host after which it is not known how the run stands
 
@@ -114,7 +118,7 @@ class Link:
         for path, offset, size in answer.values["changes"]:
             piece = bytes(data[at : at + size])
             at += size
-            if is_safe(path):
+            if is_copied(path):
                 self._store(path, offset, piece, answer.values["path"])
         self._release()
         if outside.read_status(self._run).state.final:
@@ -167,7 +171,8 @@ class Link:
         """The lead host does not answer: ask its workers, then come back to it.
 
         A worker that has not heard it for SILENCE has ended its ranks, so the run is lost for
-        good; one that hears it tells that only the way from here is broken.
+        good; one that hears it tells that only the way from here is broken. So does one that is
+        done: the run has ended well while nobody here looked (this machine may have slept).
         """
         until = time.monotonic() + SILENCE
         ages = self._ages()
@@ -196,7 +201,10 @@ class Link:
         self._ended.wait(0.5)
 
     def _ages(self) -> dict[str, float | None]:
-        """For how long each worker that answers has not heard the lead; None: it gave up."""
+        """For how long each worker that answers has not heard the lead; None: it gave up.
+
+        _LEFT where it has left in order.
+        """
         ages: dict[str, float | None] = {}
         if len(self._hosts) > 1:
             for index, outcome in enumerate(contact.attempt(self._hosts[1:], terminal=False), 1):
@@ -206,7 +214,7 @@ class Link:
                     values = outcome.ask(
                         "heard-run", run=self._run.id, index=index, patience=_SILENCE
                     ).values
-                    ages[outcome.host.name] = values["age"]
+                    ages[outcome.host.name] = _LEFT if values["left"] else values["age"]
                 outcome.close(0.5)
         return ages
 
@@ -220,10 +228,24 @@ class Link:
         self._ended.set()
 
 
+def is_copied(path: str) -> bool:
+    """True for a file that a lead host may write in a run's directory here.
+
+    Others are ours: which ssh configuration leads to the hosts is one of them (site.json).
+    """
+    if not is_safe(path):
+        return False
+    parts = PurePosixPath(path).parts
+    if parts[0] == "artifacts":
+        return len(parts) > 1
+    return any(PurePosixPath("/", path).match(f"/{pattern}") for pattern in _COPIED)
+
+
 def _known(ages: Mapping[str, float | None]) -> list[float]:
     return [SILENCE if age is None else age for age in ages.values()]
 
 
 def _over(ages: Mapping[str, float | None]) -> bool:
     """True when some worker has given its lead up: then all of them will."""
-    return any(age >= SILENCE for age in _known(ages))
+    known = _known(ages)
+    return _LEFT not in known and any(age >= SILENCE for age in known)

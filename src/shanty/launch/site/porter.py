@@ -196,7 +196,19 @@ class Porter:
 
     def _hear(self, progress: Callable[[dict[str, Any]], None] | None, patience: float) -> Answer:
         while True:
-            said = json.loads(self._stream.line(patience))
+            line = self._stream.line(patience)
+            try:
+                said = json.loads(line)
+                done = said.keys() & {"progress", "error", "ok"}
+            except (ValueError, AttributeError):
+                done = set()
+            if not done:
+                self.close(0.0)
+                raise PrepareError(
+                    f"{self.host.name} answered what cannot be understood",
+                    repr(line[:80]),
+                    "something there writes into the connection; see what its login shell does",
+                )
             if "progress" in said:
                 if progress is not None:
                     progress(said["progress"])

@@ -37,12 +37,19 @@ def side_by_side(porters: Sequence[Porter], work: Callable[[Porter], R]) -> dict
     """
     results: dict[str, R] = {}
     failures: list[tuple[str, ShantyError]] = []
-    with ThreadPoolExecutor(min(_AT_ONCE, len(porters)) or 1) as pool:
+    pool = ThreadPoolExecutor(min(_AT_ONCE, len(porters)) or 1)
+    try:
         for porter, future in [(porter, pool.submit(work, porter)) for porter in porters]:
             try:
                 results[porter.host.name] = future.result()
             except ShantyError as error:
                 failures.append((porter.host.name, error))
+    except BaseException:  # Ctrl-C: a host that is silent is not waited for
+        for porter in porters:
+            porter.close(0.0)
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
     if len(failures) == 1:
         raise failures[0][1]
     if failures:

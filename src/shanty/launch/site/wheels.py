@@ -29,7 +29,6 @@ _INSTALLERS = (
     "uv_cache.json", "uv_build.json",
 )  # fmt: skip
 _LEVEL = 1  # of deflate: done once, sent often, and a third of the size
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same bytes each time
 _BLOCK = 1 << 20
 
 
@@ -85,9 +84,19 @@ def wheel_of(info: Path, scheme: Scheme, cache: Path) -> Wheel:
         lambda folder: write_wheel(
             folder / file_name(info.name.removesuffix(".dist-info"), wheel_text),
             info.name,
-            _members(info, record.decode(), scheme),
+            _members(info, record.decode(), _scheme_of(info.parent, scheme)),
         ),
     )
+
+
+def _scheme_of(root: Path, scheme: Scheme) -> Scheme:
+    """Where what is installed in `root` has its scripts and data.
+
+    An environment may add folders of another one to its path: the system's, the user's own.
+    """
+    if root in (scheme.purelib, scheme.platlib) or len(root.parents) < 3:
+        return scheme
+    return Scheme(root.parents[2], root, root)  # PREFIX/lib/python3.11/site-packages
 
 
 def kept(place: Path, make: Callable[[Path], Path]) -> Wheel:
@@ -217,18 +226,18 @@ def write_wheel(path: Path, info: str, members: Iterable[Member]) -> Path:
 
 
 def _add(archive: zipfile.ZipFile, member: Member) -> tuple[str, int]:
-    entry = zipfile.ZipInfo(member.name, _EPOCH)
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    entry.external_attr = (0o100755 if member.program else 0o100644) << 16
     digest = hashlib.sha256()
     size = 0
     source = member.source
     with (
         io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file,
-        archive.open(entry, "w", force_zip64=True) as sink,
+        # Given by its name, an entry is of 1980 and has the archive's level, not zlib's own.
+        archive.open(member.name, "w", force_zip64=True) as sink,
     ):
         while block := file.read(_BLOCK):
             digest.update(block)
             sink.write(block)
             size += len(block)
+    mode = 0o100755 if member.program else 0o100644
+    archive.getinfo(member.name).external_attr = mode << 16
     return base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode(), size

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shanty.carry import rundir
 from shanty.carry.errors import PrepareError
 from shanty.carry.rundir import read_json, write_json
 from shanty.launch.site.ignore import IGNORE_FILE, listing
@@ -106,7 +107,11 @@ def manifest(folder: Path, cache: Path | None = None, say: Say | None = None) ->
     notes = list(found.notes)
     statuses: dict[str, os.stat_result] = {}
     links = []
+    own = rundir.home(os.environ)
+    inside = f"{own.relative_to(folder)}{os.sep}" if own.is_relative_to(folder) else None
     for path in sorted(found.paths, key=os.fsencode):
+        if inside is not None and path.startswith(inside):
+            continue  # what shanty keeps here is no code, and changes with every run
         try:
             status = os.lstat(folder / path)
         except (FileNotFoundError, NotADirectoryError):

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from shanty.carry.agent.remote import KEY_LIFE
-from shanty.carry.errors import NotFoundError, PrepareError, ShantyError, UsageError
+from shanty.carry.errors import NotFoundError, ShantyError, UsageError
 from shanty.carry.rundir import RunDir, read_json, storage_errors, write_json
 from shanty.carry.spec import JobSpec, Status
 from shanty.launch import interpreter, mpis
@@ -26,7 +26,7 @@ from shanty.launch.site.hostfiles import read_hostfile
 from shanty.launch.site.link import Link
 from shanty.launch.site.placement import side_by_side
 from shanty.launch.site.porter import Porter
-from shanty.launch.targets import site
+from shanty.launch.targets import site, ways
 from shanty.launch.targets.base import Chunk, Facts, Handle, Reply, Stacks, Stop
 from shanty.launch.targets.local import LocalTarget
 from shanty.launch.targets.site import Member, Ready, SitePlan
@@ -34,7 +34,6 @@ from shanty.launch.transport.openssh import resolved
 
 _FIRST_LOOK = 5.0  # seconds that `ps` waits for a lead host
 _UNUSED = 30  # days after which a host gives up what no run has asked for
-_REACH = 4.0  # seconds for the lead host to get through to another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class HostsTarget:
                 raise UsageError("--on and --hostfile both say on which hosts", fix="give one")
         else:
             hosts = inventory.resolve(job.on or "", self.home)
-        return inventory.recognised(hosts, self.home)
+        return _distinct(inventory.recognised(hosts, self.home))
 
     def _members(
         self,
@@ -119,17 +118,17 @@ class HostsTarget:
                     f"name it once, with the sum of its slots: {other}:N",
                 )
         gpus = any(surveys[host.name]["gpus"] for host in hosts)
-        ways = self._ways(hosts, porters, surveys)
-        source = next((way["source"] for way in ways[1:]), "")
+        found = ways.to_hosts(hosts, porters[0], surveys)
+        source = next((way["source"] for way in found[1:]), "")
         members = []
-        for host, porter, way in zip(hosts, porters, ways, strict=True):
+        for host, porter, way in zip(hosts, porters, found, strict=True):
             survey = surveys[host.name]
             slots = host.slots
             if slots is None:
                 slots = len(survey["gpus"]) if gpus else int(survey["cores"])
-            address = way["peer"] or source or _own_address(survey)
+            address = way["peer"] or source or ways.own_address(survey)
             names = {host.name, survey["hostname"], survey["hostname"].partition(".")[0]}
-            names |= {address, way["address"], *_addresses(survey)}
+            names |= {address, way["address"], *ways.addresses(survey)}
             members.append(
                 Member(
                     host,
@@ -145,36 +144,6 @@ class HostsTarget:
                 )
             )
         return members
-
-    def _ways(
-        self,
-        hosts: Sequence[Host],
-        porters: Sequence[Porter],
-        surveys: Mapping[str, Mapping[str, Any]],
-    ) -> list[dict[str, Any]]:
-        """How the lead host gets to each of the others; PrepareError names those it does not."""
-        none = {"address": "", "peer": "", "port": 0, "source": "", "banner": ""}
-        ways, failed = [none], []
-        for host in hosts[1:]:
-            candidates = _candidates(host, surveys[host.name])
-            answer = porters[0].ask("reach", candidates=candidates, timeout=_REACH).values
-            if answer["found"]:
-                ways.append(answer["found"])
-            else:
-                tried = ", ".join(
-                    f"{address} port {port}: {error}"
-                    for (address, port), error in zip(candidates, answer["errors"], strict=True)
-                )
-                failed.append((host.name, tried))
-        if failed:
-            raise PrepareError(
-                f"the lead host {hosts[0].name} does not reach "
-                + ", ".join(name for name, _ in failed),
-                "; ".join(tried for _, tried in failed),
-                "its ssh port must be open from the lead host; another host first in --on is "
-                "another lead",
-            )
-        return ways
 
     def plan(self, job: JobSpec, facts: SiteFacts, run: RunDir) -> SitePlan:
         """Decide where the ranks go; UsageError when they do not fit."""
@@ -268,7 +237,10 @@ class HostsTarget:
             }
             files["events.jsonl"] = [_prepared(plan, len(json.dumps(begin))), 0o644]
             lead.porter.ask("begin-run", **begin)
-        except BaseException:
+        except BaseException:  # Ctrl-C too, and the lead may have been started before it
+            with contextlib.suppress(ShantyError):
+                stop = Stop(0.0).to_json()
+                lead.porter.ask("ask-run", run=run.id, request=stop, patience=5.0)
             for index, member in enumerate(plan.members):
                 if index > 0:
                     with contextlib.suppress(ShantyError):
@@ -309,8 +281,9 @@ class HostsTarget:
 
     def _link(self, run: RunDir) -> Link:
         if run.id not in self._links:
-            values = read_json(run.site) or {"hosts": []}
-            hosts = [Host(**entry) for entry in values["hosts"]]
+            hosts = []
+            with contextlib.suppress(KeyError, TypeError):  # the next line says it
+                hosts = [Host(**entry) for entry in (read_json(run.site) or {})["hosts"]]
             if not hosts:
                 raise NotFoundError(f"{run.site} is damaged, so the run's hosts are not known")
             self._links[run.id] = Link(run, hosts).start()
@@ -320,12 +293,15 @@ class HostsTarget:
         """Where the runs stand, as far as their lead hosts can be reached."""
         from shanty.carry.agent.outside import read_status
 
-        found = {}
-        for handle in handles:
-            status = read_status(handle.run)
-            if not status.state.final or handle.run.id in self._links:
-                status = self._link(handle.run).status(_FIRST_LOOK)
-            found[handle] = status
+        found = {handle: read_status(handle.run) for handle in handles}
+        links = {
+            handle: self._link(handle.run)
+            for handle, status in found.items()
+            if not status.state.final or handle.run.id in self._links
+        }
+        until = time.monotonic() + _FIRST_LOOK  # they all look at the same time
+        for handle, link in links.items():
+            found[handle] = link.status(max(0.0, until - time.monotonic()))
         return found
 
     def fetch(self, handle: Handle, path: PurePosixPath, offset: int) -> Chunk:
@@ -366,30 +342,14 @@ def _known(member: Member, index: int) -> list[str]:
     return lines
 
 
-def _candidates(host: Host, survey: Mapping[str, Any]) -> list[list[Any]]:
-    """Where the lead host may find a host's sshd, the likeliest first."""
-    found: list[list[Any]] = []
-    port = 22
-    if not contact.is_here(host):
-        settings = resolved(host)
-        port = int(settings.get("port", 22))
-        found.append([settings.get("hostname", host.name), port])
-    connection = survey.get("ssh")
-    if connection:
-        found.append([connection["server"], connection["server_port"]])
-        port = connection["server_port"]
-    found += [[address, port] for address in _addresses(survey)]
-    return [place for index, place in enumerate(found) if place not in found[:index]]
-
-
-def _addresses(survey: Mapping[str, Any]) -> list[str]:
-    return [
-        entry["address"]
-        for entry in survey["addresses"]
-        if not entry["address"].startswith(("127.", "::1", "fe80"))
-    ]
-
-
-def _own_address(survey: Mapping[str, Any]) -> str:
-    """By what a single host is known to itself."""
-    return next(iter(_addresses(survey)), "127.0.0.1")
+def _distinct(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+    """The hosts; UsageError when two have one name, by which all that is known of them is kept."""
+    names = [host.name for host in hosts]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(
+                f"{name} is named more than once, with another user or port",
+                "hosts are told from each other by their names",
+                "give each a name of its own in ~/.ssh/config (Host, HostName, Port, User)",
+            )
+    return hosts

@@ -18,7 +18,7 @@ from shanty.carry import platform
 from shanty.carry.errors import UsageError
 from shanty.carry.mpi.flavours import FLAVOURS
 from shanty.carry.mpi.installation import Installation
-from shanty.carry.mpi.layout import Layout
+from shanty.carry.mpi.layout import HostSlots, Layout
 from shanty.carry.rundir import RunDir
 from shanty.carry.spec import JobSpec, Module, Program, Raw, Script
 from shanty.launch.settings import Settings
@@ -151,14 +151,14 @@ def layout_of(job: JobSpec, facts: Facts, run: RunDir) -> Layout:
     """How many ranks there are and where they may go; UsageError when they do not fit."""
     slots = sum(host.slots for host in facts.hosts)
     cpus = job.cpus_per_rank
-    room = max(1, slots // (cpus or 1))
+    room = max(1, sum(host.slots // (cpus or 1) for host in facts.hosts))
     ranks = job.ranks
     if job.ranks_per_host is not None:
-        wanted = job.ranks_per_host * len(facts.hosts)
+        used = [host for host in facts.hosts if host.slots > 0]
+        wanted = job.ranks_per_host * len(used)
         if ranks is not None and ranks > wanted:
             raise UsageError(
-                f"{ranks} ranks do not fit with {job.ranks_per_host} a host on "
-                f"{len(facts.hosts)} hosts",
+                f"{ranks} ranks do not fit with {job.ranks_per_host} a host on {len(used)} hosts",
                 fix="leave -n or --ranks-per-host out",
             )
         ranks = ranks or wanted
@@ -172,9 +172,22 @@ def layout_of(job: JobSpec, facts: Facts, run: RunDir) -> Layout:
             "ranks that share a core slow each other down",
             f"take -n {room}, or --oversubscribe to run them all the same",
         )
+    left = ranks or 0
+    for host in facts.hosts:
+        each_host = min(left, job.ranks_per_host or 0) if host.slots else 0
+        if each_host > host.slots // (cpus or 1) and not job.oversubscribe:
+            raise UsageError(
+                f"{each_host} ranks do not fit on {host.name}, which has {host.slots} slots",
+                "ranks that share a core slow each other down",
+                "take a smaller --ranks-per-host, or --oversubscribe to run them all the same",
+            )
+        left -= each_host
     binds = cpus if cpus and (ranks or 1) * cpus <= slots else None
+    hosts = facts.hosts
+    if binds and len(hosts) > 1:  # a launcher fills a host's slots, whatever each rank is bound to
+        hosts = tuple(HostSlots(host.name, host.slots // binds) for host in hosts)
     return Layout(
-        facts.hosts,
+        hosts,
         ranks,
         job.ranks_per_host,
         binds,

@@ -93,8 +93,10 @@ class SitePlan:
         if self.raw or layout.ranks is None or layout.oversubscribe:
             return {}
         left, found = layout.ranks, {}
-        for member in self.members:
-            most = member.slots if layout.ranks_per_host is None else layout.ranks_per_host
+        for member, host in zip(self.members, layout.hosts, strict=True):
+            most = host.slots
+            if most and layout.ranks_per_host is not None:
+                most = layout.ranks_per_host
             found[member.name] = min(left, most)
             left -= found[member.name]
         return found
@@ -262,7 +264,8 @@ def make_site_plan(
     job: JobSpec, facts: Facts, members: Sequence[Member], run: RunDir, settings: Settings
 ) -> SitePlan:
     """Decide where the ranks of `job` go; UsageError when they do not fit."""
-    layout = layout_of(job, facts, run)
+    fabrics = any(member.survey["fabrics"] for member in members)
+    layout = replace(layout_of(job, facts, run), tcp_only=not fabrics)
     return SitePlan(job, tuple(members), layout, facts.installation, facts.python, settings, run)
 
 
