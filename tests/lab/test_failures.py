@@ -80,6 +80,8 @@ def test_a_host_is_started_anew(site: Site) -> None:
         began = time.monotonic()
         site.lab.do("reboot", "lab3")
         ends_by(site, process, "lab3", began)
+    # Nobody was left there to take the run's key out: the next contact does.
+    assert site("run", "-q", "--on", "lab", "-n", "3", "hostname").returncode == 0
 
 
 def test_a_daemon_is_killed(site: Site, flavour: str) -> None:
