@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ from site_runs import Site
 from runs import wait_for
 from shanty.carry.rundir import read_json
 from shanty.launch.lab import console
-from shanty.launch.site import contact, inventory, keys
+from shanty.launch.site import keys
+from shanty.launch.site.host import Host
 from shanty.launch.site.porter import Porter
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
@@ -316,13 +318,29 @@ def test_all_is_killed_and_the_next_run_cleans_up(site: Site, before: dict[str, 
 # --------------------------------------------------------------------------- what sshd says
 
 
+class Direct:
+    """A transport by an ssh that shares its connection with nobody."""
+
+    def __init__(self, lab: LabHosts, host: str) -> None:
+        self.host = Host(host)
+        self._lab = lab
+
+    def start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start `argv` there."""
+        words = self._lab.ssh_words(self.host.name, shlex.join(argv))
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        return subprocess.Popen(words, bufsize=0, process_group=0, **pipes)  # type: ignore[call-overload]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 @pytest.fixture
-def porters(site: Site) -> Iterator[dict[str, Porter]]:
-    """The porters of all hosts, by their names."""
-    found = contact.connect(inventory.resolve("lab", site.lab.shanty.home), terminal=False)
-    yield {porter.host.name: porter for porter in found}
-    for porter in found:
-        porter.close(0.5)
+def porter(site: Site) -> Iterator[Porter]:
+    """The porter of lab2."""
+    found = Porter.connect(Direct(site.lab, "lab2"))
+    yield found
+    found.close()
 
 
 def enter(lab: LabHosts, key: str, source: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -343,7 +361,7 @@ def enter(lab: LabHosts, key: str, source: str, *words: str) -> subprocess.Compl
 
 
 def test_a_key_does_one_thing_from_one_place_until_it_expires(
-    site: Site, before: dict[str, State], porters: dict[str, Porter], tmp_path: Path
+    site: Site, before: dict[str, State], porter: Porter, tmp_path: Path
 ) -> None:
     pair = keys.make_pair(tmp_path)
     private = pair.private.decode()
@@ -352,9 +370,7 @@ def test_a_key_does_one_thing_from_one_place_until_it_expires(
     def let_in(seconds: float) -> None:
         values = {"run": "20261121-101112-bcdf", "index": 1, "key": pair.public}
         command = "echo only this, not $SSH_ORIGINAL_COMMAND"
-        porters["lab2"].ask(
-            "authorize", **values, command=command, seconds=seconds, **{"from": [lead]}
-        )
+        porter.ask("authorize", **values, command=command, seconds=seconds, **{"from": [lead]})
 
     let_in(3600)
     assert enter(site.lab, private, "lab1", "lab2", "id").stdout == "only this, not id\n"
@@ -369,5 +385,5 @@ def test_a_key_does_one_thing_from_one_place_until_it_expires(
     assert "Permission denied (publickey)" in expired.stderr
     assert expired.stdout == ""
     let_in(-120)
-    assert porters["lab2"].ask("sweep-keys").values == {"swept": 1}
+    assert porter.ask("sweep-keys").values == {"swept": 1}
     assert look(site.lab) == before
