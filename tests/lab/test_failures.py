@@ -87,7 +87,7 @@ def test_a_host_is_started_anew(site: Site) -> None:
 def test_a_daemon_is_killed(site: Site, flavour: str) -> None:
     with site.running(flavour) as process:
         began = time.monotonic()
-        done = site.lab.exec("lab2", "pkill", "-KILL", "-f", f"^/srv.*/bin/{DAEMONS}")
+        done = site.lab.exec("lab2", "pkill", "-KILL", "-f", f"^/srv.*/{DAEMONS}")
         assert done.returncode == 0, done.stderr
         what = ends_by(site, process, "lab2", began)
     assert what == "the launcher's daemon on host lab2 was ended by SIGKILL"

@@ -380,7 +380,7 @@ def test_a_key_does_one_thing_from_one_place_until_it_expires(
     assert tunnel.stdout == ""
     elsewhere = enter(site.lab, private, "lab3", "lab2", "id")
     assert "Permission denied (publickey)" in elsewhere.stderr
-    let_in(-1)  # as a crash leaves it, later
+    let_in(-5)  # as a crash leaves it, later
     expired = enter(site.lab, private, "lab1", "lab2", "id")
     assert "Permission denied (publickey)" in expired.stderr
     assert expired.stdout == ""

@@ -31,6 +31,7 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
     run = RunDir(context.home / "runs" / new_id(time.time()))
     if job.debug_rank is not None:
         job = _with_terminal(job, detach=detach)
+    _leave_when_interrupted()  # what comes may take long; until the run is there, that is all
     plan = targets.plan(job, run)
     if job.debug_rank is not None and not 0 <= job.debug_rank < (plan.layout.ranks or 1):
         raise UsageError(
@@ -44,7 +45,7 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
         many = sum(1 for _ in run.path.parent.iterdir()) >= context.settings.keep_runs
         if many and context.settings.keep_runs:
             context.runs.prune(context.settings.keep_runs - 1)  # this one makes it full again
-    interrupts = None if plan.takes_long else Interrupts()  # what takes long may be interrupted
+    interrupts = None if plan.takes_long else Interrupts()
     stdin, relay = rank_zero_input(closed=detach or job.debug_rank is not None)
     handle = plan.submit(stdin)
     interrupts = interrupts or Interrupts()
@@ -78,6 +79,16 @@ class Interrupts:
 
     def _heard(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
+
+
+def _leave_when_interrupted() -> None:
+    """Ctrl-C and SIGTERM end this process in good order, also where they were ignored before."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
 
 
 def _with_terminal(job: JobSpec, *, detach: bool) -> JobSpec:
