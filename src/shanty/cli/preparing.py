@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from typing import TextIO
+
+_FIGURES = re.compile(r", [\d.]+ of [\d.]+ \S+$")  # how far a step is
 
 
 class Preparing:
@@ -30,7 +33,7 @@ class Preparing:
             width = shutil.get_terminal_size().columns - 1
             self._out.write(f"\r\033[2m{text[:width]}\033[0m\033[K" if text else "\r\033[K")
         elif text:
-            step = text.partition(", ")[0]
+            step = _FIGURES.sub("", text)
             if step not in self._said:
                 self._said.add(step)
                 self._out.write(f"shanty: {step}\n")
