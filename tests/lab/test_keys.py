@@ -218,7 +218,8 @@ def test_a_run_that_fails(site: Site, before: dict[str, State]) -> None:
 
 def test_a_run_that_never_begins(site: Site, before: dict[str, State]) -> None:
     work = site.lab.home("lab1") / ".shanty" / "work"
-    shutil.rmtree(work)
+    shutil.rmtree(work, ignore_errors=True)
+    work.parent.mkdir(exist_ok=True)
     work.write_text("no folder")
     try:
         done = run(site, "true")
