@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -27,6 +28,11 @@ from shanty.launch.lab.labs import Known
 CANNOT = 69  # the exit code of a PrepareError
 
 
+def _interruptible() -> None:
+    """Tests send SIGINT, which whoever is started in the background ignores."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @dataclass
 class LabHome:
     """A home with labs in it, and the program that makes them."""
@@ -43,7 +49,7 @@ class LabHome:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(
             [sys.executable, "-m", "shanty", *map(str, words)],
-            **{**pipes, "env": self.environ, "text": True, **options},
+            **{**pipes, "env": self.environ, "text": True, "preexec_fn": _interruptible, **options},
         )
 
     def __call__(

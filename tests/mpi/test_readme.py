@@ -258,7 +258,8 @@ def check(command: str) -> None:
     words = shlex.split(command.replace("…", ""))[1:]
     group: click.Command = app
     try:
-        context = click.Context(app, info_name="shanty")
+        # With its settings: a command keeps the help option that it is first asked for.
+        context = click.Context(app, info_name="shanty", **app.context_settings)
         while isinstance(group, click.Group) and words:
             _, found, words = group.resolve_command(context, words)
             assert found is not None

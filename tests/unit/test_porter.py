@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from shanty.carry import errors
-from shanty.carry.errors import PrepareError, StorageError
+from shanty.carry.errors import PrepareError, ShantyError, StorageError
 from shanty.carry.host import interfaces
 from shanty.carry.host.survey import parse_gpus, ssh_connection
 from shanty.launch.site import parcel
@@ -113,9 +113,9 @@ def test_errors_come_back_as_what_they_were(porter: Porter) -> None:
 
 
 def test_a_porter_that_crashes_says_how(porter: Porter) -> None:
-    with pytest.raises(PrepareError) as caught:
+    with pytest.raises(ShantyError) as caught:
         porter.ask("crash")
-    assert "ValueError: a bug" in caught.value.why
+    assert "crash failed: ValueError: a bug" in caught.value.what
 
 
 def test_silence_has_a_bound(porter: Porter) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import _thread
 import os
 import select
+import signal
 import socket
 import sys
 
@@ -20,6 +21,7 @@ _CHUNK = 1 << 18
 
 def main() -> int:
     """Relay until the host has ended the connection."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # by which ssh ends us; nohup(1) ignores it
     pid, born, address, port = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     try:
         watch = os.pidfd_open(pid)
