@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from shanty.carry import platform
 from shanty.carry.agent.sweep import in_use
 from shanty.carry.rundir import RunDir, read_json
@@ -21,6 +23,15 @@ WORKERS = Path(__file__).parent / "mpi" / "workers"
 def mpi_folder() -> Path:
     """Where the tests find their MPIs, one folder a flavour."""
     return Path(os.environ.get("SHANTY_TEST_MPI", "~/.shanty/mpi")).expanduser()
+
+
+@pytest.fixture(params=FLAVOURS)
+def flavour(request: pytest.FixtureRequest) -> str:
+    """Each MPI in turn; Open MPI 5 is the one that came with shanty."""
+    name: str = request.param
+    if name != "openmpi5" and not (mpi_folder() / name).exists():
+        pytest.skip(f"{name} is not installed in {mpi_folder()}")
+    return name
 
 
 @dataclass

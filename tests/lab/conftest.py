@@ -21,10 +21,11 @@ from typing import Any
 
 import pytest
 
-from runs import wait_for
+from runs import flavour, wait_for
 from shanty.launch.lab import console, labs
 from shanty.launch.lab.labs import Known
 
+__all__ = ["flavour"]
 CANNOT = 69  # the exit code of a PrepareError
 
 

@@ -10,22 +10,14 @@ import pytest
 from conftest import LabHosts
 from site_runs import Site
 
-from runs import FLAVOURS, mpi_folder, wait_for
+from runs import wait_for
+from shanty.carry.mpi.programs import DAEMONS
 from shanty.carry.rundir import read_json
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
 BOUND = 15  # seconds from the fault to the end of the run
 GONE = 10  # seconds after the fault is over, by which nothing is left
-DAEMONS = "(prted|orted|hydra_pmi_proxy|hydra_bstrap_proxy)"
-
-
-@pytest.fixture(params=FLAVOURS)
-def flavour(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    if name != "openmpi5" and not (mpi_folder() / name).exists():
-        pytest.skip(f"{name} is not installed in {mpi_folder()}")
-    return name
 
 
 @pytest.fixture
@@ -87,7 +79,7 @@ def test_a_host_is_started_anew(site: Site) -> None:
 def test_a_daemon_is_killed(site: Site, flavour: str) -> None:
     with site.running(flavour) as process:
         began = time.monotonic()
-        done = site.lab.exec("lab2", "pkill", "-KILL", "-f", f"^/srv.*/{DAEMONS}")
+        done = site.lab.exec("lab2", "pkill", "-KILL", "-f", f"^/srv.*/({'|'.join(DAEMONS)})")
         assert done.returncode == 0, done.stderr
         what = ends_by(site, process, "lab2", began)
     assert what == "the launcher's daemon on host lab2 was ended by SIGKILL"

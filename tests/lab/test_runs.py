@@ -11,7 +11,7 @@ import pytest
 from conftest import LabHosts
 from site_runs import Site
 
-from runs import FLAVOURS, mpi_folder, wait_for
+from runs import wait_for
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
@@ -21,14 +21,6 @@ world = MPI.COMM_WORLD
 print("rank", world.rank, "of", world.size, "sum", world.allreduce(world.rank), "on",
       MPI.Get_processor_name(), flush=True)
 """
-
-
-@pytest.fixture(params=FLAVOURS)
-def flavour(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    if name != "openmpi5" and not (mpi_folder() / name).exists():
-        pytest.skip(f"{name} is not installed in {mpi_folder()}")
-    return name
 
 
 @pytest.fixture

@@ -8,16 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runs import FLAVOURS, Shanty, mpi_folder, traces, vanish, wait_for
+from runs import Shanty, flavour, mpi_folder, traces, vanish, wait_for
 
-
-@pytest.fixture(params=FLAVOURS)
-def flavour(request: pytest.FixtureRequest) -> str:
-    """Each MPI in turn; Open MPI 5 is the one that came with shanty."""
-    name: str = request.param
-    if name != "openmpi5" and not (mpi_folder() / name).exists():
-        pytest.skip(f"{name} is not installed in {mpi_folder()}")
-    return name
+__all__ = ["flavour", "shanty"]
 
 
 @pytest.fixture

@@ -25,9 +25,10 @@ from shanty.carry.rundir import RunDir
 from shanty.carry.spec import JobSpec, Module, Raw, Script
 from shanty.launch.settings import Settings
 from shanty.launch.site.host import Host
+from shanty.launch.site.prepare import Prepared
 from shanty.launch.targets.base import Facts
 from shanty.launch.targets.local import LocalTarget
-from shanty.launch.targets.site import Member, Ready, host_slots, make_site_plan
+from shanty.launch.targets.site import Member, host_slots, make_site_plan, shared_out
 
 GOLDEN = Path(__file__).parent / "golden"
 HOME = Path("/home/ann/.shanty")
@@ -105,19 +106,29 @@ def on_hosts(name: str) -> str:
         address = f"10.0.0.{index + 2}"
         members.append(
             Member(
-                Host(f"host{index}"), porter, survey, 2, address, "ann", 22, "10.0.0.2", (address,)
+                Host(f"host{index}"),
+                porter,
+                survey,
+                8,
+                2,
+                address,
+                "ann",
+                22,
+                "10.0.0.2",
+                (address,),
             )
         )
     found = replace(facts(name), hosts=host_slots(members))
     job = replace(SCRIPT, ranks=3, env={"GREETING": "good day"}, on="host0,host1")
     plan = make_site_plan(job, found, members, RUN, Settings())
     ready = [
-        Ready(
+        Prepared(
             replace(
                 found.installation, prefix=mpi, launcher=f"{mpi}/bin/mpirun", library=f"{mpi}/lib/m"
             ),
             f"{porter.home}/store/env/9/bin/python",
             f"{porter.home}/workspaces/77/tree",
+            "",
         )
         for member in members
         for porter in (member.porter,)
@@ -148,3 +159,23 @@ def test_a_dry_run_is_a_shell_script(name: str, kind: str) -> None:
     subprocess.run(["sh", "-n"], input=text, text=True, check=True)
     argv = LocalTarget(HOME, ENVIRON, Settings()).plan(JOBS[kind], facts(name), RUN).argv
     assert len(shlex.split(text.splitlines()[-1])) == len(argv)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "own"),
+    [
+        ({"a": ("k", 2, 2), "b": ("k", 2, 2), "c": ("k", 2, 2)}, {"a": 1, "b": 1, "c": 1}),
+        ({"a": ("k", 8, 8), "b": ("l", 4, 4)}, {"a": 8, "b": 4}),
+        ({"a": ("k", 4, 16), "b": ("k", 8, 16)}, {"a": 4, "b": 8}),  # each has some of its own
+        ({"a": ("k", 16, 16), "b": ("k", 16, 16)}, {"a": 8, "b": 8}),
+        ({"a": ("", 2, 2), "b": ("", 2, 2)}, {"a": 2, "b": 2}),  # a kernel that does not say
+    ],
+)
+def test_hosts_under_one_kernel_share_its_cores(
+    hosts: dict[str, tuple[str, int, int]], own: dict[str, int]
+) -> None:
+    surveys = {
+        name: {"boot": boot, "cores": cores, "machine_cores": machine}
+        for name, (boot, cores, machine) in hosts.items()
+    }
+    assert shared_out(surveys) == own

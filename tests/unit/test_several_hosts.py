@@ -14,21 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shanty.carry.agent.channel import Channel
-from shanty.carry.agent.fleet import Worker, is_workers, quoted
+from shanty.carry.agent.fleet import Worker, quoted
 from shanty.carry.agent.place import rank_script
 from shanty.carry.agent.relay import _Call
-from shanty.carry.agent.verdicts import TOP, late, misplaced
+from shanty.carry.agent.verdicts import late, misplaced
 from shanty.carry.agent.world import World
 from shanty.carry.errors import UsageError
 from shanty.carry.host.runs import heard_run
-from shanty.carry.mirror import Change, Mirror, is_safe, put
+from shanty.carry.mirror import APPENDED, REPLACED, Change, Mirror, is_safe, may_write, put
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.mpi.layout import HostSlots, Layout
 from shanty.carry.rank.ssh import parse
 from shanty.carry.rundir import RunDir
 from shanty.carry.spec import JobSpec, Program
 from shanty.cli.lab import down
-from shanty.launch.site.link import _over, is_copied
+from shanty.launch.site.link import _COPIED, _over
 from shanty.launch.targets.base import Facts
 from shanty.launch.targets.plan import layout_of
 
@@ -193,7 +193,6 @@ def test_no_rank_at_all() -> None:
     verdict = late({"start_timeout": 5, "ranks": 2}, {}, 6.0, 0.0)
     assert verdict is not None
     assert verdict.failure.what == "ranks 0, 1 of 2 did not start within 5 s"
-    assert TOP == "0"
 
 
 @pytest.mark.parametrize(
@@ -218,8 +217,8 @@ def test_no_rank_at_all() -> None:
 )
 def test_what_another_host_may_write(path: str, workers: bool, leads: bool) -> None:
     """Not what is run (bin/), nor what says how hosts are reached (site.json)."""
-    assert is_workers(path) == workers
-    assert is_copied(path) == leads
+    assert may_write(path, (*APPENDED, *REPLACED)) == workers
+    assert may_write(path, _COPIED) == leads
 
 
 def test_a_path_with_spaces_as_an_option_of_ssh(tmp_path: Path) -> None:

@@ -105,6 +105,20 @@ def is_safe(path: str) -> bool:
     return bool(parts) and not path.startswith("/") and ".." not in parts and "\0" not in path
 
 
+def may_write(path: str, patterns: Sequence[str]) -> bool:
+    """True for a file of a run that the other side may write: an artifact, or one of `patterns`.
+
+    The rest is ours alone. What starts the launcher's ssh is there, and which ssh configuration
+    leads to the hosts.
+    """
+    if not is_safe(path):
+        return False
+    parts = PurePosixPath(path).parts
+    if parts[0] == "artifacts":
+        return len(parts) > 1
+    return any(PurePosixPath("/", path).match(f"/{pattern}") for pattern in patterns)
+
+
 def put(folder: Path, change: Change) -> None:
     """Write a change down below `folder`; one that was written before changes nothing."""
     file = folder / change.path

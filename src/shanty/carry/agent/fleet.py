@@ -11,13 +11,12 @@ import contextlib
 import os
 import subprocess
 import time
-from pathlib import PurePosixPath
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 from shanty.carry.agent.channel import Channel
 from shanty.carry.agent.relay import Relay
 from shanty.carry.agent.warden import BEAT, SILENCE
-from shanty.carry.mirror import APPENDED, REPLACED, Change, is_safe, put
+from shanty.carry.mirror import APPENDED, REPLACED, Change, may_write, put
 from shanty.carry.rundir import RunDir
 from shanty.carry.spec import Failure
 
@@ -61,7 +60,6 @@ class Fleet:
         self.stored = 0.0  # when the last piece of a file came
         self._hear = hear
         self._next_beat = 0.0
-        self._placed = False
         self._begun: Dict[str, Worker] = {}  # artifacts, and whose they are
         self._reapers: List[subprocess.Popen[bytes]] = []
         self.relay = Relay(self)
@@ -171,14 +169,15 @@ class Fleet:
         else:
             self._hear(worker, message)
 
-    def place(self, shared: Mapping[str, str]) -> bool:
-        """Once all wardens are here: make their hosts ready; True when that was done now."""
-        if self._placed or not all(worker.state == "here" for worker in self.workers):
-            return False
-        self._placed = True
+    @property
+    def here(self) -> bool:
+        """True when every worker's warden is up and its host has still to be made ready."""
+        return all(worker.state == "here" for worker in self.workers)
+
+    def place(self, shared: Mapping[str, str]) -> None:
+        """Make the hosts ready for ranks."""
         for worker in self.workers:
             worker.channel.send(place=worker.host["place"], shared=dict(shared))
-        return True
 
     def send(self, **message: Any) -> None:
         """Tell all wardens the same."""
@@ -269,7 +268,7 @@ class Fleet:
 
     def _store(self, worker: Worker, message: Mapping[str, Any]) -> None:
         path = str(message["file"])
-        if not is_workers(path):
+        if not may_write(path, (*APPENDED, *REPLACED)):
             return
         self.stored = time.monotonic()
         if path.startswith("artifacts/"):
@@ -326,17 +325,6 @@ class Fleet:
                 reaper.wait(_REAPING)
             reaper.kill()
         self.relay.close()
-
-
-def is_workers(path: str) -> bool:
-    """True for a file that a worker may write in the run's folder; the rest is the lead's alone."""
-    if not is_safe(path):
-        return False
-    parts = PurePosixPath(path).parts
-    if parts[0] == "artifacts":
-        return len(parts) > 1
-    patterns = (*APPENDED, *REPLACED)
-    return any(PurePosixPath("/", path).match(f"/{pattern}") for pattern in patterns)
 
 
 def quoted(path: str) -> str:

@@ -58,7 +58,7 @@ class Muster:
         if self.fleet.failure is not None and not self.lead.ending:
             self.lead.condemn(self.fleet.failure, 0.0)
         if not self.lead.ending:
-            if not self._placed and all(w.state == "here" for w in self.fleet.workers):
+            if not self._placed and self.fleet.here:
                 self._placed = True
                 shared = self._shared()
                 self.fleet.place(shared)

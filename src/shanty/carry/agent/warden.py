@@ -338,10 +338,12 @@ def _flavour(path: str) -> str:
 
 def _serves_launcher(pid: int) -> bool:
     """True for a process of the launcher's own: a daemon, or its way to another host."""
+    from shanty.carry.mpi.programs import is_launchers
+
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read().split(b"\0")
         name = os.path.basename(words[0]).decode(errors="replace")
-        return name.startswith(("prte", "orte", "hydra_", "mpi")) or b"rank.ssh" in words
+        return is_launchers(name) or b"rank.ssh" in words
     return True
 
 

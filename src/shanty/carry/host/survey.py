@@ -13,11 +13,9 @@ import subprocess
 import sys
 import sysconfig
 import time
-from dataclasses import asdict
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional
 
 from shanty.carry import platform
-from shanty.carry.mpi import detect
 from shanty.carry.rundir import home
 
 _GPU_TIMEOUT = 5.0  # seconds; a sick driver makes nvidia-smi hang
@@ -28,8 +26,6 @@ def survey(
 ) -> Dict[str, Any]:
     """All facts of this host that a plan may need. Sizes are in bytes, times in seconds."""
     shanty_home = str(home(os.environ))
-    path = os.environ.get("PATH", "")
-    mpis = detect.find_installations(shanty_home, path, environ=os.environ)
     return {
         "hostname": socket.gethostname(),
         "instance": instance(),
@@ -39,6 +35,7 @@ def survey(
         "arch": python_platform.machine(),
         "libc": list(python_platform.libc_ver()),
         "cores": platform.usable_cores(),
+        "machine_cores": os.cpu_count() or 1,
         "memory": memory(),
         "gpus": gpus(),
         "fabrics": fabrics(),
@@ -56,8 +53,7 @@ def survey(
         "platform_tag": sysconfig.get_platform(),
         "time": time.time(),
         "utc_offset": time.localtime().tm_gmtoff,
-        "path": path,
-        "mpis": [asdict(one) for one in mpis],
+        "path": os.environ.get("PATH", ""),
     }
 
 

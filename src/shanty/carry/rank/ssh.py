@@ -12,8 +12,9 @@ import socket
 import sys
 from typing import List, Tuple
 
+from shanty.carry.mpi.programs import starts_daemon
+
 SOCKET = "SHANTY_SSH"  # the environment variable with the path of the lead's socket
-DAEMONS = ("prted", "orted", "hydra_pmi_proxy", "hydra_bstrap_proxy")
 # ssh(1)'s options that take a value.
 _WITH_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
 
@@ -22,7 +23,7 @@ def main(argv: List[str]) -> int:
     """Have the lead start the command, or become the real ssh."""
     words = argv
     host, command = parse(words)
-    if host and any(daemon in command for daemon in DAEMONS):
+    if host and starts_daemon(command):
         code = _ask(host, command)
         if code is not None:
             return code

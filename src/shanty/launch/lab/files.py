@@ -9,7 +9,6 @@ ssh_config    for ssh -F                     id_ed25519, known_hosts
 from __future__ import annotations
 
 import grp
-import os
 import pwd
 import shlex
 import site
@@ -47,7 +46,7 @@ X11Forwarding no
 PrintMotd no
 PrintLastLog no
 AcceptEnv LANG LC_*
-SetEnv PATH={path} OMP_NUM_THREADS={threads} OMPI_MCA_mpi_yield_when_idle=1
+SetEnv PATH={path}
 Subsystem sftp internal-sftp
 """
 
@@ -132,7 +131,7 @@ def write(lab: Lab, keygen: str) -> None:
             files = lab.files(member)
             (files / "bin" / "python3").symlink_to(lab.python)
             (files / "sshd_config").write_text(
-                _SSHD_CONFIG.format(own=machine.OWN, path=host_path(lab), threads=_threads(lab))
+                _SSHD_CONFIG.format(own=machine.OWN, path=host_path(lab))
             )
             keys = files / "home" / ".ssh" / "authorized_keys"
             keys.write_text(public)
@@ -141,11 +140,6 @@ def write(lab: Lab, keygen: str) -> None:
                 (files / "etc" / name).write_text(text)
         (folder / "known_hosts").write_text(_known_hosts(lab))
         (folder / "ssh_config").write_text("# Written by `shanty lab up`.\n")
-
-
-def _threads(lab: Lab) -> int:
-    """For each rank: every host has all cores of this machine, and so have the others."""
-    return max(1, len(os.sched_getaffinity(0)) // len(lab.hosts))
 
 
 def host_path(lab: Lab) -> str:

@@ -81,7 +81,6 @@ def failure(refused: Sequence[Refusal], total: int) -> PrepareError:
         return PrepareError(f"{one.host.name}: {one.what}", one.detail, one.fix)
     width = max(len(one.host.name) for one in refused)
     lines = [f"{one.host.name:<{width}}  {one.what}" for one in refused]
-    lines += [f"{'':<{width}}  ({one.detail})" for one in refused[:0]]
     fixes = list(dict.fromkeys(f"{one.host.name}: {one.fix}" for one in refused if one.fix))
     indent = "\n       "
     return PrepareError(

@@ -14,14 +14,13 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Any
 
 from shanty.carry.agent import outside
 from shanty.carry.agent.warden import SILENCE
 from shanty.carry.errors import LaunchError, LostError, NotFoundError, ShantyError
 from shanty.carry.host.runs import LEAD_APPENDED
-from shanty.carry.mirror import REPLACED, Change, is_safe, put
+from shanty.carry.mirror import REPLACED, Change, may_write, put
 from shanty.carry.rundir import RunDir, append_line
 from shanty.carry.spec import Failure, State, Status
 from shanty.launch.site import contact
@@ -118,7 +117,7 @@ class Link:
         for path, offset, size in answer.values["changes"]:
             piece = bytes(data[at : at + size])
             at += size
-            if is_copied(path):
+            if may_write(path, _COPIED):
                 self._store(path, offset, piece, answer.values["path"])
         self._release()
         if outside.read_status(self._run).state.final:
@@ -226,19 +225,6 @@ class Link:
         with contextlib.suppress(OSError):
             append_line(self._run.events, {"time": time.time(), "event": "link-ended"})
         self._ended.set()
-
-
-def is_copied(path: str) -> bool:
-    """True for a file that a lead host may write in a run's directory here.
-
-    Others are ours: which ssh configuration leads to the hosts is one of them (site.json).
-    """
-    if not is_safe(path):
-        return False
-    parts = PurePosixPath(path).parts
-    if parts[0] == "artifacts":
-        return len(parts) > 1
-    return any(PurePosixPath("/", path).match(f"/{pattern}") for pattern in _COPIED)
 
 
 def _known(ages: Mapping[str, float | None]) -> list[float]:

@@ -16,7 +16,6 @@ from shanty.launch.site.placement import Step
 from shanty.launch.site.porter import Porter
 
 Say = Callable[[str], None]
-MODES = ("check", "sync", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ def prepare(
 ) -> list[Prepared]:
     """Prepare all hosts, in the porters' order.
 
-    `python` is the job's interpreter here, `folder` the workspace, `mode` one of MODES or None
+    `python` is the job's interpreter here, `folder` the workspace, `mode` check, sync, none or None
     (check, and sync where that finds a difference). `users` gives, by the host's name, the name
     (RUN.INDEX) under which it keeps the workspace. Raises PrepareError, with the host.
     """

@@ -29,7 +29,7 @@ from shanty.launch.site.porter import Porter
 from shanty.launch.targets import site, ways
 from shanty.launch.targets.base import Chunk, Facts, Handle, Reply, Stacks, Stop
 from shanty.launch.targets.local import LocalTarget
-from shanty.launch.targets.site import Member, Ready, SitePlan
+from shanty.launch.targets.site import Member, SitePlan
 from shanty.launch.transport.openssh import resolved
 
 _FIRST_LOOK = 5.0  # seconds that `ps` waits for a lead host
@@ -86,7 +86,7 @@ class HostsTarget:
         members = self._members(hosts, porters, surveys)
         return SiteFacts(
             hosts=site.host_slots(members),
-            cores=min(survey["cores"] for survey in surveys.values()),
+            cores=min(member.cores for member in members),
             installation=installation,
             python=python,
             members=tuple(members),
@@ -117,6 +117,7 @@ class HostsTarget:
                     f"both say that they are {survey['hostname']}",
                     f"name it once, with the sum of its slots: {other}:N",
                 )
+        cores = site.shared_out(surveys)
         gpus = any(surveys[host.name]["gpus"] for host in hosts)
         found = ways.to_hosts(hosts, porters[0], surveys)
         source = next((way["source"] for way in found[1:]), "")
@@ -134,6 +135,7 @@ class HostsTarget:
                     host,
                     porter,
                     survey,
+                    cores[host.name],
                     slots,
                     address,
                     survey["user"],
@@ -157,6 +159,7 @@ class HostsTarget:
             raise NotFoundError(f"there is no folder {job.workdir}", "the job is to run in it")
         members = plan.members
         porters = [member.porter for member in members]
+        feeds = feed.has_input(stdin)
         run.create()
         try:
             with storage_errors(run.path):
@@ -165,11 +168,11 @@ class HostsTarget:
             values = self._prepare(job, plan, run, porters)
             with storage_errors(run.path):
                 write_json(run.plan, values)
-            self._begin(job, plan, run, values, feeds=feed.has_input(stdin))
+            self._begin(job, plan, run, values, feeds=feeds)
         except BaseException:  # Ctrl-C too
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
             raise
-        if feed.has_input(stdin):
+        if feeds:
             feed.start(members[0].host, run.id, stdin)
         hosts = [member.host for member in members]
         self._links[run.id] = Link(run, hosts, porters[0], porters[1:]).start()
@@ -198,9 +201,7 @@ class HostsTarget:
             self.environ,
             self._say,
         )
-        return plan.resolve(
-            [Ready(each.installation, each.python, each.workdir, each.mpi4py) for each in prepared]
-        )
+        return plan.resolve(prepared)
 
     def _begin(
         self,
@@ -215,9 +216,9 @@ class HostsTarget:
         files = site.shims(values, lead, run)
         files["hostfile"] = [plan.hostfile(), 0o644]
         self._say("")
-        pair = keys.make_pair(run.path)
         try:
             if workers:
+                pair = keys.make_pair(run.path)
                 self._let_in(plan, run, pair)
                 known = [
                     line

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -68,38 +68,46 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """What the agents read."""
-        installation = self.installation
         return {
+            **for_agents(self.job, self.layout, self.installation, self.settings),
             "argv": self.argv,
             "env": {**self.environment, **self.variables},
-            "raw": self.raw,
-            "ranks": None if self.raw else self.layout.ranks,
-            "hosts": [[host.name, host.slots] for host in self.layout.hosts],
-            "layout": {
-                "ranks": self.layout.ranks,
-                "ranks_per_host": self.layout.ranks_per_host,
-                "cpus_per_rank": self.layout.cpus_per_rank,
-                "oversubscribe": self.layout.oversubscribe,
-                "cores": self.layout.cores,
-                "hostfile": self.layout.hostfile,
-            },
-            "installation": {
-                name: getattr(installation, name) for name in installation.__dataclass_fields__
-            },
             "python": self.python,
             "agent_python": sys.executable,
             "scratch": self.scratch,
-            # Of all: a program may load another MPI's library than the launcher's.
-            "residue": sorted(
-                {name for each in FLAVOURS.values() for name in each.residue.shared_memory}
-            ),
-            "temporary": list(FLAVOURS[installation.flavour].residue.temporary),
-            "log_limit": self.settings.log_limit,
-            "grace": self.settings.stop_grace,
-            "start_timeout": self.job.start_timeout,
-            "time_limit": self.job.time_limit,
-            "created": time.time(),
         }
+
+
+def for_agents(
+    job: JobSpec, layout: Layout, installation: Installation, settings: Settings
+) -> dict[str, Any]:
+    """What the agents are told of any run; `layout` and `installation` as on the lead host."""
+    raw = isinstance(job.command, Raw)
+    return {
+        "raw": raw,
+        "ranks": None if raw else layout.ranks,
+        "hosts": [[host.name, host.slots] for host in layout.hosts],
+        "layout": {
+            "ranks": layout.ranks,
+            "ranks_per_host": layout.ranks_per_host,
+            "cpus_per_rank": layout.cpus_per_rank,
+            "oversubscribe": layout.oversubscribe,
+            "cores": layout.cores,
+            "hostfile": layout.hostfile,
+            "tcp_only": layout.tcp_only,
+        },
+        "installation": asdict(installation),
+        # Of all: a program may load another MPI's library than the launcher's.
+        "residue": sorted(
+            {name for each in FLAVOURS.values() for name in each.residue.shared_memory}
+        ),
+        "temporary": list(FLAVOURS[installation.flavour].residue.temporary),
+        "log_limit": settings.log_limit,
+        "grace": settings.stop_grace,
+        "start_timeout": job.start_timeout,
+        "time_limit": job.time_limit,
+        "created": time.time(),
+    }
 
 
 def make_plan(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -20,8 +19,9 @@ from shanty.carry.spec import JobSpec, Module, Program, Raw, Script
 from shanty.launch.settings import Settings
 from shanty.launch.site.host import Host
 from shanty.launch.site.porter import Porter
+from shanty.launch.site.prepare import Prepared
 from shanty.launch.targets.base import Facts
-from shanty.launch.targets.plan import LAUNCHERS, layout_of
+from shanty.launch.targets.plan import LAUNCHERS, for_agents, layout_of
 
 _SYSTEM_BINS = ("/bin", "/usr/bin", "/usr/local/bin")
 
@@ -30,13 +30,15 @@ _SYSTEM_BINS = ("/bin", "/usr/bin", "/usr/local/bin")
 class Member:
     """A host of a run as the survey found it.
 
-    `address` is by what its lead reaches it, in numbers; `login` and `port` are for the lead's
-    ssh; `source` is the lead's own address on that way; `names` are all that it may be called.
+    `cores` are those that it has for itself. `address` is by what its lead reaches it, in
+    numbers; `login` and `port` are for the lead's ssh; `source` is the lead's own address on
+    that way; `names` are all that it may be called.
     """
 
     host: Host
     porter: Porter
     survey: Mapping[str, Any]
+    cores: int
     slots: int
     address: str
     login: str
@@ -49,19 +51,6 @@ class Member:
     def name(self) -> str:
         """What the user calls it."""
         return self.host.name
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """What was put on a host: where its MPI, its Python, the workspace and mpi4py are there.
-
-    `mpi4py` is "FOLDER|CACHE_TAG" of one to add to the interpreter's path, "" for none.
-    """
-
-    installation: Installation
-    python: str
-    workdir: str
-    mpi4py: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,50 +138,30 @@ class SitePlan:
 
     # --------------------------------------------------------------- for the agents
 
-    def resolve(self, ready: Sequence[Ready]) -> dict[str, Any]:
+    def resolve(self, prepared: Sequence[Prepared]) -> dict[str, Any]:
         """What the lead reads, once all hosts have what they need."""
         lead = self.members[0]
         folder = str(_work(lead, self.run, 0))
-        installation = ready[0].installation
+        installation = prepared[0].installation
         hostfile = f"{folder}/hostfile"
         first = next((i for i, member in enumerate(self.members) if member.slots > 0), 0)
         return {
+            **for_agents(
+                self.job, replace(self.layout, hostfile=hostfile), installation, self.settings
+            ),
             "id": self.run.id,
             "name": lead.name,
             "argv": self._argv(installation, hostfile, {**self.job.env, "HOSTFILE": hostfile}),
-            "env": self._launcher_environment(ready[0], folder, hostfile),
-            "raw": self.raw,
-            "ranks": None if self.raw else self.layout.ranks,
-            "hosts": [[host.name, host.slots] for host in self.layout.hosts],
-            "layout": {
-                "ranks": self.layout.ranks,
-                "ranks_per_host": self.layout.ranks_per_host,
-                "cpus_per_rank": self.layout.cpus_per_rank,
-                "oversubscribe": self.layout.oversubscribe,
-                "cores": self.layout.cores,
-                "hostfile": hostfile,
-            },
-            "installation": {
-                name: getattr(installation, name) for name in installation.__dataclass_fields__
-            },
-            "python": ready[0].python,
+            "env": self._launcher_environment(prepared[0], folder, hostfile),
+            "python": prepared[0].python,
             "agent_python": lead.porter.python,
             "scratch": self.scratch,
-            "residue": sorted(
-                {name for each in FLAVOURS.values() for name in each.residue.shared_memory}
-            ),
-            "temporary": list(FLAVOURS[installation.flavour].residue.temporary),
-            "log_limit": self.settings.log_limit,
-            "grace": self.settings.stop_grace,
-            "start_timeout": self.job.start_timeout,
-            "time_limit": self.job.time_limit,
-            "created": time.time(),
             "placement": self.placement,
             "first": first,
             "shared": {"MASTER_ADDR": self.members[first].address},
             "key": f"{folder}/key",
             "known_hosts": f"{folder}/known_hosts",
-            "place": self._place(0, ready[0]),
+            "place": self._place(0, prepared[0]),
             "workers": [
                 {
                     "index": index,
@@ -202,34 +171,38 @@ class SitePlan:
                     "address": member.address,
                     "user": member.login,
                     "port": member.port,
-                    "prefix": ready[index].installation.prefix,
-                    "place": self._place(index, ready[index]),
+                    "prefix": prepared[index].installation.prefix,
+                    "place": self._place(index, prepared[index]),
                 }
                 for index, member in enumerate(self.members)
                 if index > 0
             ],
         }
 
-    def _launcher_environment(self, ready: Ready, folder: str, hostfile: str) -> dict[str, str]:
-        flavour = FLAVOURS[ready.installation.flavour]
+    def _launcher_environment(
+        self, prepared: Prepared, folder: str, hostfile: str
+    ) -> dict[str, str]:
+        flavour = FLAVOURS[prepared.installation.flavour]
         layout = replace(self.layout, hostfile=hostfile)
-        settings = flavour.environment(ready.installation, layout, self.job.env, self.scratch)
-        path = [f"{folder}/bin", *_bins(ready), self.members[0].survey["path"]]
+        settings = flavour.environment(prepared.installation, layout, self.job.env, self.scratch)
+        path = [f"{folder}/bin", *_bins(prepared), self.members[0].survey["path"]]
         return {**settings, "HOSTFILE": hostfile, "PATH": os.pathsep.join(path)}
 
-    def _place(self, index: int, ready: Ready) -> dict[str, Any]:
+    def _place(self, index: int, prepared: Prepared) -> dict[str, Any]:
         """What differs from host to host (`carry/agent/place.py` says how it is used)."""
         member = self.members[index]
         porter = member.porter
         folder = str(_work(member, self.run, index))
-        flavour = FLAVOURS[ready.installation.flavour]
+        flavour = FLAVOURS[prepared.installation.flavour]
         plain = replace(self.layout, hostfile="")
-        settings = dict(flavour.environment(ready.installation, plain, self.job.env, self.scratch))
+        settings = dict(
+            flavour.environment(prepared.installation, plain, self.job.env, self.scratch)
+        )
         if member.survey["system"] == "Linux":
             settings.update(flavour.segments(f"/dev/shm/{PurePosixPath(self.scratch).name}"))
         ranks = self.layout.ranks or self.layout.slots
         each = max(1, -(-ranks // max(1, len(self.members))))
-        threads = self.job.cpus_per_rank or max(1, member.survey["cores"] // each)
+        threads = self.job.cpus_per_rank or max(1, member.cores // each)
         own = {
             "SHANTY_RUN_DIR": folder,
             "SHANTY_RUN_ID": self.run.id,
@@ -237,23 +210,23 @@ class SitePlan:
             "SHANTY_LOG_LIMIT": str(self.settings.log_limit),
             "SHANTY_THREADS": str(threads),
             "SHANTY_PACKAGE": porter.root,
-            "SHANTY_PYTHON": ready.python,
+            "SHANTY_PYTHON": prepared.python,
         }
-        if ready.mpi4py:
-            own["SHANTY_MPI4PY"] = ready.mpi4py
+        if prepared.mpi4py:
+            own["SHANTY_MPI4PY"] = prepared.mpi4py
         if index == 0:
             own["HOSTFILE"] = f"{folder}/hostfile"
         paths = {
-            "PATH": os.pathsep.join(_bins(ready)),
+            "PATH": os.pathsep.join(_bins(prepared)),
             "PYTHONPATH": f"{porter.root}/shanty/carry/rank/hook",
         }
-        if ready.installation.origin != "system":
-            own.update(flavour.moved(ready.installation.prefix))
-            paths["LD_LIBRARY_PATH"] = str(PurePosixPath(ready.installation.library).parent)
+        if prepared.installation.origin != "system":
+            own.update(flavour.moved(prepared.installation.prefix))
+            paths["LD_LIBRARY_PATH"] = str(PurePosixPath(prepared.installation.library).parent)
         first = {name: value for name, value in paths.items() if value}
         default = {key: value for key, value in settings.items() if key not in self.job.env}
         return {
-            "workdir": ready.workdir,
+            "workdir": prepared.workdir,
             "default": default,
             "set": {**self.job.env, **own},
             "first": first,
@@ -267,6 +240,22 @@ def make_site_plan(
     fabrics = any(member.survey["fabrics"] for member in members)
     layout = replace(layout_of(job, facts, run), tcp_only=not fabrics)
     return SitePlan(job, tuple(members), layout, facts.installation, facts.python, settings, run)
+
+
+def shared_out(surveys: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """The cores that each host has for itself, by its name.
+
+    Hosts that run under one kernel (containers, a lab) may each see all of its cores.
+    """
+    kernels: dict[str, list[Mapping[str, Any]]] = {}
+    for name, survey in surveys.items():
+        kernels.setdefault(survey["boot"] or name, []).append(survey)
+    found = {}
+    for name, survey in surveys.items():
+        seen = sum(each["cores"] for each in kernels[survey["boot"] or name])
+        own = survey["cores"] * survey["machine_cores"] // max(seen, survey["machine_cores"])
+        found[name] = max(1, own)
+    return found
 
 
 def host_slots(members: Sequence[Member]) -> tuple[HostSlots, ...]:
@@ -305,9 +294,9 @@ def _work(member: Member, run: RunDir, index: int) -> PurePosixPath:
     return PurePosixPath(member.porter.home, "work", f"{run.id}.{index}")
 
 
-def _bins(ready: Ready) -> list[str]:
+def _bins(prepared: Prepared) -> list[str]:
     folders = []
-    for program in (ready.installation.launcher, ready.python):
+    for program in (prepared.installation.launcher, prepared.python):
         folder = str(PurePosixPath(program).parent)
         if folder not in _SYSTEM_BINS and folder not in folders:
             folders.append(folder)
