@@ -14,8 +14,8 @@ from shanty.carry.errors import ShantyError
 from shanty.cli.context import show_error
 
 VERBS = (
-    "run", "rerun", "ps", "show", "logs", "stop", "stacks", "rm", "prune", "hosts", "lab",
-    "mpi", "completion",
+    "run", "rerun", "ps", "show", "logs", "stop", "stacks", "doctor", "net", "rm", "prune", "hosts",
+    "lab", "mpi", "completion",
 )  # fmt: skip
 
 

@@ -1,0 +1,48 @@
+"""The networks that a run's traffic takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One host's end of a network; `address` is in numbers, `prefix` the network's part in bits."""
+
+    name: str
+    address: str
+    prefix: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rail:
+    """One network that joins all hosts of a run: the interface of each, by the host's name."""
+
+    interfaces: Mapping[str, Interface]
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The network, or networks where hosts are routed to each other, as 10.0.0.0/24."""
+        import ipaddress
+
+        found = [
+            str(ipaddress.ip_interface(f"{each.address.partition('%')[0]}/{each.prefix}").network)
+            for each in self.interfaces.values()
+        ]
+        return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What was chosen: the best rail first; more than one where striping measured faster.
+
+    Empty where there is nothing to choose: one host, or nothing known.
+    """
+
+    rails: tuple[Rail, ...] = ()
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The networks of all rails."""
+        return tuple(dict.fromkeys(net for rail in self.rails for net in rail.networks))
