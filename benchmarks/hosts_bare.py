@@ -23,7 +23,12 @@ OPENMPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 CURE = {"PRTE_MCA_odls_base_max_threads": "0"}  # else a part of its starts never end
 
 # What tells the MPIs in shanty's store on a host from one another.
-MARKERS = {"openmpi5": "bin/prterun", "mpich": "bin/mpichversion"}
+MARKERS = {
+    "openmpi5": "bin/prterun",
+    "openmpi4": "bin/orterun",
+    "mpich": "bin/mpichversion",
+    "intel": "bin/impi_info",
+}
 
 # Runs a command, and says when it began and ended: a console's own time is no part of it. The
 # folder is one that all hosts have: Hydra's proxies fail without it.

@@ -61,10 +61,10 @@ def home(mpis: Path | None = None) -> Iterator[Home]:
 
 
 @contextlib.contextmanager
-def lab(where: Home, count: int) -> Iterator[str]:
-    """A lab of so many hosts, one slot each; its name."""
+def lab(where: Home, count: int, *words: str) -> Iterator[str]:
+    """A lab of so many hosts, one slot each, made with the further `words`; its name."""
     name = f"bench{count}x"  # a lab's name ends with a letter
-    where.shanty("lab", "up", str(count), "--name", name, "--slots", "1")
+    where.shanty("lab", "up", str(count), "--name", name, "--slots", "1", *words)
     try:
         yield name
     finally:

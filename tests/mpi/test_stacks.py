@@ -44,7 +44,7 @@ def test_one_rank_sleeps_while_the_others_wait(shanty, flavour):
             break
     assert first.startswith("rank 2:\n  lost_in_thought")
     assert "script.py:8" in first
-    assert second.startswith("ranks 0-1, 3:\n  <module>")
+    assert second.startswith("ranks 0-1, 3:\n  MPI_Allreduce\n  <module>")
     assert "script.py:15" in second
     assert "shanty/carry" not in done.stdout
     answers = json.loads(shanty("stacks", "--json", "last").stdout)

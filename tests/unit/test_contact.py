@@ -166,7 +166,9 @@ def test_a_jump_host_that_refuses_is_named(tmp_path: Path, server: Callable[...,
 
 
 @pytest.mark.parametrize(
-    ("forwarding", "code"), [("yes", "refused"), ("no", "jump-refused")], ids=["away", "forbidden"]
+    ("forwarding", "code"),
+    [("yes", "ssh-refused"), ("no", "jump-refused")],
+    ids=["away", "forbidden"],
 )
 def test_why_a_jump_host_gets_nowhere(
     tmp_path: Path, server: Callable[..., Sshd], forwarding: str, code: str
@@ -183,7 +185,7 @@ def test_why_a_jump_host_gets_nowhere(
 def test_what_a_proxy_command_complains_of_is_shown(tmp_path: Path) -> None:
     path = config(tmp_path, "Host a\n  ProxyCommand sh -c 'echo the host sleeps >&2'\n")
     refused = one_refusal(Host("a", config=path))
-    assert refused.code == "proxy"
+    assert refused.code == "proxy-failed"
     assert "the host sleeps" in refused.detail
 
 
@@ -194,8 +196,12 @@ def one_refusal(host: Host) -> Refusal:
 
 
 def test_causes(tmp_path: Path, server: Callable[..., Sshd]) -> None:
-    one, other = server("one"), server("other")
-    keys = known(tmp_path, one.known())
+    one = server("one", more="KbdInteractiveAuthentication no")
+    other = server("other", more="PasswordAuthentication yes")
+    keys = known(tmp_path, one.known(), other.known())
+    open_key = tmp_path / "open"
+    other.authorized.write_text(make_key(open_key))
+    open_key.chmod(0o644)
     changed = tmp_path / "changed"
     changed.write_text(one.known().replace(one.host_key.split()[1], other.host_key.split()[1]))
     none = tmp_path / "none"
@@ -212,22 +218,27 @@ def test_causes(tmp_path: Path, server: Callable[..., Sshd]) -> None:
         "Host nowhere\n  HostName no-such-host.invalid\n",
         f"Host keyless\n  HostName 127.0.0.1\n  Port {one.port}\n  UserKnownHostsFile {keys}\n"
         f"  IdentitiesOnly yes\n  IdentityFile {other.folder}/id\n",
+        other.block("password", keys),
+        other.block("open", keys).replace(f"{other.folder}/id", str(open_key)),
     )
+    names = ("changed", "unknown", "strict", "loop", "refused", "nowhere", "keyless")
     found = {
-        name: one_refusal(Host(name, config=path)).code
-        for name in (*("changed", "unknown", "strict", "loop", "refused", "nowhere", "keyless"),)
+        name: one_refusal(Host(name, config=path)).code for name in (*names, "password", "open")
     }
     assert found == {
         "changed": "host-key-changed",
         "unknown": "host-key-unknown",
         "strict": "host-key-unknown",
-        "loop": "ssh",
-        "refused": "refused",
-        "nowhere": "unresolved",
+        "loop": "ssh-configuration",
+        "refused": "ssh-refused",
+        "nowhere": "name-unknown",
         "keyless": "key-refused",
+        "password": "password-needed",
+        "open": "key-open",
     }
-    fix = one_refusal(Host("changed", config=path)).fix
-    assert f"ssh-keygen -f {changed} -R '[127.0.0.1]:{one.port}'" in fix
+    assert one_refusal(Host("open", config=path)).command == f"chmod 600 {open_key}"
+    forget = one_refusal(Host("changed", config=path)).command
+    assert forget == f"ssh-keygen -f {changed} -R '[127.0.0.1]:{one.port}'"
 
 
 def test_all_that_failed_is_in_one_error(tmp_path: Path, server: Callable[..., Sshd]) -> None:
@@ -256,7 +267,7 @@ def test_a_host_without_a_python_says_so(
     one = server()
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
     refused = one_refusal(host)
-    assert refused.code == "no-python"
+    assert refused.code == "python-old"
     assert f"{old} is 3.6.8" in refused.what
 
 
@@ -265,7 +276,7 @@ def test_a_home_that_cannot_be_written(tmp_path: Path, server: Callable[..., Ssh
     one.home.write_text("a file in the way")
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
     refused = one_refusal(host)
-    assert refused.code == "storage"
+    assert refused.code == "home-readonly"
     assert str(one.home) in refused.what
 
 
@@ -273,7 +284,7 @@ def test_a_login_that_runs_no_commands(tmp_path: Path, server: Callable[..., Ssh
     one = server(more="ForceCommand echo This account is closed. >&2; exit 1")
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
     refused = one_refusal(host)
-    assert refused.code == "no-command"
+    assert refused.code == "shell-broken"
     assert "closed" in refused.detail
 
 

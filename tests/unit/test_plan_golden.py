@@ -23,6 +23,7 @@ from shanty.carry.mpi.installation import Installation
 from shanty.carry.mpi.layout import HostSlots
 from shanty.carry.rundir import RunDir
 from shanty.carry.spec import JobSpec, Module, Raw, Script
+from shanty.launch.net.route import Interface, Rail, Route
 from shanty.launch.settings import Settings
 from shanty.launch.site.host import Host
 from shanty.launch.site.prepare import Prepared
@@ -93,6 +94,19 @@ def test_a_dry_run(name: str, kind: str) -> None:
     assert text == file.read_text()
 
 
+# The second host calls the same network by another name.
+ROUTE = Route(
+    (
+        Rail(
+            {
+                "host0": Interface("tb0", "10.1.0.2", 24),
+                "host1": Interface("enp3s0", "10.1.0.3", 24),
+            }
+        ),
+    )
+)
+
+
 def on_hosts(name: str) -> str:
     """A plan for two hosts with different homes, and what their agents are told."""
     survey = {"system": "Linux", "cores": 8, "path": "/usr/bin:/bin", "fabrics": []}
@@ -120,7 +134,7 @@ def on_hosts(name: str) -> str:
         )
     found = replace(facts(name), hosts=host_slots(members))
     job = replace(SCRIPT, ranks=3, env={"GREETING": "good day"}, on="host0,host1")
-    plan = make_site_plan(job, found, members, RUN, Settings())
+    plan = make_site_plan(job, found, members, RUN, Settings(), ROUTE)
     ready = [
         Prepared(
             replace(

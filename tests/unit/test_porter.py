@@ -223,7 +223,7 @@ def test_the_survey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts["hostname"] == socket.gethostname()
     assert facts["instance"] == again["instance"]
     assert abs(facts["time"] - time.time()) < 60
-    assert facts["free"]["home"] > 0
+    assert facts["room"]["folders"]["home"]["free"] > 0
     assert facts["ssh"] == {
         "client": "10.0.0.9",
         "client_port": 50000,

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shanty.carry.agent.channel import Channel
-from shanty.carry.agent.fleet import Worker, quoted
+from shanty.carry.agent.dial import quoted
+from shanty.carry.agent.fleet import Worker
 from shanty.carry.agent.place import rank_script
 from shanty.carry.agent.relay import _Call
 from shanty.carry.agent.verdicts import late, misplaced
@@ -131,7 +132,8 @@ def test_the_script_that_ranks_start_by(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("OMPI_MCA_btl", "mine")
     place = {
         "workdir": str(work),
-        "default": {"OMPI_MCA_btl": "ours", "OMPI_MCA_pml": "ours"},
+        "default": {"OMPI_MCA_btl": "ours", "OMPI_MCA_pml": "ours", "OMPI_MCA_osc": "ours"},
+        "ranks": {"UCX_NET_DEVICES": "ours", "FI_TCP_IFACE": "ours"},
         "set": {"QUOTED": "a 'b' $c"},
         "first": {"PATH": "/first"},
     }
@@ -140,8 +142,9 @@ def test_the_script_that_ranks_start_by(tmp_path: Path, monkeypatch: pytest.Monk
     script = tmp_path / "rank"
     script.write_text(text)
     theirs = {"HOME": "/lead", "XDG_RUNTIME_DIR": "/run/lead", "PATH": os.environ["PATH"]}
+    theirs["OMPI_MCA_osc"] = "the line's"
     done = subprocess.run(
-        ["/bin/sh", str(script), "7", "-", "python"],
+        ["/bin/sh", str(script), "7", "-", "OMPI_MCA_osc,UCX_NET_DEVICES", "python"],
         env=theirs,
         cwd="/",
         capture_output=True,
@@ -153,12 +156,15 @@ def test_the_script_that_ranks_start_by(tmp_path: Path, monkeypatch: pytest.Monk
         f"HOME={home}",
         "QUOTED=a 'b' $c",
         "OMPI_MCA_pml=ours",
+        "OMPI_MCA_osc=the line's",
+        "FI_TCP_IFACE=ours",
         "MASTER_PORT=1",
         "SHANTY_WORLD=7",
     ):
         assert line in lines
     assert any(line.startswith("PATH=/first:") for line in lines)
     assert not any(line.startswith(("XDG_RUNTIME_DIR=", "SHANTY_PASS=")) for line in lines)
+    assert "UCX_NET_DEVICES=ours" not in lines  # the line has said what it is to be, or not to be
     assert "OMPI_MCA_btl=ours" not in lines  # what the host's user has set wins
     assert lines[-1] == str(work)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shanty.carry.errors import TranslationError
@@ -99,6 +99,7 @@ def lines(draw: st.DrawFn) -> tuple[list[str], list[list[str]]]:
     return line, [program for _, program in parts]
 
 
+ONE_HOST = Layout((HostSlots("localhost", 4),), None, None, None, False, 4, "/run/hostfile")
 layouts = st.builds(
     Layout,
     hosts=st.sampled_from(
@@ -152,6 +153,7 @@ def test_programs_come_out_untouched_and_prefixed_once(
 
 @settings(deadline=None, max_examples=400)
 @given(lines(), flavours, layouts, st.sampled_from([(), PREFIX]))
+@example((["-display-allocation", "-genv", "A=b", "0"], [["0"]]), "openmpi5", ONE_HOST, ())
 def test_a_translated_line_is_a_fixed_point(
     line: tuple[list[str], list[list[str]]], flavour: str, layout: Layout, prefix: tuple[str, ...]
 ) -> None:

@@ -10,8 +10,10 @@
     ├── StorageError       73   a folder cannot be written, or the disk is full
     └── LostError          75   the run's agent is gone, so its end is not known
 
-The number is the exit code. A rank's own failure is no exception of shanty's: `shanty run`
-passes the rank's exit code on, or 128 + the number of the signal that ended it.
+The number is the exit code. 76: no rank made progress, and the run was to end then (`--on-stall
+stop`). 124: it reached its time limit. 143: someone stopped it. A rank's own failure is no
+exception of shanty's: `shanty run` passes the rank's exit code on, or 128 + the number of the
+signal that ended it.
 """
 
 from __future__ import annotations
@@ -86,5 +88,6 @@ class LostError(ShantyError):
     exit_code = 75
 
 
+STALL_EXIT = 76  # no rank made progress, and the run was to end then
 TIME_LIMIT_EXIT = 124  # what timeout(1) returns as well
 STOPPED_EXIT = 143  # 128 + SIGTERM, for a run that someone stopped

@@ -16,6 +16,7 @@ LINUX = sys.platform.startswith("linux")
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else ""
 # Frameworks take SIGUSR1 and SIGUSR2; a real-time signal is nobody's by default.
 STACKS_SIGNAL = int(getattr(signal, "SIGRTMIN", signal.SIGUSR2)) + (7 if LINUX else 0)
+PULSE_SIGNAL = STACKS_SIGNAL + 1 if LINUX else 0  # 0: there is none
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -152,6 +153,15 @@ def oom_kills() -> Optional[int]:
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return None
+
+
+def catches(pid: int, number: int) -> bool:
+    """True when the process has a handler for the signal; where the system is silent, True."""
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
+        for line in file:
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return not LINUX
 
 
 def boot_id() -> str:

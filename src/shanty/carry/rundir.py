@@ -12,6 +12,7 @@ the agents and the ranks write here, and nothing else is needed to know a run.
     hostfile        the hosts, in the MPI's form  progress.json    how far the script is
     reports         FIFO, from ranks to warden    artifacts/       what the script saved
     asks/           requests and their answers    bin/             the launchers' shims
+    stalls.jsonl    where all ranks stood when none of them made progress
     reserve         room for the last status on a disk that has filled up
 """
 
@@ -78,6 +79,7 @@ class RunDir:
         self.claims = path / "claims"
         self.metrics = path / "metrics.jsonl"
         self.progress = path / "progress.json"
+        self.stalls = path / "stalls.jsonl"
         self.artifacts = path / "artifacts"
         self.bin = path / "bin"
         self.reserve = path / "reserve"
@@ -89,6 +91,10 @@ class RunDir:
     def rank_stacks(self, rank: int) -> Path:
         """Where rank `rank` writes its stacks when it is asked to."""
         return self.stacks / f"rank-{rank}.txt"
+
+    def rank_pulse(self, rank: int) -> Path:
+        """Where a Python rank tells whether its main thread moves."""
+        return self.stacks / f"rank-{rank}.pulse"
 
     def rank_logs(self) -> Dict[int, Path]:
         """The ranks that have a log so far, in their order."""

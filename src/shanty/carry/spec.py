@@ -47,17 +47,22 @@ class JobSpec:
     """What a user asks for, before it is known where it runs.
 
     `ranks` and `ranks_per_host` None: as many as there are slots. `cpus_per_rank` cores are
-    bound to each rank; None binds nothing and shares the cores for threads. `time_limit` and
+    bound to each rank; None binds nothing and shares the cores for threads. `gpus_per_rank` and
+    `memory_per_rank` (bytes) are what hosts must have, and nothing is set apart. `time_limit` and
     `start_timeout` are seconds; `workdir` is absolute; `mpi` is a flavour, a prefix or None.
     `on` (hosts and groups, as typed) and `hostfile` (an absolute path) say on which hosts; both
     None: this machine. `environment` is "check", "sync" or "none" there; None is check, else
-    sync. `source` is a git URL or an archive in place of the workspace.
+    sync. `source` is a git URL or an archive in place of the workspace. `on_stall` is "warn" or
+    "stop", `stall_after` the seconds without progress that count as a stall, 0 for never; None:
+    as the settings have it.
     """
 
     command: Command
     ranks: Optional[int] = None
     ranks_per_host: Optional[int] = None
     cpus_per_rank: Optional[int] = None
+    gpus_per_rank: Optional[int] = None
+    memory_per_rank: Optional[int] = None
     oversubscribe: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str = "."
@@ -72,6 +77,8 @@ class JobSpec:
     hostfile: Optional[str] = None
     environment: Optional[str] = None
     source: Optional[str] = None
+    on_stall: Optional[str] = None
+    stall_after: Optional[float] = None
 
     def to_json(self) -> Dict[str, Any]:
         """The job as plain JSON."""
@@ -142,7 +149,8 @@ class Status:
     """Where a run stands.
 
     `up` ranks have started, `joined` of them were seen by MPI itself in one world of `ranks`
-    (which is None until the launcher's world is known). Times are seconds since 1970.
+    (which is None until the launcher's world is known). Times are seconds since 1970; `stalled`
+    is since when no rank has made progress, None while they do.
     """
 
     state: State = State.PENDING
@@ -154,6 +162,7 @@ class Status:
     ended: Optional[float] = None
     exit_code: Optional[int] = None
     failure: Optional[Failure] = None
+    stalled: Optional[float] = None
 
     def to_json(self) -> Dict[str, Any]:
         """The status as plain JSON."""
@@ -164,7 +173,8 @@ class Status:
         """The status that `to_json` wrote; ValueError or TypeError when it is damaged."""
         known = _known(cls, values)
         known["state"] = State(known.get("state"))
-        for key in ("created", "started", "ended", "ranks", "up", "joined", "exit_code"):
+        numbers = ("created", "started", "ended", "ranks", "up", "joined", "exit_code", "stalled")
+        for key in numbers:
             if not isinstance(known.get(key), (int, float, type(None))):
                 raise TypeError(f"{key} is {known[key]!r}")
         failure = known.get("failure")

@@ -2,9 +2,217 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
 import click
+
+from shanty.carry.errors import PrepareError, UsageError
+from shanty.carry.spec import JobSpec, Program
+from shanty.cli import jobs
+from shanty.cli.arguments import complete_group, json_option
+from shanty.cli.context import Context, context, note, show_error
+from shanty.cli.table import print_table
+
+if TYPE_CHECKING:
+    from shanty.launch.doctor.check import Report
+    from shanty.launch.doctor.fixes import Consent, Repair
+    from shanty.launch.finding import Finding
+
+_ROUNDS = 4  # what one repair uncovers is repaired in the next
+
+
+def _codes(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from shanty.launch.doctor.codes import CODES
+
+        print_table(("CODE", "MEANING"), list(CODES.items()))
+        ctx.exit()
 
 
 @click.command()
-def doctor() -> None:
-    """Find out what is wrong with hosts and the network between them."""
+@click.argument("target", required=False, shell_complete=complete_group)
+@click.option("--on", metavar="HOSTS", shell_complete=complete_group, help="The same as TARGET.")
+@click.option("--hostfile", type=Path, help="A file that names the hosts.")
+@click.option("-n", "-np", "--ranks", type=int, help="Ranks that are to run there.")
+@click.option("--ranks-per-host", "--ppn", type=int, help="Ranks on each host.")
+@click.option("--memory", "--memory-per-rank", "memory", metavar="SIZE", help="Of each rank: 4G.")
+@click.option("--gpus", "--gpus-per-rank", "gpus", type=int, help="Of each rank.")
+@click.option("--mpi", help="openmpi (default), openmpi4, mpich, intel, or a prefix.")
+@click.option("--python", help="Interpreter or virtual environment.")
+@click.option(
+    "--env", "environment", metavar="check|sync|none",
+    shell_complete=lambda _ctx, _param, word: [m for m in jobs.ENVIRONMENTS if m.startswith(word)],
+    help="What a run is to do about hosts' Python packages.",
+)  # fmt: skip
+@click.option("-e", "--set-env", "env", multiple=True, metavar="KEY[=VALUE]", help="A variable.")
+@click.option("--fix", is_flag=True, help="Repair what can be repaired safely.")
+@click.option("-y", "--yes", is_flag=True, help="With --fix: ask nothing, do it.")
+@click.option("-v", "--verbose", "--notes", "verbose", is_flag=True, help="Notes too.")
+@click.option(
+    "--codes", is_flag=True, is_eager=True, expose_value=False, callback=_codes,
+    help="List all codes and what they mean.",
+)  # fmt: skip
+@json_option
+def doctor(
+    target: str | None,
+    on: str | None,
+    hostfile: Path | None,
+    ranks: int | None,
+    ranks_per_host: int | None,
+    memory: str | None,
+    gpus: int | None,
+    mpi: str | None,
+    python: str | None,
+    environment: str | None,
+    env: tuple[str, ...],
+    fix: bool,
+    yes: bool,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Find out what is wrong with hosts and the network between them, and how to cure it.
+
+    TARGET is a group or hosts, as for `shanty run --on`. Without one it is this machine, and
+    the hosts that shanty.toml names.
+    """
+    if target and on:
+        raise UsageError("TARGET and --on both say which hosts", fix="give one")
+    here = context()
+    given: dict[str, Any] = {
+        "on": target or on,
+        "hostfile": str(hostfile.absolute()) if hostfile else None,
+        "ranks": ranks,
+        "ranks_per_host": ranks_per_host,
+        "memory_per_rank": jobs.size(memory) if memory else None,
+        "gpus_per_rank": gpus,
+        "mpi": mpi,
+        "python": python,
+        "environment": jobs.environment_mode(environment),
+        "env": jobs.environment(env, (), os.environ),
+    }
+    job = jobs.make_job(Program(("true",)), Path.cwd(), given)
+    holds_ranks = not (target or on or hostfile)
+    report = examined(here, job, holds_ranks=holds_ranks)
+    repairs: list[Repair] = []
+    if fix:
+        report, repairs = _repaired(here, job, report, holds_ranks=holds_ranks, unasked=yes)
+    if as_json:
+        done = [each.to_json() for each in repairs]
+        print(json.dumps({**report.to_json(), **({"repairs": done} if fix else {})}))
+    else:
+        show(report, notes=verbose)
+    sys.exit(0 if report.healthy else PrepareError.exit_code)
+
+
+def examined(
+    here: Context, job: JobSpec, *, holds_ranks: bool, limit: float | None = None
+) -> Report:
+    """Examine the hosts of a job within `limit` seconds, and tell how far it is."""
+    from shanty.launch.doctor.check import LIMIT, examine
+
+    hosts = here.targets.hosts.hosts_of(job) if job.on or job.hostfile else ()
+    say = here.preparing if sys.stderr.isatty() else _unheard
+    return examine(
+        job, hosts, here.home, here.environ, say, holds_ranks=holds_ranks, limit=limit or LIMIT
+    )
+
+
+def _unheard(_text: str) -> None:
+    """Progress is for a person who watches."""
+
+
+def show(report: Report, *, notes: bool) -> None:
+    """Print a report: host by host, the worst first, and a line that sums up."""
+    from shanty.launch.finding import Level
+
+    shown = [each for each in report.findings if notes or each.level is not Level.NOTE]
+    named = list(dict.fromkeys([*(each.host for each in shown)]))
+    for host in named:
+        print(_coloured(_title(host), 1, sys.stdout))
+        for each in shown:
+            if each.host == host:
+                print(*lines(each, sys.stdout), sep="\n")
+        print()
+    well = [_title(host) for host in report.hosts if host not in named]
+    if well:
+        print(f"{_coloured('ok', 32, sys.stdout)}  {', '.join(well)}")
+    for text in report.unfinished:
+        print(f"{_coloured('?', 33, sys.stdout)}   not checked: {text}")
+    print(_summary(report, notes=notes))
+
+
+def lines(finding: Finding, out: TextIO) -> list[str]:
+    """A finding as it is printed to `out`."""
+    colour = {"error": 31, "warning": 33}.get(finding.level.value, 36)
+    level = _coloured(finding.level.value, colour, out)
+    found = [f"  {level} [{finding.code}] {finding.what}"]
+    if finding.evidence:
+        found.append(f"    seen: {finding.evidence}")
+    if finding.fix:
+        found.append(f"    fix:  {finding.fix}" + (" (--fix does it)" if finding.fixable else ""))
+    if finding.command:
+        found.append(f"      $ {finding.command}")
+    return found
+
+
+def _title(host: str) -> str:
+    return host or "this machine"
+
+
+def _coloured(text: str, code: int, out: TextIO) -> str:
+    return f"\033[{code}m{text}\033[0m" if out.isatty() else text
+
+
+def _summary(report: Report, *, notes: bool) -> str:
+    counts = [
+        (sum(each.level.value == level for each in report.findings), level)
+        for level in ("error", "warning", "note")
+    ]
+    parts = [f"{number} {level}{'s' * (number != 1)}" for number, level in counts if number]
+    hosts = len(report.hosts)
+    where = "1 host" if hosts == 1 else f"{hosts} hosts"
+    hidden = " (-v shows the notes)" if counts[2][0] and not notes else ""
+    return f"{where}: {', '.join(parts) or 'nothing found'}{hidden}; {report.seconds:.1f} s"
+
+
+def _repaired(
+    here: Context, job: JobSpec, report: Report, *, holds_ranks: bool, unasked: bool
+) -> tuple[Report, list[Repair]]:
+    """Repair, and examine again, until nothing is left that can be repaired; what was done."""
+    from shanty.launch.doctor.fixes import Surgery
+
+    done: list[Repair] = []
+    hosts = here.targets.hosts.hosts_of(job) if job.on or job.hostfile else ()
+    consent = _consent(unasked=unasked)
+    surgery = Surgery(job, hosts, here.home, here.environ, consent, note, here.preparing)
+    for _ in range(_ROUNDS):
+        repairs = surgery.treat(report)
+        done += repairs
+        for each in repairs:
+            if each.error is not None:
+                show_error(each.error)
+        if not any(each.error is None for each in repairs):
+            break
+        report = examined(here, job, holds_ranks=holds_ranks)
+    if not done:
+        note("there is nothing that could be repaired from here")
+    return report, done
+
+
+def _consent(*, unasked: bool) -> Consent:
+    """How a question is answered: by --yes, on the terminal, or with no."""
+
+    def asked(question: str) -> bool:
+        if unasked:
+            note(question.splitlines()[0])
+            return True
+        if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
+            note(f"{question}\n  not done: there is no terminal to ask at; --yes does it")
+            return False
+        return click.confirm(f"shanty: {question}?", err=True)
+
+    return asked

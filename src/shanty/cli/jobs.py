@@ -10,7 +10,7 @@ from typing import Any
 from shanty.carry.errors import NotFoundError, UsageError
 from shanty.carry.spec import Command, JobSpec, Module, Program, Raw, Script
 from shanty.cli.context import Context
-from shanty.launch.settings import read_toml
+from shanty.launch.settings import on_stall, read_toml
 
 WORKSPACE_FILE = "shanty.toml"
 _KINDS: dict[type, str] = {
@@ -28,6 +28,7 @@ _KEYS: dict[str, tuple[type, ...]] = {
     "ranks": (int,),
     "ranks_per_host": (int,),
     "cpus_per_rank": (int,),
+    "memory_per_rank": (int, str),
     "oversubscribe": (bool,),
     "python": (str,),
     "mpi": (str,),
@@ -36,6 +37,8 @@ _KEYS: dict[str, tuple[type, ...]] = {
     "environment": (str,),
     "time_limit": _TIME,
     "start_timeout": _TIME,
+    "on_stall": (str,),
+    "stall_after": _TIME,
     "name": (str,),
     "tags": (list,),
     "env": (dict,),
@@ -71,6 +74,12 @@ def defaults(workspace: Path) -> dict[str, Any]:
     for key in ("time_limit", "start_timeout"):
         if key in table:
             table[key] = seconds(str(table[key]))
+    if "stall_after" in table:
+        table["stall_after"] = stall_after(str(table["stall_after"]))
+    if "on_stall" in table:
+        on_stall(table["on_stall"], f"on_stall in {path}")
+    if "memory_per_rank" in table:
+        table["memory_per_rank"] = size(str(table["memory_per_rank"]))
     return table
 
 
@@ -175,6 +184,21 @@ def seconds(text: str) -> float:
     return parts[0] * 86400 + parts[1] * 3600 + parts[2] * 60 + parts[3]
 
 
+def stall_after(text: str) -> float:
+    """The time of --stall-after; 0 or "off": never."""
+    return 0.0 if text == "off" else seconds(text)
+
+
+def size(text: str) -> int:
+    """Bytes as people write them: 500000000, 800M, 4G, 4GiB, 1.5T; all of them powers of 1024."""
+    import re
+
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if not found:
+        raise UsageError(f"{text!r} is no size", fix="write 800M, 4G or 1.5T")
+    return int(float(found[1]) * 1024 ** " KMGTP".index(found[2].upper() or " "))
+
+
 def _is_name(name: str) -> bool:
     plain = name.replace(".", "").replace("_", "").replace("-", "")
     return plain.isalnum() and name[0].isalnum() and name != "last"
@@ -187,9 +211,11 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
     values = {**table, **{key: value for key, value in given.items() if value is not None}}
     values["tags"] = tuple(given.get("tags") or table.get("tags", ()))
     values["env"] = env
-    for key in ("ranks", "ranks_per_host", "cpus_per_rank"):
+    for key in ("ranks", "ranks_per_host", "cpus_per_rank", "memory_per_rank"):
         if values.get(key) is not None and values[key] < 1:
             raise UsageError(f"{key.replace('_', ' ')} must be at least 1, not {values[key]}")
+    if (values.get("gpus_per_rank") or 0) < 0:
+        raise UsageError(f"gpus per rank must be at least 0, not {values['gpus_per_rank']}")
     if (values.get("ranks") or 0) > _MOST:
         raise UsageError(f"{values['ranks']} ranks are too many", fix=f"at most {_MOST}")
     if values.get("time_limit") is not None and values["time_limit"] <= 0:

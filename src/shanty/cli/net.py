@@ -2,9 +2,182 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
+
+from shanty.cli.arguments import complete_group, json_option
+from shanty.cli.context import context, note
+from shanty.cli.table import ago, print_table
+
+if TYPE_CHECKING:
+    from shanty.launch.net.decide import Examined, Reached
+    from shanty.launch.net.measure import Measured
+    from shanty.launch.net.topology import Network
+
+_MATRIX = 8  # hosts up to which every pair has a cell
+_SLOWEST = 5  # pairs that are shown of more
 
 
 @click.command()
-def net() -> None:
-    """Measure the networks that join hosts."""
+@click.argument("target", metavar="[HOSTS]", required=False, shell_complete=complete_group)
+@click.option("--hostfile", type=Path, help="A file that names the hosts.")
+@click.option("--ports", metavar="A-B", help="TCP ports that are open between the hosts [any].")
+@click.option("--fresh", is_flag=True, help="Measure, even if it was done before.")
+@click.option(
+    "--svg", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Draw a picture too.",
+)  # fmt: skip
+@json_option
+def net(
+    target: str | None,
+    hostfile: Path | None,
+    ports: str | None,
+    fresh: bool,
+    svg: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure the networks that join hosts, and show which one a run takes.
+
+    HOSTS is what `run --on` takes: a,b,user@10.0.0.3 or a group. Without it, the hosts of the
+    workspace's shanty.toml.
+    """
+    from shanty.carry.rundir import storage_errors
+    from shanty.cli.jobs import defaults
+    from shanty.launch.net.decide import examine
+    from shanty.launch.net.visit import chosen, visit
+
+    here = context()
+    files = str(hostfile) if hostfile else None
+    if not (target or files):
+        table = defaults(Path.cwd())
+        target, files = table.get("on"), table.get("hostfile")
+    allowed = _ports(ports) if ports else None
+    hosts = chosen(target, files, here.home)
+    say = here.preparing
+    say.quiet = as_json
+    terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    visited = visit(hosts, here.home, say, terminal=terminal)
+    try:
+        examined = examine(visited, here.home, say, ports=allowed, fresh=fresh)
+    finally:
+        say("")
+        for host in visited:
+            host.porter.close(0.5)
+    if svg is not None:
+        from shanty.launch.net.drawing import draw
+
+        with storage_errors(svg):
+            svg.write_text(draw(examined.measured, examined.choice), encoding="utf-8")
+    if as_json:
+        from shanty.launch.net.report import as_json as report
+
+        print(json.dumps(report(visited, examined)))
+    else:
+        _show(visited, examined)
+        if svg is not None:
+            note(f"the picture is in {svg}")
+    if len(visited) > 1 and not examined.choice.route.rails:
+        sys.exit(69)  # as a run would end that needs these networks
+
+
+def _ports(text: str) -> tuple[int, int]:
+    from shanty.carry.errors import UsageError
+
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 1 << 16):
+        raise UsageError(f"{text!r} is no range of ports", fix="write it as 20000-20999")
+    return int(first), int(last)
+
+
+def _show(hosts: Sequence[Reached], examined: Examined) -> None:
+    from shanty.launch.net.report import interfaces
+    from shanty.launch.net.words import rate_text
+
+    rows = []
+    for host in hosts:
+        for end in interfaces(host.survey):
+            link = rate_text(end["speed"]) if end["speed"] else end["kind"]
+            rows.append(
+                (
+                    host.name,
+                    end["interface"],
+                    f"{end['address']}/{end['prefix']}",
+                    link if end["carries"] else "carries nothing",
+                )
+            )
+    print_table(("HOST", "INTERFACE", "ADDRESS", "LINK"), rows)
+    for network in examined.measured.networks:
+        _show_network(examined, network)
+    for names, pairs in examined.measured.together.items():
+        least = min((sum(rates) for rates in pairs.values()), default=0.0)
+        print(f"\n{' and '.join(names)} at the same time: {rate_text(least)} or more")
+    print()
+    route = examined.choice.route
+    if route.rails:
+        chosen = " and ".join(", ".join(rail.networks) for rail in route.rails)
+        print(f"a run takes {chosen}: {examined.choice.reason}")
+    elif len(hosts) > 1:
+        print(f"a run takes none: {examined.choice.reason}")
+    else:
+        print("one host needs no network")
+    for finding in examined.choice.findings:
+        where = f"{finding.host}: " if finding.host else ""
+        print(f"{finding.level}: {where}{finding.what} [{finding.code}]")
+        for word, text in (("seen", finding.evidence), ("fix", finding.fix)):
+            if text:
+                print(f"  {word}: {text}")
+        if finding.command:
+            print(f"       {finding.command}")
+    if examined.age:
+        note(f"measured {ago(examined.age)} ago; --fresh measures again")
+    elif examined.seconds:
+        note(f"measured in {examined.seconds:.1f} s")
+
+
+def _show_network(examined: Examined, network: Network) -> None:
+    verdict = examined.choice.verdicts[network.name]
+    print(f"\n{network.name}  {verdict.kind}: {verdict.text}")
+    contacts = examined.measured.contacts.get(network.name, {})
+    if not contacts or (verdict.kind == "dead" and not any(one.ok for one in contacts.values())):
+        return
+    if len(network.ends) <= _MATRIX:
+        _show_matrix(examined.measured, network)
+    else:
+        _show_slowest(examined.measured, network)
+
+
+def _show_matrix(measured: Measured, network: Network) -> None:
+    names = [host for host in measured.hosts if host in network.ends]
+    rows = [(name, *(_cell(measured, network, name, to) for to in names)) for name in names]
+    print_table(("FROM", *(f"TO {name}" for name in names)), rows)
+
+
+def _cell(measured: Measured, network: Network, source: str, target: str) -> str:
+    from shanty.launch.net.words import contact_text, rate_text, time_text
+
+    contact = measured.contacts[network.name].get((source, target))
+    if source == target or contact is None:
+        return ""
+    pace = measured.paces.get(network.name, {}).get((source, target))
+    if not contact.ok or pace is None:
+        return contact_text(contact)
+    return f"{rate_text(pace.rate)}, {time_text(pace.latency)}"
+
+
+def _show_slowest(measured: Measured, network: Network) -> None:
+    from shanty.launch.net.words import contact_text
+
+    contacts = measured.contacts[network.name]
+    failed = [pair for pair, one in contacts.items() if not one.ok]
+    paces = measured.paces.get(network.name, {})
+    print(f"{len(contacts)} pairs tried, {len(failed)} failed, {len(paces)} measured")
+    rows = [(*pair, contact_text(contacts[pair])) for pair in failed[:_SLOWEST]]
+    slowest = sorted(paces, key=lambda pair: paces[pair].rate)[:_SLOWEST]
+    rows += [(*pair, _cell(measured, network, *pair)) for pair in slowest]
+    if rows:
+        print_table(("FROM", "TO", "FAILED, OR THE SLOWEST"), rows)

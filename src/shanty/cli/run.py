@@ -12,6 +12,7 @@ import click
 from shanty.cli import jobs
 from shanty.cli.arguments import complete_group, detach_option, quiet_option
 from shanty.cli.context import context
+from shanty.launch.settings import on_stall as stall_action
 
 
 class RunCommand(click.Command):
@@ -45,6 +46,10 @@ class RunCommand(click.Command):
 @click.option("-n", "-np", "--ranks", type=int, help="Ranks in all [one a slot].")
 @click.option("--ranks-per-host", "--ppn", type=int, help="Ranks on each host.")
 @click.option("-c", "--cpus-per-rank", type=int, help="Cores to bind each rank to [no binding].")
+@click.option(
+    "--memory-per-rank", metavar="SIZE", help="Refuse to start where it is not there: 4G."
+)
+@click.option("--gpus-per-rank", type=int, help="The same for GPUs.")
 @click.option("--oversubscribe", is_flag=True, help="Allow more ranks than cores.")
 @click.option(
     "--on",
@@ -68,6 +73,8 @@ class RunCommand(click.Command):
 @click.option("--workspace", metavar="URL|ARCHIVE", help="Code from git or an archive instead.")
 @click.option("-t", "--time-limit", metavar="TIME", help="End the run then: 90s, 15m, 2h.")
 @click.option("--start-timeout", metavar="TIME", help="How long ranks may take to start [60s].")
+@click.option("--on-stall", metavar="warn|stop", help="When no rank makes progress [warn].")
+@click.option("--stall-after", metavar="TIME", help="How long that takes, or off [60s].")
 @click.option("--name", help="A name to find the run by.")
 @click.option("--tag", multiple=True, help="A tag (repeatable).")
 @click.option("--debug", type=int, metavar="RANK", help="That rank's pdb, on this terminal.")
@@ -81,6 +88,8 @@ def run(
     ranks: int | None,
     ranks_per_host: int | None,
     cpus_per_rank: int | None,
+    memory_per_rank: str | None,
+    gpus_per_rank: int | None,
     oversubscribe: bool,
     on: str | None,
     hostfile: Path | None,
@@ -93,6 +102,8 @@ def run(
     workspace: str | None,
     time_limit: str | None,
     start_timeout: str | None,
+    on_stall: str | None,
+    stall_after: str | None,
     name: str | None,
     tag: tuple[str, ...],
     debug: int | None,
@@ -117,6 +128,8 @@ def run(
         "ranks": ranks,
         "ranks_per_host": ranks_per_host,
         "cpus_per_rank": cpus_per_rank,
+        "memory_per_rank": jobs.size(memory_per_rank) if memory_per_rank else None,
+        "gpus_per_rank": gpus_per_rank,
         "oversubscribe": oversubscribe or None,
         "on": on,
         "hostfile": str(hostfile.absolute()) if hostfile else None,
@@ -130,6 +143,8 @@ def run(
         "debug_rank": debug,
         "time_limit": jobs.seconds(time_limit) if time_limit else None,
         "start_timeout": jobs.seconds(start_timeout) if start_timeout else None,
+        "on_stall": stall_action(on_stall, "--on-stall") if on_stall else None,
+        "stall_after": jobs.stall_after(stall_after) if stall_after else None,
     }
     job = jobs.make_job(jobs.make_command(command, folder, raw=raw), folder, given)
     from shanty.cli.start import Show, start

@@ -47,6 +47,7 @@ class Session:
         self._line = StatusLine(sys.stderr, visible=visible)
         self._interrupts = interrupts
         self._answered = 0
+        self._stalls = 0  # how many have been shown
 
     def follow(self) -> int:
         """Show the run until it has ended; returns the exit code for this process."""
@@ -82,6 +83,8 @@ class Session:
                 before, looked = status, now
                 status = self._targets.poll([self._handle])[self._handle]
                 lively = now if status != before else lively
+                if status.stalled is not None and status.stalled != before.stalled:
+                    self._show_stalls()
                 if status.state.final:
                     continue  # read what came before the end
             elif status.state.final and not lines:
@@ -93,6 +96,19 @@ class Session:
                 self._line.show(status, lambda: progress_text(self._handle.run))
             if not lines:
                 time.sleep(wait)
+
+    def _show_stalls(self) -> None:
+        """Show why no rank makes progress, once for each time that it happens."""
+        from shanty.cli.stalled import report, stalls_of
+
+        for stall in stalls_of(self._handle.run)[self._stalls :]:
+            self._stalls += 1
+            self._line.hide()
+            self._printer.break_line()
+            if self._show.as_json:
+                self._event("stall", **stall)
+            elif not self._show.quiet:
+                note(report(stall))
 
     def _serve_interrupts(self) -> None:
         """The first Ctrl-C stops, the second kills, the third lets go."""

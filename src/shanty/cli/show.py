@@ -11,6 +11,7 @@ from shanty.carry.rundir import read_json
 from shanty.carry.spec import Status
 from shanty.cli.arguments import json_option, run_argument
 from shanty.cli.context import context
+from shanty.cli.stalled import report, stalls_of
 from shanty.cli.table import ago, one_line, progress_text
 
 
@@ -39,6 +40,7 @@ def show(run: str, as_json: bool) -> None:
         ("state", status.state.value),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("ranks", _ranks(status)),
+        ("stalled", _stalled(status)),
         ("started", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created))),
         ("took", took),
         ("progress", progress_text(found)),
@@ -46,13 +48,17 @@ def show(run: str, as_json: bool) -> None:
             "mpi",
             f"{installation.get('flavour')} {installation.get('version')}" if installation else "",
         ),
+        ("network", plan.get("network", {}).get("text", "")),
         ("python", plan.get("python", "")),
         ("folder", str(found.path)),
     ]
     for label, value in rows:
         if value:
             print(f"{label:<10} {value}")
-    if status.failure:
+    stalls = stalls_of(found)[-1:]
+    for stall in stalls:
+        print(f"\n{report(stall)}")
+    if status.failure and status.failure.what not in [stall["what"] for stall in stalls]:
         print(f"\n{status.failure.what}")
         for label, value in (("why", status.failure.why), ("fix", status.failure.fix)):
             if value:
@@ -66,3 +72,10 @@ def _ranks(status: Status) -> str:
     """How many ranks there were, and how many of them MPI itself showed in one world."""
     text = f"{status.up} of {status.ranks}" if status.ranks else str(status.up)
     return f"{text}, {status.joined} joined in one MPI world" if status.joined else text
+
+
+def _stalled(status: Status) -> str:
+    """Since when no rank has made progress, while the run is on."""
+    if status.stalled is None or status.ended is not None:
+        return ""
+    return f"for {ago(time.time() - status.stalled)}"

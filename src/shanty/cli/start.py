@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass
 from types import FrameType
 
-from shanty.carry.errors import UsageError
+from shanty.carry.errors import LaunchError, PrepareError, UsageError, WorldError
 from shanty.carry.rundir import RunDir, new_id
 from shanty.carry.spec import JobSpec, Module, Script
-from shanty.cli.context import Context, note
+from shanty.cli.context import Context, note, show_error
 from shanty.cli.stdin import rank_zero_input
 
 
@@ -25,7 +25,25 @@ class Show:
 
 
 def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool) -> int:
-    """Start `job` and stay with it to its end, unless detached; returns the exit code."""
+    """Start `job` and stay with it to its end, unless detached; returns the exit code.
+
+    Where it cannot even begin, the doctor says more of the cause, if somebody watches.
+    """
+    try:
+        return _start(context, job, show, dry_run=dry_run, detach=detach)
+    except (PrepareError, LaunchError) as error:
+        if detach or dry_run or show.quiet or show.as_json:
+            raise
+        from shanty.cli import diagnose
+
+        context.preparing("")
+        show_error(error)
+        if not diagnose.is_explained(error):
+            diagnose.explain(context, job, str(error))
+        return error.exit_code
+
+
+def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool) -> int:
     targets = context.targets
     context.preparing.quiet = show.quiet or show.as_json
     run = RunDir(context.home / "runs" / new_id(time.time()))
@@ -41,6 +59,10 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
     if dry_run:
         print(plan.render())
         return 0
+    if not plan.takes_long:
+        from shanty.launch.doctor import local
+
+        local.look(job, context.home, context.environ, context.preparing.finding)
     if run.path.parent.exists():
         many = sum(1 for _ in run.path.parent.iterdir()) >= context.settings.keep_runs
         if many and context.settings.keep_runs:
@@ -66,7 +88,30 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
     from shanty.cli.session import Session  # now that the run is on its way
 
     session = Session(targets, handle, show, interrupts, labels=labels, launcher=plan.raw)
-    return session.follow()
+    code = session.follow()
+    if code in (LaunchError.exit_code, WorldError.exit_code) and not show.quiet:
+        _look_for_the_cause(context, job, run, show, interrupts)
+    return code
+
+
+def _look_for_the_cause(
+    context: Context, job: JobSpec, run: RunDir, show: Show, interrupts: Interrupts
+) -> None:
+    """Let the doctor say why the ranks could not be started, or were lost."""
+    from shanty.carry.agent.outside import read_status
+    from shanty.cli import diagnose
+
+    status = read_status(run)
+    if not diagnose.is_a_launch(status) or interrupts.count:
+        return
+    _leave_when_interrupted()
+    if show.as_json:
+        from shanty.launch.follow import JsonPrinter
+
+        found = [each.to_json() for each in diagnose.findings(context, job)]
+        JsonPrinter(sys.stdout.buffer).event("findings", run=run.id, findings=found)
+    else:
+        diagnose.explain(context, job, status.failure.what if status.failure else "")
 
 
 class Interrupts:

@@ -35,7 +35,8 @@ class StatusLine:
         ranks = f"{status.up}/{status.ranks} ranks up" if status.ranks else f"{status.up} ranks up"
         if status.joined and status.state is State.STARTING:
             ranks += f", {status.joined} joined"
-        parts = [clock, status.state.value, ranks, progress()]
+        state = status.state.value if status.stalled is None else "stalled"
+        parts = [clock, state, ranks, progress()]
         text = " · ".join(part for part in parts if part)
         width = shutil.get_terminal_size().columns - 1
         self._terminal.write(f"\r\033[2m{text[:width]}\033[0m\033[K")

@@ -9,6 +9,7 @@ from typing import Any
 from shanty.carry.errors import UsageError
 
 FILE = "config.toml"
+ON_STALL = ("warn", "stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +18,15 @@ class Settings:
 
     `keep_runs`: ended runs that are kept before the oldest is removed. `log_limit`: bytes kept
     of each rank's output; of what comes after only the end is. `stop_grace`: seconds between
-    SIGTERM and SIGKILL when a run is stopped.
+    SIGTERM and SIGKILL when a run is stopped. `stall_after`: seconds without any progress after
+    which a run counts as stalled, 0 for never; `on_stall`: "warn" or "stop" it then.
     """
 
     keep_runs: int = 200
     log_limit: int = 2 << 30
     stop_grace: float = 5.0
+    stall_after: float = 60.0
+    on_stall: str = "warn"
 
 
 def load(home: Path) -> Settings:
@@ -33,16 +37,28 @@ def load(home: Path) -> Settings:
         "keep_runs": int,
         "log_limit": int,
         "stop_grace": float,
+        "stall_after": float,
     }
     for key, value in values.items():
+        if key == "on_stall":
+            on_stall(value, f"{key} in {path}")
+            continue
         if key not in kinds:
             raise UsageError(
-                f"unknown setting {key!r} in {path}", fix="known are " + ", ".join(kinds)
+                f"unknown setting {key!r} in {path}",
+                fix="known are " + ", ".join([*kinds, "on_stall"]),
             )
         if not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
             raise UsageError(f"{key} in {path} must be a number, not {value!r}")
         values[key] = kinds[key](value)
     return Settings(**values)
+
+
+def on_stall(word: Any, where: str) -> str:
+    """What to do with a run that makes no progress, checked."""
+    if word not in ON_STALL:
+        raise UsageError(f"{where} takes {' or '.join(ON_STALL)}, not {word!r}")
+    return str(word)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

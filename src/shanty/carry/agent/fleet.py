@@ -14,6 +14,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 from shanty.carry.agent.channel import Channel
+from shanty.carry.agent.dial import ssh_command
 from shanty.carry.agent.relay import Relay
 from shanty.carry.agent.warden import BEAT, SILENCE
 from shanty.carry.mirror import APPENDED, REPLACED, Change, may_write, put
@@ -97,26 +98,7 @@ class Fleet:
 
     def ssh(self, host: Mapping[str, Any]) -> List[str]:
         """The ssh command line up to the host: the run's key, and the host key known to it."""
-        options = {
-            "IdentityFile": quoted(self.plan["key"]),
-            "IdentitiesOnly": "yes",
-            "IdentityAgent": "none",
-            "BatchMode": "yes",
-            "UserKnownHostsFile": quoted(self.plan["known_hosts"]),
-            "GlobalKnownHostsFile": os.devnull,
-            "HostKeyAlias": host["alias"],
-            "StrictHostKeyChecking": "yes",
-            "CheckHostIP": "no",
-            "UpdateHostKeys": "no",
-            "ConnectTimeout": "10",
-            "ServerAliveInterval": "5",
-            "ServerAliveCountMax": "2",
-            "LogLevel": "ERROR",
-            "ControlPath": "none",
-            "Port": str(host["port"]),
-        }
-        words = [word for item in options.items() for word in ("-o", "=".join(item))]
-        return ["ssh", "-F", "none", "-T", *words, "-l", host["user"], host["address"]]
+        return ssh_command(host, self.plan["key"], self.plan["known_hosts"])
 
     def _plan_of(self, host: Mapping[str, Any]) -> Dict[str, Any]:
         names = ("id", "scratch", "residue", "temporary", "log_limit", "created", "installation")
@@ -325,8 +307,3 @@ class Fleet:
                 reaper.wait(_REAPING)
             reaper.kill()
         self.relay.close()
-
-
-def quoted(path: str) -> str:
-    """A path as the value of one of ssh's options, which are split at spaces."""
-    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'

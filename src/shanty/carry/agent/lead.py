@@ -18,7 +18,8 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from shanty.carry import platform
 from shanty.carry.agent.channel import Channel, readable
-from shanty.carry.agent.stacks import collect
+from shanty.carry.agent.stacks import collect, with_native
+from shanty.carry.agent.stalls import Stalls
 from shanty.carry.agent.sweep import end_all, sweep_after
 from shanty.carry.agent.verdicts import TOP, Verdict, at_end, late, misplaced
 from shanty.carry.agent.warden import BEAT, SILENCE
@@ -64,6 +65,7 @@ class Lead:
         self.heard = self.began
         self.fleet: Optional[Fleet] = None  # the other hosts; None for a run on this machine
         self.muster: Muster
+        self.stalls = Stalls(self)
 
     def run(self, lead: Channel, warden: int) -> None:
         """Live until the wardens have gone, then write the last word."""
@@ -97,6 +99,7 @@ class Lead:
                     self.muster.serve(fd)
             self.answer_asks()
             self._judge(time.monotonic())
+            self.stalls.tick(time.monotonic())
             self._beat(time.monotonic())
             if self.fleet is not None:
                 self.muster.advance(poll)
@@ -135,6 +138,8 @@ class Lead:
         elif "hung" in message:
             self.event("launcher-hung", world=message["hung"])
             self.launcher_hung = message["hung"] == TOP
+        elif "moves" in message:
+            self.stalls.hear(self.plan.get("name") or os.uname().nodename, message)
         elif "gone" in message:
             self.gone = True
             self.event("swept", removed=message["gone"])
@@ -177,7 +182,7 @@ class Lead:
                     self.failure, self.code = verdict, code
                 self.event("failure", failure=verdict.__dict__)
                 self.ending = self.ending or name == TOP
-                self._tell(end=None if name == TOP else name, grace=FAILURE_GRACE)
+                self.tell(end=None if name == TOP else name, grace=FAILURE_GRACE)
         limit = self.plan["time_limit"]
         if limit is not None and now > self.began + limit and not self.ending:
             failure = Failure(
@@ -216,11 +221,11 @@ class Lead:
 
     def _end(self, grace: float) -> None:
         self.ending = True
-        self._tell(end=None, grace=grace)
+        self.tell(end=None, grace=grace)
         if self.fleet is not None and not self.muster.launched:
             self.warden.send(leave=True)  # there will be no launcher whose end it could wait for
 
-    def _tell(self, **order: Any) -> None:
+    def tell(self, **order: Any) -> None:
         """Give an order to the wardens of all hosts."""
         self.warden.send(**order)
         if self.fleet is not None:
@@ -244,13 +249,26 @@ class Lead:
             if ask.get("kind") == "stop":
                 self._stop("stopped", float(ask.get("grace", self.plan["grace"])))
             elif ask.get("kind") == "stacks":
-                before = {rank: self._size(rank) for rank in self._alive()}
-                self._tell(stacks=True)
-                reply["stacks"] = collect(self.run_dir, before, self._service)
+                reply["stacks"] = self.ask_stacks()
             else:
                 reply = {"ok": False, "error": f"unknown request {ask.get('kind')!r}"}
             with contextlib.suppress(OSError):
                 write_json(path.with_suffix(".reply"), reply)
+
+    def ask_stacks(self) -> List[Dict[str, Any]]:
+        """Where every rank stands, as `collect` has it, with the MPI call that it is in."""
+        before = {rank: self._size(rank) for rank in self._alive()}
+        self.stalls.looks.clear()
+        self.tell(stacks=True)
+        answers = collect(self.run_dir, before, self._service)
+        return with_native(answers, self.stalls.looks.values())
+
+    def stalled(self, since: Optional[float], verdict: Optional[Verdict] = None) -> None:
+        """No rank makes progress since then (None: they do again); a verdict ends the run."""
+        self._write(stalled=since)
+        if verdict is not None:
+            lines = self._with_lines(verdict.failure)
+            self._condemn(verdict._replace(failure=lines), FAILURE_GRACE)
 
     def _service(self) -> None:
         """Keep the warden's and the ranks' messages flowing while a request is served."""

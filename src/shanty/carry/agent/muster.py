@@ -101,6 +101,8 @@ class Muster:
     def _hear_worker(self, worker: Worker, message: Mapping[str, Any]) -> None:
         if "report" in message:
             self.lead.report(message["report"], worker.name)
+        elif "moves" in message:
+            self.lead.stalls.hear(worker.name, message)
         elif "gone" in message:
             self.lead.event("swept", host=worker.name, removed=message["gone"])
             if not message.get("whole", True):

@@ -12,11 +12,12 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, Iterable, List, Mapping
 
 from shanty.carry import platform
 from shanty.carry.agent import sweep
 from shanty.carry.errors import LaunchError
+from shanty.carry.mpi.parameters import overruling
 from shanty.carry.rank.passing import NOTHING
 
 # What a launcher may bring along from the lead and that is this host's own matter.
@@ -24,9 +25,15 @@ _OWN = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "XDG_RUNTIME_DIR",
 _BOOT = str(Path(__file__).parent.parent / "boot.py")
 
 
-def rank_command(scratch: str, world: str, redirected: str) -> List[str]:
-    """The start of every rank's command line, the same on all hosts."""
-    return ["/bin/sh", f"{scratch}/rank", world, redirected or NOTHING]
+def rank_command(
+    scratch: str, world: str, redirected: str = "", decided: Iterable[str] = ()
+) -> List[str]:
+    """The start of every rank's command line, the same on all hosts.
+
+    `decided` are the variables that the launcher's line itself sets for its ranks.
+    """
+    words = [world, redirected or NOTHING, ",".join(sorted(decided)) or NOTHING]
+    return ["/bin/sh", f"{scratch}/rank", *words]
 
 
 def environment(place: Mapping[str, Any], shared: Mapping[str, str]) -> Dict[str, str]:
@@ -34,7 +41,7 @@ def environment(place: Mapping[str, Any], shared: Mapping[str, str]) -> Dict[str
 
     `place["default"]` is set where the host's user has set nothing, `place["set"]` in any case,
     and `place["first"]` comes before what the host has in those variables (paths, joined by
-    ":"); `shared` is the same on all hosts.
+    ":"); `shared` is the same on all hosts. `place["ranks"]` is as the default, but for ranks only.
     """
     default = {k: v for k, v in place["default"].items() if k not in os.environ}
     values = {"SHANTY_STACKS_SIGNAL": str(platform.STACKS_SIGNAL), **default}
@@ -68,17 +75,30 @@ def prepare(place: Mapping[str, Any], scratch: str, shared: Mapping[str, str]) -
 def rank_script(place: Mapping[str, Any], shared: Mapping[str, str]) -> str:
     """The text of the script through which this host's ranks start."""
     own = {name: os.environ[name] for name in _OWN if name in os.environ}
-    values = {**own, **environment(place, shared)}
+    overruled = overruling(os.environ).difference(place["set"])
+    given = overruled.union(os.environ)
+    ranks = {k: v for k, v in place["ranks"].items() if k not in given}
+    values = {**own, **ranks, **environment(place, shared)}
     missing = [name for name in _OWN if name not in own]
+    ours = {*place["default"], *place["ranks"]}.difference(place["set"]).intersection(values)
+    exports = {name: f"export {name}={shlex.quote(value)}" for name, value in values.items()}
     home, work = shlex.quote(own.get("HOME", "/")), shlex.quote(place["workdir"])
     lines = [
         "#!/bin/sh",
-        "# Starts one rank: WORLD REDIRECTED PROGRAM [ARGS]…",
+        "# Starts one rank: WORLD REDIRECTED DECIDED PROGRAM [ARGS]…",
         'export SHANTY_WORLD="$1"',
         f'[ -n "${{SHANTY_PASS-}}" ] || [ "$2" = {NOTHING} ] || export SHANTY_PASS="$2"',
-        "shift 2",
+        'decided=",$3,"',
+        "shift 3",
         f"unset {' '.join(missing)}" if missing else ":",
-        *(f"export {name}={shlex.quote(value)}" for name, value in values.items()),
+        *(words for name, words in exports.items() if name not in ours),
+        # What the launcher's own options say wins over what we think.
+        *(f'case "$decided" in *,{name},*) ;; *) {exports[name]} ;; esac' for name in sorted(ours)),
+        # The launcher hands on what its own host has.
+        *(
+            f'case "$decided" in *,{name},*) ;; *) unset {name} ;; esac'
+            for name in sorted(overruled)
+        ),
         # A launcher that does not find its own folder here starts us in the home. Others leave
         # $PWD at the name that they know, which is gone with the run.
         "here=$(pwd -P)",

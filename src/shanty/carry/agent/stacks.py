@@ -7,11 +7,12 @@ while the rank is stuck inside MPI, since the handler is C and needs no interpre
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence
 
 from shanty.carry.rundir import RunDir
 
 PATIENCE = 2.0  # seconds a rank may take to answer
+_SYSTEM = ("libc.", "libc-", "ld-linux", "[vdso]")
 _SETTLED = 0.06  # seconds without growth after which an answer counts as whole
 
 
@@ -55,6 +56,26 @@ def _answer(run: RunDir, rank: int, start: int) -> Dict[str, Any]:
     if not threads:
         return {"rank": rank, "error": f"it did not answer within {PATIENCE:g} s"}
     return {"rank": rank, "threads": threads}
+
+
+def with_native(
+    answers: Sequence[Mapping[str, Any]], looks: Iterable[Mapping[str, Any]]
+) -> List[Dict[str, Any]]:
+    """The answers with what the wardens saw of each rank: the call of MPI that it is in, `call`.
+
+    A rank that is no Python gets its native stack for its own.
+    """
+    seen = {rank["rank"]: rank for look in looks for rank in look["moves"]}
+    told = []
+    for answer in answers:
+        rank = seen.get(answer["rank"], {})
+        frames = rank.get("frames", ())
+        own = any(file and not file.startswith(_SYSTEM) for file, _, _ in frames)
+        if "error" in answer and (own or rank.get("call")):
+            told.append({"rank": answer["rank"], "threads": [{"current": True, "frames": frames}]})
+        else:
+            told.append({**answer, "call": rank.get("call", "")})
+    return told
 
 
 def parse_stacks(text: str) -> List[Dict[str, Any]]:

@@ -24,6 +24,10 @@ from shanty.carry.errors import ShantyError
 from shanty.carry.rank.reports import open_reports
 from shanty.carry.rundir import RunDir
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shanty.carry.agent.movement import Movement
+
 SILENCE = 10.0  # seconds without a word from the lead after which its ranks are ended
 LINGER = 2.0  # seconds that what a launcher left running may go on after it
 SPAWNING = 0.5  # seconds from the first rank's word to the launcher's last file
@@ -69,6 +73,8 @@ class Warden:
         self.next_beat = 0.0
         self.linger: Optional[float] = None
         self.leaving = False  # the lead wants nothing more of us
+        self.watch: Optional[Movement] = None  # while the run is silent
+        self.next_look = self.between_looks = 0.0
         self.environment: Dict[str, str] = {}  # for what starts here, once the host is ready
         self._poll = select.poll()
         self._rest = b""
@@ -180,8 +186,11 @@ class Warden:
             if "end" in order:
                 self._end(order["grace"], order["end"])
             elif "stacks" in order:
+                self._look_around(closely=True)  # before a signal makes them stir
                 for program in self.programs.values():
                     self._ask_stacks(program)
+            elif "watch" in order:
+                self._watch(order["watch"])
             elif "leave" in order:
                 self.leaving = True
             elif "hung" in order:
@@ -214,11 +223,27 @@ class Warden:
     def _ask_stacks(self, program: _Program) -> None:
         # Only a process that waits for the signal survives it: the rank's own file is there.
         path = self.run_dir.rank_stacks(program.report["rank"])
-        pids = [pid for pid in program.pids if _catches(pid, platform.STACKS_SIGNAL)]
+        pids = [pid for pid in program.pids if platform.catches(pid, platform.STACKS_SIGNAL)]
         if path.exists():
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, platform.STACKS_SIGNAL)
+
+    def _watch(self, between_looks: Optional[float]) -> None:
+        """Tell the lead every so many seconds whether the ranks move; None: no more."""
+        from shanty.carry.agent.movement import Movement
+
+        self.watch = None if between_looks is None else Movement(self.run_dir)
+        self.next_look, self.between_looks = 0.0, between_looks or 0.0
+
+    def _look_around(self, *, closely: bool = False) -> None:
+        """Tell the lead of every rank where it stands and what it does."""
+        from shanty.carry.agent.movement import Movement
+
+        programs = {key: p.pids for key, p in self.programs.items() if p.pids}
+        watch = self.watch or Movement(self.run_dir)
+        self.lead.send(**watch.look(programs, closely=closely))
+        self.next_look = time.monotonic() + self.between_looks
 
     def _end(self, grace: float, world: Optional[str]) -> None:
         """Ask the ranks of a world (None: everything) to end; after `grace` seconds they must."""
@@ -281,6 +306,8 @@ class Warden:
                     self.ending.remove((when, world))
         for program in self.programs.values():
             self._look(program, now)
+        if self.watch is not None and now >= self.next_look:
+            self._look_around()
         if self.over and not self.ending:
             if self.linger is None:
                 self.linger = now + LINGER
@@ -345,12 +372,3 @@ def _serves_launcher(pid: int) -> bool:
         name = os.path.basename(words[0]).decode(errors="replace")
         return is_launchers(name) or b"rank.ssh" in words
     return True
-
-
-def _catches(pid: int, number: int) -> bool:
-    """True when the process has a handler for the signal; where the system is silent, True."""
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
-        for line in file:
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return not platform.LINUX

@@ -7,6 +7,7 @@ a login shell may have printed anything before.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -42,13 +43,22 @@ def meet(source: BinaryIO, version: str) -> None:
         try:
             _unpack(data, root)
         except OSError as error:
-            _say(sink, error=f"{error.filename or root}: {error.strerror or error}")
+            lack = _lack(home) if error.errno == errno.ENOSPC else ""
+            _say(sink, error=f"{error.filename or root}: {error.strerror or error}{lack}")
             return
         _say(sink, placed=root)
     sys.path.insert(0, root)
     from shanty.carry.host import porter
 
     porter.talk(source, sink, root)
+
+
+def _lack(home: str) -> str:
+    """Where it is inodes that are missing, and not room: the system's word for both is one."""
+    while not os.path.isdir(home):
+        home = os.path.dirname(home)
+    found = os.statvfs(home)
+    return " (no inodes are left)" if found.f_files and not found.f_favail else ""
 
 
 def _say(sink: BinaryIO, **words: Any) -> None:

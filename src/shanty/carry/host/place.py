@@ -286,16 +286,21 @@ def _listing(folder: str) -> List[str]:
 
 
 def mpi_find(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
-    """The MPI of this host that is `flavour` `version`, best at `launcher`; and all there are."""
+    """The MPI of this host that is `flavour` `version`, best at `launcher`; and all there are.
+
+    `launchers` are programs that would start one, whether its library is there or not.
+    """
     found = list(filter(None, [detect.inspect_launcher(ask["launcher"])]))
     own = home()
     everywhere = detect.find_installations(own, os.environ.get("PATH", ""), environ=os.environ)
     found += [one for one in everywhere if one not in found]
     wanted = (ask["flavour"], ask["version"])
     same = [one for one in found if (one.flavour, one.version) == wanted]
+    launchers = [ask["launcher"], shutil.which("mpirun"), shutil.which("mpiexec")]
     return {
         "found": _as_json(same[0]) if same else None,
-        "there": [_as_json(one) for one in everywhere],
+        "there": [_as_json(one) for one in found],
+        "launchers": sorted({path for path in launchers if path and os.access(path, os.X_OK)}),
         "machine": machine(),
     }
 

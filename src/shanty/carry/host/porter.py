@@ -25,6 +25,11 @@ Verb = Callable[[Mapping[str, Any], BinaryIO, Say], Dict[str, Any]]
 VERBS: Mapping[str, str] = {
     "survey": "survey",
     "reach": "reach",
+    "reach-each": "reach",
+    "knock": "knock",
+    "repair": "repair",
+    "health": "health",
+    "try-key": "trial",
     "store-has": "place",
     "store-put": "place",
     "store-sweep": "place",
@@ -50,6 +55,10 @@ VERBS: Mapping[str, str] = {
     "forget-run": "runs",
     "heard-run": "runs",
     "sweep-runs": "runs",
+    "net-listen": "listen",
+    "net-probe": "probe",
+    "net-send": "probe",
+    "net-close": "listen",
 }
 _UNUSED = 30 * 86400.0  # seconds after which a version of our code that nobody used is removed
 _UNPACKING = 86400.0

@@ -6,9 +6,11 @@ import contextlib
 import socket
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Tuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 _EARLIER = 1.0  # seconds
+_AT_ONCE = 32  # hosts that are tried at the same time
 _PREAMBLE = 50  # lines that a server may send before its banner (RFC 4253, 4.2)
 
 
@@ -22,8 +24,20 @@ def reach(
     where none does. One that comes before a candidate that has answered has another second.
     `errors` says for each candidate why not, "" for one that answered.
     """
-    candidates = [(str(address), int(port)) for address, port in ask["candidates"]]
-    timeout = float(ask.get("timeout", 3.0))
+    return _reached(ask["candidates"], float(ask.get("timeout", 3.0)))
+
+
+def reach_each(
+    ask: Mapping[str, Any], _data: BinaryIO, _say: Callable[[Mapping[str, Any]], None]
+) -> Dict[str, Any]:
+    """`groups timeout`: `answers` has for each list of candidates what `reach` says of it."""
+    groups, timeout = ask["groups"], float(ask["timeout"])
+    with ThreadPoolExecutor(min(_AT_ONCE, len(groups)) or 1) as pool:
+        return {"answers": list(pool.map(lambda group: _reached(group, timeout), groups))}
+
+
+def _reached(places: Iterable[Sequence[Any]], timeout: float) -> Dict[str, Any]:
+    candidates = [(str(address), int(port)) for address, port in places]
     results: List[Optional[Dict[str, Any]]] = [None] * len(candidates)
     errors: List[Optional[str]] = [None] * len(candidates)
 

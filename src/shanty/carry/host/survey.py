@@ -16,6 +16,8 @@ import time
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional
 
 from shanty.carry import platform
+from shanty.carry.host.links import links
+from shanty.carry.host.room import room
 from shanty.carry.rundir import home
 
 _GPU_TIMEOUT = 5.0  # seconds; a sick driver makes nvidia-smi hang
@@ -40,13 +42,15 @@ def survey(
         "gpus": gpus(),
         "fabrics": fabrics(),
         "addresses": _addresses(),
+        "links": links(),
         "ssh": ssh_connection(os.environ),
         "uid": os.getuid(),
         "user": _user(),
         "shell": _shell(),
         "home": os.path.expanduser("~"),
         "shanty_home": shanty_home,
-        "free": {"home": _free(os.path.expanduser("~")), "tmp": _free("/tmp")},
+        "room": room(os.environ),
+        "ssh_program": shutil.which("ssh") or "",
         "python": sys.executable,
         "python_version": python_platform.python_version(),
         "cache_tag": sys.implementation.cache_tag,
@@ -160,13 +164,6 @@ def _shell() -> str:
         return pwd.getpwuid(os.getuid()).pw_shell
     except KeyError:
         return ""
-
-
-def _free(path: str) -> int:
-    try:
-        return shutil.disk_usage(path).free
-    except OSError:
-        return 0
 
 
 def _macos_boot() -> str:

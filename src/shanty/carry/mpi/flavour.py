@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Protocol, Sequence, Tuple
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.mpi.layout import HostSlots, Layout
@@ -30,6 +30,31 @@ class Residue:
 
     shared_memory: Tuple[str, ...]
     temporary: Tuple[str, ...]
+
+
+Choices = Tuple[Tuple[str, ...], ...]
+
+
+def settled(names: Iterable[str], choices: Choices) -> FrozenSet[str]:
+    """All that is decided for the user as soon as he has set the variables `names` himself.
+
+    Each of `choices` has the variables of one decision: whoever sets one of them has made it,
+    and what shanty would set for it could only contradict.
+    """
+    given = frozenset(names)
+    found = set(given)
+    for choice in choices:
+        if not given.isdisjoint(choice):
+            found.update(choice)
+    return frozenset(found)
+
+
+def port_range(text: str) -> Optional[Tuple[int, int]]:
+    """The ports of "20000-20999" or "20000:20999"; None for anything else."""
+    first, _, last = text.replace(":", "-").partition("-")
+    if not (first.isdigit() and last.isdigit() and 0 < int(first) <= int(last) < 65536):
+        return None
+    return int(first), int(last)
 
 
 class Flavour(Protocol):
@@ -71,6 +96,22 @@ class Flavour(Protocol):
     def residue(self) -> Residue:
         """What a killed job leaves behind."""
 
+    @property
+    def ipv6(self) -> bool:
+        """True when it can launch, and exchange data, where hosts have IPv6 only."""
+
+    @property
+    def choices(self) -> Choices:
+        """The variables of each decision that is the user's when he sets one of them."""
+
+    @property
+    def rank_networks(self) -> Tuple[str, ...]:
+        """The variables that name the interfaces or networks of the ranks' data."""
+
+    @property
+    def launch_networks(self) -> Tuple[str, ...]:
+        """The variables that name those of the launcher and its daemons."""
+
     def hostfile(self, hosts: Sequence[HostSlots]) -> str:
         """The text of the host file; hosts without slots are left out."""
 
@@ -91,6 +132,21 @@ class Flavour(Protocol):
         No key of `given` (the user's environment) is in the result, and none that would
         contradict one of them. `scratch` is the absolute path of a folder for temporary files
         of this run alone, short enough for sockets in it; it need not exist on any host.
+        """
+
+    def interfaces(
+        self, layout: Layout, names: Sequence[str], given: Mapping[str, str]
+    ) -> Dict[str, str]:
+        """The settings for a host on which the networks of `layout` are the interfaces `names`.
+
+        Best first; names may differ from host to host. What all hosts have alike is in
+        `environment`. No key of `given` is in the result, and none that would contradict one.
+        """
+
+    def ports(self, given: Mapping[str, str]) -> Optional[Tuple[int, int]]:
+        """The first and last TCP port to which the user's settings hold the ranks' data.
+
+        None where the system chooses, or where it cannot be made out.
         """
 
     def moved(self, prefix: str) -> Dict[str, str]:

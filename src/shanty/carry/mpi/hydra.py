@@ -13,15 +13,19 @@ Measured with the wheels of MPICH 5.0.2 and Intel MPI 2021.18.1, two cores:
   or $I_MPI_PERHOST. In `-hosts a:2` it takes no notice of the 2.
 - MPICH dies of a division by zero at `host:0`.
 - MPICH writes /tmp/hydra_hwloc_xmlfile_* wherever TMPDIR points; Intel MPI leaves nothing.
+- What `-iface` and its variable name is the launcher's alone: the ranks of both choose for
+  themselves, MPICH's by UCX, over all interfaces at once, and Intel's by libfabric. The daemons on
+  the other hosts do not mind that theirs has another name.
+- Neither takes a host by its IPv6 address: what is before the first ":" is its name.
 - Neither of them uses ssh for the machine that it runs on, by any of its names.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from shanty.carry.mpi.flavour import RankVariables, Residue
+from shanty.carry.mpi.flavour import Choices, RankVariables, Residue, port_range
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.mpi.layout import HostSlots, Layout
 
@@ -40,7 +44,10 @@ class Hydra:
     counts. `hostfile_variable` and `per_host_variable` (may be "") are the environment's ways
     to say the same, `extra_ssh_variable` holds arguments for ssh, `root_variable` (may be "")
     the prefix, `radix_variable` (may be "") how many daemons the launcher starts before these
-    start others. `hosts_have_slots` tells whether `-hosts a:2` counts, `host_for_each` whether
+    start others. `launch_networks` are the variables for the interface of the daemons,
+    `rank_networks` those for the ranks' (of which `over_fabrics` count where there is a faster
+    network than TCP's too), `port_variable` that for a range of the ranks' ports.
+    `hosts_have_slots` tells whether `-hosts a:2` counts, `host_for_each` whether
     the programs of a line may have hosts of their own, `bind_to_flag` whether `-bind-to` counts;
     where it does not, `binding` has the settings for N cores a rank, with "{}" for N, and
     `bindings` those for each part of a machine. `one_host`, `many_hosts` and `shared_cores` are
@@ -61,6 +68,10 @@ class Hydra:
     extra_ssh_variable: str
     root_variable: str
     radix_variable: str
+    launch_networks: Tuple[str, ...]
+    rank_networks: Tuple[str, ...]
+    over_fabrics: Tuple[str, ...]
+    port_variable: str
     hosts_have_slots: bool
     host_for_each: bool
     bind_to_flag: bool
@@ -73,6 +84,8 @@ class Hydra:
     family: str = "hydra"
     library_names: Tuple[str, ...] = ("libmpi.so.12", "libmpi.12.dylib")
     rank_variables: RankVariables = _RANK_VARIABLES
+    ipv6: bool = False
+    choices: Choices = ()
 
     def hostfile(self, hosts: Sequence[HostSlots]) -> str:
         """The text of the host file; hosts without slots are left out."""
@@ -117,6 +130,21 @@ class Hydra:
             settings[self.root_variable] = installation.prefix
         return {name: value for name, value in settings.items() if name not in given}
 
+    def interfaces(
+        self, layout: Layout, names: Sequence[str], given: Mapping[str, str]
+    ) -> Dict[str, str]:
+        """The settings for a host on which the networks of `layout` are the interfaces `names`.
+
+        Of several the best one only: none of them deals data out by how fast each is.
+        """
+        ranks = self.rank_networks if layout.tcp_only else self.over_fabrics
+        wanted = (*self.launch_networks, *ranks)
+        return {name: names[0] for name in wanted if name not in given}
+
+    def ports(self, given: Mapping[str, str]) -> Optional[Tuple[int, int]]:
+        """The first and last TCP port to which the user's settings hold the ranks' data."""
+        return port_range(given.get(self.port_variable, ""))
+
     def moved(self, prefix: str) -> Dict[str, str]:
         """The settings for ranks on a host where the installation is at `prefix`."""
         return {self.root_variable: prefix} if self.root_variable else {}
@@ -143,6 +171,10 @@ MPICH = Hydra(
     extra_ssh_variable="HYDRA_LAUNCHER_EXTRA_ARGS",
     root_variable="",
     radix_variable="",
+    launch_networks=("HYDRA_IFACE",),
+    rank_networks=("UCX_NET_DEVICES", "FI_TCP_IFACE"),  # its netmods: UCX, or libfabric
+    over_fabrics=("FI_TCP_IFACE",),
+    port_variable="UCX_TCP_PORT_RANGE",
     hosts_have_slots=True,
     host_for_each=False,
     bind_to_flag=True,
@@ -171,6 +203,10 @@ INTEL = Hydra(
     extra_ssh_variable="I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",
     root_variable="I_MPI_ROOT",
     radix_variable="I_MPI_HYDRA_BRANCH_COUNT",
+    launch_networks=("I_MPI_HYDRA_IFACE",),
+    rank_networks=("FI_TCP_IFACE",),
+    over_fabrics=("FI_TCP_IFACE",),
+    port_variable="I_MPI_PORT_RANGE",
     hosts_have_slots=False,
     host_for_each=True,
     bind_to_flag=False,

@@ -22,6 +22,9 @@ class Layout:
     number of cores that each rank is bound to, None for no binding; `cores` is the smallest
     number of usable cores of any host; `hostfile` is the path of the run's host file on the
     lead host. `tcp_only` is true when no host is known to have a faster network than TCP's.
+    `networks` is the best one for the run's traffic, as 10.0.0.0/24, or those of its hosts where
+    they are routed to each other; empty where that is left to the MPI. `interface` is its name
+    where that is the same on all hosts, else "".
     """
 
     hosts: Tuple[HostSlots, ...]
@@ -32,6 +35,13 @@ class Layout:
     cores: int
     hostfile: str
     tcp_only: bool = False
+    networks: Tuple[str, ...] = ()
+    interface: str = ""
+
+    @property
+    def by_ipv6(self) -> bool:
+        """True when the networks are of IPv6."""
+        return any(":" in network for network in self.networks)
 
     @property
     def slots(self) -> int:

@@ -13,6 +13,16 @@ Measured with the wheels of 4.1.8 and 5.0.11, two cores:
   (PRRTE #2713); `odls_base_max_threads=0` is the cure.
 - In 4, a rank whose OPAL_PREFIX (its own host's) is not PMIX_INSTALL_PREFIX (the launcher's) wants
   to say so and locks itself up in MPI_Init.
+- An interface that is named to the ranks but that a host lacks is passed over with a warning:
+  that host then uses all that it has. An address as a network of its own (/32) is one of these
+  cases. Named to the launcher of 5 it ends that by SIGSEGV, and so do two interfaces of one host.
+  So ranks are told names, each host its own. The launcher, whose settings all hosts get, is told
+  one name, or the networks where names differ.
+- Where an interface has an IPv6 address too, 5 prefers that; if it is blocked, ranks end with
+  "unreachable" and a launch takes three seconds more. But with IPv6 switched off in the launcher
+  of 5, it does not find such an interface by its network, and takes all of them.
+- With IPv6 alone, 4 hangs in the launch, or its daemons end by SIGSEGV; 5 works as long as its
+  launcher is told no interfaces.
 - Session folders and what is above them are made on every host, and only the part above is
   left; a folder for shared-memory files that is missing is fatal.
 """
@@ -20,9 +30,9 @@ Measured with the wheels of 4.1.8 and 5.0.11, two cores:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from shanty.carry.mpi.flavour import RankVariables, Residue
+from shanty.carry.mpi.flavour import Choices, RankVariables, Residue, port_range, settled
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.mpi.layout import HostSlots, Layout
 
@@ -39,8 +49,15 @@ _RANK_VARIABLES = RankVariables(
 
 _RADIX = 64  # what both versions have by themselves
 
-# Which transport is the user's own choice as soon as one of these is set.
 _TRANSPORT = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl")
+_INCLUDE, _FAMILY = "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_disable_family"
+_LAUNCH_INCLUDES = ("oob_tcp_if_include", "oob_tcp_include", "prte_if_include")
+_NO_IPV4, _NO_IPV6 = "oob_tcp_disable_ipv4_family", "oob_tcp_disable_ipv6_family"
+_LAUNCH = (
+    *_LAUNCH_INCLUDES,
+    *("oob_tcp_if_exclude", "oob_tcp_exclude", "prte_if_exclude", _NO_IPV4, _NO_IPV6),
+)
+_PREFIXES = ("PRTE_MCA_", "OMPI_MCA_")  # 5 takes the runtime's parameters by both
 
 
 @dataclass(frozen=True)
@@ -52,8 +69,9 @@ class OpenMPI:
     `oversubscribed` are the settings for these cases, `segment_variables` those that place
     shared-memory files, `prefix_variables` those by which ranks find an installation that was
     moved, `radix_variable` says how many daemons the launcher starts itself before these start
-    others. `runtime` begins the names of the runtime's MCA parameters and
-    `runtime_flag` gives one on the command line; `agent` names its launcher of daemons.
+    others. `runtime` begins the names of the runtime's MCA parameters, `runtime_prefix` the
+    variables that set them, and `runtime_flag` gives one on the command line; `launch_include`
+    is the one for the networks of its daemons, `agent` names its launcher of daemons.
     `rank_by` are the orders of ranks that it knows, `lacks` the parts of a machine that it
     does not.
     """
@@ -73,14 +91,26 @@ class OpenMPI:
     prefix_variables: Tuple[str, ...]
     radix_variable: str
     runtime: str
+    runtime_prefix: str
     runtime_flag: str
+    launch_include: str
     agent: str
     rank_by: Tuple[str, ...]
     lacks: Tuple[str, ...]
+    ipv6: bool
     family: str = "openmpi"
     library_names: Tuple[str, ...] = ("libmpi.so.40", "libmpi.40.dylib", "libmpi.dylib")
     launcher_names: Tuple[str, ...] = ("mpirun", "mpiexec")
     rank_variables: RankVariables = _RANK_VARIABLES
+    choices: Choices = (
+        _TRANSPORT,
+        (_INCLUDE, "OMPI_MCA_btl_tcp_if_exclude", _FAMILY),
+        tuple(prefix + name for prefix in _PREFIXES for name in _LAUNCH),
+    )
+    rank_networks: Tuple[str, ...] = (_INCLUDE,)
+    launch_networks: Tuple[str, ...] = tuple(
+        prefix + name for prefix in _PREFIXES for name in _LAUNCH_INCLUDES
+    )
 
     def hostfile(self, hosts: Sequence[HostSlots]) -> str:
         """The text of the host file; hosts without slots are left out."""
@@ -113,16 +143,40 @@ class OpenMPI:
         settings[self.session_variable] = scratch
         if layout.hostfile:
             settings[self.hostfile_variable] = layout.hostfile
+        decided = settled(given, self.choices)
         simple = layout.local_only or layout.tcp_only
-        if simple and not any(name in given for name in _TRANSPORT):
+        if simple and decided.isdisjoint(_TRANSPORT):
             settings.update(self.tcp_and_memory)
+        if layout.by_ipv6:
+            settings[self.runtime_prefix + _NO_IPV4] = "1"
+        elif layout.interface:
+            settings[self.runtime_prefix + self.launch_include] = layout.interface
+            settings[self.runtime_prefix + _NO_IPV6] = "1"
+        elif layout.networks:
+            settings[self.runtime_prefix + self.launch_include] = ",".join(layout.networks)
         if len(layout.hosts) > _RADIX:  # only the lead host has a way to all others
             settings[self.radix_variable] = str(len(layout.hosts))
         if layout.shares_cores:
             settings.update(self.shared_cores)
         if layout.oversubscribe:
             settings.update(self.oversubscribed)
-        return {name: value for name, value in settings.items() if name not in given}
+        return {name: value for name, value in settings.items() if name not in decided}
+
+    def interfaces(
+        self, layout: Layout, names: Sequence[str], given: Mapping[str, str]
+    ) -> Dict[str, str]:
+        """The settings for a host on which the networks of `layout` are the interfaces `names`."""
+        if not settled(given, self.choices).isdisjoint((_INCLUDE,)):
+            return {}
+        return {_INCLUDE: ",".join(names), _FAMILY: "4" if layout.by_ipv6 else "6"}
+
+    def ports(self, given: Mapping[str, str]) -> Optional[Tuple[int, int]]:
+        """The first and last TCP port to which the user's settings hold the ranks' data."""
+        first = given.get("OMPI_MCA_btl_tcp_port_min_v4", "")
+        count = given.get("OMPI_MCA_btl_tcp_port_range_v4", "")
+        if not (first.isdigit() and count.isdigit()):
+            return None
+        return port_range(f"{first}-{int(first) + int(count) - 1}")
 
     def moved(self, prefix: str) -> Dict[str, str]:
         """The settings for ranks on a host where the installation is at `prefix`."""
@@ -164,10 +218,13 @@ OPENMPI5 = OpenMPI(
     prefix_variables=("OPAL_PREFIX",),
     radix_variable="PRTE_MCA_rml_base_radix",
     runtime="prte",
+    runtime_prefix="PRTE_MCA_",
     runtime_flag="--prtemca",
+    launch_include="prte_if_include",
     agent="ssh",
     rank_by=("slot", "node", "fill", "span"),
     lacks=("board",),
+    ipv6=True,
 )
 
 OPENMPI4 = OpenMPI(
@@ -192,8 +249,11 @@ OPENMPI4 = OpenMPI(
     prefix_variables=("OPAL_PREFIX", "PMIX_INSTALL_PREFIX"),
     radix_variable="OMPI_MCA_routed_radix",
     runtime="orte",
+    runtime_prefix="OMPI_MCA_",
     runtime_flag="--mca",
+    launch_include="oob_tcp_if_include",
     agent="rsh",
     rank_by=("slot", "node", "hwthread", "core", "socket", "numa", "board"),
     lacks=(),
+    ipv6=False,
 )

@@ -286,6 +286,8 @@ class ToHydra(Draft):
         names = mca.names_interfaces(value)
         if not names:
             self.refuse(option, "Hydra knows interfaces by name only", "write the name, as eth0")
+        if option.values[0] in mca.RANK_INTERFACES:
+            self.rank_interface(names[0])
         before = self.once.setdefault("-iface", names[0])
         if before != names[0]:
             self.dropped(option, f"Hydra uses one interface for all, and that is {before}")
@@ -298,7 +300,15 @@ class ToHydra(Draft):
     def do_iface(self, option: Given, _: str, __: Placement) -> Words:
         """The interface of the launcher and of the ranks."""
         self.once["-iface"] = option.value
+        self.rank_interface(option.value)
         return [] if "-iface" in self.everywhere else ["-iface", option.value]
+
+    def rank_interface(self, name: str) -> None:
+        """Has the ranks talk over an interface, of which -iface itself tells the launcher only."""
+        hydra = self.hydra
+        for variable in hydra.rank_networks if self.layout.tcp_only else hydra.over_fabrics:
+            if variable not in self.given:
+                self.environment.setdefault(variable, name)
 
     def do_intel_tune(self, option: Given, _: str, __: Placement) -> Words:
         """Intel's own -tune FILE; the same name with two dashes is Open MPI's."""

@@ -32,7 +32,7 @@ class ToOpenMPI(Draft):
         argv: Words = []
         for place, words, program in zip(places, written, programs):
             argv += [":"] if argv else []
-            argv += [*self.placed(place), *self.everywhere, *joined, *words, *program]
+            argv += [*self.placed(place), *joined, *self.everywhere, *words, *program]
             joined = []
         return argv
 

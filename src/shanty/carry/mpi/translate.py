@@ -7,17 +7,25 @@ Which options there are is in `options`, where ranks go in `placement`, the two 
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Mapping, Optional, Sequence, Type
+from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Type
 
+from shanty.carry.mpi import mca
 from shanty.carry.mpi.draft import FOREIGN_HOSTFILES, Draft, Translation
-from shanty.carry.mpi.flavour import Flavour
+from shanty.carry.mpi.flavour import Flavour, settled
 from shanty.carry.mpi.layout import Layout
 from shanty.carry.mpi.line import parse, ranks_of
 from shanty.carry.mpi.options import OPTIONS
 from shanty.carry.mpi.to_hydra import ToHydra
 from shanty.carry.mpi.to_openmpi import ToOpenMPI
 
-__all__ = ["FOREIGN_HOSTFILES", "Translation", "ranks_of", "read_file", "translate"]
+__all__ = [
+    "FOREIGN_HOSTFILES",
+    "Translation",
+    "decided_by",
+    "ranks_of",
+    "read_file",
+    "translate",
+]
 
 _DRAFTS: Dict[str, Type[Draft]] = {"openmpi": ToOpenMPI, "hydra": ToHydra}
 
@@ -29,6 +37,28 @@ def read_file(path: str) -> Optional[str]:
             return file.read()
     except (OSError, ValueError):  # ValueError: a null byte in the name
         return None
+
+
+def decided_by(argv: Sequence[str], flavour: Flavour) -> FrozenSet[str]:
+    """The variables that a line decides by its options, so that nobody else may set them.
+
+    Raises TranslationError as `translate` does.
+    """
+    names: List[str] = []
+    for option in (one for context in parse(argv).contexts for one in context.options):
+        if option.name == "iface":
+            names += (*flavour.launch_networks, *flavour.rank_networks)
+        elif option.name == "x" and "=" in option.value:
+            names.append(option.value.partition("=")[0])
+        elif option.name in ("env", "genv"):
+            names.append(option.values[0])
+        elif option.name.endswith("mca"):
+            names += ("OMPI_MCA_" + option.value, "PRTE_MCA_" + option.value)
+            if option.value in mca.RANK_INTERFACES:
+                names += flavour.rank_networks
+            if option.value in mca.RANK_INTERFACES | mca.LAUNCH_INTERFACES:
+                names += flavour.launch_networks
+    return settled(names, flavour.choices)
 
 
 def translate(

@@ -15,7 +15,7 @@ from shanty.carry.errors import ShantyError, UsageError
 from shanty.carry.mpi.flavours import FLAVOURS
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.mpi.layout import HostSlots, Layout
-from shanty.carry.mpi.translate import translate
+from shanty.carry.mpi.translate import decided_by, translate
 from shanty.carry.rank import passing, stdin
 from shanty.carry.rundir import read_json
 
@@ -45,11 +45,14 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
     layout = Layout(hosts=hosts, **plan["layout"])
     if name == "horovodrun":
         words = horovodrun(words)
+    decided = decided_by(words, FLAVOURS[installation.flavour])
     passed = passing.offer(passing.redirected(os.environ.get("SHANTY_OUTPUT", "")))
     if "place" in plan:
         from shanty.carry.agent.place import rank_command
 
-        prefix = rank_command(plan["scratch"], str(os.getpid()), passed)
+        prefix = rank_command(plan["scratch"], str(os.getpid()), passed, decided)
+        for name in decided.difference(plan["place"]["set"]):  # those are the user's, too
+            os.environ.pop(name, None)
     else:
         boot = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "boot.py")
         prefix = [plan["agent_python"], "-I", "-S", boot, "rank.exec"]

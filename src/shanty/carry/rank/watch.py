@@ -75,6 +75,9 @@ class Watch:
             path = f"{self.run_dir}/stacks/rank-{self.rank}.txt"
             self._stacks = open(path, "a")  # noqa: SIM115  kept open for the handler
             faulthandler.register(int(number), file=self._stacks, all_threads=True, chain=False)
+        if number and sys.platform == "linux":
+            path = f"{self.run_dir}/stacks/rank-{self.rank}.pulse"
+            self._pulse = load_part("rank/pulse").Pulse(path, int(number) + 1)
 
     def loading(self, path: str) -> None:
         """Called once the libmpi is loaded and before MPI_Init, which may never return."""

@@ -21,6 +21,7 @@ CODES: Mapping[str, str] = {
     "key-refused": "the host takes none of the user's keys",
     "key-open": "ssh ignores the user's key, because others may read its file",
     "password-needed": "the host lets the user in by password only",
+    "proxy-failed": "what the connection goes through (ProxyCommand) ends before the login",
     "jump-refused": "a jump host does not pass connections on",
     "shell-noise": "the login shell prints text where no person is",
     "shell-broken": "the login shell runs no commands",

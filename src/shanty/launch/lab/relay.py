@@ -17,6 +17,7 @@ import sys
 
 _KINDS = {"user": 0x10000000, "net": 0x40000000}
 _CHUNK = 1 << 18
+_PATIENCE = 4.0  # seconds; then we say so, which ssh itself would not tell from a silent sshd
 
 
 def main() -> int:
@@ -33,7 +34,8 @@ def main() -> int:
         return 1
     try:
         _enter(pid)
-        connection = socket.create_connection((address, port))
+        connection = socket.create_connection((address, port), _PATIENCE)
+        connection.settimeout(None)
     except OSError as error:
         sys.stderr.write(f"shanty: cannot connect to {address}:{port} in the lab: {error}\n")
         return 1

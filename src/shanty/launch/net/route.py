@@ -37,10 +37,11 @@ class Rail:
 class Route:
     """What was chosen: the best rail first; more than one where striping measured faster.
 
-    Empty where there is nothing to choose: one host, or nothing known.
+    Empty where there is nothing to choose: one host, or nothing known. `reason` is for people.
     """
 
     rails: tuple[Rail, ...] = ()
+    reason: str = ""
 
     @property
     def networks(self) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ _AT_ONCE_THROUGH = 8  # the same through one jump host: sshd drops some of more 
 _LOGIN = 180.0  # seconds that a person has for one login
 _LOGIN_ALONE = 30.0  # seconds for one that asks nobody
 _OF_SSH = 255  # the exit code of an ssh that failed itself
+PATIENCE = 30.0  # seconds in which a host that was logged in to has to say something
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
@@ -78,10 +79,10 @@ def failure(refused: Sequence[Refusal], total: int) -> PrepareError:
     """One error for all hosts that could not be had, of `total`."""
     if len(refused) == 1:
         one = refused[0]
-        return PrepareError(f"{one.host.name}: {one.what}", one.detail, one.fix)
+        return PrepareError(f"{one.host.name}: {one.what} [{one.code}]", one.detail, one.cure)
     width = max(len(one.host.name) for one in refused)
-    lines = [f"{one.host.name:<{width}}  {one.what}" for one in refused]
-    fixes = list(dict.fromkeys(f"{one.host.name}: {one.fix}" for one in refused if one.fix))
+    lines = [f"{one.host.name:<{width}}  {one.what} [{one.code}]" for one in refused]
+    fixes = list(dict.fromkeys(f"{one.host.name}: {one.cure}" for one in refused if one.fix))
     indent = "\n       "
     return PrepareError(
         f"{len(refused)} of {total} hosts cannot be used",
@@ -91,19 +92,27 @@ def failure(refused: Sequence[Refusal], total: int) -> PrepareError:
 
 
 def _hinted(refused: Refusal, groups: Iterable[str]) -> Refusal:
-    meant = similar_group(refused.host.name, groups) if refused.code == "unresolved" else None
+    meant = similar_group(refused.host.name, groups) if refused.code == "name-unknown" else None
     if meant is None:
         return refused
     return replace(refused, fix=f"did you mean the group {meant}? Else {refused.fix}")
 
 
 def attempt(
-    hosts: Sequence[Host], *, terminal: bool, progress: Progress | None = None
+    hosts: Sequence[Host],
+    *,
+    terminal: bool,
+    progress: Progress | None = None,
+    transport: Callable[[Host], Transport] = transport_to,
+    patience: float = PATIENCE,
 ) -> list[Porter | Refusal]:
-    """For each host, in their order, its porter or why there is none."""
-    contact = _Contact(progress)
+    """For each host, in their order, its porter or why there is none.
+
+    `patience` is how many seconds a host that was logged in to may say nothing.
+    """
+    contact = _Contact(progress, patience)
     try:
-        outcomes = contact.side_by_side([transport_to(host) for host in hosts])
+        outcomes = contact.side_by_side([transport(host) for host in hosts])
         if terminal:
             for index, outcome in enumerate(outcomes):
                 if isinstance(outcome, Refusal) and outcome.asks_for_a_person:
@@ -117,8 +126,9 @@ def attempt(
 class _Contact:
     """One attempt to reach all hosts."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: Progress | None, patience: float) -> None:
         self._progress = progress or (lambda _host, _text: None)
+        self._patience = patience
         self._lock = threading.Lock()
         self._gates: dict[str, threading.Semaphore] = {}
         self._turns: dict[str, threading.Lock] = {}
@@ -179,7 +189,7 @@ class _Contact:
                 return refusal(host, error)
             return _refusal_by_ssh(transport.route, error)
         except ShantyError as error:
-            return Refusal(host, "ssh", error.what, error.fix, error.why)
+            return Refusal(host, _code_of(error), error.what, error.fix, error.why)
 
     def _start_again(self, transport: OpenSSH) -> Porter:
         """Start a porter; once more where the shared connection to the host has just died."""
@@ -199,7 +209,9 @@ class _Contact:
 
         told("connects")
         here = [sys.executable] if isinstance(transport, LocalTransport) else []
-        porter = Porter.connect(transport, pythons=here, told=told, started=self._watch)
+        porter = Porter.connect(
+            transport, pythons=here, told=told, started=self._watch, patience=self._patience
+        )
         told("ready")
         return porter
 
@@ -253,6 +265,11 @@ class _Contact:
             process.kill()
 
 
+def _code_of(error: ShantyError) -> str:
+    """What it means that ssh could not even be started for a host."""
+    return "ssh-missing" if "no ssh" in error.what else "ssh-configuration"
+
+
 def _log_in_here(route: Route) -> bool:
     """Log in on the terminal; ssh asks what it has to, and leaves a shared connection."""
     print(f"shanty: logging in to {route.host.login}", file=sys.stderr, flush=True)
@@ -287,6 +304,6 @@ def _forgetting(route: Route) -> list[str]:
     alias = settings.get("hostkeyalias", "none")
     if alias not in ("", "none"):
         name = alias
-    file = settings.get("userknownhostsfile", "").partition(" ")[0]
-    usual = file in ("", "~/.ssh/known_hosts", str(Path.home() / ".ssh/known_hosts"))
-    return ["ssh-keygen", *([] if usual else ["-f", file]), "-R", name]
+    file = openssh.known_hosts_file(settings)
+    usual = file == Path.home() / ".ssh/known_hosts"
+    return ["ssh-keygen", *([] if usual else ["-f", str(file)]), "-R", name]

@@ -70,21 +70,22 @@ def _find(porter: Porter, installation: Installation) -> Installation:
     )
 
 
+def tags_of(installation: Installation) -> tuple[str, ...]:
+    """The platform tags of an MPI: where it runs when it is brought there."""
+    root = Path(installation.prefix)
+    info = _dist_info(root, FLAVOURS[installation.flavour].requirement)
+    return (own_tag(machine()),) if info is None else wheel_tags(info)
+
+
 def _mpi_package(installation: Installation, home: Path) -> Package:
     """The files of an MPI that pip installed, alone in its prefix or beside an interpreter."""
     root = Path(installation.prefix)
     title = f"{FLAVOURS[installation.flavour].title} {installation.version}"
     info = _dist_info(root, FLAVOURS[installation.flavour].requirement)
-    if info is None:
-        files = trees.all_files(root)
-        here = machine()
-        tags: tuple[str, ...] = (own_tag(here),)
-    else:
-        files = trees.recorded(root, info)
-        tags = wheel_tags(info)
+    files = trees.all_files(root) if info is None else trees.recorded(root, info)
     if not files:
         raise PrepareError(f"{title} at {root} has no files", fix="shanty mpi install again")
-    return replace(trees.package(title, root, files, home), tags=tags)
+    return replace(trees.package(title, root, files, home), tags=tags_of(installation))
 
 
 def _dist_info(root: Path, requirement: str) -> Path | None:

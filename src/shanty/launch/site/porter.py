@@ -94,6 +94,7 @@ class Porter:
     root: str  # the folder there that has our package `shanty`
     transport: Transport
     _stream: Stream
+    noise: str = ""  # what the login shell printed there before anything else
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -226,14 +227,15 @@ def _meet(
     told: Callable[[str], None] | None,
 ) -> Porter:
     stream.write(_first_line(parcel().version), patience)
-    found = _word(stream, patience)
+    noise: list[bytes] = []
+    found = _word(stream, patience, noise)
     if not found["have"]:
         tar = parcel().tar()
         if told is not None:
             told(f"sends shanty's own code ({len(tar) // 1024} KiB)")
         stream.write(f"{len(tar)}\n".encode(), patience)
         stream.write(tar, patience)
-        said = _word(stream, patience)
+        said = _word(stream, patience, noise)
         if "error" in said:
             stream.close()
             raise NoAnswerError("storage", said["error"])
@@ -245,6 +247,7 @@ def _meet(
         found["root"],
         transport,
         stream,
+        b"\n".join(noise).decode(errors="replace").strip(),
     )
 
 
@@ -256,8 +259,8 @@ def _first_line(version: str) -> bytes:
     return f"__import__('zlib').decompress(__import__('base64').b64decode('{packed}'))\n".encode()
 
 
-def _word(stream: Stream, patience: float) -> dict[str, Any]:
-    """The next word of `arrive`; what else is printed before it is passed over."""
+def _word(stream: Stream, patience: float, noise: list[bytes]) -> dict[str, Any]:
+    """The next word of `arrive`; what else is printed before it goes to `noise`."""
     heard = 0
     while heard < _NOISE:
         line = stream.line(patience, _NOISE)
@@ -268,6 +271,7 @@ def _word(stream: Stream, patience: float) -> dict[str, Any]:
         if line.startswith(_NO_PYTHON.encode()):
             stream.close()
             raise NoAnswerError("python", line[len(_NO_PYTHON) :].decode(errors="replace").strip())
+        noise.append(line)
     raise EndedError
 
 

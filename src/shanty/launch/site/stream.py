@@ -39,6 +39,8 @@ class Stream:
 
     def write(self, data: bytes | memoryview, patience: float) -> None:
         """Write all of it; SilenceError when not a byte moved for `patience` seconds."""
+        if self._in.closed:  # given up after an earlier failure
+            raise EndedError
         rest = memoryview(data)
         until = time.monotonic() + patience
         while rest:

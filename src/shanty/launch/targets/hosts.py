@@ -19,6 +19,8 @@ from shanty.carry.errors import NotFoundError, ShantyError, UsageError
 from shanty.carry.rundir import RunDir, read_json, storage_errors, write_json
 from shanty.carry.spec import JobSpec, Status
 from shanty.launch import interpreter, mpis
+from shanty.launch.doctor import quick
+from shanty.launch.net.route import Route
 from shanty.launch.settings import Settings
 from shanty.launch.site import contact, feed, inventory, keys
 from shanty.launch.site.host import Host
@@ -26,11 +28,10 @@ from shanty.launch.site.hostfiles import read_hostfile
 from shanty.launch.site.link import Link
 from shanty.launch.site.placement import side_by_side
 from shanty.launch.site.porter import Porter
-from shanty.launch.targets import site, ways
+from shanty.launch.targets import networks, site, ways
 from shanty.launch.targets.base import Chunk, Facts, Handle, Reply, Stacks, Stop
 from shanty.launch.targets.local import LocalTarget
 from shanty.launch.targets.site import Member, SitePlan
-from shanty.launch.transport.openssh import resolved
 
 _FIRST_LOOK = 5.0  # seconds that `ps` waits for a lead host
 _UNUSED = 30  # days after which a host gives up what no run has asked for
@@ -38,9 +39,10 @@ _UNUSED = 30  # days after which a host gives up what no run has asked for
 
 @dataclass(frozen=True, slots=True)
 class SiteFacts(Facts):
-    """What a survey found, and the hosts with their porters."""
+    """What a survey found, the hosts with their porters, and the networks between them."""
 
     members: tuple[Member, ...] = ()
+    route: Route = networks.OPEN
 
 
 class HostsTarget:
@@ -72,7 +74,7 @@ class HostsTarget:
 
     def survey(self, job: JobSpec) -> SiteFacts:
         """Reach all hosts and see what they are; PrepareError names those that fail."""
-        hosts = self._hosts(job)
+        hosts = self.hosts_of(job)
         environ = {**self.environ, **job.env}
         installation = mpis.select(job.mpi, self.home, environ)
         python = interpreter.choose(job.python, Path(job.workdir), environ)
@@ -82,17 +84,22 @@ class HostsTarget:
             progress=lambda host, text: self._say(f"{host.name}: {text}"),
             groups=inventory.names(self.home),
         )
-        surveys = side_by_side(porters, lambda porter: porter.ask("survey").values)
+        seen = side_by_side(porters, quick.ask)
+        surveys = {name: one.survey for name, one in seen.items()}
         members = self._members(hosts, porters, surveys)
+        quick.look(job, list(seen.values()), installation, self._warn)
+        route = networks.chosen(job, installation, members, self.home, self._say, self._warn)
         return SiteFacts(
             hosts=site.host_slots(members),
             cores=min(member.cores for member in members),
             installation=installation,
             python=python,
             members=tuple(members),
+            route=route,
         )
 
-    def _hosts(self, job: JobSpec) -> tuple[Host, ...]:
+    def hosts_of(self, job: JobSpec) -> tuple[Host, ...]:
+        """The hosts that a job names; UsageError where it names none, or one twice."""
         if job.hostfile:
             hosts = read_hostfile(Path(job.hostfile))
             if job.on:
@@ -149,7 +156,7 @@ class HostsTarget:
 
     def plan(self, job: JobSpec, facts: SiteFacts, run: RunDir) -> SitePlan:
         """Decide where the ranks go; UsageError when they do not fit."""
-        return site.make_site_plan(job, facts, facts.members, run, self.settings)
+        return site.make_site_plan(job, facts, facts.members, run, self.settings, facts.route)
 
     # ---------------------------------------------------------------------- submitting
 
@@ -224,7 +231,7 @@ class HostsTarget:
                     line
                     for index, member in enumerate(plan.members)
                     if index > 0
-                    for line in _known(member, index)
+                    for line in ways.known_lines(member.host, member.porter, site.alias(index))
                 ]
                 files["key"] = [pair.private.decode(), 0o600]
                 files["known_hosts"] = ["\n".join(known) + "\n", 0o644]
@@ -329,18 +336,6 @@ def _sweep(porter: Porter) -> None:
     porter.ask("sweep-runs")
     porter.ask("sweep-keys")
     porter.ask("store-sweep", days=_UNUSED)
-
-
-def _known(member: Member, index: int) -> list[str]:
-    if contact.is_here(member.host):
-        found: list[str] = member.porter.ask("host-keys").values["keys"]
-        return keys.known_hosts_lines({"hostname": "localhost"}, site.alias(index), found)
-    settings = resolved(member.host)
-    lines = keys.known_hosts_lines(settings, site.alias(index))
-    if not lines:
-        found = member.porter.ask("host-keys").values["keys"]
-        lines = keys.known_hosts_lines(settings, site.alias(index), found)
-    return lines
 
 
 def _distinct(hosts: tuple[Host, ...]) -> tuple[Host, ...]:

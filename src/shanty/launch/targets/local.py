@@ -46,10 +46,15 @@ class LocalTarget:
         )
 
     def plan(self, job: JobSpec, facts: Facts, run: RunDir) -> Plan:
-        """Decide everything, without touching anything."""
+        """Decide everything, without touching anything; PrepareError when it does not fit."""
         if job.oversubscribe and job.ranks and job.ranks > facts.cores:
             facts = replace(facts, hosts=(HostSlots("localhost", job.ranks),))
-        return make_plan(job, facts, run, self.environ, self.settings)
+        plan = make_plan(job, facts, run, self.environ, self.settings)
+        if job.memory_per_rank or job.gpus_per_rank:
+            from shanty.launch.doctor import fits
+
+            fits.here(job, plan.layout.ranks or 1)
+        return plan
 
     def submit(self, job: JobSpec, plan: Plan, run: RunDir, stdin: int) -> Handle:
         """Write the run down and start its lead agent, in a session of its own."""

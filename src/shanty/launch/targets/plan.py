@@ -95,6 +95,8 @@ def for_agents(
             "cores": layout.cores,
             "hostfile": layout.hostfile,
             "tcp_only": layout.tcp_only,
+            "networks": list(layout.networks),
+            "interface": layout.interface,
         },
         "installation": asdict(installation),
         # Of all: a program may load another MPI's library than the launcher's.
@@ -106,6 +108,8 @@ def for_agents(
         "grace": settings.stop_grace,
         "start_timeout": job.start_timeout,
         "time_limit": job.time_limit,
+        "on_stall": job.on_stall or settings.on_stall,
+        "stall_after": settings.stall_after if job.stall_after is None else job.stall_after,
         "created": time.time(),
     }
 

@@ -16,10 +16,12 @@ from shanty.carry.mpi.installation import Installation
 from shanty.carry.mpi.layout import HostSlots, Layout
 from shanty.carry.rundir import RunDir
 from shanty.carry.spec import JobSpec, Module, Program, Raw, Script
+from shanty.launch.net.route import Route
 from shanty.launch.settings import Settings
 from shanty.launch.site.host import Host
 from shanty.launch.site.porter import Porter
 from shanty.launch.site.prepare import Prepared
+from shanty.launch.targets import networks
 from shanty.launch.targets.base import Facts
 from shanty.launch.targets.plan import LAUNCHERS, for_agents, layout_of
 
@@ -64,6 +66,7 @@ class SitePlan:
     python: str
     settings: Settings
     run: RunDir
+    route: Route = networks.OPEN
 
     @property
     def raw(self) -> bool:
@@ -97,6 +100,8 @@ class SitePlan:
         for index, member in enumerate(self.members):
             role = " (lead)" if index == 0 else ""
             lines.append(f"# host    {member.name}{role}: {member.slots} slots, {member.address}")
+        if self.route.rails:
+            lines.append(f"# network {networks.described(self.route)}")
         lines += [
             f"# ranks   {self.layout.ranks or 'as the command says'}",
             f"# python  {self.python}, or the same made there (--env)",
@@ -117,7 +122,7 @@ class SitePlan:
             if command.shell:
                 return ["sh", "-c", command.argv[0]]
             return [Template(word).safe_substitute(variables) for word in command.argv]
-        program = [*rank_command(self.scratch, "0", ""), *self._program()]
+        program = [*rank_command(self.scratch, "0"), *self._program()]
         layout = replace(self.layout, hostfile=hostfile)
         return FLAVOURS[installation.flavour].command(installation, layout, program)
 
@@ -158,7 +163,8 @@ class SitePlan:
             "scratch": self.scratch,
             "placement": self.placement,
             "first": first,
-            "shared": {"MASTER_ADDR": self.members[first].address},
+            "shared": {"MASTER_ADDR": self._address(first)},
+            "network": networks.to_json(self.route),
             "key": f"{folder}/key",
             "known_hosts": f"{folder}/known_hosts",
             "place": self._place(0, prepared[0]),
@@ -179,6 +185,13 @@ class SitePlan:
             ],
         }
 
+    def _address(self, index: int) -> str:
+        """Where the others reach a host in this run."""
+        member = self.members[index]
+        if not self.route.rails:
+            return member.address
+        return self.route.rails[0].interfaces[member.name].address
+
     def _launcher_environment(
         self, prepared: Prepared, folder: str, hostfile: str
     ) -> dict[str, str]:
@@ -186,7 +199,8 @@ class SitePlan:
         layout = replace(self.layout, hostfile=hostfile)
         settings = flavour.environment(prepared.installation, layout, self.job.env, self.scratch)
         path = [f"{folder}/bin", *_bins(prepared), self.members[0].survey["path"]]
-        return {**settings, "HOSTFILE": hostfile, "PATH": os.pathsep.join(path)}
+        lead = networks.of_host(self.route, self.members[0].name, flavour, layout, self.job.env)
+        return {**settings, **lead, "HOSTFILE": hostfile, "PATH": os.pathsep.join(path)}
 
     def _place(self, index: int, prepared: Prepared) -> dict[str, Any]:
         """What differs from host to host (`carry/agent/place.py` says how it is used)."""
@@ -211,6 +225,7 @@ class SitePlan:
             "SHANTY_THREADS": str(threads),
             "SHANTY_PACKAGE": porter.root,
             "SHANTY_PYTHON": prepared.python,
+            **networks.told(self.route, member.name),
         }
         if prepared.mpi4py:
             own["SHANTY_MPI4PY"] = prepared.mpi4py
@@ -228,18 +243,31 @@ class SitePlan:
         return {
             "workdir": prepared.workdir,
             "default": default,
+            "ranks": networks.of_host(self.route, member.name, flavour, plain, self.job.env),
             "set": {**self.job.env, **own},
             "first": first,
         }
 
 
 def make_site_plan(
-    job: JobSpec, facts: Facts, members: Sequence[Member], run: RunDir, settings: Settings
+    job: JobSpec,
+    facts: Facts,
+    members: Sequence[Member],
+    run: RunDir,
+    settings: Settings,
+    route: Route = networks.OPEN,
 ) -> SitePlan:
     """Decide where the ranks of `job` go; UsageError when they do not fit."""
     fabrics = any(member.survey["fabrics"] for member in members)
-    layout = replace(layout_of(job, facts, run), tcp_only=not fabrics)
-    return SitePlan(job, tuple(members), layout, facts.installation, facts.python, settings, run)
+    layout = replace(
+        layout_of(job, facts, run),
+        tcp_only=not fabrics,
+        networks=route.rails[0].networks if route.rails else (),
+        interface=networks.alike(route),
+    )
+    return SitePlan(
+        job, tuple(members), layout, facts.installation, facts.python, settings, run, route
+    )
 
 
 def shared_out(surveys: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:

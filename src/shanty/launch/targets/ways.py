@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shanty.carry.errors import PrepareError
-from shanty.launch.site import contact
+from shanty.launch.site import contact, keys
 from shanty.launch.site.host import Host
 from shanty.launch.site.porter import Porter
 from shanty.launch.transport.openssh import resolved
 
 _REACH = 4.0  # seconds for the lead host to get through to another one
+_LATE = 5.0  # seconds more for it to say so
 _NONE = {"address": "", "peer": "", "port": 0, "source": "", "banner": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the lead gets to a host: `found` as the verb `reach` tells it, None where it does not.
+
+    `places` are where it was looked for, `[address, port]` each; `tried` says what came of that.
+    """
+
+    found: Mapping[str, Any] | None
+    places: Sequence[Sequence[Any]]
+    tried: str
 
 
 def to_hosts(
@@ -22,29 +36,61 @@ def to_hosts(
 
     The lead's own entry is empty. PrepareError names the hosts that it does not get to.
     """
-    ways: list[dict[str, Any]] = [dict(_NONE)]
-    failed = []
-    own = addresses(surveys[hosts[0].name])
-    for host in hosts[1:]:
-        places = candidates(host, surveys[host.name], own)
-        answer = lead.ask("reach", candidates=places, timeout=_REACH).values
-        if answer["found"]:
-            ways.append(_by_ipv4(lead, answer["found"], places))
-        else:
-            tried = ", ".join(
-                f"{address} port {port}: {error}"
-                for (address, port), error in zip(places, answer["errors"], strict=True)
-            )
-            failed.append((host.name, tried))
+    found = tried(hosts, lead, surveys, _REACH)
+    failed = [(host.name, found[host.name]) for host in hosts[1:] if not found[host.name].found]
     if failed:
         raise PrepareError(
             f"the lead host {hosts[0].name} does not reach "
             + ", ".join(name for name, _ in failed),
-            "; ".join(tried for _, tried in failed),
+            "; ".join(way.tried for _, way in failed),
             "its ssh port must be open from the lead host; another host first in --on is "
             "another lead",
         )
-    return ways
+    ways = [_by_ipv4(lead, way.found, way.places) for way in found.values() if way.found]
+    return [dict(_NONE), *ways]
+
+
+def tried(
+    hosts: Sequence[Host],
+    lead: Porter,
+    surveys: Mapping[str, Mapping[str, Any]],
+    timeout: float,
+) -> dict[str, Way]:
+    """How the lead, the first host, gets to the others, by their names; all are tried at once.
+
+    Takes `timeout` seconds and another half where one does not answer.
+    """
+    own = addresses(surveys[hosts[0].name])
+    places = [candidates(host, surveys[host.name], own) for host in hosts[1:]]
+    if not places:
+        return {}
+    asked = lead.ask("reach-each", groups=places, timeout=timeout, patience=timeout + _LATE)
+    answers = asked.values["answers"]
+    found = {}
+    for host, group, answer in zip(hosts[1:], places, answers, strict=True):
+        told = ", ".join(
+            f"{address} port {port}: {error}"
+            for (address, port), error in zip(group, answer["errors"], strict=True)
+        )
+        found[host.name] = Way(answer["found"], group, told)
+    return found
+
+
+def known_lines(host: Host, porter: Porter, pattern: str) -> list[str]:
+    """Lines of a known_hosts file that know a host by `pattern`.
+
+    The keys are those by which ssh knows it here, else what the host itself says: the connection
+    that brings the answer has been checked, or is none.
+    """
+    if contact.is_here(host):
+        found: list[str] = porter.ask("host-keys").values["keys"]
+        return keys.known_hosts_lines({"hostname": "localhost"}, pattern, found)
+    settings = resolved(host)
+    lines = keys.known_hosts_lines(settings, pattern)
+    if not lines:
+        found = porter.ask("host-keys").values["keys"]
+        lines = keys.known_hosts_lines(settings, pattern, found)
+    return lines
 
 
 def _by_ipv4(

@@ -12,7 +12,7 @@ import hashlib
 import os
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -72,13 +72,26 @@ def resolved(host: Host) -> dict[str, str]:
     return found
 
 
+def known_hosts_file(settings: Mapping[str, str]) -> Path:
+    """The file to which ssh adds the keys of hosts; `settings` are those of `resolved`."""
+    names = settings.get("userknownhostsfile", "") or "~/.ssh/known_hosts"
+    whole = Path(names).expanduser()  # ssh names several without quotes
+    return whole if whole.exists() else Path(names.partition(" ")[0]).expanduser()
+
+
 @dataclass(frozen=True)
 class Route:
-    """The way to a host: what ssh makes of it, and the host that it is reached through."""
+    """The way to a host: what ssh makes of it, and the host that it is reached through.
+
+    `alone`: no connection is shared, so that each is a login of its own, and ssh passes on what
+    a ProxyCommand complains of. `timeout` is how many seconds the host has to answer.
+    """
 
     host: Host
     settings: dict[str, str]
     via: Route | None = None
+    alone: bool = False
+    timeout: int = CONNECT_TIMEOUT
 
     @cached_property
     def key(self) -> str:
@@ -128,6 +141,8 @@ def jump_host(text: str) -> Host:
 class OpenSSH:
     """Starts processes on a host by `ssh`, over one shared connection."""
 
+    host: Host
+
     def __init__(self, host: Host) -> None:
         self.host = host
 
@@ -154,12 +169,25 @@ class OpenSSH:
         hang_up(self.route)
 
 
+class FreshSSH(OpenSSH):
+    """The same by a new login each time, which shows what is wrong with logging in."""
+
+    def __init__(self, host: Host, timeout: int) -> None:
+        super().__init__(host)
+        self._timeout = timeout
+
+    @cached_property
+    def route(self) -> Route:
+        """How the host is reached; asks ssh once."""
+        return replace(route_to(self.host), alone=True, timeout=self._timeout)
+
+
 def command_to(route: Route, shared: Sequence[str] | None = None) -> list[str]:
     """The `ssh` and its options for a route, without the destination.
 
     `shared` stands in for the options that share the connection.
     """
-    words = ["ssh", *_dialled(route.host), "-o", f"ConnectTimeout={CONNECT_TIMEOUT}"]
+    words = ["ssh", *_dialled(route.host), "-o", f"ConnectTimeout={route.timeout}"]
     for option in (*_ALWAYS, *(_sharing(route) if shared is None else shared)):
         words += ["-o", option]
     if route.via is not None:
@@ -192,7 +220,7 @@ def complaints_about(route: Route) -> str:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=CONNECT_TIMEOUT + _ASKING,
+            timeout=route.timeout + _ASKING,
             process_group=0,
         )
     except subprocess.TimeoutExpired:
@@ -207,12 +235,12 @@ def has_master(route: Route) -> bool:
 
 def may_have_master(route: Route) -> bool:
     """True when there is a socket of a shared connection, dead or alive."""
-    return not shares_as_the_user_says(route) and _socket(route).exists()
+    return not route.alone and not shares_as_the_user_says(route) and _socket(route).exists()
 
 
 def hang_up(route: Route) -> None:
     """End the shared connection, also one that answers no more."""
-    if shares_as_the_user_says(route):
+    if route.alone or shares_as_the_user_says(route):
         return
     if _tell_master(route, "exit") != 0:
         with contextlib.suppress(OSError):
@@ -250,6 +278,8 @@ def _socket(route: Route) -> Path:
 
 
 def _sharing(route: Route) -> tuple[str, ...]:
+    if route.alone:
+        return _ALONE
     if shares_as_the_user_says(route):
         kept = route.settings.get("controlpersist", "no") not in ("no", "false")
         return () if kept else (f"ControlPersist={_PERSIST}",)

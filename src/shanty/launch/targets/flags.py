@@ -1,0 +1,169 @@
+"""What the user says himself about networks, and whether it fits the hosts.
+
+It stands in the job's environment (`-e`, shanty.toml) or in his own launcher's line, and wins; a
+name that is wrong on one host makes an MPI take all interfaces there, or crash, or wait.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import ipaddress
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from shanty.carry.mpi.flavour import Flavour
+from shanty.carry.spec import JobSpec, Raw
+from shanty.launch.finding import Finding, Level
+from shanty.launch.net.route import Rail, Route
+
+_BESIDE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES")
+_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
+_PARAMETERS = ("mca", "gmca", "prtemca", "pmixmca")  # options with a name and a value
+_VARIABLES = ("env", "genv")
+_SETTINGS = ("x",)  # NAME=VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Interfaces or networks that the user has named: `written` is how, `of_ranks` whether they
+    are for the ranks' data and not for the launcher's or a library's."""
+
+    written: str
+    variable: str
+    value: str
+    of_ranks: bool
+
+    @property
+    def of_mpi(self) -> bool:
+        """True where the run's MPI reads it, and not only a library beside it."""
+        return self.of_ranks or self.variable not in _BESIDE
+
+
+def given(job: JobSpec, flavour: Flavour) -> list[Flag]:
+    """All that the user has said about interfaces and that this MPI, NCCL, Gloo or UCX reads."""
+    ranks = set(flavour.rank_networks)
+    known = {*ranks, *flavour.launch_networks, *_BESIDE}
+    said = [(f"{name}={value}", name, value) for name, value in job.env.items()]
+    if isinstance(job.command, Raw):
+        said += _of_line(job.command, known, flavour.launch_networks)
+    return [
+        Flag(written, name, value, name in ranks) for written, name, value in said if name in known
+    ]
+
+
+def _of_line(
+    command: Raw, known: Iterable[str], launch: Sequence[str]
+) -> Iterator[tuple[str, str, str]]:
+    """The settings in a launcher's line, wherever in a shell's command it stands."""
+    words = list(command.argv)
+    if command.shell:
+        try:
+            words = shlex.split(command.argv[0])
+        except ValueError:  # a quote without its other half: the shell will say so
+            return
+    for index, word in enumerate(words):
+        option, rest = word.lstrip("-"), words[index + 1 : index + 3]
+        if word.startswith("-") and option in _PARAMETERS and len(rest) == 2:
+            for prefix in _PREFIXES:
+                if prefix + rest[0] in known:
+                    yield f"{word} {rest[0]} {rest[1]}", prefix + rest[0], rest[1]
+                    break
+        elif word.startswith("-") and option in _VARIABLES and len(rest) == 2:
+            yield f"{word} {rest[0]} {rest[1]}", rest[0], rest[1]
+        elif word.startswith("-") and option in _SETTINGS and rest:
+            name, _, value = rest[0].partition("=")
+            yield f"{word} {rest[0]}", name, value
+        elif word.startswith("-") and option == "iface" and rest:
+            yield f"{word} {rest[0]}", launch[0], rest[0]
+        elif "=" in word and not word.startswith("-") and "-x" not in words[index - 1 : index]:
+            name, _, value = word.partition("=")
+            yield word, name, value
+
+
+# ---------------------------------------------------------------------------- do they fit?
+
+
+def check(
+    flags: Sequence[Flag],
+    surveys: Mapping[str, Mapping[str, Any]],
+    joining: Sequence[Rail],
+    route: Route,
+) -> list[Finding]:
+    """What is wrong with the user's flags; `joining` are the networks that join all hosts."""
+    found = []
+    for flag in flags:
+        wanted = _interfaces(flag)
+        if wanted is None:
+            continue
+        taken = {host: _taken(survey, wanted) for host, survey in surveys.items()}
+        lacking = [host for host, names in taken.items() if not names]
+        if lacking:
+            text = "names no interface that is there"
+            hopeless = len(lacking) == len(surveys) and flag.of_mpi
+            level = Level.ERROR if hopeless else Level.WARNING
+            found.append(_finding(flag, lacking, text, route, level))
+            continue
+        if not joining:
+            continue  # that is said already
+        leading = {host: {rail.interfaces[host].name for rail in joining} for host in surveys}
+        astray = [host for host, names in taken.items() if names - leading[host]]
+        if astray:
+            names = sorted(set().union(*(taken[host] - leading[host] for host in astray)))
+            text = f"takes {', '.join(names)}, which does not lead to all other hosts"
+            found.append(_finding(flag, astray, text, route))
+    return found
+
+
+def _finding(
+    flag: Flag, hosts: Sequence[str], what: str, route: Route, level: Level = Level.WARNING
+) -> Finding:
+    fix = "leave it out"
+    if route.rails:
+        names = dict.fromkeys(one.name for one in route.rails[0].interfaces.values())
+        fix = f"leave it out, then {' / '.join(names)} is taken"
+    return Finding(
+        "flag-interface",
+        level,
+        hosts[0] if len(hosts) == 1 else "",
+        f"{flag.written} {what} on {', '.join(hosts)}",
+        fix=fix,
+    )
+
+
+Test = Callable[[str, str], bool]  # of an interface's name and one of its addresses
+
+
+def _interfaces(flag: Flag) -> Test | None:
+    """What tells the interfaces that a flag means; None where nothing can be said of it.
+
+    That is so for all that is left out instead of named, and for devices that are no interfaces.
+    """
+    value = flag.value
+    exact = flag.variable != "NCCL_SOCKET_IFNAME" or value.startswith("=")
+    words = [word for word in value.removeprefix("=").split(",") if word]
+    if not words or value.startswith("^") or "all" in words or "$" in value:
+        return None
+    if flag.variable == "UCX_NET_DEVICES" and any(":" in word for word in words):
+        return None  # mlx5_0:1
+
+    def test(name: str, address: str) -> bool:
+        return any(_means(word, name, address, exact=exact) for word in words)
+
+    return test
+
+
+def _means(word: str, name: str, address: str, *, exact: bool) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(address) in ipaddress.ip_network(word, strict=False)
+    return name == word or (not exact and fnmatch.fnmatchcase(name, word + "*"))
+
+
+def _taken(survey: Mapping[str, Any], wanted: Test) -> set[str]:
+    return {
+        entry["interface"]
+        for entry in survey["addresses"]
+        if wanted(entry["interface"], entry["address"].partition("%")[0])
+    }

@@ -1,0 +1,224 @@
+"""Faults on the way to a host: its name, its sshd, keys, the login, Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from faults_case import Fault, table
+from faults_world import OWN, World
+
+WAYS: list[Fault] = []
+fault = table(WAYS)
+
+# Every Python that a host may be found to have.
+PYTHONS = f"{OWN}/bin/python3 /usr/bin/python3* /usr/local/bin/python3* /opt/*/bin/python3*"
+# Answers as Python 3.6 does: it knows no other version's words.
+OLD_PYTHON = """\
+#!/bin/sh
+exec {real} -I -S -c 'import sys
+sys.version_info, sys.version = (3, 6, 9, "final", 0), "3.6.9 (default)"
+given = sys.argv[1:]
+exec(given[given.index("-c") + 1])' "$@"
+"""
+HOLD = """
+import socket, sys
+held = socket.create_connection(("{address}", 22))
+held.recv(1)
+print("held", flush=True)
+sys.stdin.read()
+"""
+WEB_SERVER = """
+import http.server, sys
+server = http.server.HTTPServer(("", 22), http.server.SimpleHTTPRequestHandler)
+print("serves", flush=True)
+server.serve_forever()
+"""
+
+
+@fault("its cable is pulled", "host-unreachable", "lab3", drops=True, runs=True)
+def cut(world: World) -> Iterator[None]:
+    world.lab.do("cut", "lab3")
+    try:
+        yield
+    finally:
+        world.lab.do("join", "lab3")
+
+
+@fault("its name leads to an address that nobody has", "host-unreachable", "lab3", drops=True)
+def wrong_address(world: World) -> Iterator[None]:
+    right = world.address("lab3")
+    wrong = right.rpartition(".")[0] + ".99"
+    with world.way_to("lab3", lambda text: text.replace(f"{right} 22", f"{wrong} 22")):
+        yield from _name_on_lead(world, "lab3", wrong)
+
+
+def _name_on_lead(world: World, name: str, address: str) -> Iterator[None]:
+    """For a bare mpirun: what the name means on the host where it runs."""
+    if not world.bare:
+        yield
+        return
+    right = world.address(name)
+    hosts = world.own("lab1", "etc/hosts")
+    with world.text(hosts, lambda text: text.replace(f"{right} {name}", f"{address} {name}")):
+        yield
+
+
+@fault("it is frozen: every process is stopped", "host-silent", "lab3", drops=True, runs=True)
+def frozen(world: World) -> Iterator[None]:
+    world.lab.do("freeze", "lab3")
+    try:
+        yield
+    finally:
+        world.lab.do("thaw", "lab3")
+
+
+@fault("a name with a slip of the pen", "name-unknown", "lab3..lan", on="lab1,lab2,lab3..lan")
+def misspelt(world: World) -> Iterator[None]:
+    yield
+
+
+@fault("sshd listens on another port", "ssh-refused", "lab2", runs=True)
+def another_port(world: World) -> Iterator[None]:
+    with world.sshd_elsewhere("lab2"):
+        yield
+
+
+@fault("a firewall drops port 22", "ssh-filtered", "lab2", drops=True)
+def port_22_dropped(world: World) -> Iterator[None]:
+    with world.firewall("lab2", "tcp dport 22 drop"):
+        yield
+
+
+@fault("sshd has as many logins under way as MaxStartups allows", "ssh-dropped", "lab2")
+def max_startups(world: World) -> Iterator[None]:
+    program = HOLD.format(address=world.address("lab2"))
+    with (
+        world.sshd("lab2", change=[("MaxStartups 200", "MaxStartups 1")]),
+        world.held("lab1", program),
+    ):
+        yield
+
+
+@fault("a web server has port 22", "not-ssh", "lab2")
+def web_server(world: World) -> Iterator[None]:
+    with world.sshd_elsewhere("lab2"), world.held("lab2", WEB_SERVER):
+        yield
+
+
+@fault("old algorithms only", "ssh-mismatch", "lab2")
+def old_algorithms(world: World) -> Iterator[None]:
+    with world.sshd("lab2", "KexAlgorithms diffie-hellman-group1-sha1"):
+        yield
+
+
+@fault("a wrong word in ~/.ssh/config", "ssh-configuration", "", bare="has no use for it")
+def wrong_word(world: World) -> Iterator[None]:
+    with world.way_to("lab2", lambda text: text.replace("User ", "Usr ", 1)):
+        yield
+
+
+@fault("its host key is not known", "host-key-unknown", "lab2")
+def unknown_key(world: World) -> Iterator[None]:
+    yield from _known_hosts(world, lambda line: "")
+
+
+@fault("it has another host key than before", "host-key-changed", "lab2")
+def changed_key(world: World) -> Iterator[None]:
+    other = world.own("lab3", "host_key.pub").read_text().split()[1]
+    yield from _known_hosts(world, lambda line: f"{line.split()[0]} ssh-ed25519 {other}\n")
+
+
+def _known_hosts(world: World, change) -> Iterator[None]:  # type: ignore[no-untyped-def]
+    from contextlib import ExitStack
+
+    def changed(text: str) -> str:
+        lines = text.splitlines(keepends=True)
+        return "".join(change(line) if line.startswith("lab2,") else line for line in lines)
+
+    with ExitStack() as stack:
+        for path in world.known_hosts:
+            stack.enter_context(world.text(path, changed))
+        yield
+
+
+@fault("the key is not in its authorized_keys", "key-refused", "lab2", runs=True)
+def key_refused(world: World) -> Iterator[None]:
+    with world.text(world.lab.home("lab2") / ".ssh/authorized_keys", lambda _text: ""):
+        yield
+
+
+@fault("others may read the private key", "key-open", "")
+def open_key(world: World) -> Iterator[None]:
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        for path in world.private_keys:
+            stack.enter_context(world.mode(path, 0o644))
+        yield
+
+
+@fault("it wants a password", "password-needed", "lab2")
+def password(world: World) -> Iterator[None]:
+    with world.sshd("lab2", "PubkeyAuthentication no", "PasswordAuthentication yes"):
+        yield
+
+
+@fault("a jump host forbids forwarding", "jump-refused", "lab2", bare="goes directly")
+def jump_host(world: World) -> Iterator[None]:
+    def through(text: str) -> str:
+        lines = text.splitlines(keepends=True)
+        return "".join("    ProxyJump lab1\n" if "ProxyCommand" in line else line for line in lines)
+
+    with world.sshd("lab1", "AllowTcpForwarding no"), world.way_to("lab2", through):
+        yield
+
+
+@fault("what the connection goes through ends at once", "proxy-failed", "lab2",
+       bare="goes directly")  # fmt: skip
+def broken_proxy(world: World) -> Iterator[None]:
+    def through(text: str) -> str:
+        lines = text.splitlines(keepends=True)
+        return "".join(
+            "    ProxyCommand false\n" if "ProxyCommand" in line else line for line in lines
+        )
+
+    with world.way_to("lab2", through):
+        yield
+
+
+@fault("~/.bashrc prints a greeting", "shell-noise", "lab2", level="warning")
+def greeting(world: World) -> Iterator[None]:
+    path = world.lab.home("lab2") / ".bashrc"
+    with world.file(path, "echo Welcome, and mind the step\n"):
+        yield
+
+
+@fault("the login shell is nologin", "shell-broken", "lab2")
+def nologin(world: World) -> Iterator[None]:
+    with world.login_shell("lab2", "/usr/sbin/nologin"):
+        yield
+
+
+@fault("it has no Python", "python-missing", "lab2", runs=True)
+def no_python(world: World) -> Iterator[None]:
+    with world.masked("lab2", PYTHONS):
+        yield
+
+
+@fault("its only Python is 3.6", "python-old", "lab2", bare="not tried: there is none here")
+def old_python(world: World) -> Iterator[None]:
+    real = world.console("lab2", "readlink -f $(command -v python3)").strip()
+    keep = f"touch /run/python && mount --bind {real} /run/python"
+    wrapper = world.own("lab2", "python-3.6")
+    with (
+        world.console_pair("lab2", keep, "umount /run/python"),
+        world.file(wrapper, OLD_PYTHON.format(real="/run/python"), 0o755),
+        world.masked("lab2", PYTHONS, f"{OWN}/python-3.6"),
+    ):
+        yield
+
+
+@fault("it is a 32-bit machine", "arch-differs", "lab2")
+def other_machine(world: World) -> Iterator[None]:
+    with world.login_through("lab2", ":", "setarch i686 /bin/bash"):
+        yield

@@ -1,0 +1,134 @@
+"""The doctor's questions to hosts, and between hosts, on real ones: healthy ones have no findings.
+
+What it says of broken ones is in test_faults.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import LabHosts, lab_in
+
+from runs import wait_for
+from shanty.carry.errors import ShantyError
+from shanty.carry.mpi.flavours import FLAVOURS
+from shanty.launch.doctor import hosts, pairs
+from shanty.launch.doctor.facts import Need, Seen
+from shanty.launch.site import contact, inventory
+from shanty.launch.site.porter import Porter
+from shanty.launch.transport.openssh import FreshSSH
+
+QUICK = 0.5  # seconds that one host's health may take it
+
+
+@pytest.fixture(scope="module", params=["own", "bare"])
+def lab(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LabHosts]:
+    """Three hosts, with what this machine has and without."""
+    words = ["--bare"] if request.param == "bare" else []
+    with lab_in(tmp_path_factory.mktemp(request.param), 3, *words) as found:
+        yield found
+        for host in found.hosts:
+            shutil.rmtree(found.home(host) / ".shanty", ignore_errors=True)
+
+
+@pytest.fixture
+def porters(lab: LabHosts) -> Iterator[list[Porter]]:
+    home = lab.shanty.home
+    named = inventory.recognised(inventory.resolve(lab.name, home), home)
+    outcomes = contact.attempt(named, terminal=False, transport=lambda host: FreshSSH(host, 5))
+    made = [each for each in outcomes if isinstance(each, Porter)]
+    assert len(made) == 3, outcomes
+    yield made
+    for porter in made:
+        porter.close(0.5)
+
+
+def seen(porters: list[Porter]) -> list[Seen]:
+    names = [porter.host.name for porter in porters]
+
+    def look(porter: Porter) -> Seen:
+        survey = porter.ask("survey").values
+        before = time.time()
+        health = porter.ask("health", names=names).values
+        error, doubt = hosts.clock(before, time.time(), health)
+        return Seen(porter.host, survey, health, porter, error, doubt)
+
+    with ThreadPoolExecutor(len(porters)) as pool:
+        return list(pool.map(look, porters))
+
+
+def keys(lab: LabHosts) -> list[bytes]:
+    return [(lab.home(host) / ".ssh/authorized_keys").read_bytes() for host in lab.hosts]
+
+
+def test_healthy_hosts_have_no_findings(lab: LabHosts, porters: list[Porter]) -> None:
+    """Not even notes; for any MPI; and what was tried leaves nothing behind."""
+    before = keys(lab)
+    found = seen(porters)
+    for flavour in FLAVOURS:
+        need = Need(dict.fromkeys(lab.hosts, 2), hosts=tuple(lab.hosts), flavour=flavour)
+        assert [each for one in found for each in hosts.of_host(one, need)] == []
+    assert list(pairs.of_hosts(found)) == []
+    began = time.monotonic()
+    assert list(pairs.between(found, began + 5)) == []
+    assert time.monotonic() - began < 5
+    assert keys(lab) == before
+    for host in lab.hosts:
+        assert "shanty-try" not in lab.exec(host, "ls", "/tmp").stdout
+
+
+def test_a_host_answers_soon_and_wholly(lab: LabHosts, porters: list[Porter]) -> None:
+    """Every question has an answer on a host that has nothing but a Python."""
+    for one in seen(porters):
+        assert one.health["took"] < QUICK
+        assert one.health["resolves"][one.name] == [addresses(one)]
+        assert one.health["resolves"]["lab1"]
+        folders = one.survey["room"]["folders"]
+        assert set(folders) == {"home", "shanty", "tmp", "shm"}
+        for folder in folders.values():
+            assert folder["error"] == ""
+            assert folder["free"] > 0
+        assert one.survey["room"]["available"] > 0
+        assert one.survey["room"]["limits"]["NOFILE"][0] > 0
+        assert abs(one.clock_error or 0.0) < 1
+
+
+def addresses(one: Seen) -> str:
+    """The host's address on the lab's network."""
+    (found,) = [
+        entry["address"]
+        for entry in one.survey["addresses"]
+        if entry["interface"] == "eth0" and ":" not in entry["address"]
+    ]
+    return str(found)
+
+
+def test_a_key_on_trial_is_taken_out_though_the_lead_is_gone(
+    lab: LabHosts, porters: list[Porter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers let in what nobody will use any more: it goes all the same."""
+    before = keys(lab)
+    found = seen(porters)
+    lead = porters[0]
+    real = Porter.ask
+
+    def cut_then_ask(self: Porter, verb: str, **args: object) -> object:
+        if verb == "try-key":
+            wait_for(lambda: keys(lab)[1:] != before[1:], 5, "no key was let in")
+            lab.do("freeze", lead.host.name)
+            args["patience"] = 1.0
+        return real(self, verb, **args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Porter, "ask", cut_then_ask)
+    try:
+        with pytest.raises(ShantyError, match="lab1"):
+            list(pairs.between(found, time.monotonic() + 5))
+    finally:
+        lab.do("thaw", lead.host.name)
+    assert keys(lab) == before

@@ -1,0 +1,177 @@
+"""Stalls over three hosts: the odd rank and its host are named first, whatever it does."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import LabHosts
+from site_runs import Site
+
+from runs import wait_for
+from shanty.carry import platform
+from shanty.carry.errors import STALL_EXIT
+
+AFTER = 3  # seconds; a user's bound is a minute
+SCRIPT = """
+import fcntl, sys, time
+import numpy
+from mpi4py import MPI
+world, value = MPI.COMM_WORLD, numpy.zeros(1)
+case = sys.argv[1]
+
+def train():
+    while True:
+        pass
+
+def save():
+    with open("/tmp/stall-lock", "w") as mine, open("/tmp/stall-lock", "w") as other:
+        fcntl.flock(mine, fcntl.LOCK_EX)
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+if case == "loader":
+    import torch
+
+def fetch():
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            time.sleep(300)
+
+    for _ in torch.utils.data.DataLoader(Slow(), num_workers=1):
+        pass
+
+def step():
+    return sum(i * i for i in range(300_000))
+
+world.Barrier()
+if world.rank == 2:
+    if case == "loop": train()
+    if case == "lock": save()
+    if case == "loader": fetch()
+    if case == "collective": world.Bcast(value, 1)
+print("on", flush=True)
+while case == "cpu":
+    value[0] = step()
+    world.Allreduce(MPI.IN_PLACE, value)
+world.Allreduce(MPI.IN_PLACE, value)
+"""
+CASES = {
+    "loop": r"busy in train \(stuck\.py:\d+\), ranks 0, 1 wait in MPI_Allreduce",
+    "lock": r"waiting in save \(stuck\.py:15\) for the lock on /tmp/stall-lock, which rank 2 holds",
+    "loader": r"waiting in fetch \(stuck\.py:28\) for its DataLoader, ranks 0, 1 wait",
+    "collective": r"in MPI_Bcast at <module> \(stuck\.py:39\), ranks 0, 1 wait in MPI_Allreduce",
+}
+
+
+@pytest.fixture(scope="module")
+def site(lab: LabHosts, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    found = Site(lab, tmp_path_factory.mktemp("work"))
+    found.write("stuck.py", SCRIPT)
+    return found
+
+
+def words(site: Site, case: str, *more: str) -> tuple[str, ...]:
+    return (
+        *("run", "--on", site.lab.name, "-n", "3", "--ppn", "1", "--stall-after", str(AFTER)),
+        *(*more, "stuck.py", case),
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_odd_rank_and_its_host_come_first(site: Site, case: str) -> None:
+    if case == "loader":
+        pytest.importorskip("torch")
+    after = 12 if case == "loader" else AFTER  # torch may take some seconds longer on one host
+    done = site(*words(site, case, "--on-stall", "stop", "--stall-after", str(after)))
+    assert done.returncode == STALL_EXIT, done.stderr
+    first = next(line for line in done.stderr.splitlines() if "no progress for" in line)
+    host = site.lab.hosts[2]
+    assert re.search(rf"no progress for {after} s: rank 2 on {host} is {CASES[case]}", first), first
+    assert re.search(
+        r"\nrank 2:  ← the odd one\n.*\nranks 0-1:\n  MPI_Allreduce\n", done.stderr, re.S
+    )
+    assert all(f"\n{name}: load " in done.stderr for name in site.lab.hosts)
+    assert (site.status()["failure"]["rank"], site.status()["failure"]["host"]) == (2, host)
+
+
+@pytest.fixture
+def cpu_group() -> Iterator[Path]:
+    """A control group that may use a thousandth of a core."""
+    roots = [Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")]
+    root = next((path for path in roots if (path / "cgroup.procs").exists()), None)
+    if root is None or not os.access(root / "cgroup.procs", os.W_OK):
+        pytest.skip("no control groups can be made here")
+    group = root / f"shanty-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        if (group / "cpu.max").exists():
+            (group / "cpu.max").write_text("1000 1000000")
+        elif (group / "cpu.cfs_quota_us").exists():
+            (group / "cpu.cfs_period_us").write_text("1000000")
+            (group / "cpu.cfs_quota_us").write_text("1000")
+        else:
+            pytest.skip("no control group for CPU time here")
+        yield group
+    finally:
+        wait_for(lambda: not (group / "cgroup.procs").read_text(), 20, "the group is not empty")
+        group.rmdir()
+
+
+def processes_of(site: Site, rank: int) -> list[int]:
+    """The processes of a rank, seen from outside of its host."""
+    found = []
+    for entry in platform.marked("SHANTY_RUN_ID", site.last.id):
+        try:
+            environ = Path(f"/proc/{entry.pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if f"RANK={rank}".encode() in environ:
+            found.append(entry.pid)
+    return found
+
+
+def started(site: Site, *more: str) -> object:
+    """A run of the last case that is on."""
+    before = set((site.lab.shanty.home / "runs").glob("*"))
+    process = site.start(*words(site, "cpu", *more))
+    wait_for(lambda: set((site.lab.shanty.home / "runs").glob("*")) - before, 30)
+    wait_for(lambda: b"on" in b"".join(p.read_bytes() for p in site.last.rank_logs().values()), 60)
+    return process
+
+
+def test_a_host_whose_cpu_is_taken_away(site: Site, cpu_group: Path) -> None:
+    process = started(site, "--on-stall", "stop")
+    ranks = processes_of(site, 2)
+    assert ranks
+    for pid in ranks:
+        (cpu_group / "cgroup.procs").write_text(str(pid))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == STALL_EXIT, said
+    assert re.search(
+        rf"no progress for 3 s: rank 2 on {site.lab.hosts[2]} is ready to run, but gets 0\.\d % of",
+        said,
+    ), said
+
+
+def test_ranks_that_are_stopped_and_go_on(site: Site) -> None:
+    process = started(site)
+    ranks = processes_of(site, 1)
+    for pid in ranks:
+        os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: site.status().get("stalled"), 30, "no stall")
+    (stall,) = site.events("stall")
+    assert f"rank 1 on {site.lab.hosts[1]} is stopped, as by SIGSTOP" in stall["what"]
+    assert "(stalled)" in site("ps").stdout
+    for pid in ranks:
+        os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: site.status().get("stalled", 1) is None, 30, "the stall goes on")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert said.count("no progress for") == 1

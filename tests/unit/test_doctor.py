@@ -1,0 +1,453 @@
+"""The doctor's frame: why a host cannot be had, what a report says, what a repair does."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import porters
+from shanty.carry.errors import PrepareError, UsageError
+from shanty.carry.host import knock as knock_module
+from shanty.carry.host import repair as repair_module
+from shanty.carry.host.knock import look
+from shanty.carry.spec import JobSpec, Program, Raw, State, Status
+from shanty.cli import app, diagnose, jobs
+from shanty.launch.doctor import access, check, needs, quick
+from shanty.launch.doctor.check import Report
+from shanty.launch.doctor.codes import CODES
+from shanty.launch.finding import Finding, Level
+from shanty.launch.site import refusals
+from shanty.launch.site.host import Host
+from shanty.launch.site.porter import NoAnswerError, Porter
+from shanty.launch.site.refusals import Refusal, refusal
+
+JOB = JobSpec(Program(("true",)))
+NOTE = Finding("net-isolated", Level.NOTE, "a", "docker0 has the same address on all hosts")
+ERROR = Finding(
+    "shm-full", Level.ERROR, "b", "/dev/shm is full", "0 of 64 MiB are free", "remove files",
+    "ssh b rm /dev/shm/x", fixable=True,
+)  # fmt: skip
+WARNING = Finding("clock-off", Level.WARNING, "a", "its clock is 50 min ahead")
+
+
+# ---------------------------------------------------------------------- getting to hosts
+
+
+def refused(code: str) -> Refusal:
+    return Refusal(Host("b"), code, "as ssh says", "as ssh says it")
+
+
+def view(port: str, *, alive: bool = True) -> dict[str, Any]:
+    return {"port": port, "alive": alive, "address": "10.0.0.2"}
+
+
+@pytest.mark.parametrize(
+    ("code", "views", "expected"),
+    [
+        ("host-unreachable", {}, "host-unreachable"),
+        ("host-unreachable", {"a": view("silent", alive=False)}, "host-unreachable"),
+        ("host-unreachable", {"a": view("unreachable", alive=False)}, "host-unreachable"),
+        ("host-unreachable", {"a": view("silent")}, "ssh-filtered"),
+        ("host-unreachable", {"": view("ssh"), "a": view("ssh")}, "ssh-filtered"),
+        ("host-unreachable", {"a": view("ssh")}, "host-unreachable"),  # by a ProxyCommand
+        ("host-silent", {"a": view("silent")}, "ssh-filtered"),
+        ("host-silent", {"a": view("silent", alive=False)}, "host-unreachable"),
+        ("host-silent", {"a": view("mute")}, "host-silent"),
+        ("host-silent", {}, "host-silent"),
+        ("ssh-dropped", {"a": view("closes")}, "ssh-dropped"),
+        ("ssh-dropped", {"a": view("other")}, "not-ssh"),
+        ("ssh-dropped", {"a": view("ssh")}, "proxy-failed"),
+        ("ssh-dropped", {"": view("ssh"), "a": view("ssh")}, "ssh-dropped"),  # now and then
+        ("ssh-refused", {"a": view("refused")}, "ssh-refused"),
+        ("proxy-failed", {"a": view("refused")}, "ssh-refused"),
+        ("proxy-failed", {"a": view("silent", alive=False)}, "proxy-failed"),
+    ],
+)
+def test_what_others_see_of_a_host_decides(
+    code: str, views: dict[str, dict[str, Any]], expected: str
+) -> None:
+    found, what, _ = access.judged(refused(code), views)
+    assert found == expected
+    assert what
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("kex_exchange_identification: Connection closed by remote host", "ssh-dropped"),
+        (
+            "kex_exchange_identification: Connection closed by remote host\n"
+            "Connection closed by UNKNOWN port 65535",
+            "ssh-dropped",
+        ),
+        (
+            "the host sleeps\nkex_exchange_identification: Connection closed by remote host\n"
+            "Connection closed by UNKNOWN port 65535",
+            "proxy-failed",
+        ),
+        (
+            "Unable to negotiate with UNKNOWN port 65535: no matching key exchange method found.",
+            "ssh-mismatch",
+        ),
+        ("a@b: Permission denied (publickey).", "key-refused"),
+        ("a@b: Permission denied (publickey,password).", "password-needed"),
+        ("a@b: Permission denied (publickey,keyboard-interactive).", "password-needed"),
+        (
+            "@ WARNING: UNPROTECTED PRIVATE KEY FILE! @\nPermissions 0644 for '/x y/id' are too "
+            "open.\na@b: Permission denied (publickey,password).",
+            "key-open",
+        ),
+        ("ssh: Could not resolve hostname b: Temporary failure in name resolution", "name-unknown"),
+        ("Connection timed out during banner exchange", "host-silent"),
+        ("ssh: connect to host b port 22: Connection timed out", "host-unreachable"),
+        ("banner line contains invalid characters", "not-ssh"),
+        ("/home/a/.ssh/config: line 3: Bad configuration option: usr", "ssh-configuration"),
+    ],
+)
+def test_the_words_of_ssh(said: str, code: str) -> None:
+    assert refusal(Host("b"), NoAnswerError("ended", said, 255)).code == code
+
+
+def test_a_private_key_is_named_in_the_command() -> None:
+    said = "UNPROTECTED PRIVATE KEY FILE!\nPermissions 0644 for '/x y/id' are too open."
+    assert refusal(Host("b"), NoAnswerError("ended", said, 255)).command == "chmod 600 '/x y/id'"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "code"),
+    [
+        ("python", "", "python-missing"),
+        ("python", "/usr/bin/python3,3.6.9", "python-old"),
+        ("storage", "/home/b/.shanty: No space left on device", "disk-full"),
+        (
+            "storage",
+            "/home/b: No space left on device (no inodes are left)",
+            "inodes-full",
+        ),
+        ("storage", "/home/b/.shanty: Read-only file system", "home-readonly"),
+        ("silent", "", "host-silent"),
+    ],
+)
+def test_what_a_host_lacks_before_it_serves(kind: str, text: str, code: str) -> None:
+    assert refusal(Host("b"), NoAnswerError(kind, text)).code == code
+
+
+def test_every_code_of_a_refusal_is_a_code_of_the_doctor() -> None:
+    assert {row[0] for row in refusals._TABLE} <= CODES.keys()
+    assert {row[0] for row in access._SEEN.values()} <= CODES.keys()
+
+
+def test_what_is_wrong_at_this_end_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_views", lambda *_: {})
+    found = access.findings(
+        [
+            Refusal(Host("a"), "key-open", "x", detail="of a"),
+            Refusal(Host("b"), "key-open", "x", detail="of b"),
+            Refusal(Host("c"), "name-unknown", "y"),
+        ],
+        [],
+    )
+    assert [(one.code, one.host) for one in found] == [("key-open", ""), ("name-unknown", "c")]
+
+
+def test_a_port_is_looked_at_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+    import threading
+
+    monkeypatch.setattr(knock_module, "_CLOSED_PORTS", ())
+    monkeypatch.setattr(knock_module, "_pinged", lambda *_: False)
+    answers = {b"SSH-2.0-x\r\n": "ssh", b"HTTP/1.1 400 SSH-2.0-shanty\r\n": "other", b"": "closes",
+               b"Exceeded MaxStartups\r\n": "closes"}  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def serve(words: bytes) -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(words)
+
+        for words, expected in answers.items():
+            thread = threading.Thread(target=serve, args=(words,))
+            thread.start()
+            assert look("127.0.0.1", port, 5.0)["port"] == expected
+            thread.join()
+        assert look("127.0.0.1", port, 0.3) == {
+            "port": "mute", "alive": True, "address": "127.0.0.1",
+        }  # fmt: skip
+    assert look("127.0.0.1", port, 5.0)["port"] == "refused"
+    assert look("no-such-host.invalid", 22, 5.0)["port"] == "unresolved"
+
+
+# ---------------------------------------------------------------------- what is asked
+
+
+SURVEYS = {name: {"cores": 4, "gpus": []} for name in "abc"}
+HOSTS = [Host("a"), Host("b", slots=8), Host("c")]
+
+
+@pytest.mark.parametrize(
+    ("job", "ranks"),
+    [
+        (JOB, {"a": 4, "b": 8, "c": 4}),
+        (JobSpec(JOB.command, ranks=5), {"a": 4, "b": 1, "c": 0}),
+        (JobSpec(JOB.command, ranks=3, ranks_per_host=1), {"a": 1, "b": 1, "c": 1}),
+        (JobSpec(JOB.command, ranks=20, oversubscribe=True), {"a": 6, "b": 9, "c": 5}),
+        (JobSpec(Raw(("mpirun", "x"))), {"b": 8}),
+    ],
+)
+def test_how_many_ranks_a_host_is_to_hold(job: JobSpec, ranks: dict[str, int]) -> None:
+    assert needs.of_job(job, HOSTS, SURVEYS).ranks == ranks
+
+
+def test_gpus_and_memory_that_are_needed() -> None:
+    assert needs.of_job(JOB, HOSTS, SURVEYS).gpus == 0
+    surveys = {**SURVEYS, "b": {"cores": 4, "gpus": [{}, {}]}}
+    need = needs.of_job(JobSpec(JOB.command, memory_per_rank=5), HOSTS, surveys)
+    assert (need.gpus, need.memory, need.ranks["a"], need.ranks["b"]) == (1, 5, 0, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("5", 5), ("2K", 2048), ("1.5G", 3 << 29), ("4GiB", 4 << 30), ("1tb", 1 << 40)],
+)
+def test_sizes_as_people_write_them(text: str, size: int) -> None:
+    assert jobs.size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "G", "4 gigs", "-1G"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(UsageError):
+        jobs.size(text)
+
+
+# ---------------------------------------------------------------------- in a run
+
+
+def test_an_error_of_the_quick_checks_has_its_code() -> None:
+    error = quick.refused([ERROR])
+    assert error.what == "b: /dev/shm is full [shm-full]"
+    assert (error.why, error.fix) == (ERROR.evidence, ERROR.fix)
+    both = quick.refused([ERROR, WARNING])
+    assert both.what == "2 things keep this run from working"
+    assert "a: its clock is 50 min ahead [clock-off]" in both.why
+    assert diagnose.is_explained(both) and not diagnose.is_explained(PrepareError("else"))
+
+
+def test_a_sentence_has_all_in_one_line() -> None:
+    assert quick.sentence(ERROR) == (
+        "b: /dev/shm is full (0 of 64 MiB are free); remove files [shm-full]"
+    )
+
+
+def test_the_runs_that_the_doctor_explains() -> None:
+    from shanty.carry.spec import Failure
+
+    def ended(code: int, rank: int | None = None, state: State = State.FAILED) -> bool:
+        return diagnose.is_a_launch(Status(state, exit_code=code, failure=Failure("x", rank=rank)))
+
+    assert ended(71) and ended(72)
+    assert not ended(1) and not ended(71, rank=0) and not ended(143, state=State.STOPPED)
+
+
+# ---------------------------------------------------------------------- reports, the verb
+
+Doctor = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Doctor:
+    """`shanty doctor WORDS…` in this process, with these findings on the hosts a and b."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path / "home"))
+
+    def call(*words: str, findings: tuple[Finding, ...] = ()) -> tuple[int, str, str]:
+        asked: list[JobSpec] = []
+
+        def examine(job: JobSpec, chosen: Any, *_: Any, holds_ranks: bool, limit: float) -> Report:
+            asked.append(job)
+            names = tuple(host.name for host in chosen)
+            return Report((("",) if holds_ranks else ()) + names, findings, (), 2.06)
+
+        monkeypatch.setattr(check, "examine", examine)
+        monkeypatch.setattr(sys, "argv", ["shanty", "doctor", *words])
+        with pytest.raises(SystemExit) as stop:
+            app.main()
+        sys.stdout.flush()
+        out, err = capfd.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return call
+
+
+def test_healthy_hosts_are_one_line(doctor: Doctor) -> None:
+    assert doctor("a,b")[:2] == (0, "ok  a, b\n2 hosts: nothing found; 2.1 s\n")
+    assert doctor()[:2] == (0, "ok  this machine\n1 host: nothing found; 2.1 s\n")
+
+
+def test_findings_are_grouped_by_host_and_notes_are_asked_for(doctor: Doctor) -> None:
+    found = (ERROR, WARNING, NOTE)
+    code, out, _ = doctor("a,b,c", findings=found)
+    assert code == 69
+    assert out == (
+        "b\n"
+        "  error [shm-full] /dev/shm is full\n"
+        "    seen: 0 of 64 MiB are free\n"
+        "    fix:  remove files (--fix does it)\n"
+        "      $ ssh b rm /dev/shm/x\n"
+        "\n"
+        "a\n"
+        "  warning [clock-off] its clock is 50 min ahead\n"
+        "\n"
+        "ok  c\n"
+        "3 hosts: 1 error, 1 warning, 1 note (-v shows the notes); 2.1 s\n"
+    )
+    assert "note [net-isolated]" in doctor("a,b,c", "-v", findings=found)[1]
+
+
+def test_warnings_are_no_failure(doctor: Doctor) -> None:
+    assert doctor("a,b", findings=(WARNING, NOTE))[0] == 0
+
+
+def test_a_report_as_json(doctor: Doctor) -> None:
+    code, out, _ = doctor("a,b", "--json", findings=(ERROR,))
+    assert code == 69
+    assert json.loads(out) == {
+        "hosts": ["a", "b"],
+        "findings": [
+            {
+                "code": "shm-full",
+                "level": "error",
+                "host": "b",
+                "what": "/dev/shm is full",
+                "evidence": "0 of 64 MiB are free",
+                "fix": "remove files",
+                "command": "ssh b rm /dev/shm/x",
+                "fixable": True,
+            }
+        ],
+        "unfinished": [],
+        "seconds": 2.06,
+    }
+
+
+def test_all_codes_are_listed(doctor: Doctor) -> None:
+    code, out, _ = doctor("--codes")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["CODE", *CODES]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["a", "--on", "b"], "TARGET and --on"),
+        (["a", "--memory", "much"], "'much' is no size"),
+        (["a", "--env", "maybe"], "check, sync or none"),
+    ],
+)
+def test_what_the_verb_refuses(doctor: Doctor, words: list[str], says: str) -> None:
+    code, _, err = doctor(*words)
+    assert code == 2
+    assert says in err
+
+
+# ---------------------------------------------------------------------- repairs on a host
+
+
+@pytest.fixture
+def porter(tmp_path: Path) -> Iterator[Porter]:
+    with porters.porter("host", tmp_path / "home") as found:
+        yield found
+
+
+def mended(porter: Porter, what: str, **args: Any) -> list[str]:
+    done: list[str] = porter.ask("repair", what=what, **args).values["done"]
+    return done
+
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINewNewNewNewNewNewNewNewNewNewNewNewNewNewNew me@desk"
+
+
+@pytest.mark.parametrize("before", [None, "", "# mine\nssh-rsa AAAA her", "ssh-rsa AAAA her\n"])
+def test_a_key_is_let_in_once_and_all_else_stays(
+    porter: Porter, tmp_path: Path, before: str | None
+) -> None:
+    file = tmp_path / "home/.ssh/authorized_keys"
+    if before is not None:
+        file.parent.mkdir(mode=0o775)
+        file.write_text(before)
+        file.chmod(0o664)
+    assert mended(porter, "let-in", key=KEY) == [f"your key is in {file}"]
+    text = before or ""
+    assert file.read_text() == text + ("" if not text or text[-1] == "\n" else "\n") + KEY + "\n"
+    assert not (file.stat().st_mode | file.parent.stat().st_mode) & 0o022
+    after = file.read_bytes()
+    assert mended(porter, "let-in", key=KEY) == [f"your key is in {file} already"]
+    assert file.read_bytes() == after
+
+
+def test_what_is_no_key_is_not_let_in(porter: Porter, tmp_path: Path) -> None:
+    for key in ("", "ssh-rsa", "ssh-rsa AAAA\nssh-rsa BBBB"):
+        with pytest.raises(UsageError):
+            mended(porter, "let-in", key=key)
+    assert not (tmp_path / "home/.ssh").exists()
+
+
+def test_settings_become_comments(porter: Porter, tmp_path: Path) -> None:
+    file = tmp_path / "home/.openmpi/mca-params.conf"
+    file.parent.mkdir()
+    text = "# old\nbtl = ^tcp\n btl_tcp_if_include=ib0\nbtl_tcp_if_exclude = lo\n"
+    file.write_text(text)
+    settings = [[str(file), "btl_tcp_if_include"], [str(file), "btl"]]
+    (said,) = mended(porter, "comment-out", settings=settings)
+    assert "btl_tcp_if_include, btl in " in said
+    assert file.read_text() == (
+        "# old\n# btl = ^tcp\n#  btl_tcp_if_include=ib0\nbtl_tcp_if_exclude = lo\n"
+    )
+    backup = file.with_name(file.name + repair_module.BACKUP)
+    assert backup.read_text() == text
+    mended(porter, "comment-out", settings=settings)
+    assert backup.read_text() == text  # as it was at first
+
+
+def test_a_file_of_the_system_is_left_alone(porter: Porter, tmp_path: Path) -> None:
+    file = tmp_path / "system.conf"
+    file.write_text("btl = ^tcp\n")
+    with pytest.raises(UsageError, match="not in your home"):
+        mended(porter, "comment-out", settings=[[str(file), "btl"]])
+    assert file.read_text() == "btl = ^tcp\n"
+
+
+def test_a_home_is_closed_to_others(porter: Porter, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.chmod(0o777)
+    (home / ".ssh").mkdir(mode=0o700)
+    assert mended(porter, "close-home") == [f"only you may write {home} now"]
+    assert home.stat().st_mode & 0o777 == 0o755
+    assert mended(porter, "close-home") == []
+
+
+def test_what_no_run_uses_is_removed(porter: Porter, tmp_path: Path) -> None:
+    store = tmp_path / "home/.shanty/store"
+    for name in ("0123456789abcdef0123", "fedcba9876543210fedc"):
+        (store / "env" / name).mkdir(parents=True)
+        (store / "env" / name / "file").write_bytes(os.urandom(1 << 20))
+        os.utime(store / "env" / name, (1e9, 1e9))
+    plan = tmp_path / "home/.shanty/work/20260101-000000-abcd.0/plan.json"
+    plan.parent.mkdir(parents=True)
+    plan.write_text(json.dumps({"python": f"{store}/env/fedcba9876543210fedc/bin/python"}))
+    mended(porter, "make-room")
+    assert [path.name for path in (store / "env").iterdir()] == ["fedcba9876543210fedc"]
+    assert next(store.glob("carry/*")).is_dir()  # what serves here
+
+
+def test_a_repair_that_there_is_not(porter: Porter) -> None:
+    with pytest.raises(UsageError, match="no repair 'everything'"):
+        mended(porter, "everything")

@@ -1,0 +1,253 @@
+"""Deciding with real porters: three processes of this machine, each at addresses of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from porters import porter
+from shanty.carry.errors import PrepareError, UsageError
+from shanty.launch.net import cache, decide, measure
+from shanty.launch.net.choose import choose
+from shanty.launch.net.measure import Contact, Measured
+from shanty.launch.net.route import Interface
+from shanty.launch.net.topology import Network
+from shanty.launch.net.visit import Visited, chosen
+from shanty.launch.site.porter import Answer, Porter
+
+NAMES = ("a", "b", "c")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS has one loopback address")
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Visited]]:
+    folder = tmp_path_factory.mktemp("hosts")
+    with ExitStack() as stack:
+        found = []
+        for number, name in enumerate(NAMES, 1):
+            one = stack.enter_context(porter(name, folder / name))
+            survey: dict[str, Any] = {"addresses": []}
+            found.append(Visited(name, one, survey, f"127.0.0.{number}"))
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def short_floods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "SECONDS", 0.05)
+
+
+def network(third: int, **more: Any) -> Network:
+    """127.0.N.0/24, which is loopback's, but a network like any other for what is tried."""
+    ends = {
+        name: Interface(f"lo{third}", f"127.0.{third}.{number}", 24)
+        for number, name in enumerate(NAMES, 1)
+    }
+    return Network(f"127.0.{third}.0/24", ends, **{"ssh": third == 0, **more})
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The verbs that porters are asked, one entry each."""
+    verbs: list[str] = []
+    ask = Porter.ask
+
+    def noted(self: Porter, verb: str, **words: Any) -> Answer:
+        verbs.append(verb)
+        return ask(self, verb, **words)
+
+    monkeypatch.setattr(Porter, "ask", noted)
+    return verbs
+
+
+def seen(monkeypatch: pytest.MonkeyPatch, *networks: Network) -> None:
+    monkeypatch.setattr(decide, "networks", lambda _hosts: list(networks))
+
+
+def test_one_network_is_only_tried(
+    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    seen(monkeypatch, network(0))
+    said: list[str] = []
+    first = decide.decide(hosts, tmp_path, said.append)
+    assert first.measured
+    assert first.route.rails == (network(0).rail,)
+    assert first.joining == first.route.rails
+    assert "net-send" not in asked or first.findings == ()  # a busy machine looks slow
+    assert said[-1] == ""
+    asked.clear()
+    again = decide.decide(hosts, tmp_path)
+    assert not again.measured
+    assert again.route == first.route
+    assert sorted(asked) == ["net-close"] * 3 + ["net-listen"] * 3 + ["net-probe"] * 3
+
+
+def test_several_networks_are_measured_once(
+    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    dead = network(9, doubled=frozenset(NAMES))
+    seen(monkeypatch, network(0), network(1), dead)
+    first = decide.decide(hosts, tmp_path)
+    assert first.measured
+    assert len(first.joining) == 2
+    assert asked.count("net-send") >= 6
+    assert [one.code for one in first.findings] == ["net-isolated"]
+    asked.clear()
+    again = decide.decide(hosts, tmp_path)
+    assert (again.route, again.findings, again.joining) == (
+        first.route,
+        first.findings,
+        first.joining,
+    )
+    assert "net-send" not in asked
+
+
+def test_what_no_longer_holds_is_measured_again(
+    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = Network(
+        "192.0.2.0/24",
+        {name: Interface("tb0", f"192.0.2.{number}", 24) for number, name in enumerate(NAMES)},
+    )
+    every = [(a, b) for a in NAMES for b in NAMES if a != b]
+    old = Measured(NAMES, (gone,), {gone.name: {pair: Contact("ok") for pair in every}})
+    choice = choose(old, {})
+    assert choice.route.rails
+    cache.save(tmp_path, decide._key(hosts, None), old, choice)
+    seen(monkeypatch, network(0))
+    found = decide.decide(hosts, tmp_path)
+    assert found.measured
+    assert found.route.rails == (network(0).rail,)
+
+
+def test_what_is_broken_is_not_kept(
+    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen(monkeypatch, network(0, down=frozenset("b")))
+    first = decide.decide(hosts, tmp_path)
+    assert first.route.rails == ()
+    assert [one.code for one in first.findings] == ["net-dead", "net-none"]
+    seen(monkeypatch, network(0))
+    assert decide.decide(hosts, tmp_path).route.rails
+
+
+def test_examine_knows_every_pair_and_a_run_knows_it_too(
+    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    some = network(2)
+    partial = Network(some.name, {name: some.ends[name] for name in ("a", "b")})
+    seen(monkeypatch, network(0), partial)
+    examined = decide.examine(hosts, tmp_path)
+    assert len(examined.measured.paces["127.0.0.0/24"]) == 6
+    assert set(examined.measured.contacts["127.0.2.0/24"]) == {("a", "b"), ("b", "a")}
+    assert examined.choice.verdicts["127.0.2.0/24"].kind == "partial"
+    asked.clear()
+    assert decide.examine(hosts, tmp_path).measured == examined.measured
+    assert "net-send" not in asked
+    assert not decide.decide(hosts, tmp_path).measured
+    assert decide.decide(hosts, tmp_path, fresh=True).measured
+    asked.clear()
+    decide.examine(hosts, tmp_path, fresh=True)
+    assert "net-send" in asked
+
+
+def test_a_run_s_measurement_is_not_enough_to_show(
+    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    seen(monkeypatch, network(0))
+    decide.decide(hosts, tmp_path)
+    asked.clear()
+    assert decide.examine(hosts, tmp_path).measured.whole
+    assert "net-send" in asked
+
+
+def test_what_is_shown_is_measured_again_where_it_has_changed(
+    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    seen(monkeypatch, network(0), network(1))
+    now = decide.examine(hosts, tmp_path).measured
+    failed = {**now.contacts["127.0.1.0/24"], ("a", "b"): Contact("no-answer")}
+    before = replace(now, contacts={**now.contacts, "127.0.1.0/24": failed})
+    cache.save(tmp_path, decide._key(hosts, None), before, choose(before, {}))
+    asked.clear()
+    assert decide.examine(hosts, tmp_path).measured.joins(network(1))
+    assert "net-send" in asked
+
+
+def test_a_single_host_is_asked_nothing(
+    hosts: list[Visited], tmp_path: Path, asked: list[str]
+) -> None:
+    found = decide.decide(hosts[:1], tmp_path)
+    assert (found.route.rails, found.findings, asked) == ((), (), [])
+    shown = decide.examine(hosts[:1], tmp_path)
+    assert (shown.choice.route.rails, shown.choice.findings, asked) == ((), (), [])
+
+
+def test_the_ports_that_are_allowed(
+    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen(monkeypatch, network(0))
+    answers = []
+    ask = Porter.ask
+
+    def noted(self: Porter, verb: str, **words: Any) -> Answer:
+        answer = ask(self, verb, **words)
+        if verb == "net-listen":
+            answers.extend(answer.values["ports"].values())
+        return answer
+
+    monkeypatch.setattr(Porter, "ask", noted)
+    assert decide.decide(hosts, tmp_path, ports=(20300, 20399)).measured
+    assert len(answers) == 3
+    assert all(20300 <= port <= 20399 for port in answers)
+    assert decide.decide(hosts, tmp_path, ports=(20400, 20499)).measured  # another question
+
+
+def test_a_host_that_is_lost_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[Visited]
+) -> None:
+    seen(monkeypatch, network(0))
+    with porter("c", tmp_path / "c") as lost:
+        three = [*hosts[:2], Visited("c", lost, {"addresses": []}, "127.0.0.3")]
+        lost._stream.process.kill()
+        with pytest.raises(PrepareError, match="c is gone"):
+            decide.decide(three, tmp_path)
+    assert not (tmp_path / "net").exists()
+
+
+# ----------------------------------------------------------------------------- what was typed
+
+
+def test_hosts_have_to_be_named_once(tmp_path: Path) -> None:
+    assert [host.name for host in chosen("a,b:4", None, tmp_path)] == ["a", "b"]
+    with pytest.raises(UsageError, match="no hosts are given"):
+        chosen(None, None, tmp_path)
+    with pytest.raises(UsageError, match="both given"):
+        chosen("a", "hosts", tmp_path)
+    with pytest.raises(UsageError, match="more than once"):
+        chosen("ann@a,bob@a", None, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["net"], 2, "no hosts are given"),
+        (["net", "a", "--hostfile", "x"], 2, "both given"),
+        (["net", "--hostfile", "/no/such/file"], 66, "/no/such/file"),
+        (["net", "a", "--ports", "20999-20000"], 2, "20000-20999"),
+        (["net", "a", "--ports", "all"], 2, "no range of ports"),
+    ],
+)
+def test_the_command_line(words: list[str], code: int, text: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "shanty", *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == code
+    assert text in done.stderr
+    assert done.stdout == ""
