@@ -29,6 +29,13 @@ __all__ = ["flavour"]
 CANNOT = 69  # the exit code of a PrepareError
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file is for one worker of pytest-xdist, since its tests share a lab."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 def _interruptible() -> None:
     """Tests send SIGINT, which whoever is started in the background ignores."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LabHosts, lab_in
 from faults_world import World
 from test_prepare import in_environment, uv, wheel
 
+from conftest import LabHosts, lab_in
 from runs import wait_for
 from shanty.carry.host.repair import BACKUP
 
@@ -67,10 +67,12 @@ def codes(report: dict[str, Any]) -> list[tuple[str, str]]:
     return [(one["code"], one["host"]) for one in report["findings"] if one["level"] != "note"]
 
 
-def mended(world: World, fault: str, host: str, on: str = "lab1,lab2") -> dict[str, Any]:
+def mended(
+    world: World, fault: str, host: str, *words: str, on: str = "lab1,lab2"
+) -> dict[str, Any]:
     """See that doctor finds it, and nothing after its repair; what it did."""
     assert (fault, host) in codes(doctor(world, on))
-    report = doctor(world, on, "--fix", "--yes")
+    report = doctor(world, on, "--fix", "--yes", *words)
     assert codes(report) == []
     (repair,) = report["repairs"]
     assert (repair["code"], repair["host"], repair["error"]) == (fault, host, "")
@@ -131,13 +133,19 @@ def test_a_host_key_is_shown_and_kept(world: World) -> None:
     before = known.read_text()
     without = "".join(x for x in before.splitlines(keepends=True) if not x.startswith("lab2,"))
     with world.text(known, lambda _text: without):
-        unasked = world.run("doctor", "lab1,lab2", "--fix")
-        assert unasked.returncode == 69
-        assert "lab2 shows the host key SHA256:" in unasked.stderr
-        assert known.read_text() == without
-        mended(world, "host-key-unknown", "lab2")
+        public = world.own("lab2", "host_key.pub")
+        shown = subprocess.run(["ssh-keygen", "-lf", public], capture_output=True, check=True)
+        fingerprint = shown.stdout.decode().split()[1]
+        another = "SHA256:" + "A" * 43
+        for words in ([], ["--yes"], ["--yes", "--accept-key", another]):
+            unasked = world.run("doctor", "lab1,lab2", "--fix", *words)
+            assert unasked.returncode == 69
+            assert f"lab2 shows the host key {fingerprint}" in unasked.stderr
+            assert known.read_text() == without
+        mended(world, "host-key-unknown", "lab2", "--accept-key", another,
+               "--accept-key", fingerprint)  # fmt: skip
         (line,) = known.read_text().removeprefix(without).splitlines()
-        key = world.own("lab2", "host_key.pub").read_text().split()[1]
+        key = public.read_text().split()[1]
         assert line.split()[0] == "lab2" and line.split()[2] == key
 
 
@@ -174,7 +182,8 @@ def test_what_shanty_keeps_gives_way_where_the_disk_is_full(world: World) -> Non
         world.console(
             "lab2",
             f"cd {home}/.shanty/store; mkdir -p env/0123456789abcdef0123; "
-            "dd if=/dev/zero of=env/0123456789abcdef0123/filler bs=1M 2>/dev/null || true",
+            "dd if=/dev/zero of=env/0123456789abcdef0123/filler bs=1M 2>/dev/null || true; "
+            "touch -d 2020-01-01 env/0123456789abcdef0123",
         )
         repair = mended(world, "disk-full", "lab2")
         assert " MB freed in " in repair["done"][0]

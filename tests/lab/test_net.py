@@ -171,9 +171,14 @@ def decided(lab: LabHosts) -> Decision:
             host.porter.close(0.5)
 
 
-def test_a_run_s_decision(two: LabHosts) -> None:
-    for path in (two.shanty.home / "net").glob("*"):
+def forget(lab: LabHosts) -> None:
+    """What is known of the networks."""
+    for path in (lab.shanty.home / "net").glob("*"):
         path.unlink()
+
+
+def test_a_run_s_decision(two: LabHosts) -> None:
+    forget(two)
     cold = decided(two)
     assert cold.measured
     assert cold.seconds < 10
@@ -247,10 +252,26 @@ def test_a_bad_cable(two: LabHosts) -> None:
         trap(two, "lab2", "ip link set tb0 down", "ip link set tb0 up"),
     ):
         found = net(two, "--fresh")
+        known = decided(two)
+        forget(two)
         decision = decided(two)
     assert serious(found) == [("net-slow", "lab2")]
+    assert not known.measured
+    assert "net-slow" not in [one.code for one in known.findings]  # it was said before
     # a run tries only whether it works, and sees that it takes long
     assert ("net-slow", "lab2") in [(one.code, one.host) for one in decision.findings]
+
+
+def test_a_wire_that_all_pairs_together_are_too_much_for(tmp_path: Path) -> None:
+    """12 times 64 KiB there and back take 3 s and more, whatever TCP makes of it."""
+    with lab_in(tmp_path, 4, "--rate", "eth0=1mbit") as lab:
+        found = net(lab)
+        forget(lab)
+        decision = decided(lab)
+    assert {pair["contact"] for pair in found["networks"][0]["pairs"]} == {"ok"}
+    assert {code for code, _host in serious(found)} <= {"net-slow"}
+    assert interfaces(found) == [{"eth0"}]
+    assert decision.route.rails
 
 
 def test_hosts_that_have_only_ipv6_in_common(two: LabHosts) -> None:

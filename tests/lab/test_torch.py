@@ -37,7 +37,7 @@ def test_calls(site: Site, flavour: str, script: str) -> None:
 
 
 def test_mismatches(site: Site) -> None:
-    place = ("--on", "lab", "-n", "3", "--ppn", "1", "--env", "SHANTY_CHECK=1")
+    place = ("--on", "lab", "-n", "3", "--ppn", "1", "-e", "SHANTY_CHECK=1")
     done = site("run", "-q", *place, "torch_mistakes.py", timeout=200)
     for name in checks("torch_mistakes.py"):
         assert f"ok {name}\n" in done.stdout, f"{done.stdout}\n{done.stderr}"

@@ -30,3 +30,11 @@ def shanty(tmp_path: Path) -> Iterator[Shanty]:
     finally:
         for entry in program.alive():
             os.kill(entry.pid, 9)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of them are for one worker of pytest-xdist: they cannot tell another's runs here from
+    their own."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.xdist_group("this machine"))

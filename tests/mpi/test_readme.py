@@ -155,7 +155,7 @@ def test_exit_codes_and_settings_are_those_of_the_code() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     own = {kind.exit_code for kind in kinds if issubclass(kind, errors.ShantyError)}
     assert own | {errors.TIME_LIMIT_EXIT, errors.STOPPED_EXIT} <= codes
-    settings = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", README, re.MULTILINE))
+    settings = dict(re.findall(r"^\| `(\w+)` \| ([\w.]+) \|", README, re.MULTILINE))
     assert settings == {name: str(getattr(Settings(), name)) for name in Settings.__slots__}
     sentence = README[README.index("`shanty.toml` takes") :].partition("in its table")[0]
     assert set(re.findall(r"`(\w+)`", sentence)) == set(jobs._KEYS)
@@ -336,7 +336,7 @@ def normal(shanty: Shanty, text: str) -> set[str]:
         (re.escape(str(shanty.home)) + "|/home/ann/.shanty", "HOME"),
         (r"\d{8}-\d{6}-[a-z0-9]{4}", "ID"),
         (r"\d+\.\d+", "N"),
-        (r" on \S+ ended", " on HOST ended"),
+        (r" on \S+ (ended|is idle)", r" on HOST \1"),
     ):
         text = re.sub(pattern, name, text)
     marks = re.compile(r"(\[\d+\])?[ ~^]*")  # below a line of a traceback; each Python has its own

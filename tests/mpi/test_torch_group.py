@@ -1,97 +1,54 @@
-"""The `mpi` backend of torch.distributed under real mpirun, on 2 and 3 ranks.
-
-One launch runs many checks, since starting PyTorch takes longer than they do; the scripts in
-workers/ say `ok NAME` for each, and every test here looks for its own.
-"""
+"""The `mpi` backend of torch.distributed on 2, 3 and 4 ranks of every MPI, call by call."""
 
 from __future__ import annotations
 
-import ast
-import os
 import subprocess
 import sys
-from functools import cache
-from pathlib import Path
 
 import pytest
 
+from torch_runs import FLAVOURS, Launches, checks, environment, launch, passed
+
 pytest.importorskip("torch")
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
-WORKERS = Path(__file__).parent / "workers"
-SOURCE = Path(__file__).parents[2] / "src"
-RANKS = (2, 3)
-
-ENVIRONMENT = {
-    "PYTHONPATH": str(SOURCE),
-    "OMP_NUM_THREADS": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_pml": "ob1",
-    "OMPI_MCA_btl": "self,sm",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "PRTE_MCA_odls_base_max_threads": "0",
-}
-
-
-def environment(**extra: str) -> dict[str, str]:
-    """This process's, without what an outer launcher may have put there."""
-    outer = {k: v for k, v in os.environ.items() if k not in ("WORLD_SIZE", "RANK", "LOCAL_RANK")}
-    return {**outer, **ENVIRONMENT, **extra}
-
-
-def launch(ranks: int, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a worker script on so many ranks."""
-    mpirun = Path(sys.executable).parent / "mpirun"
-    placement = ["--oversubscribe", "--bind-to", "none"]
-    command = [mpirun, "-n", str(ranks), *placement, sys.executable, WORKERS / script, *arguments]
-    return subprocess.run(
-        command, env=environment(), capture_output=True, text=True, timeout=180, check=False
-    )
-
-
-def checks(script: str) -> list[str]:
-    """The names of the checks in a worker script, read without importing it."""
-    tree = ast.parse((WORKERS / script).read_text())
-    return [
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")
-    ]
+CALLS = ("torch_collectives.py", "torch_ways.py", "torch_properties.py")
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> object:
-    """Call with a script and a number of ranks: its run, made once."""
-
-    @cache
-    def run(script: str, ranks: int) -> subprocess.CompletedProcess[str]:
-        return launch(ranks, script, str(tmp_path_factory.mktemp("gloo") / "store"))
-
-    return run
+def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
+    return Launches(tmp_path_factory.mktemp("torch"))
 
 
-def cases() -> list[object]:
-    scripts = ("torch_collectives.py", "torch_work.py", "torch_ddp.py")
-    return [
-        pytest.param(script, name, ranks, id=f"{name.removeprefix('check_')}-{ranks}")
-        for script in scripts
-        for ranks in RANKS
-        for name in checks(script)
-    ]
+def names(*scripts: str) -> list[str]:
+    return [name for script in scripts for name in checks(script)]
 
 
-@pytest.mark.parametrize(("script", "name", "ranks"), cases())
-def test_check(report, script: str, name: str, ranks: int) -> None:
-    done = report(script, ranks)
-    if f"ok {name}\n" not in done.stdout:
-        pytest.fail(f"{done.stdout}\n{done.stderr}")
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_every_call(launches: Launches, flavour: str, ranks: int) -> None:
+    done = launches.once(flavour, ranks, "torch_calls.py")
+    for name in names(*CALLS):
+        passed(done, name)
+    assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("script", ["torch_collectives.py", "torch_work.py", "torch_ddp.py"])
-@pytest.mark.parametrize("ranks", RANKS)
-def test_ends_well(report, script: str, ranks: int) -> None:
-    done = report(script, ranks)
+@pytest.mark.parametrize("name", names("torch_work.py"))
+@pytest.mark.parametrize(
+    ("flavour", "ranks"), [*((flavour, 2) for flavour in FLAVOURS), ("openmpi5", 3)]
+)
+def test_work(launches: Launches, flavour: str, ranks: int, name: str) -> None:
+    done = launches.once(flavour, ranks, "torch_work.py")
+    passed(done, name)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", names("torch_ddp.py"))
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ddp(launches: Launches, ranks: int, name: str) -> None:
+    store = str(launches.scratch / f"store-{ranks}")
+    done = launches.once("openmpi5", ranks, "torch_ddp.py", store)
+    passed(done, name)
     assert done.returncode == 0, done.stderr
 
 
@@ -138,6 +95,13 @@ def test_too_low_thread_level() -> None:
     assert "MPI_THREAD_MULTIPLE" in done.stderr
 
 
+def test_without_several_threads() -> None:
+    """With MPI_THREAD_SERIALIZED no call may run in its caller while the thread is there."""
+    code = "import mpi4py; mpi4py.rc.thread_level = 'serialized'; " + INIT
+    done = alone(code + "import torch; t = torch.ones(2); d.all_reduce(t); print(t.sum())")
+    assert (done.returncode, done.stdout) == (0, "tensor(2.)\n"), done.stderr
+
+
 def test_detail_does_not_crash() -> None:
     code = INIT + (
         "import torch; m = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1)); "
@@ -151,3 +115,38 @@ def test_detail_does_not_crash() -> None:
 def test_import_does_not_start_mpi() -> None:
     done = alone("import sys, shanty.torch; print('mpi4py.MPI' in sys.modules)")
     assert done.stdout == "False\n", done.stderr
+
+
+CHOICES = """
+from shanty.torch.devices import choose, Way
+a, b, none = frozenset({"a"}), frozenset({"b"}), frozenset()
+assert choose([("h", none, False, False)] * 2, "") is None
+assert choose([("h", a, True, True), ("h", b, True, True)], "") is Way.NCCL
+assert choose([("h", a | b, True, True)] * 2, "") is Way.NCCL
+assert choose([("h", a, True, True)] * 2, "") is Way.AWARE  # one GPU for two ranks
+assert choose([("h", a, True, False), ("i", b, False, True)], "") is Way.STAGED
+assert choose([("h", a, True, True), ("i", a, True, True)], "") is Way.NCCL  # one each
+assert choose([("h", a, True, True), ("i", none, False, True)], "") is Way.AWARE
+assert choose([("h", a, True, True)], "staged") is Way.STAGED
+try:
+    choose([("h", a, True, True)], "fast")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_which_way_cuda_tensors_go() -> None:
+    done = alone(CHOICES)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "SHANTY_CUDA=fast: must be one of nccl, aware, staged.\n"
+
+
+def test_cpu_tensors_of_a_mixed_group() -> None:
+    """What people write for GPUs works without them, too: CPU tensors go by MPI."""
+    code = (
+        "import torch, torch.distributed as d, shanty.torch; "
+        "d.init_process_group('cpu:mpi,cuda:nccl', init_method='tcp://127.0.0.1:0', rank=0, "
+        "world_size=1); t = torch.ones(2); d.all_reduce(t); print(type(d.group.WORLD).__name__)"
+    )
+    done = alone(code)
+    assert (done.returncode, done.stdout) == (0, "MPIGroup\n"), done.stderr

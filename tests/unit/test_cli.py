@@ -131,6 +131,35 @@ def listed(done: Done) -> dict[str, str]:
     return {entry["id"][-11:-5]: entry["state"] for entry in entries}
 
 
+@pytest.mark.parametrize("words", [["doctor", "--codes"], ["run", "--help"]])
+def test_output_that_finds_no_room(words: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "shanty", *words], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 73
+    assert done.stderr.splitlines()[0] == "shanty: the output cannot be written"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["0.001", "99999999999999h", "", "soon"])
+def test_no_time_for_a_stall(text: str) -> None:
+    with pytest.raises(UsageError):
+        jobs.stall_after(text)
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("off", 0), ("OFF", 0), ("0", 0), ("2m", 120)])
+def test_a_time_for_a_stall(text: str, wanted: float) -> None:
+    assert jobs.stall_after(text) == wanted
+
+
+def test_the_first_rank_that_writes_has_its_label(cli: Cli, home: Path) -> None:
+    run = make_run(home, 1)  # of two ranks
+    run.rank_log(0).write_text("1700000000.0 1 ready\n")
+    assert cli("logs", "last") == Done(0, "[0] ready\n", "")
+    assert cli("logs", "--rank", "0", "last") == Done(0, "ready\n", "")
+
+
 # ------------------------------------------------------------------------- what is refused
 
 

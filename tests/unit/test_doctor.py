@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,20 +15,24 @@ from typing import Any
 import pytest
 
 import porters
-from shanty.carry.errors import PrepareError, UsageError
+from shanty.carry.errors import PrepareError, StorageError, UsageError
 from shanty.carry.host import knock as knock_module
 from shanty.carry.host import repair as repair_module
 from shanty.carry.host.knock import look
 from shanty.carry.spec import JobSpec, Program, Raw, State, Status
 from shanty.cli import app, diagnose, jobs
-from shanty.launch.doctor import access, check, needs, quick
+from shanty.launch.doctor import access, check, needs, quick, reaching, trust
 from shanty.launch.doctor.check import Report
 from shanty.launch.doctor.codes import CODES
+from shanty.launch.doctor.facts import Seen
+from shanty.launch.doctor.reaching import Reaching
 from shanty.launch.finding import Finding, Level
 from shanty.launch.site import refusals
 from shanty.launch.site.host import Host
 from shanty.launch.site.porter import NoAnswerError, Porter
 from shanty.launch.site.refusals import Refusal, refusal
+from shanty.launch.transport import openssh
+from shanty.launch.transport.openssh import OpenSSH
 
 JOB = JobSpec(Program(("true",)))
 NOTE = Finding("net-isolated", Level.NOTE, "a", "docker0 has the same address on all hosts")
@@ -158,7 +165,6 @@ def test_what_is_wrong_at_this_end_is_said_once(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_port_is_looked_at_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
-    import threading
 
     monkeypatch.setattr(knock_module, "_CLOSED_PORTS", ())
     monkeypatch.setattr(knock_module, "_pinged", lambda *_: False)
@@ -358,6 +364,141 @@ def test_what_the_verb_refuses(doctor: Doctor, words: list[str], says: str) -> N
     assert says in err
 
 
+# ---------------------------------------------------------------------- host keys
+
+SHOWN = "SHA256:" + "x" * 43
+UNKNOWN = Finding("host-key-unknown", Level.ERROR, "b", "its key is not known", fixable=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ([], False),
+        (["--yes"], False),
+        (["--yes", "--accept-key", SHOWN[:-1]], False),
+        (["--accept-key", SHOWN], True),
+    ],
+)
+def test_no_host_key_is_kept_unseen(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, words: list[str], *, kept: bool
+) -> None:
+    remembered: list[str] = []
+
+    def remember(host: Host, _offered: Any) -> str:
+        remembered.append(host.name)
+        return "known_hosts"
+
+    offered = trust.OfferedKey(f"{SHOWN} (ED25519)", b"")
+    monkeypatch.setattr(trust, "offered_key", lambda _host: offered)
+    monkeypatch.setattr(trust, "remember", remember)
+    _, _, err = doctor("a,b", "--fix", *words, findings=(UNKNOWN,))
+    assert remembered == (["b"] if kept else [])
+    assert (f"b shows the host key {SHOWN} (ED25519)" in err) is not kept
+
+
+# ---------------------------------------------------------------------- the limit
+
+
+def test_the_names_that_a_host_of_many_looks_up() -> None:
+    few = {f"h{n}": {f"h{n}"} for n in range(16)}
+    assert check._names_for(few)["h3"] == set(few)
+    many = {f"h{n}": {f"h{n}", f"n{n}"} for n in range(256)}
+    found = check._names_for(many)
+    assert found["h254"] == {f"{x}{n}" for n in (255, 0, 1) for x in "hn"}
+    asked = {name for names in found.values() for name in names}
+    assert asked == {name for names in many.values() for name in names}
+
+
+def test_the_limit_is_kept_where_a_host_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not done is said, and no host is blamed for our haste."""
+
+    closed: list[str] = []
+
+    class Mute:
+        noise = ""
+
+        def __init__(self, name: str) -> None:
+            self.host = Host(name)
+
+        def ask(self, _verb: str, *, patience: float, **_args: Any) -> Any:
+            time.sleep(patience)
+            raise PrepareError("it has said nothing")
+
+        def close(self, _grace: float) -> None:
+            closed.append(self.host.name)
+
+    mute = [Mute(f"h{n}") for n in range(100)]
+    monkeypatch.setattr(check.Reaching, "attempt", lambda *_: (mute, []))
+    monkeypatch.setattr(check.here, "findings", lambda *_, **__: [])
+    began = time.monotonic()
+    report = check.examine(
+        JOB, [one.host for one in mute], tmp_path, {}, holds_ranks=False, limit=2.0
+    )
+    assert time.monotonic() - began < 4.0
+    assert report.findings == ()
+    assert any("the survey of h0, h1" in text for text in report.unfinished)
+    assert (report.hosts, report.healthy) == ((), False)  # none of them is "ok"
+    assert len(closed) == len(mute)
+
+
+def test_a_host_that_is_off_is_named_though_nobody_can_be_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off = threading.Event()
+    monkeypatch.setattr(check.Reaching, "attempt", lambda *_: ([], [refused("host-unreachable")]))
+    monkeypatch.setattr(access, "_views", lambda *_: off.wait(20) and {})
+    monkeypatch.setattr(check.here, "findings", lambda *_, **__: [])
+    try:
+        report = check.examine(JOB, [Host("b")], tmp_path, {}, holds_ranks=False, limit=1.5)
+    finally:
+        off.set()
+    assert [(one.code, one.host) for one in report.findings] == [("host-unreachable", "b")]
+    assert not report.healthy
+    assert report.unfinished
+
+
+def test_hosts_that_there_is_no_time_for_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login that hangs is ended; who comes after it is not begun with."""
+    monkeypatch.setattr(reaching, "_LEAST", 0.2)
+    monkeypatch.setattr(OpenSSH, "start", lambda *_: hanging())
+    monkeypatch.setattr(openssh, "resolved", lambda _host: {})
+    names = [Host(f"h{n}") for n in range(40)]  # more than are dialled at once
+    attempt = Reaching(time.monotonic() + 1.0)
+    began = time.monotonic()
+    porters, refused = attempt.attempt(names)
+    assert time.monotonic() - began < 5.0
+    assert porters == []
+    late = {host.name for host in attempt.late}
+    assert {host.name for host in names[32:]} <= late
+    assert late | {each.host.name for each in refused} == {host.name for host in names}
+
+
+def hanging() -> subprocess.Popen[bytes]:
+    """A login of which nothing comes."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(["sleep", "60"], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
+
+
+def test_networks_are_judged_by_the_addresses_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what is measured would be kept under another name than a run looks for."""
+    address = {"address": "10.0.0.1", "interface": "eth0"}
+    survey = {"ssh": None, "addresses": [address]}  # reached without ssh, as localhost is
+    other = {"ssh": {"server": "192.0.2.2"}, "addresses": []}
+    porter: Any = object()
+    seen = [Seen(Host("localhost"), survey, {}, porter), Seen(Host("b"), other, {}, porter)]
+    ways = [{"source": "", "peer": ""}, {"source": "10.0.0.1", "peer": "10.0.0.2"}]
+    monkeypatch.setattr(check.ways, "to_hosts", lambda *_: ways)
+    assert [one.address for one in check._visited(seen)] == ["10.0.0.1", "10.0.0.2"]
+
+    def blocked(*_: Any) -> Any:
+        raise PrepareError("b is not reached")
+
+    monkeypatch.setattr(check.ways, "to_hosts", blocked)
+    assert [one.address for one in check._visited(seen)] == ["10.0.0.1", "192.0.2.2"]
+
+
 # ---------------------------------------------------------------------- repairs on a host
 
 
@@ -393,6 +534,15 @@ def test_a_key_is_let_in_once_and_all_else_stays(
     assert file.read_bytes() == after
 
 
+@pytest.mark.parametrize("before", ["# ", 'from="10.9.9.9" ', 'command="true" '])
+def test_a_key_with_options_is_not_there_yet(porter: Porter, tmp_path: Path, before: str) -> None:
+    file = tmp_path / "home/.ssh/authorized_keys"
+    file.parent.mkdir(mode=0o700)
+    file.write_text(f"{before}{KEY}\n")
+    assert mended(porter, "let-in", key=KEY) == [f"your key is in {file}"]
+    assert file.read_text() == f"{before}{KEY}\n{KEY}\n"
+
+
 def test_what_is_no_key_is_not_let_in(porter: Porter, tmp_path: Path) -> None:
     for key in ("", "ssh-rsa", "ssh-rsa AAAA\nssh-rsa BBBB"):
         with pytest.raises(UsageError):
@@ -413,8 +563,22 @@ def test_settings_become_comments(porter: Porter, tmp_path: Path) -> None:
     )
     backup = file.with_name(file.name + repair_module.BACKUP)
     assert backup.read_text() == text
-    mended(porter, "comment-out", settings=settings)
+    assert mended(porter, "comment-out", settings=settings) == []
     assert backup.read_text() == text  # as it was at first
+    file.write_text("btl = ^sm\n")
+    second = backup.with_name(backup.name + "-2")
+    (said,) = mended(porter, "comment-out", settings=settings)
+    assert f"({second} has it as it was)" in said
+    assert (backup.read_text(), second.read_text()) == (text, "btl = ^sm\n")
+
+
+def test_settings_stay_where_no_copy_can_be_kept(porter: Porter, tmp_path: Path) -> None:
+    name = "m" * (254 - len(repair_module.BACKUP)) + ".conf"  # the copy's would be too long
+    file = tmp_path / "home" / name
+    file.write_text("btl = ^tcp\n")
+    with pytest.raises(StorageError, match="is left as it is"):
+        mended(porter, "comment-out", settings=[[str(file), "btl"]])
+    assert file.read_text() == "btl = ^tcp\n"
 
 
 def test_a_file_of_the_system_is_left_alone(porter: Porter, tmp_path: Path) -> None:
@@ -436,16 +600,35 @@ def test_a_home_is_closed_to_others(porter: Porter, tmp_path: Path) -> None:
 
 def test_what_no_run_uses_is_removed(porter: Porter, tmp_path: Path) -> None:
     store = tmp_path / "home/.shanty/store"
-    for name in ("0123456789abcdef0123", "fedcba9876543210fedc"):
+    for name in ("0123456789abcdef0123", "fedcba9876543210fedc", "aaaa456789abcdef0123"):
         (store / "env" / name).mkdir(parents=True)
         (store / "env" / name / "file").write_bytes(os.urandom(1 << 20))
-        os.utime(store / "env" / name, (1e9, 1e9))
+        if name[0] != "a":  # that one is of a run that is about to begin
+            os.utime(store / "env" / name, (1e9, 1e9))
     plan = tmp_path / "home/.shanty/work/20260101-000000-abcd.0/plan.json"
     plan.parent.mkdir(parents=True)
     plan.write_text(json.dumps({"python": f"{store}/env/fedcba9876543210fedc/bin/python"}))
     mended(porter, "make-room")
-    assert [path.name for path in (store / "env").iterdir()] == ["fedcba9876543210fedc"]
+    left = sorted(path.name for path in (store / "env").iterdir())
+    assert left == ["aaaa456789abcdef0123", "fedcba9876543210fedc"]
     assert next(store.glob("carry/*")).is_dir()  # what serves here
+
+
+def test_what_environments_are_made_of_stays_while_one_is_made(
+    porter: Porter, tmp_path: Path
+) -> None:
+    store = tmp_path / "home/.shanty/store"
+    cache, made = store / "uv-cache", store / "env/.0123456789abcdef-x"
+    made.mkdir(parents=True)
+    cache.mkdir()
+    mended(porter, "make-room")
+    assert cache.is_dir()  # it is younger than an hour
+    os.utime(cache, (1e9, 1e9))
+    mended(porter, "make-room")
+    assert cache.is_dir()
+    made.rmdir()
+    mended(porter, "make-room")
+    assert not cache.exists()
 
 
 def test_a_repair_that_there_is_not(porter: Porter) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from runs import wait_for
 from shanty.carry import platform
-from shanty.carry.host import health, leftovers, reach, room, trial
+from shanty.carry.host import health, leftovers, reach, room, strays, trial
 from shanty.carry.mpi import parameters
 
 NAME = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
@@ -240,6 +240,24 @@ def test_the_clock_is_told_with_what_the_question_took() -> None:
     assert 0 < found["took"] < 5
 
 
+def test_many_names_are_looked_up_by_a_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those that a dead name server leaves no time for have no answer."""
+    dead, workers = threading.Event(), set()
+
+    def look_up(name: str, *_: object, **__: object) -> list[object]:
+        workers.add(threading.get_ident())
+        if name == "dead":
+            dead.wait(10)
+        return [(0, 0, 0, "", (f"of {name}", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    names = [f"h{n}" for n in range(300)]
+    found = health.Names([*names, "dead"]).answers(time.monotonic() + 2.0)
+    dead.set()
+    assert found == {**{name: [f"of {name}"] for name in names}, "dead": None}
+    assert len(workers) <= 16
+
+
 # ---------------------------------------------------------------------------- leftovers
 
 
@@ -271,7 +289,7 @@ def test_young_segments_are_somebodys(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def own_strays(run: str) -> list[int]:
-    return [each["pid"] for each in leftovers.strays() if each["run"] == run]
+    return [each["pid"] for each in strays.strays() if each["run"] == run]
 
 
 @pytest.mark.skipif(not platform.LINUX, reason="reads /proc")
@@ -301,7 +319,7 @@ def test_a_process_with_another_mark_is_nobodys_business() -> None:
     environ = {**os.environ, "SHANTY_RUN_ID": "mine", "OMPI_COMM_WORLD_RANK": "0"}
     with subprocess.Popen(["sleep", "60"], env=environ) as child:
         try:
-            assert child.pid not in [each["pid"] for each in leftovers.strays()]
+            assert child.pid not in [each["pid"] for each in strays.strays()]
         finally:
             child.kill()
 
@@ -321,11 +339,11 @@ def test_a_rank_that_lost_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         found = platform.process(pid)
         assert found is not None
-        monkeypatch.setattr(leftovers, "_SETTLED", -1.0)
-        monkeypatch.setattr(leftovers, "_heirs", lambda _table: {found.parent})
-        assert pid in [each["pid"] for each in leftovers.strays()]
-        monkeypatch.setattr(leftovers, "_heirs", lambda _table: set())
-        assert pid not in [each["pid"] for each in leftovers.strays()]
+        monkeypatch.setattr(strays, "_SETTLED", -1.0)
+        monkeypatch.setattr(strays, "_heirs", lambda _table: {found.parent})
+        assert pid in [each["pid"] for each in strays.strays()]
+        monkeypatch.setattr(strays, "_heirs", lambda _table: set())
+        assert pid not in [each["pid"] for each in strays.strays()]
     finally:
         os.kill(pid, 9)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shanty.carry.mpi.flavours import FLAVOURS
 from shanty.carry.mpi.footprint import FOOTPRINTS
+from shanty.carry.mpi.parameters import BREAKS, MEANINGS
 from shanty.launch.doctor import causes, hosts, pairs, parameters
 from shanty.launch.doctor.codes import CODES
 from shanty.launch.doctor.facts import Need, Seen
@@ -333,6 +334,10 @@ def test_the_fix_of_an_open_home_can_be_pasted() -> None:
 def test_strays() -> None:
     left = {"pid": 7, "name": "prted", "run": "", "since": 99.0}
     assert judged(health={"strays": [left]}) == [("strays", "warning")]
+    own = {**left, "run": "20260101-000000-abcd"}
+    for strays, fixable in (([left], False), ([own], True), ([left, own], True)):
+        (one,) = hosts.of_host(seen(health={"strays": [{**x} for x in strays]}), SEVERAL)
+        assert one.fixable is fixable
 
 
 @pytest.mark.parametrize("loopback", ["127.0.1.1", "127.0.0.1", "::1"])
@@ -460,6 +465,12 @@ def test_what_breaks_shantys_runs_too_is_an_error(
     assert found.level is level
 
 
+def test_what_is_known_of_settings_fits_together() -> None:
+    assert set(MEANINGS.values()) == set(parameters._JUDGES)
+    assert set(BREAKS) <= set(MEANINGS)
+    assert {name for about in BREAKS.values() for name in about} <= set(FLAVOURS)
+
+
 def test_only_files_below_the_home_are_mended() -> None:
     for place, mended in (
         (FILE, True),
@@ -471,7 +482,7 @@ def test_only_files_below_the_home_are_mended() -> None:
         assert one.fixable is mended
 
 
-@given(st.text(max_size=30), st.sampled_from(sorted(parameters._JUDGES)))
+@given(st.text(max_size=30), st.sampled_from(sorted(MEANINGS)))
 def test_no_value_upsets_the_judges(value: str, name: str) -> None:
     list(parameters.harmful([[name, value, ""]], TWO))
 
@@ -514,6 +525,13 @@ def test_a_name_that_is_somebody_else_elsewhere() -> None:
 )
 def test_names_that_are_no_trouble(meant: list[str] | None) -> None:
     assert together(at("b", "10.0.0.2", resolves={"c": meant}), at("c", "10.0.0.3")) == []
+
+
+def test_in_a_run_no_address_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without health nothing can be found, however many hosts there are."""
+    monkeypatch.delattr(pairs, "_addresses")
+    found = (at("a", "10.0.0.1"), at("b", "10.0.0.2"))
+    assert together(*(replace(one, health={}) for one in found)) == []
 
 
 def test_addresses_are_compared_as_numbers() -> None:

@@ -24,11 +24,8 @@ from shanty.launch.net.measure import (
     Measured,
     Pace,
     Pair,
-    pairs,
-    ring,
-    some_pairs,
-    tournament,
 )
+from shanty.launch.net.rounds import few, pairs, ring, some_pairs, tournament
 from shanty.launch.net.route import Interface
 from shanty.launch.net.topology import Network
 from shanty.launch.net.words import rate_text, time_text
@@ -477,3 +474,15 @@ def test_figures_in_words() -> None:
         "94 Mbit/s", "9.4 Gbit/s", "16 kbit/s", "96 bit/s"
     ]  # fmt: skip
     assert [time_text(t) for t in (45e-6, 1.23e-3)] == ["45 µs", "1.2 ms"]
+
+
+@given(
+    st.lists(st.tuples(st.just("n"), st.sampled_from("abcdef"), st.sampled_from("ghi"))),
+    st.integers(1, 4),
+)
+def test_few_at_a_time(talks: list[tuple[str, str, str]], each: int) -> None:
+    taken, rest = few(talks, each)
+    assert sorted(taken + rest) == sorted(talks)
+    assert bool(taken) == bool(talks)
+    for host in "abcdefghi":
+        assert sum(host in talk for talk in taken) <= each

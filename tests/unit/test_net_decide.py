@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from shanty.carry.errors import PrepareError, UsageError
 from shanty.launch.net import cache, decide, measure
 from shanty.launch.net.choose import choose
 from shanty.launch.net.measure import Contact, Measured
+from shanty.launch.net.rounds import Talk
 from shanty.launch.net.route import Interface
 from shanty.launch.net.topology import Network
 from shanty.launch.net.visit import Visited, chosen
@@ -155,6 +157,65 @@ def test_examine_knows_every_pair_and_a_run_knows_it_too(
     asked.clear()
     decide.examine(hosts, tmp_path, fresh=True)
     assert "net-send" in asked
+
+
+def test_that_it_is_slow_is_said_when_it_was_measured(
+    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen(monkeypatch, network(0))
+    monkeypatch.setattr(measure, "_SUSPECT", 0.0)
+    monkeypatch.setattr("shanty.launch.net.blame.SLOW", 1e15)
+    first = decide.decide(hosts, tmp_path)
+    assert {one.code for one in first.findings} == {"net-slow"}
+    again = decide.decide(hosts, tmp_path)
+    assert not again.measured
+    assert again.findings == ()
+    assert decide.examine(hosts, tmp_path).choice.findings  # which shows how old it is
+
+
+class Wire(measure._Site):
+    """Hosts on a wire on which a host can have so many talks at once; some pairs never pass."""
+
+    def __init__(self, names: list[str], room: int, never: set[tuple[str, str]]) -> None:
+        super().__init__(dict.fromkeys(names), {}, {}, {name: {} for name in names})  # type: ignore[arg-type]
+        self.room, self.never = room, never
+        self.rounds: list[int] = []
+
+    def _tried(self, plan: Mapping[Talk, Network], timeout: float) -> dict[Talk, Contact]:
+        busy = Counter(name for talk in plan for name in talk[1:])
+        self.rounds.append(len(plan))
+        found = {}
+        for talk in plan:
+            crowded = max(busy[name] for name in talk[1:]) > self.room
+            kind = "large-lost" if crowded or talk[1:] in self.never else "ok"
+            found[talk] = Contact(kind)
+        return found
+
+    def failed(self) -> set[tuple[str, str]]:
+        ends = {name: Interface("eth0", f"10.0.0.{i}", 24) for i, name in enumerate(self._porters)}
+        (contacts,) = self.contacts([Network("n", ends)]).values()
+        assert len(contacts) == len(ends) * (len(ends) - 1)
+        return {pair for pair, one in contacts.items() if not one.ok}
+
+
+SIXTEEN = [f"h{number}" for number in range(16)]
+
+
+@pytest.mark.parametrize("room", [1, 2, 5, 100])
+def test_a_slow_wire_is_no_broken_one(room: int) -> None:
+    assert Wire(SIXTEEN, room, set()).failed() == set()
+
+
+@pytest.mark.parametrize("room", [1, 2, 5, 100])
+def test_what_never_passes_is_told_from_a_slow_wire(room: int) -> None:
+    to = {(name, "h3") for name in SIXTEEN if name != "h3"}
+    assert Wire(SIXTEEN, room, to).failed() == to
+
+
+def test_what_is_broken_everywhere_is_seen_soon() -> None:
+    wire = Wire(SIXTEEN, 100, {(a, b) for a in SIXTEEN for b in SIXTEEN if a != b})
+    assert len(wire.failed()) == 240
+    assert len(wire.rounds) <= 5
 
 
 def test_a_run_s_measurement_is_not_enough_to_show(

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from runs import wait_for
 from shanty.carry import platform
-from shanty.carry.agent.elf import Image, UnreadableError
-from shanty.carry.agent.native import Native, mpi_name
+from shanty.carry.agent.elf import Image, UnreadableError, evaluate
+from shanty.carry.agent.movement import Movement, native_frames
+from shanty.carry.agent.native import Frame, Look, Native, mpi_name
 from shanty.carry.agent.odd import Standing, judge
 from shanty.carry.agent.stacks import with_native
 from shanty.carry.errors import UsageError
+from shanty.carry.rundir import RunDir
 from shanty.cli.grouping import grouped
 from shanty.cli.jobs import stall_after
 from shanty.launch import settings
@@ -114,11 +121,13 @@ def test_all_in_one_call() -> None:
     both = rank(0), rank(1, host="b")
     assert what(*both) == "all ranks wait in MPI_Allreduce"
     assert what(*both, links=[{**LINK, "bytes": 1 << 30}]) == ""  # something large is under way
-    down = what(*both, links=[{**LINK, "carries": False}])
-    assert (
-        down == "all ranks wait in MPI_Allreduce; link eth0 of b is down" or "of a is down" in down
-    )
-    assert "30 of the 100 packets" in what(*both, tcp=[100, 30])
+    wrong = {"a": LOAD, "b": {**LOAD, "links": [{**LINK, "carries": False}]}}
+    down = judge(both, {}, wrong, 60)
+    assert down is not None
+    assert down.what.endswith(": all ranks wait in MPI_Allreduce; link eth0 of b is down")
+    assert (down.odd, down.host) == ((1,), "b")
+    lost = "all ranks wait in MPI_Allreduce; 30 of the 100 packets that a sent were lost"
+    assert what(rank(0), rank(1), tcp=[100, 30]) == lost
 
 
 def test_collectives_of_torch() -> None:
@@ -132,12 +141,13 @@ def test_collectives_of_torch() -> None:
     assert away(0, *frames).waits == 0.0
 
 
-def test_without_native_stacks(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("x = 1\nworld.Allreduce(x, y)\nksp.solve(b, x)\n")
-    waiting = away(0, [str(script), 2, "f"], read=False, still=90.0, inside=70.0)
-    assert (waiting.call, waiting.waits) == ("MPI's Allreduce", 70.0)
-    assert away(0, [str(script), 3, "f"], read=False, still=90.0, inside=70.0).call == ""
+def test_a_rank_that_cannot_be_looked_at_is_blamed_last() -> None:
+    unread = away(1, ["/v/torch/distributed/distributed_c10d.py", 7, "recv"], MAIN, read=False)
+    assert what(rank(0), unread) == (
+        "rank 1 on a is busy in main (train.py:9), rank 0 waits in MPI_Allreduce"
+    )
+    assert what(rank(0), unread, away(2, TRAIN)).startswith("rank 2 on a is busy in train")
+    assert what(unread, away(2, read=False)) == ""
 
 
 def test_groups_of_stacks() -> None:
@@ -187,9 +197,105 @@ def test_the_native_stack_of_a_process() -> None:
         process.stdout.close()
 
 
+@linux
+def test_a_stack_that_could_not_be_walked_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Look((Frame("libmpi.so.12", ""),), "", 0, whole=False)
+    found = Look((Frame("libmpi.so.12", ""), Frame("program", "main")), "MPI_Recv", 7)
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        if not Native().looks([process.pid]):
+            pytest.skip("ptrace is not allowed here")
+        walks = [lost, lost, found]
+        monkeypatch.setattr(Native, "_walk", lambda *_: walks.pop(0))
+        assert Native().looks([process.pid]) == {process.pid: found}
+        monkeypatch.setattr(Native, "_walk", lambda *_: lost)
+        assert Native().looks([process.pid]) == {process.pid: lost}
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_frames_of_an_mpi_without_names() -> None:
+    doors = (Frame("libmpi.so.12", ""), Frame("libmpi.so.12", ""))
+    rest = (Frame("program", ""), Frame("program", "main"))
+    look = Look((Frame("libfabric.so.1", "poll"), *doors, *rest), "MPI (a door)", 1)
+    assert native_frames(look) == [["", 0, "MPI (a door)"], ["program", 0, "main"]]
+    outside = look._replace(call="")
+    assert native_frames(outside) == [["libfabric.so.1", 0, "poll"], ["program", 0, "main"]]
+
+
 def test_what_is_no_program() -> None:
     with pytest.raises(UnreadableError):
         Image(b"#!/bin/sh\n" + bytes(100))
+
+
+def program(instructions: bytes) -> bytes:
+    """An ELF file with one function, at 4096; `instructions` say how to leave it."""
+    everything = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, 8192, 8192, 4096)
+    index_at, common_at, own_at = 256, 276, 300
+    index = struct.pack("<IIQQQQQQ", 0x6474E550, 4, *3 * (index_at,), 20, 20, 4)
+    file = b"\x7fELF\x02\x01".ljust(32, b"\0") + struct.pack("<QQ", 64, 0)
+    file += struct.pack("<IHHHHHH", 0, 64, 56, 2, 0, 0, 0) + everything + index
+    file = file.ljust(index_at, b"\0") + struct.pack("<BBBBiI", 1, 0x1B, 0x03, 0x3B, 0, 1)
+    file += struct.pack("<ii", 4096 - index_at, own_at - index_at)
+    # The caller's stack is at register 7 + 8, the address to go back to right below that.
+    common = b"\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01".ljust(16, b"\0")
+    file += struct.pack("<II", 20, 0) + common
+    length, begin = 13 + len(instructions), 4096 - own_at - 8
+    file += struct.pack("<IIiIB", length, own_at + 4 - common_at, begin, 256, 0)
+    return file + instructions
+
+
+def test_the_way_out_of_a_function() -> None:
+    assert Image(program(b"")).exit(4100)[:2] == (("register", 7, 8), {16: ("offset", -8)})
+    deeper = Image(program(b"\x44\x0e\x10\x48\x0d\x06"))  # + 4: r7 + 16, + 12: r6 + 16
+    cfa = [deeper.exit(place).cfa for place in (4099, 4100, 4108)]
+    assert cfa == [("register", 7, 8), ("register", 7, 16), ("register", 6, 16)]
+
+
+def nowhere(_address: int) -> int:
+    raise UnreadableError("no memory")
+
+
+def values(image: Callable[[], Image], expressions: list[bytes]) -> None:
+    """Ask for all that a walk asks for; only an UnreadableError may come of it."""
+    with contextlib.suppress(UnreadableError):
+        known = image()
+        assert isinstance(known.symbol(4100), str)
+        leave = known.exit(4100)
+        assert leave.cfa[0] == "value" or [type(part) for part in leave.cfa[1:]] == [int, int]
+        rules = [leave.cfa, *leave.rules.values()]
+        expressions = [*expressions, *(r[1] for r in rules if r[0] in ("value", "at"))]
+    for expression in expressions:
+        with contextlib.suppress(UnreadableError):
+            assert 0 <= evaluate(expression, {7: 1 << 47}, nowhere, (1 << 47,)) < 1 << 64
+
+
+# Likely bytes: instructions and operations that are known, small numbers, and the largest.
+Odd = st.lists(
+    st.sampled_from([*range(0x14), 0x16, 0x1A, 0x1C, 0x22, 0x24, 0x2A, 0x2E, 0x44, 0x77, 0xFF])
+    | st.integers(0, 255),
+    max_size=24,
+).map(bytes)
+
+
+@given(instructions=Odd, expression=Odd)
+@example(b"\x0f\x01\x30\x0d\x07", b"\x22")  # a register for an address that has none
+@example(b"\x0f\x01\x30\x0e\x08", b"\x09\xff\x24")  # shifted by - 1
+@example(b"\x0b", b"\x30" + 3 * b"\x0a\xff\xff\x24")
+@example(b"\x0f\x00", b"")
+def test_odd_ways_out_of_a_function(instructions: bytes, expression: bytes) -> None:
+    values(lambda: Image(program(instructions)), [expression])
+
+
+@given(at=st.integers(0, 312), patch=st.binary(min_size=1, max_size=8))
+@example(at=32, patch=b"\xff" * 8)  # where the program headers are
+@example(at=40, patch=b"\xff" * 8)  # where the sections are
+def test_damaged_programs(at: int, patch: bytes) -> None:
+    file = bytearray(program(b"\x44\x0e\x10"))
+    file[at : at + len(patch)] = patch
+    struct.pack_into("<HH", file, 58, 64, 1)
+    values(lambda: Image(file), [])
 
 
 BLOCKED = """
@@ -250,6 +356,48 @@ def test_pulses(tmp_path: Path, what: str) -> None:
         process.kill()
         _, said = process.communicate()
     assert said == b""
+
+
+@linux
+@pytest.mark.parametrize("readable", [True, False])
+def test_nothing_is_sent_to_a_rank_that_cannot_be_looked_at(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    readable: bool,
+) -> None:
+    run = RunDir(tmp_path)
+    run.rank_pulse(0).parent.mkdir()
+    folder = Path(platform.__file__).parent / "rank"
+    words = [str(folder), str(run.rank_pulse(0)), str(platform.PULSE_SIGNAL), "wait"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", BLOCKED, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+
+    def refuse(*_: object) -> None:
+        raise UnreadableError("not allowed")
+
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        wait_for(lambda: "S" in Path(f"/proc/{process.pid}/stat").read_text().split()[2])
+        if readable and not Native().looks([process.pid]):
+            pytest.skip("ptrace is not allowed here")
+        if not readable:
+            monkeypatch.setattr(Native, "looks", refuse)
+        movement = Movement(run)
+        for _ in range(3):
+            (told,) = movement.look({("0", 0): {process.pid}})["moves"]
+        assert told["read"] is readable
+        assert sent == ([(process.pid, platform.PULSE_SIGNAL)] if readable else [])
+        said = capsys.readouterr().err
+        assert ("no native stacks: not allowed" in said) is not readable
+    finally:
+        monkeypatch.undo()
+        process.kill()
+        process.communicate()
 
 
 def test_the_settings(tmp_path: Path) -> None:

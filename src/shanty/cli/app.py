@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -10,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from shanty.carry.errors import ShantyError
+from shanty.carry.errors import ShantyError, StorageError
 from shanty.cli.context import show_error
 
 VERBS = (
@@ -65,7 +66,16 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(128 + signal.SIGINT)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        sys.exit(_full(error))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _full(error: OSError) -> int:
+    show_error(StorageError("the output cannot be written", error.strerror or str(error)))
+    return StorageError.exit_code
 
 
 def program() -> NoReturn:
@@ -84,4 +94,6 @@ def program() -> NoReturn:
         sys.stderr.flush()
     except BrokenPipeError:
         status = status or 128 + signal.SIGPIPE
+    except OSError as error:
+        status = status or _full(error)
     os._exit(status)

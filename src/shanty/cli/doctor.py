@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,7 +20,7 @@ from shanty.cli.table import print_table
 
 if TYPE_CHECKING:
     from shanty.launch.doctor.check import Report
-    from shanty.launch.doctor.fixes import Consent, Repair
+    from shanty.launch.doctor.fixes import Consent, Knows, Repair
     from shanty.launch.finding import Finding
 
 _ROUNDS = 4  # what one repair uncovers is repaired in the next
@@ -50,7 +51,11 @@ def _codes(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
 )  # fmt: skip
 @click.option("-e", "--set-env", "env", multiple=True, metavar="KEY[=VALUE]", help="A variable.")
 @click.option("--fix", is_flag=True, help="Repair what can be repaired safely.")
-@click.option("-y", "--yes", is_flag=True, help="With --fix: ask nothing, do it.")
+@click.option("-y", "--yes", is_flag=True, help="With --fix: ask nothing, but for host keys.")
+@click.option(
+    "--accept-key", "accepted", metavar="SHA256:…", multiple=True,
+    help="With --fix: a host key that you know to be right; may be given several times.",
+)  # fmt: skip
 @click.option("-v", "--verbose", "--notes", "verbose", is_flag=True, help="Notes too.")
 @click.option(
     "--codes", is_flag=True, is_eager=True, expose_value=False, callback=_codes,
@@ -71,6 +76,7 @@ def doctor(
     env: tuple[str, ...],
     fix: bool,
     yes: bool,
+    accepted: tuple[str, ...],
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -81,6 +87,14 @@ def doctor(
     """
     if target and on:
         raise UsageError("TARGET and --on both say which hosts", fix="give one")
+    if accepted and not fix:
+        raise UsageError("--accept-key is a part of --fix", fix="give both")
+    for each in accepted:
+        if not each.startswith("SHA256:"):
+            raise UsageError(
+                f"{each!r} is no fingerprint of a host key",
+                fix="it begins with SHA256: as in `ssh-keygen -lf /etc/ssh/ssh_host_….pub` there",
+            )
     here = context()
     given: dict[str, Any] = {
         "on": target or on,
@@ -99,7 +113,8 @@ def doctor(
     report = examined(here, job, holds_ranks=holds_ranks)
     repairs: list[Repair] = []
     if fix:
-        report, repairs = _repaired(here, job, report, holds_ranks=holds_ranks, unasked=yes)
+        consent, knows = _consent(unasked=yes), _knows(accepted)
+        report, repairs = _repaired(here, job, report, consent, knows, holds_ranks=holds_ranks)
     if as_json:
         done = [each.to_json() for each in repairs]
         print(json.dumps({**report.to_json(), **({"repairs": done} if fix else {})}))
@@ -180,15 +195,20 @@ def _summary(report: Report, *, notes: bool) -> str:
 
 
 def _repaired(
-    here: Context, job: JobSpec, report: Report, *, holds_ranks: bool, unasked: bool
+    here: Context,
+    job: JobSpec,
+    report: Report,
+    consent: Consent,
+    knows: Knows,
+    *,
+    holds_ranks: bool,
 ) -> tuple[Report, list[Repair]]:
     """Repair, and examine again, until nothing is left that can be repaired; what was done."""
     from shanty.launch.doctor.fixes import Surgery
 
     done: list[Repair] = []
     hosts = here.targets.hosts.hosts_of(job) if job.on or job.hostfile else ()
-    consent = _consent(unasked=unasked)
-    surgery = Surgery(job, hosts, here.home, here.environ, consent, note, here.preparing)
+    surgery = Surgery(job, hosts, here.home, here.environ, consent, knows, note, here.preparing)
     for _ in range(_ROUNDS):
         repairs = surgery.treat(report)
         done += repairs
@@ -210,9 +230,31 @@ def _consent(*, unasked: bool) -> Consent:
         if unasked:
             note(question.splitlines()[0])
             return True
-        if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
-            note(f"{question}\n  not done: there is no terminal to ask at; --yes does it")
-            return False
-        return click.confirm(f"shanty: {question}?", err=True)
+        return _confirmed(question, "--yes does it")
 
     return asked
+
+
+def _knows(accepted: Collection[str]) -> Knows:
+    """How a host's key is judged: by the fingerprints that were given, or by a person who sees it.
+
+    --yes does not count here: whoever has not seen a key cannot know whose it is.
+    """
+
+    def known(host: str, fingerprint: str) -> bool:
+        if fingerprint.split()[0] in accepted:
+            return True
+        question = f"{host} shows the host key {fingerprint}. Is that the right one"
+        return _confirmed(
+            question, f"if it is the right one, --accept-key {fingerprint.split()[0]}"
+        )
+
+    return known
+
+
+def _confirmed(question: str, otherwise: str) -> bool:
+    """The answer of the person at the terminal; no, where there is none."""
+    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
+        note(f"{question}\n  not done: there is no terminal to ask at; {otherwise}")
+        return False
+    return click.confirm(f"shanty: {question}?", err=True)

@@ -23,6 +23,7 @@ _KINDS: dict[type, str] = {
 }
 ENVIRONMENTS = ("check", "sync", "none")
 _TIME = (int, float, str)
+_SHORTEST_STALL, _LONGEST_STALL = 1.0, 30 * 86400.0  # seconds
 _MOST = 100_000  # ranks; more is a slip of the finger
 _KEYS: dict[str, tuple[type, ...]] = {
     "ranks": (int,),
@@ -186,7 +187,14 @@ def seconds(text: str) -> float:
 
 def stall_after(text: str) -> float:
     """The time of --stall-after; 0 or "off": never."""
-    return 0.0 if text == "off" else seconds(text)
+    wanted = 0.0 if text.strip().lower() in ("off", "0") else seconds(text)
+    if wanted and not _SHORTEST_STALL <= wanted <= _LONGEST_STALL:
+        raise UsageError(
+            f"a stall cannot be told after {text}",
+            "ranks need a moment to get to each other",
+            "write a time from 1s to 30d, or off",
+        )
+    return wanted
 
 
 def size(text: str) -> int:

@@ -24,6 +24,7 @@ def logs(
     run: str, follow: bool, rank: tuple[int, ...], launcher: bool, agent: bool, as_json: bool
 ) -> None:
     """Print the output of a run; a single rank's comes without its label."""
+    from shanty.carry.agent.outside import read_status
     from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
     from shanty.launch.index import read_job
     from shanty.launch.targets.base import Handle
@@ -45,7 +46,9 @@ def logs(
     job = read_job(found)
     raw = job is not None and type(job.command).__name__ == "Raw"
     follower = Follower(here.targets, handle, wanted, launcher or (raw and not rank))
-    labels = not launcher and len(rank or found.rank_logs()) != 1
+    # By the ranks that are meant to be: those that have written yet may be fewer.
+    ranks = len(rank) or read_status(found).ranks or len(found.rank_logs())
+    labels = not launcher and ranks != 1
     printer: Printer | JsonPrinter = (
         JsonPrinter(sys.stdout.buffer) if as_json else standard_printer(labels=labels)
     )

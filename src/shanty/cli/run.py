@@ -12,6 +12,7 @@ import click
 from shanty.cli import jobs
 from shanty.cli.arguments import complete_group, detach_option, quiet_option
 from shanty.cli.context import context
+from shanty.launch.settings import ON_STALL
 from shanty.launch.settings import on_stall as stall_action
 
 
@@ -73,7 +74,12 @@ class RunCommand(click.Command):
 @click.option("--workspace", metavar="URL|ARCHIVE", help="Code from git or an archive instead.")
 @click.option("-t", "--time-limit", metavar="TIME", help="End the run then: 90s, 15m, 2h.")
 @click.option("--start-timeout", metavar="TIME", help="How long ranks may take to start [60s].")
-@click.option("--on-stall", metavar="warn|stop", help="When no rank makes progress [warn].")
+@click.option(
+    "--on-stall",
+    metavar="warn|stop",
+    shell_complete=lambda _ctx, _param, word: [w for w in ON_STALL if w.startswith(word)],
+    help="When no rank makes progress [warn].",
+)
 @click.option("--stall-after", metavar="TIME", help="How long that takes, or off [60s].")
 @click.option("--name", help="A name to find the run by.")
 @click.option("--tag", multiple=True, help="A tag (repeatable).")
@@ -144,7 +150,7 @@ def run(
         "time_limit": jobs.seconds(time_limit) if time_limit else None,
         "start_timeout": jobs.seconds(start_timeout) if start_timeout else None,
         "on_stall": stall_action(on_stall, "--on-stall") if on_stall else None,
-        "stall_after": jobs.stall_after(stall_after) if stall_after else None,
+        "stall_after": None if stall_after is None else jobs.stall_after(stall_after),
     }
     job = jobs.make_job(jobs.make_command(command, folder, raw=raw), folder, given)
     from shanty.cli.start import Show, start

@@ -7,9 +7,14 @@
 import gc
 
 from shanty.torch import backend
-from shanty.torch.work import CommunicationError, CommunicationTimeoutError, MPIWork
+from shanty.torch.work import (
+    CommunicationError,
+    CommunicationTimeoutError,
+    MismatchError,
+    MPIWork,
+)
 
-__all__ = ["CommunicationError", "CommunicationTimeoutError", "MPIWork"]
+__all__ = ["CommunicationError", "CommunicationTimeoutError", "MPIWork", "MismatchError"]
 
 backend.register()
 

@@ -14,9 +14,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import set_debug_level
 from torch.distributed import distributed_c10d as c10d
+
+from shanty.torch import patches
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -47,10 +50,11 @@ class ProcessGroupMPI:
 
 
 def register() -> None:
-    """Make `mpi` an available backend of torch.distributed, for CPU tensors."""
+    """Make `mpi` an available backend of torch.distributed, for CPU and CUDA tensors."""
     setattr(c10d, "ProcessGroupMPI", ProcessGroupMPI)  # noqa: B010 (its stub declares a class)
     c10d._MPI_AVAILABLE = True
-    dist.Backend.backend_capability["mpi"] = ["cpu"]
+    dist.Backend.backend_capability["mpi"] = ["cpu", "cuda"] if torch.version.cuda else ["cpu"]
+    patches.apply()
 
 
 def check_world(size: int, library: str, env: Mapping[str, str]) -> None:

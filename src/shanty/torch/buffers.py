@@ -16,6 +16,13 @@ from torch import Tensor
 
 from shanty.torch.dtypes import word
 
+LARGEST = 1 << 30
+"""Bytes that one MPI call moves at most: counts have 32 bits on many, and some count bytes."""
+
+
+aware = False
+"""Whether MPI takes memory of a GPU."""
+
 
 class Message(tuple[Any, ...]):
     """What mpi4py takes as a buffer: memory, perhaps counts, datatype.
@@ -38,9 +45,17 @@ def vector(tensor: Tensor, counts: Sequence[int]) -> Message:
 
 
 def _message(tensor: Tensor, *rest: object) -> Message:
+    if tensor.is_cuda:  # MPI knows nothing of streams
+        torch.cuda.current_stream(tensor.device).synchronize()
     message = Message((MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), *rest))
     message.tensor = tensor
     return message
+
+
+def pieces(dense: Tensor) -> Sequence[Tensor]:
+    """The elements in order, as flat views that one MPI call each can move."""
+    flat = dense.view(-1)
+    return (flat,) if flat.nbytes <= LARGEST else torch.split(flat, LARGEST // flat.itemsize)
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -48,16 +63,28 @@ def is_dense(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
+def is_reachable(tensor: Tensor) -> bool:
+    """Whether MPI takes memory where the tensor is; else it goes by way of pinned host memory."""
+    return aware or not tensor.is_cuda
+
+
 def readable(tensor: Tensor) -> Tensor:
-    """A dense tensor with these elements: itself, or a copy."""
-    return tensor if is_dense(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
+    """A dense tensor with these elements where MPI can read it: itself, or a copy."""
+    dense = tensor if is_dense(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
+    return dense if is_reachable(dense) else _room(dense.shape, dense).copy_(dense)
 
 
 def writable(tensor: Tensor) -> Tensor:
     """Dense room for the elements of `tensor`: itself, or new memory for `settle` to copy."""
-    if is_dense(tensor):
+    if is_dense(tensor) and is_reachable(tensor):
         return tensor
-    return torch.empty(tensor.shape, dtype=tensor.dtype)
+    return _room(tensor.shape, tensor)
+
+
+def _room(shape: Sequence[int], like: Tensor) -> Tensor:
+    if is_reachable(like):
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    return torch.empty(shape, dtype=like.dtype, pin_memory=like.is_cuda)
 
 
 def settle(room: Tensor, tensor: Tensor) -> None:
@@ -79,7 +106,7 @@ def room_for(tensors: Sequence[Tensor]) -> Tensor:
     view = _as_one(tensors)
     if view is not None:
         return view
-    return torch.empty(sum(each.numel() for each in tensors), dtype=tensors[0].dtype)
+    return _room((sum(each.numel() for each in tensors),), tensors[0])
 
 
 def spread(room: Tensor, tensors: Sequence[Tensor]) -> None:
@@ -106,7 +133,7 @@ def apart(tensor: Tensor, output: Tensor) -> Tensor:
 def _as_one(tensors: Sequence[Tensor]) -> Tensor | None:
     """One flat view of tensors that lie end to end in one storage (the chunks of a tensor)."""
     first = tensors[0]
-    if not all(map(is_dense, tensors)):
+    if not all(map(is_dense, tensors)) or not is_reachable(first):
         return None
     for left, right in pairwise(tensors):
         if right.data_ptr() != left.data_ptr() + left.nbytes:

@@ -12,15 +12,17 @@ from torch import Tensor
 
 
 def alike(call: str, tensors: Sequence[Tensor]) -> None:
-    """Raise unless all are strided CPU tensors of one dtype, and there is at least one."""
+    """Raise unless all are strided tensors of one dtype and device, and there is at least one."""
     if not tensors:
         raise ValueError(f"{call}: no tensor given.")
     for tensor in tensors:
-        if tensor.device.type != "cpu":
+        if tensor.device.type not in ("cpu", "cuda"):
             raise RuntimeError(
                 f"{call}: the tensor is on {tensor.device}, but the mpi backend takes CPU tensors "
-                "only. Move it with .cpu(), or give the group a backend for that device."
+                "and CUDA tensors only. Move it with .cpu()."
             )
+        if tensor.device != tensors[0].device:
+            raise RuntimeError(f"{call}: devices differ: {tensors[0].device} and {tensor.device}.")
         if tensor.layout is not torch.strided:
             raise RuntimeError(f"{call}: needs dense tensors, not {tensor.layout}; use to_dense().")
         if tensor.dtype != tensors[0].dtype:

@@ -2,14 +2,14 @@
 
 What MPI only moves, it moves as plain words of the element's size, so every dtype can travel.
 What it reduces needs its true type. Half precision (float16, bfloat16) has none that works
-everywhere (none for bfloat16 on any MPI, none for float16 on Open MPI 4.1): it is summed in
-float32 and rounded once, at the end; the messages are twice as long for it. A sum is therefore
-at least as exact as one that rounds at every step.
+everywhere (none for bfloat16 on any MPI, none for float16 on Open MPI 4.1): it is accumulated in
+float32 and rounded once, at the end. A sum is therefore at least as exact as one that rounds at
+every step. How it travels is in `collectives`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from mpi4py import MPI
@@ -42,6 +42,7 @@ _NUMBERS = {
 _OPS = {
     "SUM": MPI.SUM,
     "AVG": MPI.SUM,  # divided afterwards
+    "PREMUL_SUM": MPI.SUM,  # multiplied before
     "PRODUCT": MPI.PROD,
     "MIN": MPI.MIN,
     "MAX": MPI.MAX,
@@ -75,12 +76,25 @@ class Reduction:
     carrier: the dtype that the elements are converted to for it, None if MPI takes them as is.
     average: whether the sum is divided by the number of ranks (before it is rounded back);
         towards zero for integers, as NCCL does.
+    name: of the operation, as torch spells it.
+    factor: what each rank's elements are multiplied with first (PREMUL_SUM).
     """
 
     datatype: MPI.Datatype
     op: MPI.Op
     carrier: torch.dtype | None
     average: bool
+    name: str
+    factor: float | Tensor | None = None
+
+    def fold(self, parts: Tensor) -> Tensor:
+        """The reduction over the first dimension, in the carrier's dtype, not yet divided."""
+        if self.op == MPI.MIN:
+            return parts.amin(0)
+        if self.op == MPI.MAX:
+            return parts.amax(0)
+        how = torch.prod if self.op == MPI.PROD else torch.sum
+        return how(parts, 0, dtype=self.carrier)
 
     def divide(self, total: Tensor, ranks: int) -> None:
         """Turn a sum over `ranks` ranks into what was asked for, in place."""
@@ -91,10 +105,13 @@ class Reduction:
 
 def reduction(dtype: torch.dtype, op: ReduceOp | ReduceOp.RedOpType) -> Reduction:
     """How to reduce `dtype` by `op`. Raises TypeError where that has no meaning here."""
-    key = (dtype, getattr(op, "op", op))  # options carry a ReduceOp around the enumeration's member
-    if key not in _known:
-        _known[key] = _reduction(dtype, str(key[1]).rpartition(".")[2])
-    return _known[key]
+    kind = getattr(op, "op", op)  # options carry a ReduceOp around the enumeration's member
+    found = _known.get((dtype, kind))
+    if found is None:
+        found = _known[dtype, kind] = _reduction(dtype, str(kind).rpartition(".")[2])
+    if found.name == "PREMUL_SUM":  # its factor is where only pickling looks
+        return replace(found, factor=op.__getstate__()[1])  # type: ignore[index]
+    return found
 
 
 _known: dict[tuple[torch.dtype, object], Reduction] = {}
@@ -103,21 +120,22 @@ _known: dict[tuple[torch.dtype, object], Reduction] = {}
 def _reduction(dtype: torch.dtype, name: str) -> Reduction:
     if name not in _OPS:
         raise TypeError(f"ReduceOp.{name} is not supported by the mpi backend.")
-    bitwise = name in ("BAND", "BOR", "BXOR")
     fractional = dtype.is_floating_point or dtype.is_complex
-    if bitwise and fractional:
+    if name in ("BAND", "BOR", "BXOR") and fractional:
         raise TypeError(f"ReduceOp.{name} needs integers or bools, not {dtype}.")
+    if name == "PREMUL_SUM" and not fractional:
+        raise TypeError(f"ReduceOp.PREMUL_SUM needs floating point numbers, not {dtype}.")
     if dtype is torch.bool:
         if name not in _BOOL_OPS:
             raise TypeError(f"ReduceOp.{name} of bools has no meaning; convert to float first.")
-        return Reduction(MPI.UINT8_T, _BOOL_OPS[name], None, average=False)
+        return Reduction(MPI.UINT8_T, _BOOL_OPS[name], None, False, name)
     if dtype.is_complex and name in ("MIN", "MAX"):
         raise TypeError(f"ReduceOp.{name} is not defined for complex numbers ({dtype}).")
     average = name == "AVG"
     if average and dtype in (torch.uint16, torch.uint32, torch.uint64):
         raise TypeError(f"ReduceOp.AVG of {dtype}: torch cannot divide it; convert to int64 first.")
     if dtype in (torch.float16, torch.bfloat16):
-        return Reduction(MPI.FLOAT, _OPS[name], torch.float32, average)
+        return Reduction(MPI.FLOAT, _OPS[name], torch.float32, average, name)
     if dtype not in _NUMBERS:
         raise TypeError(f"{dtype} can be sent but not reduced; convert to float32 first.")
-    return Reduction(_NUMBERS[dtype], _OPS[name], None, average)
+    return Reduction(_NUMBERS[dtype], _OPS[name], None, average, name)

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
+from types import FunctionType
 
 import torch
+import torch.distributed as dist
 from mpi4py import MPI
 from torch import Tensor
 from torch._C._distributed_c10d import (
@@ -31,49 +32,21 @@ from torch._C._distributed_c10d import (
 
 from shanty.torch import collectives
 from shanty.torch.checks import alike, element_counts, one, parts, whole
+from shanty.torch.devices import routed
 from shanty.torch.dtypes import reduction
-from shanty.torch.identity import Identity
-from shanty.torch.work import CommunicationError, MPIWork
-from shanty.torch.worker import WORKER, Body, Worker
+from shanty.torch.identity import skip_when_compiling
+from shanty.torch.membership import Membership, shape
+from shanty.torch.work import MPIWork
+from shanty.torch.worker import Body
 
 
-class _Options(Protocol):
-    timeout: timedelta
-
-
-class MPIGroup(Identity):
+class MPIGroup(Membership):
     """A process group over an MPI communicator of its own.
 
     Ranks in its methods are ranks of the group. Every method that communicates returns an
     MPIWork at once; all ranks of a group have to call the collective ones in the same order.
+    What all of them must agree on is compared before anything is communicated.
     """
-
-    def __init__(self, comm: MPI.Intracomm, worker: Worker, limit: float) -> None:
-        super().__init__(comm.rank, comm.size, limit)
-        self._comm = comm
-        self._worker = worker
-        self._open = True
-        self._coalescing: list[MPIWork] | None = None
-        worker.enter()
-
-    @classmethod
-    def form(cls, world: MPI.Intracomm, ranks: list[int], tag: int, limit: float) -> MPIGroup:
-        """The group of these ranks of `world` in this order, all of them when empty.
-
-        Collective over its members. tag: of MPI_Comm_create_group. limit: seconds that a wait
-        lasts at most, this one too.
-        """
-        made: list[MPI.Intracomm] = []
-
-        def body() -> None:
-            comm = world.Create_group(world.group.Incl(ranks), tag) if ranks else world.Dup()
-            comm.Set_errhandler(MPI.ERRORS_RETURN)
-            made.append(comm)
-
-        call = f"forming the group of ranks {ranks}" if ranks else "forming the group of all ranks"
-        place = f"rank {world.rank} of {world.size}"
-        WORKER.submit(MPIWork(WORKER, call, place, body, [], limit)).wait()
-        return cls(made[0], WORKER, limit)
 
     # ---- reductions ------------------------------------------------------------------------
 
@@ -96,8 +69,10 @@ class MPIGroup(Identity):
         """As `allreduce`, on rank `opts.rootRank` alone; the others keep what they have."""
         tensor = one("reduce", tensors)
         how = reduction(tensor.dtype, opts.reduceOp)
-        body = partial(collectives.reduce, self._comm, tensor, self._root(opts.rootRank), how)
-        return self._submit("reduce", body, [tensor], opts)
+        root = self._root(opts.rootRank)
+        body = partial(collectives.reduce, self._at, tensor, root, how)
+        key = ("reduce", how.name, tensor.dtype, shape(tensor), root)
+        return self._together(key, body, [tensor], opts)
 
     def reduce_scatter(
         self,
@@ -112,8 +87,9 @@ class MPIGroup(Identity):
         alike("reduce_scatter", [output, *tensors])
         whole("reduce_scatter", tensors[self.rank()], output)
         how = reduction(output.dtype, opts.reduceOp)
-        body = partial(collectives.reduce_scatter, self._comm, output, tensors, how)
-        return self._submit("reduce_scatter", body, [output], opts)
+        body = partial(collectives.reduce_scatter, self._at, output, tensors, how)
+        key = ("reduce_scatter", how.name, output.dtype, *(each.numel() for each in tensors))
+        return self._together(key, body, [output], opts, moves=tensors)
 
     def reduce_scatter_single(
         self, output: Tensor, tensor: Tensor, opts: ReduceScatterOptions | None = None
@@ -129,22 +105,25 @@ class MPIGroup(Identity):
     ) -> MPIWork:
         """Several `reduce_scatter_single` in one operation."""
         opts = opts or ReduceScatterOptions()
+        key: list[object] = ["reduce_scatter_single"]
         bodies = []
         for output, tensor in zip(outputs, inputs, strict=True):
             alike("reduce_scatter_single", [output, tensor])
             whole("reduce_scatter_single", tensor, output, self.size())
             how = reduction(output.dtype, opts.reduceOp)
             call = collectives.reduce_scatter_single
-            bodies.append(partial(call, self._comm, output, tensor, how))
-        return self._submit("reduce_scatter_single", _all(bodies), outputs, opts)
+            bodies.append(partial(call, self._at, output, tensor, how))
+            key += [how.name, output.dtype, output.numel()]
+        return self._together(tuple(key), _all(bodies), outputs, opts, moves=inputs)
 
     # ---- one to all, all to one ------------------------------------------------------------
 
     def broadcast(self, tensors: list[Tensor], opts: BroadcastOptions) -> MPIWork:
         """The tensor becomes that of rank `opts.rootRank`."""
-        tensor = one("broadcast", tensors)
-        body = partial(collectives.broadcast, self._comm, tensor, self._root(opts.rootRank))
-        return self._submit("broadcast", body, [tensor], opts)
+        tensor, root = one("broadcast", tensors), self._root(opts.rootRank)
+        body = partial(collectives.broadcast, self._at, tensor, root)
+        key = ("broadcast", tensor.dtype, shape(tensor), root)
+        return self._together(key, body, [tensor], opts)
 
     def gather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: GatherOptions
@@ -156,8 +135,9 @@ class MPIGroup(Identity):
             targets = parts("gather", outputs, self.size())
             alike("gather", [tensor, *targets])
             whole("gather", tensor, targets[root])
-        body = partial(collectives.gather, self._comm, targets, tensor, root)
-        return self._submit("gather", body, targets, opts)
+        body = partial(collectives.gather, self._at, targets, tensor, root)
+        key = ("gather", tensor.dtype, root)
+        return self._together(key, body, targets, opts, moves=targets or [tensor])
 
     def scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: ScatterOptions
@@ -169,8 +149,9 @@ class MPIGroup(Identity):
             tensors = parts("scatter", inputs, self.size())
             alike("scatter", [output, *tensors])
             whole("scatter", tensors[root], output)
-        body = partial(collectives.scatter, self._comm, output, tensors, root)
-        return self._submit("scatter", body, [output], opts)
+        body = partial(collectives.scatter, self._at, output, tensors, root)
+        key = ("scatter", output.dtype, root)
+        return self._together(key, body, [output], opts, moves=tensors or [output])
 
     # ---- all to all ------------------------------------------------------------------------
 
@@ -190,14 +171,16 @@ class MPIGroup(Identity):
         opts: AllgatherOptions | None = None,
     ) -> MPIWork:
         """The same for several tensors: outputs[i][r] becomes inputs[i] of rank r."""
+        key: list[object] = ["all_gather"]
         bodies = []
         for targets, tensor in zip(outputs, inputs, strict=True):
             parts("all_gather", [targets], self.size())
             alike("all_gather", [tensor, *targets])
             whole("all_gather", tensor, targets[self.rank()])
-            bodies.append(partial(collectives.all_gather, self._comm, targets, tensor))
+            bodies.append(partial(collectives.all_gather, self._at, targets, tensor))
+            key += [tensor.dtype, tuple(each.numel() for each in targets)]
         results = [target for targets in outputs for target in targets]
-        return self._submit("all_gather", _all(bodies), results, opts)
+        return self._together(tuple(key), _all(bodies), results, opts)
 
     def all_gather_single(
         self, output: Tensor, tensor: Tensor, opts: AllgatherOptions | None = None
@@ -209,12 +192,14 @@ class MPIGroup(Identity):
         self, outputs: list[Tensor], inputs: list[Tensor], opts: AllgatherOptions | None = None
     ) -> MPIWork:
         """Several `all_gather_single` in one operation."""
+        key: list[object] = ["all_gather_single"]
         bodies = []
         for output, tensor in zip(outputs, inputs, strict=True):
             alike("all_gather_single", [output, tensor])
             whole("all_gather_single", output, tensor, self.size())
-            bodies.append(partial(collectives.all_gather_single, self._comm, output, tensor))
-        return self._submit("all_gather_single", _all(bodies), outputs, opts)
+            bodies.append(partial(collectives.all_gather_single, self._at, output, tensor))
+            key += [tensor.dtype, tensor.numel()]
+        return self._together(tuple(key), _all(bodies), outputs, opts)
 
     def alltoall(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: AllToAllOptions | None = None
@@ -224,8 +209,9 @@ class MPIGroup(Identity):
         parts("all_to_all", [inputs], self.size())
         alike("all_to_all", [*outputs, *inputs])
         whole("all_to_all", inputs[self.rank()], outputs[self.rank()])
-        body = partial(collectives.all_to_all, self._comm, outputs, inputs)
-        return self._submit("all_to_all", body, outputs, opts)
+        body = partial(collectives.all_to_all, self._at, outputs, inputs)
+        key = ("all_to_all", inputs[0].dtype)
+        return self._together(key, body, outputs, opts, moves=[*outputs, *inputs])
 
     def all_to_all_single(
         self,
@@ -239,35 +225,48 @@ class MPIGroup(Identity):
         alike("all_to_all_single", [output, tensor])
         taken = element_counts("all_to_all_single", output, output_split_sizes, self.size())
         given = element_counts("all_to_all_single", tensor, input_split_sizes, self.size())
-        if not output_split_sizes and not input_split_sizes:
-            taken = given = []
-        body = partial(collectives.all_to_all_single, self._comm, output, tensor, taken, given)
-        return self._submit("all_to_all_single", body, [output], opts)
+        body = partial(collectives.all_to_all_single, self._at, output, tensor, taken, given)
+        key = ("all_to_all_single", tensor.dtype)
+        return self._together(key, body, [output], opts, moves=[output, tensor])
 
-    def barrier(self, opts: BarrierOptions | None = None) -> MPIWork:
-        """Complete when all ranks have called it."""
-        body = partial(collectives.barrier, self._comm)
-        return self._submit("barrier", body, [], opts)
+    def barrier(self, opts: BarrierOptions | None = None) -> dist.Work:
+        """Complete when all ranks have called it, and what NCCL was given before is done."""
+        if self._nccl is not None:
+            return self._nccl.barrier(opts or BarrierOptions())
+        body = partial(collectives.barrier, self._at)
+        return self._together(("barrier",), body, [], opts)
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Return when all ranks have called it.
+
+        Raises CommunicationTimeoutError, which names the ranks that did not come and says what
+        they do, after `timeout` (the group's by default). All of them whatever `wait_all_ranks`.
+        """
+        limit = timeout.total_seconds() if timeout is not None else 0.0
+        body = partial(collectives.barrier, self._at)
+        self._together(("monitored_barrier",), body, [], limit=limit).wait()
 
     # ---- point to point --------------------------------------------------------------------
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> MPIWork:
         """Send to rank `to`; complete when the tensor may be written to again."""
-        tensor = one("send", tensors)
-        body = partial(collectives.send, self._comm, tensor, self._root(to), tag)
-        return self._submit(f"send to {to}", body, [tensor])
+        tensor, to = one("send", tensors), self._root(to)
+        body = partial(collectives.send, self._at, tensor, to, tag)
+        return self._between(f"send to {to}", body, tensor, [self._at.members[to]])
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> MPIWork:
         """Receive from rank `source` a message of exactly as many elements."""
-        tensor = one("recv", tensors)
-        body = partial(collectives.receive, self._comm, tensor, self._root(source), tag)
-        return self._submit(f"recv from {source}", body, [tensor])
+        tensor, source = one("recv", tensors), self._root(source)
+        body = partial(collectives.receive, self._at, tensor, source, tag)
+        return self._between(f"recv from {source}", body, tensor, [self._at.members[source]])
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> MPIWork:
         """Receive from whoever sends with this tag; `source_rank()` of the work says who."""
         tensor = one("recv", tensors)
-        body = partial(collectives.receive, self._comm, tensor, MPI.ANY_SOURCE, tag)
-        return self._submit("recv from any", body, [tensor])
+        body = partial(collectives.receive, self._at, tensor, MPI.ANY_SOURCE, tag)
+        return self._between("recv from any", body, tensor, self._at.members)
 
     # Names that torch 2.7 to 2.12 use for the same calls.
     _allgather_base = all_gather_single  # type: ignore[assignment]
@@ -276,46 +275,7 @@ class MPIGroup(Identity):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
-    # ---- its end ---------------------------------------------------------------------------
-
-    def shutdown(self) -> None:
-        """Finish what was submitted, free the communicator, and with the last group end the
-        thread. Does not wait where an operation has run past its limit. Idempotent.
-        """
-        if not self._open:
-            return
-        self._open = False
-        if not self._worker.is_stuck():
-
-            def body() -> None:
-                if self._worker.drain():
-                    self._comm.Free()
-
-            work = MPIWork(self._worker, "destroying", self, body, [], self._limit)
-            self._worker.submit(work).wait()
-        self._worker.leave()
-
-    def abort(self) -> None:
-        """Give the group up without a word to the other ranks; its communicator stays."""
-        if self._open:
-            self._open = False
-            self._worker.leave()
-
     # ---- within ----------------------------------------------------------------------------
-
-    def _start_coalescing(self, device: torch.device) -> None:
-        self._coalescing = []
-
-    def _end_coalescing(self, device: torch.device) -> MPIWork:
-        """One work for all operations since `_start_coalescing`; fails if one of them did."""
-        works, self._coalescing = self._coalescing or [], None
-
-        def body() -> None:
-            for work in works:
-                work.wait()
-
-        results = [tensor for work in works for tensor in work.tensors]
-        return self._submit("coalesced operations", body, results)
 
     def _all_reduce(
         self, call: str, tensors: list[Tensor], opts: AllreduceOptions | None
@@ -323,26 +283,9 @@ class MPIGroup(Identity):
         opts = opts or AllreduceOptions()
         alike(call, tensors)
         how = reduction(tensors[0].dtype, opts.reduceOp)
-        body = partial(collectives.all_reduce, self._comm, tensors, how)
-        return self._submit(call, body, tensors, opts)
-
-    def _root(self, rank: int) -> int:
-        if not 0 <= rank < self.size():
-            raise ValueError(f"rank {rank} is not in a group of {self.size()}.")
-        return rank
-
-    def _submit(
-        self, call: str, body: Body, tensors: list[Tensor], opts: _Options | None = None
-    ) -> MPIWork:
-        if not self._open:
-            raise CommunicationError(f"{call} on {self}: the group was destroyed.")
-        asked = opts.timeout.total_seconds() if opts is not None else 0.0
-        limit = asked if asked > 0 else self._limit
-        work = MPIWork(self._worker, call, self, body, tensors, limit)
-        self._operations += 1
-        if self._coalescing is not None:
-            self._coalescing.append(work)
-        return self._worker.submit(work)
+        body = partial(collectives.all_reduce, self._at, tensors, how)
+        key = (call, how.name, *(part for each in tensors for part in (each.dtype, shape(each))))
+        return self._together(key, body, tensors, opts)
 
 
 def _all(bodies: Sequence[Body]) -> Body:
@@ -355,3 +298,26 @@ def _all(bodies: Sequence[Body]) -> Body:
             each()
 
     return body
+
+
+def _finish() -> None:
+    """Send CUDA tensors their way, and keep torch.compile out of the calls of a group."""
+    for kind in (Membership, MPIGroup):
+        for name, call in list(vars(kind).items()):
+            if not isinstance(call, FunctionType):
+                continue
+            skip_when_compiling(call.__code__)
+            if torch.version.cuda and name in _ROUTED:
+                setattr(kind, name, routed(call, name))
+
+
+_ROUTED = {
+    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "gather", "scatter"),
+    *("allgather", "allgather_coalesced", "all_gather_single", "_allgather_base"),
+    *("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
+    *("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"),
+    *("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
+    *("alltoall", "all_to_all_single", "alltoall_base", "send", "recv", "recv_anysource"),
+}
+
+_finish()

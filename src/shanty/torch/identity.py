@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import CodeType
 
 import torch
 import torch.distributed as dist
@@ -48,14 +49,11 @@ class Identity(dist.ProcessGroup):
     def _set_group_desc(self, desc: str) -> None:
         self._desc = desc
 
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
-
-    def _get_backend(self, device: torch.device) -> dist.ProcessGroup:
-        if torch.device(device).type != "cpu":
-            raise RuntimeError(f"The mpi backend has nothing for {device}: CPU tensors only.")
-        return self
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Return when all ranks have called it; raises an error that names those that did not."""
+        raise NotImplementedError
 
     supports_splitting = supports_coalescing = supports_time_estimate = False
 
@@ -73,3 +71,14 @@ class Identity(dist.ProcessGroup):
         self._limit = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
+
+
+def skip_when_compiling(code: CodeType) -> None:
+    """Keep torch.compile from tracing this function and what it calls, as it does any Python that
+    compiled code comes upon. Without importing the compiler, which takes long.
+    """
+    frames = torch._C._dynamo.eval_frame
+    strategy = getattr(frames, "_FrameExecStrategy", None)
+    if strategy is not None:
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(code, strategy(skip, skip))

@@ -12,7 +12,10 @@ from torch import Tensor
 from torch.futures import Future
 
 if TYPE_CHECKING:
+    from shanty.torch.meeting import Meeting
     from shanty.torch.worker import Body, Worker
+
+_GRACE = 5.0  # seconds past the limit in which the communication thread says who is missing
 
 
 class CommunicationError(dist.DistBackendError):
@@ -21,6 +24,12 @@ class CommunicationError(dist.DistBackendError):
 
 class CommunicationTimeoutError(CommunicationError, TimeoutError):
     """A wait ran past its time limit. The operation itself may still be under way."""
+
+
+class MismatchError(CommunicationError, ValueError):
+    """The ranks of a group called different things at the same point. Raised on all of them,
+    before anything was communicated; the group can be used again.
+    """
 
 
 # Guards the hand-over between completion and `get_future`; held for a few instructions only.
@@ -34,6 +43,8 @@ class MPIWork(dist.Work):
     returns the error, and the future fails, for Python and for DDP's C++ alike.
 
     call, place: the operation and its group, whose text is wanted for messages only.
+    meeting: where the ranks come together before `body`; None for what needs no others to begin.
+    missing: says in words what the ranks it waits for are doing, when a wait runs out.
     body: what the communication thread runs; None once it ran, so that it keeps no tensor alive.
     tensors: what `result` returns after success.
     limit: seconds that `wait` allows when its caller names no time limit.
@@ -42,19 +53,24 @@ class MPIWork(dist.Work):
     def __init__(
         self,
         worker: Worker,
-        call: str,
+        call: object,
         place: object,
         body: Body,
         tensors: list[Tensor],
         limit: float,
+        *,
+        meeting: Meeting | None = None,
+        missing: Callable[[], str] | None = None,
     ) -> None:
         super().__init__()
+        self.meeting = meeting
+        self.limit = limit
+        self._missing = missing
         self._call = call
         self._place = place
         self.body: Body | None = body
         self._worker = worker
         self.tensors = tensors
-        self._limit = limit
         self._source = -1
         self._done = False
         self._error: CommunicationError | None = None
@@ -74,7 +90,7 @@ class MPIWork(dist.Work):
         """
         if not self._done:
             asked = timeout.total_seconds() if timeout is not None else 0.0
-            self._await(asked if asked > 0 else self._limit)
+            self._await(asked)
         if self._error is not None:
             raise self._error
         return True
@@ -115,7 +131,8 @@ class MPIWork(dist.Work):
             if self._future is None:
                 # Future.set_exception stores the exception as a VALUE, which C++ takes for
                 # success. Raising in a callback is the one way to a future that failed.
-                self._arrival = Future()
+                devices = {each.device for each in self.tensors if each.is_cuda}
+                self._arrival = Future(devices=list(devices)) if devices else Future()
                 self._future = self._arrival.then(lambda _: self.result())
                 complete = self._done
             else:
@@ -134,6 +151,10 @@ class MPIWork(dist.Work):
     def what(self) -> str:
         """The operation in words: "all_reduce on group 0, rank 1 of 2"."""
         return f"{self._call} on {self._place}"
+
+    def __str__(self) -> str:
+        group = str(self._place).partition(",")[0]
+        return f"{self.meeting or self._call} on {group}"
 
     # ---- what the worker calls -------------------------------------------------------------
 
@@ -158,16 +179,26 @@ class MPIWork(dist.Work):
         self._gate.release()  # the next waiter's turn
         return True
 
-    def _await(self, seconds: float) -> None:
-        if self._worker.is_current():
-            self._worker.complete(self, seconds)
-        elif not self.join(seconds) and self.body is not None:
-            self._worker.overdue = self
+    def _await(self, asked: float) -> None:
+        seconds = asked if asked > 0 else self.limit
+        # The communication thread keeps the limit of a collective itself, and knows who is missing.
+        grace = _GRACE if asked <= 0 and self.meeting is not None else 0.0
+        worker = self._worker
+        if worker.is_current():
+            worker.complete(self, seconds)
+        else:
+            before, worker.waiter = worker.waiter, self
+            try:
+                if not self.join(seconds + grace) and self.body is not None:
+                    worker.overdue = self
+            finally:
+                worker.waiter = before
         if not self._done:
+            missing = f"\n{self._missing()}" if self._missing is not None else ""
             raise CommunicationTimeoutError(
                 f"{self.what} was not complete after {seconds:g} s. Most often another rank "
                 "failed, left its loop early, or called something else at this point. "
-                "Look at where every rank is (`shanty stacks RUN`), and end the run."
+                f"Look at where every rank is (`shanty stacks RUN`), and end the run.{missing}"
             )
 
 

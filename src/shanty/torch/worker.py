@@ -1,25 +1,33 @@
-"""The communication thread: one a process, it alone calls MPI, in the order of submission.
+"""The communication thread: it calls MPI, in the order of submission, so that others compute.
 
 Collectives are blocking calls, because a blocking call makes progress by itself while the main
-thread computes (a non-blocking one would advance only inside further calls). Point-to-point
-operations are non-blocking and polled, for two ranks that send to each other before they receive
-must not lock up. With nothing to do the thread sleeps in a queue.
+thread computes (a non-blocking one would advance only inside further calls); `meeting` sees to it
+that they do not block for long. Point-to-point operations are non-blocking and polled, for two
+ranks that send to each other before they receive must not lock up. With nothing to do the thread
+sleeps in a queue. A call that its caller waits for at once runs in the caller, where nothing else
+is under way: handing it over would take several times as long as a small one itself.
 """
 
 from __future__ import annotations
 
 import atexit
+import itertools
+import os
 import queue
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from shanty.torch import sites
 from shanty.torch.work import CommunicationError, Complete, MPIWork
+
+if TYPE_CHECKING:
+    from shanty.torch.rollcall import Inquiry, RollCall, State
 
 Body = Callable[[], "Pending | None"]
 
@@ -28,16 +36,23 @@ EXIT_PATIENCE = 10.0
 
 _LAST_MESSAGES = 5.0  # seconds that messages under way get when their group is destroyed
 _EAGER = 0.002  # seconds after the last event during which polling only yields the core
-_PAUSE = 0.0001  # seconds between polls after that
+_PAUSE, _LONGEST_PAUSE = 0.0001, 0.001  # seconds between polls after that
+_HERE = 0.0002  # seconds that a caller tries to meet the other ranks by itself
+_ROLL_CALLS = 0.25  # seconds between looks for roll calls while there is nothing to do
+_PARTING = 5.0  # seconds that a rank which gave up leaves the others to notice
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A point-to-point operation under way: MPI's request, and what to do once it is complete."""
+    """A point-to-point operation under way: MPI's request, and what to do once it is complete.
+
+    members: the ranks of the world that it waits for.
+    """
 
     request: Any  # mpi4py.MPI.Request; this module must not import MPI, which would start it
     memory: torch.Tensor  # must live until then
     complete: Complete
+    members: tuple[int, ...] = ()
 
 
 class Worker:
@@ -50,10 +65,19 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._ident: int | None = None  # the thread's own, while it runs
         self._guard = threading.Lock()
+        self._here = threading.Lock()  # held by a caller that runs its operation itself
         self._users = 0
         self._exit_hook = False
         self._current: MPIWork | None = None
+        self._numbers = itertools.count(1)
+        self._given = self._ended = 0  # operations put into the queue, and of those the ended
+        self._inquiry: tuple[MPIWork, Inquiry] | None = None
+        self.several_threads = False  # whether MPI allows calls from several at a time
+        self.checked = False  # SHANTY_CHECK=1: answer roll calls while idle, make inquiries
+        self.rollcall: RollCall | None = None
         self.overdue: MPIWork | None = None
+        self.waiter: MPIWork | None = None  # what another thread waits for
+        self.gave_up: CommunicationError | None = None  # the first error after which a group broke
 
     # ---- for groups ------------------------------------------------------------------------
 
@@ -67,9 +91,28 @@ class Worker:
         if self.is_current():
             self._start(work)
             return work
-        if self._thread is None:
-            self._launch()
-        self._queue.put(work)
+        self._put(work)
+        return work
+
+    def run(self, work: MPIWork) -> MPIWork:
+        """As `submit`, for a collective that its caller waits for at once: run here, if nothing
+        else is under way and the other ranks come without delay.
+        """
+        meeting = work.meeting
+        alone = self._given == self._ended and self.several_threads and not self.is_current()
+        if meeting is None or not alone or not self._here.acquire(blocking=False):
+            return self.submit(work)
+        try:
+            if not meeting.try_to_meet(_HERE):
+                self._put(work)  # the thread goes on where we stopped
+                return work
+            self._execute(work)
+        except Exception as error:  # noqa: BLE001 (whatever it is, wait() raises it)
+            work.finish(_failure(work, error))
+        else:
+            work.finish()
+        finally:
+            self._here.release()
         return work
 
     def is_current(self) -> bool:
@@ -92,6 +135,7 @@ class Worker:
             last = self._users == 0
         if last and not self.is_current():
             self.stop(EXIT_PATIENCE)
+            self._say_farewell()
 
     def stop(self, patience: float) -> bool:
         """End the thread after what was submitted; whether it ended within `patience` seconds."""
@@ -117,9 +161,31 @@ class Worker:
         end = time.monotonic() + seconds
         while not work.is_completed() and time.monotonic() < end:
             self._poll()
-            time.sleep(0)
+            os.sched_yield()
+
+    def state(self) -> State:
+        """What this rank answers to a roll call."""
+        from shanty.torch.rollcall import Activity, State
+
+        if self.gave_up is not None:
+            first = str(self.gave_up).partition("\n")[0]
+            return State(Activity.FAILED, f"gave up: {first}", self._ended)
+        waiter = self.waiter
+        if waiter is not None and not waiter.is_completed():
+            return State(Activity.WAITS, f"waits in {waiter}", self._ended, busy=True)
+        where = sites.spell(sites.main_thread())
+        place = f"is at {where}" if where else "is outside of Python"
+        current = self._current
+        behind = f", while its {current} waits" if current is not None else ""
+        return State(Activity.RUNS, f"{place}{behind}", self._ended, current is not None)
 
     # ---- the thread ------------------------------------------------------------------------
+
+    def _put(self, work: MPIWork) -> None:
+        if self._thread is None:
+            self._launch()
+        self._given = next(self._numbers)
+        self._queue.put(work)
 
     def _launch(self) -> None:
         with self._guard:
@@ -140,7 +206,8 @@ class Worker:
         abandoned, self._pending = self._pending, []
         self._abandoned += [operation for _, operation in abandoned]
         for work, _ in abandoned:
-            work.finish(CommunicationError(f"{work.what}: given up when its group was destroyed."))
+            error = CommunicationError(f"{work.what}: given up when its group was destroyed.")
+            self._end(work, error)
         self._ident = None
 
     def drain(self) -> bool:
@@ -169,30 +236,52 @@ class Worker:
             if self._poll():
                 active = now
             elif now - active < _EAGER:
-                time.sleep(0)
+                os.sched_yield()
             else:
-                time.sleep(_PAUSE)
+                time.sleep(max(_PAUSE, min(_LONGEST_PAUSE, (now - active) * 0.05)))
+                self._look_around()
+        while self.checked and self.rollcall is not None:
+            try:
+                return self._queue.get(timeout=_ROLL_CALLS)
+            except queue.Empty:
+                self.rollcall.answer()
         return self._queue.get()
 
     def _start(self, work: MPIWork) -> None:
-        assert work.body is not None
         self._current = work
         try:
-            # Results are written into leaves that need gradients and into inference tensors too;
-            # callbacks (in finish) must not run in this mode.
-            with torch.inference_mode():
-                operation = work.body()
+            if work.meeting is not None:
+                work.meeting.wait(work.limit)
+            operation = self._execute(work)
         except Exception as error:  # noqa: BLE001 (whatever it is, wait() raises it)
-            work.finish(_failure(work, error))
+            failure = _failure(work, error)
+            if work.meeting is not None and work.meeting.broke:
+                self.gave_up = failure
+            self._end(work, failure)
             return
         finally:
             self._current = None
         if operation is None:
-            work.finish()
+            self._end(work)
         else:
             work.body = None
             self._pending.append((work, operation))
             self._poll()  # a message that is there, or small, is complete at once
+
+    def _execute(self, work: MPIWork) -> Pending | None:
+        assert work.body is not None
+        if work.meeting is not None:
+            work.meeting.compare(work.limit)
+        # Results are written into leaves that need gradients and into inference tensors too;
+        # callbacks (in finish) must not run in this mode.
+        with torch.inference_mode():
+            return work.body()
+
+    def _end(
+        self, work: MPIWork, error: CommunicationError | None = None, source: int = -1
+    ) -> None:
+        self._ended += 1
+        work.finish(error, source)
 
     def _poll(self) -> bool:
         from mpi4py import MPI
@@ -213,24 +302,62 @@ class Worker:
             self._pending.remove(item)
             ended.append((work, error, source))
         for work, error, source in ended:  # last: their callbacks may start operations
-            work.finish(error, source)
+            self._end(work, error, source)
         return bool(ended)
+
+    def _look_around(self) -> None:
+        """While messages are under way: answer roll calls, and give up on what cannot come."""
+        if self.rollcall is None:
+            return
+        self.rollcall.answer()
+        waiter = self.waiter
+        if not self.checked or waiter is None:
+            self._inquiry = None
+            return
+        item = next((item for item in self._pending if item[0] is waiter), None)
+        if item is None:
+            return
+        if self._inquiry is None or self._inquiry[0] is not waiter:
+            from shanty.torch.rollcall import Inquiry
+
+            self._inquiry = waiter, Inquiry(self.rollcall, item[1].members)
+        answers = self._inquiry[1].verdict()
+        if answers is None or self._poll():
+            return
+        lines = [f"  rank {rank} {state.text}" for rank, state in sorted(answers.items())]
+        text = f"{waiter.what} can never complete:\n" + "\n".join(lines)
+        error = self.gave_up = CommunicationError(text)
+        self._pending.remove(item)
+        self._abandoned.append(item[1])
+        self._end(waiter, error)
+
+    # ---- the end ---------------------------------------------------------------------------
 
     def _at_exit(self) -> None:
         """Stop before the interpreter finalises MPI; never hang, never end as if all were well."""
-        if self.stop(EXIT_PATIENCE):
+        ended = self.stop(EXIT_PATIENCE)
+        if ended and self.gave_up is None:
+            self._say_farewell()
             return
         from mpi4py import MPI
 
         current = self._current
+        what = f"{current.what if current else 'communication'} is still under way"
+        if self.gave_up is not None and self.rollcall is not None:
+            self.rollcall.part(_PARTING)
+            what = "it gave up on communication"
         print(
-            f"shanty.torch: rank {MPI.COMM_WORLD.rank} exits, but "
-            f"{current.what if current else 'communication'} is still under way: another rank "
+            f"shanty.torch: rank {MPI.COMM_WORLD.rank} exits, but {what}: another rank "
             "does not take part. Aborting the run.",
             file=sys.stderr,
             flush=True,
         )
         MPI.COMM_WORLD.Abort(1)
+
+    def _say_farewell(self) -> None:
+        if self.checked and self.rollcall is not None:
+            self.rollcall.leave()
+            self.rollcall = None
 
 
 def _failure(work: MPIWork, cause: Exception) -> CommunicationError:

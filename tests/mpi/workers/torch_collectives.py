@@ -58,7 +58,8 @@ def close(got: Tensor, want: np.ndarray) -> None:
 def same(got: Tensor, want: Tensor) -> None:
     """Equal bit for bit, shape and dtype included."""
     assert got.shape == want.shape and got.dtype == want.dtype, (got, want)
-    raw = (x.detach().contiguous().reshape(-1).view(torch.uint8) for x in (got, want))
+    got, want = (torch.empty(x.shape, dtype=x.dtype).copy_(x.detach()) for x in (got, want))
+    raw = (x.reshape(-1).view(torch.uint8) for x in (got, want))
     assert torch.equal(*raw), (got, want)
 
 

@@ -15,6 +15,8 @@ _LOAD, _EH_FRAME_HDR = 1, 0x6474E550  # kinds of program headers
 _SYMTAB, _DYNSYM, _FUNCTION = 2, 11, 2
 _LONGEST = 512  # bytes of a name
 _SYMBOL = struct.Struct("<IBBHQQ")
+_WORD = 64  # bits
+_WORDS = (1 << _WORD) - 1
 _PCREL_SDATA4, _DATAREL_SDATA4, _UDATA4 = 0x1B, 0x3B, 0x03
 
 Rule = Tuple[Any, ...]  # ("offset", n), ("register", r), ("same",), ("value"|"at", expression)
@@ -22,6 +24,15 @@ Rule = Tuple[Any, ...]  # ("offset", n), ("register", r), ("same",), ("value"|"a
 
 class UnreadableError(Exception):
     """The file, or this place in it, has not what it takes to go on."""
+
+
+@contextlib.contextmanager
+def _trusting_no_number() -> Iterator[None]:
+    """Numbers in a file may be anything: what fails because of them is an UnreadableError."""
+    try:
+        yield
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
+        raise UnreadableError(str(error)) from error
 
 
 class Exit(NamedTuple):
@@ -34,8 +45,12 @@ class Exit(NamedTuple):
 
 
 class Image:
-    """One program or library; addresses are as in the file, before it was loaded anywhere."""
+    """One program or library; addresses are as in the file, before it was loaded anywhere.
 
+    UnreadableError, and no other error, wherever the file makes no sense.
+    """
+
+    @_trusting_no_number()
     def __init__(self, data: Any) -> None:
         self._data = data
         if bytes(data[:6]) != b"\x7fELF\x02\x01":
@@ -84,7 +99,7 @@ class Image:
     def _nearest(self, address: int) -> Tuple[str, bool]:
         if self._symbols is None:
             found = {}
-            with contextlib.suppress(struct.error, IndexError):
+            with contextlib.suppress(UnreadableError), _trusting_no_number():
                 for value, size, name in self._read_symbols():
                     found[value] = (size, name)
             starts = sorted(found)
@@ -116,10 +131,8 @@ class Image:
         """How to leave the function that is at `pc`; UnreadableError when the file does not say."""
         found = self._exits.get(pc)
         if found is None:
-            try:
+            with _trusting_no_number():
                 found = self._exits[pc] = self._find_exit(pc)
-            except (struct.error, IndexError) as error:
-                raise UnreadableError(str(error)) from error
         return found
 
     def _find_exit(self, pc: int) -> Exit:
@@ -190,6 +203,8 @@ class _Reader:
             shift += 7
             if byte < 128:
                 return value
+            if shift > _WORD:
+                raise UnreadableError("a number of more than 64 bits")
 
     def sleb(self) -> int:
         start = self.at
@@ -283,12 +298,15 @@ class _Program:
             self.cfa = ("register", reader.uleb(), reader.uleb())
         elif code == 0x12:
             self.cfa = ("register", reader.uleb(), reader.sleb() * stack)
-        elif code == 0x0D and self.cfa is not None:
-            self.cfa = ("register", reader.uleb(), self.cfa[-1])
-        elif code == 0x0E and self.cfa is not None:
-            self.cfa = ("register", self.cfa[1], reader.uleb())
-        elif code == 0x13 and self.cfa is not None:
-            self.cfa = ("register", self.cfa[1], reader.sleb() * stack)
+        elif code in (0x0D, 0x0E, 0x13):
+            if self.cfa is None or self.cfa[0] != "register":
+                raise UnreadableError("half of a frame address, without the other half")
+            _, register, offset = self.cfa
+            if code == 0x0D:
+                register = reader.uleb()
+            else:
+                offset = reader.uleb() if code == 0x0E else reader.sleb() * stack
+            self.cfa = ("register", register, offset)
         elif code == 0x0F:
             self.cfa = ("value", reader.block())
         elif code in (0x05, 0x11):
@@ -313,8 +331,12 @@ class _Program:
             raise UnreadableError(f"call frame instruction {code:#x}")
 
 
+@_trusting_no_number()
 def evaluate(expression: bytes, registers: Dict[int, int], read: Any, first: Sequence[int]) -> int:
-    """The value of a DWARF expression; `read(address)` gives a word of memory."""
+    """The value of a DWARF expression; `read(address)` gives a word of memory.
+
+    UnreadableError for an expression that has none.
+    """
     reader, stack = _Reader(expression, 0), list(first)
     while reader.at < len(expression):
         code = reader.byte()
@@ -333,13 +355,13 @@ def evaluate(expression: bytes, registers: Dict[int, int], read: Any, first: Seq
             stack.append(_BINARY[code](stack.pop(), second))
         else:
             raise UnreadableError(f"DWARF operation {code:#x}")
-    return stack[-1] & (1 << 64) - 1
+    return stack[-1] & _WORDS
 
 
 _BINARY: Dict[int, Callable[[int, int], int]] = {
     0x1A: lambda a, b: a & b,
     0x1C: lambda a, b: a - b,
     0x22: lambda a, b: a + b,
-    0x24: lambda a, b: a << b,
+    0x24: lambda a, b: (a << b) & _WORDS if b < _WORD else 0,
     0x2A: lambda a, b: int(a >= b),
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections import deque
 from typing import (
@@ -27,6 +28,7 @@ from typing import (
 )
 
 from shanty.carry import platform
+from shanty.carry.agent.elf import UnreadableError
 from shanty.carry.agent.hostload import HostLoad, cpu_seconds, locks, open_file
 from shanty.carry.agent.native import MPI, Look, Native
 from shanty.carry.rundir import RunDir
@@ -87,12 +89,13 @@ class _Watched:
     def _may_be_asked(self) -> bool:
         """True where a signal disturbs nothing: MPI and locks go on, what polls may not.
 
-        What stands elsewhere does not wait for other ranks, as far as anyone could tell.
+        What stands elsewhere does not wait for other ranks, as far as anyone could tell; where it
+        stands is not known without its native stack.
         """
         look = self.look
-        if self.state in ("T", "t"):
+        if look is None or self.state in ("T", "t"):
             return False
-        return look is None or bool(look.call) or any(f.name in _LOCKS for f in look.frames[:_NEAR])
+        return bool(look.call) or any(frame.name in _LOCKS for frame in look.frames[:_NEAR])
 
     def stand(self, look: Optional[Look], now: float) -> None:
         """Take where its main thread stands."""
@@ -171,7 +174,11 @@ class Movement:
         return {"moves": ranks, "load": self._load.look()}
 
     def _stand(self, ranks: Sequence[_Watched], now: float) -> None:
-        looks = self._native.looks(watched.pid for watched in ranks)
+        looks: Dict[int, Look] = {}
+        try:
+            looks = self._native.looks(watched.pid for watched in ranks)
+        except UnreadableError as error:  # the run goes on, watched or not
+            print(f"no native stacks: {error}", file=sys.stderr, flush=True)
         for watched in ranks:
             watched.stand(looks.get(watched.pid), now)
 
@@ -223,11 +230,11 @@ def _is_python(pid: int) -> bool:
 
 def native_frames(look: Look) -> List[List[Any]]:
     """The frames from the MPI call outward, in the form that Python's have: file, 0, function."""
-    frames = [frame for frame in look.frames if frame.name]
-    if look.call:
-        inner = max(i for i, f in enumerate(frames) if f.file.startswith(MPI))
-        return [["", 0, look.call], *([f.file, 0, f.name] for f in frames[inner + 1 :])]
-    return [[frame.file, 0, frame.name] for frame in frames]
+    frames, call = look.frames, []
+    if look.call:  # all functions of the MPI may be nameless
+        inner = max(i for i, frame in enumerate(frames) if frame.file.startswith(MPI))
+        frames, call = frames[inner + 1 :], [["", 0, look.call]]
+    return call + [[frame.file, 0, frame.name] for frame in frames if frame.name]
 
 
 def _told(

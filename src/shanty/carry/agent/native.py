@@ -22,6 +22,7 @@ from shanty.carry.agent.elf import Image, UnreadableError, evaluate
 _SEIZE, _INTERRUPT, _GETREGSET, _DETACH = 0x4206, 0x4207, 0x4204, 17
 _PRSTATUS = 1
 _WALL = 0x40000000  # wait for threads too
+_TRIES = 4  # looks at a thread whose stack cannot be walked to its end
 _STACK = 256 << 10  # bytes of a stack that are read
 _DEEPEST = 250  # frames
 _STOP = 0.05  # seconds that a thread may take to stop
@@ -63,12 +64,14 @@ class Look(NamedTuple):
     """Where a thread stood. `frames`: innermost first.
 
     `call` is the MPI call that the program is in, "" outside of MPI. `mark` changes whenever the
-    program has left that call and has done anything at all before it came back to it.
+    program has left that call and has done anything at all before it came back to it. Where the
+    stack could not be walked to its end (`whole` is False), an outer call may have been missed.
     """
 
     frames: Tuple[Frame, ...]
     call: str
     mark: int
+    whole: bool = True
 
 
 class _Copy(NamedTuple):
@@ -93,15 +96,27 @@ class Native:
         self._maps: Dict[int, List[_Mapping]] = {}
 
     def looks(self, pids: Iterable[int]) -> Dict[int, Look]:
-        """Where the main threads of the processes stand; those that cannot be read are left out."""
+        """Where the main threads of the processes stand; those that cannot be read are left out.
+
+        UnreadableError when nothing at all could be looked at.
+        """
         wanted = list(pids)
         if self._machine is None or not wanted:
             return {}
-        copies: Dict[int, _Copy] = {}
-        tracer = threading.Thread(target=_copy_all, args=(wanted, self._machine, copies))
-        tracer.start()
-        tracer.join()
-        return {pid: self._walk(pid, copy) for pid, copy in copies.items()}
+        looks: Dict[int, Look] = {}
+        for _ in range(_TRIES):  # some instructions of an MPI cannot be left by what it tells
+            copies: Dict[int, _Copy] = {}
+            tracer = threading.Thread(target=_copy_all, args=(wanted, self._machine, copies))
+            try:
+                tracer.start()
+            except RuntimeError as error:  # the host, or the container, has too many
+                raise UnreadableError(str(error)) from error
+            tracer.join()
+            looks.update((pid, self._walk(pid, copy)) for pid, copy in copies.items())
+            wanted = [pid for pid in copies if not looks[pid].call and not looks[pid].whole]
+            if not wanted:
+                break
+        return looks
 
     def forget(self) -> None:
         """Processes may have ended, and their numbers may be others' now."""
@@ -111,7 +126,7 @@ class Native:
         machine = self._machine
         assert machine is not None
         registers = dict(enumerate(copy.registers[index] for index in machine.registers))
-        pc, inner = copy.registers[machine.counter], False
+        pc, inner, whole = copy.registers[machine.counter], False, False
         frames: List[Tuple[str, Image, int]] = []
         callers: Dict[int, Tuple[int, Dict[int, int]]] = {}
 
@@ -143,16 +158,18 @@ class Native:
                     elif rule[0] == "value":
                         registers[register] = evaluate(rule[1], before, read, (cfa,))
                     elif rule[0] == "undefined" and register == leave.returns:
+                        whole = True
                         raise UnreadableError("the outermost frame")
                 if machine.stack not in leave.rules:
                     registers[machine.stack] = cfa
                 pc, inner = registers[leave.returns], not leave.signal
                 callers[len(frames) - 1] = (pc, dict(registers))
                 if not pc:
+                    whole = True
                     break
         except (UnreadableError, OSError, KeyError):
             pass  # as far as it could be read
-        return self._judge(frames, callers, copy)
+        return self._judge(frames, callers, copy)._replace(whole=whole)
 
     def _judge(
         self,
@@ -228,7 +245,7 @@ def _open_image(path: str) -> Optional[Image]:
             return Image(_own_vdso())
         with open(path, "rb") as file:
             return Image(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError, UnreadableError, struct.error):
+    except (OSError, ValueError, UnreadableError):
         return None
 
 

@@ -26,13 +26,8 @@ _FOREIGN = re.compile(
 )
 _COLLECTIVE = ("/torch/distributed/", "/shanty/torch/")
 _GRADIENTS = ("/torch/nn/parallel/", "/torch/autograd/")  # they exchange gradients, too
-_METHODS = re.compile(
-    r"\.((?:[iI]?(?:all)?(?:reduce|gather|scatter|to)\w*|[iI]?(?:bcast|barrier|m?recv|s?send|probe)"
-    r"|sendrecv\w*|wait(?:all|any|some)?|scan|exscan|finalize|dup|split|create|spawn))\(",
-    re.IGNORECASE,
-)
 # How bad it is, the worst first.
-STOPPED, STARVED, ELSEWHERE, ENDED, FROZEN, OTHER_CALL = range(6)
+STOPPED, STARVED, ELSEWHERE, ENDED, FROZEN, OTHER_CALL, UNSEEN = range(7)
 
 
 @dataclass
@@ -70,16 +65,13 @@ class Standing:
         told, still = self.told, self.told.get("still")
         if told["call"]:
             return told["call"], told["waits"]
-        if not frames or still is None:
+        if not frames or still is None or not told["read"]:
             return "", 0.0
         torch = [f[2] for f in frames if any(part in f[0] for part in _COLLECTIVE)]
         if torch:
             return f"torch {next((f for f in reversed(torch) if f != 'wrapper'), 'wait')}", still
         if self.idle and any(part in frame[0] for frame in frames for part in _GRADIENTS):
             return "torch's exchange of gradients", still
-        if not told["read"]:  # its native stack cannot be read: its own words have to do
-            method = _METHODS.search(_source(*frames[0][:2]))
-            return (f"MPI's {method[1]}", told["inside"]) if method else ("", 0.0)
         return "", 0.0
 
     @property
@@ -142,7 +134,8 @@ def judge(
             kind = FROZEN if rank.call else STARVED
             sorted_out.setdefault((kind, f"ready to run, but gets {used}"), []).append(rank)
         elif rank not in waiting:
-            sorted_out.setdefault((ELSEWHERE, rank.doing(pids)), []).append(rank)
+            kind = ELSEWHERE if rank.told["read"] else UNSEEN  # it may be in MPI, too
+            sorted_out.setdefault((kind, rank.doing(pids)), []).append(rank)
         elif rank.call == "MPI_Finalize":
             sorted_out.setdefault((ENDED, "at its end, in MPI_Finalize"), []).append(rank)
         else:
@@ -169,6 +162,7 @@ _FIXES = {
     ELSEWHERE: "see why it does not come to the call in which the others wait for it",
     ENDED: "let all ranks make the same number of steps: it left the loop before the others",
     OTHER_CALL: "let all ranks make the same calls in the same order",
+    UNSEEN: "see whether it comes to the call in which the others wait for it",
 }
 
 
@@ -236,15 +230,3 @@ def _links(waiting: Sequence[Standing], loads: Mapping[str, Any], after: float) 
 def _moves_much(load: Mapping[str, Any]) -> bool:
     moved = sum(link["bytes"] for link in load["links"])
     return bool(moved > _TRAFFIC * max(1.0, load["age"]))
-
-
-def _source(path: str, line: int) -> str:
-    """A line of a source file, as far as it is here."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for number, text in enumerate(file, 1):
-                if number == line:
-                    return text
-    except OSError:
-        pass
-    return ""

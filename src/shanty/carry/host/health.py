@@ -10,12 +10,15 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
-from shanty.carry.host.leftovers import files_left, strays
+from shanty.carry.host.leftovers import files_left
+from shanty.carry.host.strays import strays
 from shanty.carry.mpi.parameters import settings
 
 _NAMES = 2.0  # seconds for name servers; a dead one lets getaddrinfo wait for up to thirty
+_AT_ONCE = 16  # names that are looked up side by side
 _SHOWN = 200  # characters of a value
 
 
@@ -46,15 +49,21 @@ def health(
 
 
 class Names:
-    """Looks names up side by side; a name server that is dead delays nobody."""
+    """Looks names up, some side by side; a name server that is dead delays nobody."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._found: Dict[str, Optional[List[str]]] = dict.fromkeys(names)
-        self._threads = []
-        for name in self._found:
-            thread = threading.Thread(target=self._look_up, args=(name,), daemon=True)
+        self._waiting = deque(self._found)
+        # Daemons, and no pool: a pool's threads would be waited for when this process ends.
+        count = min(_AT_ONCE, len(self._found))
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
+        for thread in self._threads:
             thread.start()
-            self._threads.append(thread)
+
+    def _work(self) -> None:
+        with contextlib.suppress(IndexError):  # none is left
+            while True:
+                self._look_up(self._waiting.popleft())
 
     def _look_up(self, name: str) -> None:
         try:
@@ -67,6 +76,7 @@ class Names:
         """What was found until time.monotonic() is `until`; None for what was not."""
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
+        self._waiting.clear()
         return dict(self._found)
 
 

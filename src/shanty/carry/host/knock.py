@@ -46,14 +46,15 @@ def look(host: str, port: int, timeout: float) -> Dict[str, Any]:
     answered = threading.Event()
 
     def at_the_port() -> None:
-        state["port"] = _state_of(family, address, until)
+        state["port"] = _heard(family, address, until)
         if state["port"] not in ("silent", "unreachable"):
             answered.set()
 
     def elsewhere(other: int) -> None:
         place = (address[0], other, *address[2:])
-        if _state_of(family, place, until, listens=False) in ("refused", "open"):
-            answered.set()
+        with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as connection:
+            if _connected(connection, place, until) in ("refused", "open"):
+                answered.set()
 
     def ping() -> None:
         if _pinged(family, address, until):
@@ -73,18 +74,24 @@ def look(host: str, port: int, timeout: float) -> Dict[str, Any]:
     return {"port": state["port"], "alive": answered.is_set(), "address": str(address[0])}
 
 
-def _state_of(family: int, place: Tuple[Any, ...], until: float, *, listens: bool = True) -> str:
-    """What becomes of a connection; with `listens` false it is closed as soon as it is there."""
+def _connected(connection: socket.socket, place: Tuple[Any, ...], until: float) -> str:
+    """What becomes of a connection: "open", "refused", "unreachable" or "silent"."""
+    connection.settimeout(max(0.05, until - time.monotonic()))
+    try:
+        connection.connect(place)
+    except socket.timeout:
+        return "silent"
+    except OSError as error:
+        return "refused" if error.errno == errno.ECONNREFUSED else "unreachable"
+    return "open"
+
+
+def _heard(family: int, place: Tuple[Any, ...], until: float) -> str:
+    """What a server says when it is spoken to as ssh does; the `port` of `knock`."""
     with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as connection:
-        connection.settimeout(max(0.05, until - time.monotonic()))
-        try:
-            connection.connect(place)
-            if not listens:
-                return "open"
-        except socket.timeout:
-            return "silent"
-        except OSError as error:
-            return "refused" if error.errno == errno.ECONNREFUSED else "unreachable"
+        state = _connected(connection, place, until)
+        if state != "open":
+            return state
         connection.settimeout(max(0.05, until - time.monotonic()))
         try:
             connection.sendall(b"SSH-2.0-shanty\r\n")  # some servers say nothing before we do

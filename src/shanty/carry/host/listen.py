@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import hmac
 import socket
 import threading
 import time
-from typing import Any, BinaryIO, Dict, Optional, Sequence
+from typing import Any, BinaryIO, Dict, Optional, Sequence, Set
 
 from shanty.carry.host import wire
-from shanty.carry.host.sockets import FOREVER, READ, Sockets, Talk, receive, send
+from shanty.carry.host.sockets import FOREVER, READ, WRITE, Sockets, Talk, receive, send
 from shanty.carry.host.wire import Ask, Say
 
 _MOST_BYTES = 1 << 20  # that a try may ask for
 _MOST = 512  # connections that are served at once
 _GREETING = 5.0  # seconds that a connection has to say who it is
+_PAUSE = 0.05  # seconds until the next try where no more files can be opened
 
 
 class _Listener:
@@ -31,6 +32,7 @@ class _Listener:
         self._sockets = Sockets()
         self._open = True
         self._guests = 0
+        self._heard: Set[bytes] = set()  # heads that were served, so that none is served twice
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -63,7 +65,10 @@ class _Listener:
             yield end, READ, FOREVER
             try:
                 connection, _peer = end.accept()
-            except OSError:  # it was gone before we came to it, or there are too many files
+            except OSError as error:  # else it was gone before we came to it
+                if error.errno in (errno.EMFILE, errno.ENFILE):  # it waits on, and is still ready
+                    with contextlib.suppress(socket.timeout):
+                        yield end, WRITE, time.monotonic() + _PAUSE  # which it never is
                 continue
             if self._guests >= _MOST:
                 connection.close()
@@ -82,14 +87,15 @@ class _Listener:
     def _answer(self, end: socket.socket) -> Talk:
         now = time.monotonic()
         head = yield from receive(end, wire.HEAD.size, now + _GREETING)
-        token, wanted, size, seconds, skipped = wire.HEAD.unpack(head)
-        if not hmac.compare_digest(token, self._token):
+        _nonce, wanted, size, seconds, skipped, _proof = wire.HEAD.unpack(head)
+        if head in self._heard or not wire.is_proven(self._token, head):
             return
         if not (size <= _MOST_BYTES and 0 <= skipped < seconds <= wire.MOST_SECONDS):
             return
+        self._heard.add(head)
         self._busy = time.monotonic()
         wire.at_once(end)
-        yield from send(end, wire.answer_to(token), now + _GREETING)
+        yield from send(end, wire.answer_to(self._token, head), now + _GREETING)
         if wanted == wire.TRY:
             yield from _take_and_give(end, size, now + wire.MOST_SECONDS + wire.SLACK)
         elif wanted == wire.FLOOD:

@@ -251,10 +251,29 @@ def store_sweep(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, A
             if unused and path not in keep and not named_by_runs(path) and _remove(path):
                 removed.append(path)
     cache = uv_cache()
-    if os.path.isdir(cache) and now - os.stat(cache).st_mtime > float(ask["days"]) * 86400:
-        _remove(cache)
+    if _is_unused(cache, now - float(ask["days"]) * 86400) and _remove(cache):
         removed.append(cache)
     return {"removed": removed}
+
+
+def _is_unused(cache: str, since: float) -> bool:
+    """True for a cache that nobody has used since then, and of which nothing is being made."""
+    try:
+        used = os.stat(cache).st_mtime
+    except OSError:
+        return False
+    made = os.path.join(home(), "store", "env")
+    return used < since and not any(_is_made(os.path.join(made, name)) for name in _listing(made))
+
+
+def _is_made(path: str) -> bool:
+    """True for the folder of an environment that is only being made, unless it was given up."""
+    name = os.path.basename(path)
+    if not name.startswith(".") or name.startswith(".gone-"):
+        return False
+    with contextlib.suppress(OSError):
+        return os.path.isdir(path) and time.time() - os.lstat(path).st_mtime < _UNFINISHED
+    return False
 
 
 def uv_cache() -> str:

@@ -74,7 +74,7 @@ def _try(target: Mapping[str, Any], result: Dict[str, Any], size: int, timeout: 
         result["kind"] = "ok"
         result["seconds"] = time.monotonic() - began
 
-    head = wire.HEAD.pack(wire.token_of(target["token"]), wire.TRY, size, wire.MOST_SECONDS, 0.0)
+    head = wire.head(wire.token_of(target["token"]), wire.TRY, size, wire.MOST_SECONDS, 0.0)
     return _talk(target, result, head, timeout, work)
 
 
@@ -96,7 +96,7 @@ def _flood(
         result["rate"] = total / lasted if lasted > 0 else 0.0
         result["kind"] = "ok"
 
-    head = wire.HEAD.pack(wire.token_of(target["token"]), wire.FLOOD, 0, seconds, skipped)
+    head = wire.head(wire.token_of(target["token"]), wire.FLOOD, 0, seconds, skipped)
     return _talk(target, result, head, 2.0, work)
 
 
@@ -144,15 +144,17 @@ def _talk(
             result["kind"] = "silent"
             yield from send(end, head, until)
             try:
-                heard = yield from receive(end, 16, max(until, time.monotonic() + timeout / 2))
+                late = max(until, time.monotonic() + timeout / 2)
+                heard = yield from receive(end, wire.PROOF, late)
             except ConnectionError:
                 heard = b""
-            if not hmac.compare_digest(heard, wire.answer_to(wire.token_of(target["token"]))):
+            expected = wire.answer_to(wire.token_of(target["token"]), head)
+            if not hmac.compare_digest(heard, expected):
                 result["kind"] = "wrong-host"
                 return
             yield from work(end)
-        except socket.timeout:
-            return
+        except socket.timeout:  # what has not arrived must not load the wire any longer
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
         except OSError as error:
             result["text"] = error.strerror or str(error)
             if result["kind"] == "no-answer":

@@ -13,11 +13,12 @@ from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional
 from shanty.carry import platform
 from shanty.carry.agent.sweep import end_all
 from shanty.carry.errors import StorageError, UsageError
-from shanty.carry.host import leftovers, place, runs, trees
+from shanty.carry.host import leftovers, place, runs, strays, trees
 from shanty.carry.host.authorized import keys_file
-from shanty.carry.host.edit import edit_file
+from shanty.carry.host.edit import edit_file, read_file
 
 _SHARED = 0o022  # group and others may write
+_BEGUN = 3600.0  # seconds after which a run has begun with what it has placed
 BACKUP = ".before-shanty"  # is put behind the name of a file of settings that was changed
 
 
@@ -32,18 +33,22 @@ def repair(
 
 
 def let_in(ask: Mapping[str, Any]) -> List[str]:
-    """`key`: a public key of the user's own, for good; one that is there already stays."""
+    """`key`: a public key of the user's own, for good; one that is there already stays.
+
+    Only a line without options counts: another may let the key in from elsewhere only, or for
+    one command, and a comment lets nobody in.
+    """
     words = str(ask["key"]).split()
     if len(words) < 2 or "\n" in str(ask["key"]).strip():
         raise UsageError(f"not a public key: {str(ask['key'])[:40]}")
     path = keys_file()
-    line = " ".join(words).encode()
+    line, plain = " ".join(words).encode(), [word.encode() for word in words[:2]]
     added: List[bool] = []
 
     def change(content: Optional[bytes]) -> Optional[bytes]:
         del added[:]
         old = content or b""
-        if any(words[1].encode() in each.split() for each in old.splitlines()):
+        if any(each.split()[:2] == plain for each in old.splitlines()):
             return content
         added.append(True)
         return old + (b"" if not old or old.endswith(b"\n") else b"\n") + line + b"\n"
@@ -91,12 +96,31 @@ def comment_out(ask: Mapping[str, Any]) -> List[str]:
         wanted.setdefault(path, []).append(name)
     done = []
     for path, names in wanted.items():
-        with contextlib.suppress(OSError):
-            if not os.path.exists(path + BACKUP):
-                shutil.copy2(path, path + BACKUP)
+        before = read_file(os.path.realpath(path))
+        if _commented(before, names) == before:
+            continue
+        kept = _kept(path)
         edit_file(path, lambda content, names=names: _commented(content, names))  # type: ignore[misc]
-        done.append(f"{', '.join(names)} in {path} is a comment now ({path}{BACKUP} has it)")
+        done.append(f"{', '.join(names)} in {path} is a comment now ({kept} has it as it was)")
     return done
+
+
+def _kept(path: str) -> str:
+    """Copy a file to one beside it that is not there yet; its path. StorageError."""
+    backup, number = path + BACKUP, 1
+    while os.path.lexists(backup):  # of an earlier repair, which is not to be lost
+        number += 1
+        backup = f"{path}{BACKUP}-{number}"
+    try:
+        shutil.copy2(path, backup)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(backup)  # half of a copy
+        raise StorageError(
+            f"{path} is left as it is: it cannot be copied to {backup} before",
+            error.strerror or str(error),
+        ) from error
+    return backup
 
 
 def _commented(content: Optional[bytes], names: List[str]) -> Optional[bytes]:
@@ -133,7 +157,7 @@ def _removed(path: str) -> bool:
 def end_strays(ask: Mapping[str, Any]) -> List[str]:
     """End the processes of shanty's runs whose agents are gone, and sweep what those left."""
     runs.sweep_runs(ask, _NOTHING, lambda _said: None)
-    found = {each["pid"]: each for each in leftovers.strays() if each["run"]}
+    found = {each["pid"]: each for each in strays.strays() if each["run"]}
 
     def members() -> List[platform.Process]:
         every = (platform.process(pid) for pid in found)
@@ -146,10 +170,13 @@ def end_strays(ask: Mapping[str, Any]) -> List[str]:
 
 
 def make_room(ask: Mapping[str, Any]) -> List[str]:
-    """Remove what shanty keeps here and no run uses: MPIs, environments, wheels, workspaces."""
+    """Remove what shanty keeps here and no run uses: MPIs, environments, wheels, workspaces.
+
+    What is younger than an hour stays: a run may have placed it, and be about to begin.
+    """
     before = _free()
     runs.sweep_runs(ask, _NOTHING, lambda _said: None)
-    place.store_sweep({"days": 0}, _NOTHING, lambda _said: None)
+    place.store_sweep({"days": _BEGUN / 86400}, _NOTHING, lambda _said: None)
     if trees.root_folder().is_dir():
         trees.prune(0)
     freed = _free() - before

@@ -28,9 +28,6 @@ class Sockets:
         self._selector = selectors.DefaultSelector()
         self._talks: Dict[Talk, Wait] = {}
 
-    def __len__(self) -> int:
-        return len(self._talks)
-
     def add(self, talk: Talk) -> None:
         """Begin a conversation."""
         self._go_on(talk, lambda: next(talk))

@@ -1,9 +1,11 @@
 """What two hosts say to each other when the network between them is tried.
 
 A host that listens has a token of its own, 16 bytes that only those know who were told them over
-ssh. Who connects sends it first, and what he wants: so nobody else is served. The answer can only
-be made by someone who knows the token: so who connects knows which host has answered, and not a
-stranger behind the same address. Then
+ssh, and that never goes over the network. Who connects says first what he wants, with 16 random
+bytes and a proof that he knows the token; each such head is served once, so nobody else is served,
+and no recording of it. The answer is a proof for just this head: so who connects knows which host
+has answered, and not a stranger behind the same address. Both know only who is there; what follows
+is not protected. Then
 
     TRY     SIZE bytes there; one byte back, then SIZE bytes back. Small packets pass where large
             ones vanish (a black hole for the path's MTU), so both have to arrive.
@@ -13,14 +15,16 @@ stranger behind the same address. Then
 
 from __future__ import annotations
 
-import hashlib
+import hmac
+import os
 import socket
 import struct
 from typing import Any, Callable, Mapping
 
 from shanty.carry.errors import UsageError
 
-HEAD = struct.Struct("!16scIdd")  # token, what is wanted, size, seconds, seconds not counted
+HEAD = struct.Struct("!16scIdd16s")  # nonce, what is wanted, size, seconds, not counted, proof
+PROOF = 16  # bytes of a proof
 RESULT = struct.Struct("!Qd")  # bytes, seconds
 TRY, FLOOD = b"t", b"f"
 TRIPS = 9  # round trips for a latency
@@ -40,9 +44,24 @@ def token_of(text: str) -> bytes:
     return token
 
 
-def answer_to(token: bytes) -> bytes:
-    """The 16 bytes by which a host shows that it knows the token."""
-    return hashlib.sha256(b"shanty" + token).digest()[:16]
+def head(token: bytes, wanted: bytes, size: int, seconds: float, skipped: float) -> bytes:
+    """The first words of who connects; no two are alike."""
+    words = HEAD.pack(os.urandom(16), wanted, size, seconds, skipped, bytes(PROOF))[:-PROOF]
+    return words + _proof(token, b"asks", words)
+
+
+def is_proven(token: bytes, words: bytes) -> bool:
+    """True for a head by someone who knows the token."""
+    return hmac.compare_digest(words[-PROOF:], _proof(token, b"asks", words[:-PROOF]))
+
+
+def answer_to(token: bytes, words: bytes) -> bytes:
+    """By which a host shows, to whom this head came from, that it knows the token."""
+    return _proof(token, b"answers", words)
+
+
+def _proof(token: bytes, side: bytes, words: bytes) -> bytes:
+    return hmac.new(token, side + words, "sha256").digest()[:PROOF]
 
 
 def at_once(end: socket.socket) -> None:

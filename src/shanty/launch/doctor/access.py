@@ -78,7 +78,16 @@ def findings(refused: Sequence[Refusal], porters: Sequence[Porter]) -> list[Find
     if not refused:
         return []
     with ThreadPoolExecutor(len(refused)) as pool:
-        found = list(pool.map(lambda one: _finding(one, porters), refused))
+        views = list(pool.map(lambda one: _asked(one, porters), refused))
+    return _once([_finding(one, each) for one, each in zip(refused, views, strict=True)])
+
+
+def as_said(refused: Sequence[Refusal]) -> list[Finding]:
+    """The same by the word of ssh alone, where there is no time to ask anybody."""
+    return _once([_finding(one, {}) for one in refused])
+
+
+def _once(found: Sequence[Finding]) -> list[Finding]:
     at_this_end: dict[str, Finding] = {}
     for each in found:
         if each.code in _HERE:
@@ -86,8 +95,11 @@ def findings(refused: Sequence[Refusal], porters: Sequence[Porter]) -> list[Find
     return [*at_this_end.values(), *(each for each in found if each.code not in _HERE)]
 
 
-def _finding(refused: Refusal, porters: Sequence[Porter]) -> Finding:
-    views = _views(refused.host, porters) if refused.code in _DOUBTFUL else {}
+def _asked(refused: Refusal, porters: Sequence[Porter]) -> Mapping[str, Mapping[str, Any]]:
+    return _views(refused.host, porters) if refused.code in _DOUBTFUL else {}
+
+
+def _finding(refused: Refusal, views: Mapping[str, Mapping[str, Any]]) -> Finding:
     code, what, fix = judged(refused, views)
     same = code == refused.code
     seen = [_told(name, view) for name, view in views.items()]

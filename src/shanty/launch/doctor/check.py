@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shanty.carry.errors import NotFoundError, PrepareError, ShantyError
 from shanty.carry.mpi.installation import Installation
@@ -32,21 +32,26 @@ from shanty.carry.spec import JobSpec
 from shanty.launch import mpis
 from shanty.launch.doctor import access, causes, here, hosts, needs, pairs, software
 from shanty.launch.doctor.facts import Seen
+from shanty.launch.doctor.reaching import Reaching
 from shanty.launch.finding import Finding, Level
-from shanty.launch.site import contact
 from shanty.launch.site.host import Host
 from shanty.launch.site.porter import Porter
-from shanty.launch.transport.base import Transport
-from shanty.launch.transport.openssh import FreshSSH
+from shanty.launch.targets import ways
 
-_CONNECT = 5  # seconds in which a host has to answer
-_SILENT = 8.0  # seconds that one that was logged in to may say nothing
+if TYPE_CHECKING:
+    from shanty.launch.net.visit import Visited
+
 _ASKED = 8.0  # seconds for one question to a host
+_AT_ONCE = 64  # hosts that are asked side by side
 _BETWEEN = 5.0  # seconds for what hosts try among each other
 _NETWORK = 10.0  # seconds for their networks
-_LEAST = 3.0  # seconds that they have in any case
+_LEAST = 2.0  # seconds without which what takes some time is not begun
+_AFTERWARDS = 3.0  # seconds that are kept for what comes when the hosts are reached
+_CLOSING = 1.0  # seconds to let go of the hosts
 LIMIT = 18.0  # seconds for all of it
 _LOCAL = 8.0  # seconds for this machine, where all else is done
+_ALL_NAMES = 16  # hosts that each look up the names of all
+_NEXT = 3  # hosts, beside the lead, whose names each looks up where there are more
 _ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.NOTE: 2}
 R = TypeVar("R")
 Say = Callable[[str], None]
@@ -58,18 +63,20 @@ class Report:
     """What an examination came to.
 
     `hosts` are the names of those that were examined, "" for this machine. `unfinished` says of
-    each check that could not be made why not. `seconds` is what it all took.
+    each check that could not be made why not. `seconds` is what it all took. `unseen` are the
+    names of hosts that there was no time for.
     """
 
     hosts: tuple[str, ...]
     findings: tuple[Finding, ...]
     unfinished: tuple[str, ...]
     seconds: float
+    unseen: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
-        """True where nothing keeps a run from working."""
-        return all(each.level is not Level.ERROR for each in self.findings)
+        """True where all hosts were looked at and nothing keeps a run from working."""
+        return not self.unseen and all(each.level is not Level.ERROR for each in self.findings)
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON."""
@@ -95,12 +102,15 @@ def examine(
 
     `chosen` are the hosts that the job names, none for a run on this machine; `holds_ranks` says
     that this machine is to be looked at as one of them. `home` is shanty's folder here, `say`
-    hears what is being done, "" at the end. After `limit` seconds no further check is begun, and
-    those that are on have a few seconds. Changes nothing on the hosts but that shanty's own code
-    is put there.
+    hears what is being done, "" at the end. It takes `limit` seconds and hardly more; for what
+    there was no time left is among the `unfinished` of the report.
+
+    shanty's own code is put on the hosts, and stays. What else is changed is taken back within
+    seconds: a key for one command is let in by authorized_keys to see whether sshd takes it, and
+    files are written to see whether a folder takes them.
     """
     began = time.monotonic()
-    examination = _Examination(job, chosen, home, environ, say, began + limit)
+    examination = _Examination(job, chosen, home, environ, say, began + limit - _CLOSING)
     own = partial(here.findings, job, home, environ, holds_ranks=holds_ranks)
     try:
         local = _begun({"this machine": own})
@@ -117,10 +127,11 @@ def examine(
         key=lambda each: (_ORDER[each.level], order.get(each.host, len(order)), each.code),
     )
     return Report(
-        tuple(named),
+        tuple(name for name in named if name not in examination.unseen),
         tuple(dict.fromkeys(found)),
         tuple(examination.unfinished),
         time.monotonic() - began,
+        tuple(examination.unseen),
     )
 
 
@@ -136,18 +147,26 @@ class _Examination:
     until: float  # by time.monotonic()
     findings: list[Finding] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
-    porters: list[Porter] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    held: list[Porter] = field(default_factory=list)  # all that were reached
+    porters: list[Porter] = field(default_factory=list)  # those that answer
 
     def of_hosts(self) -> None:
         """Reach the hosts, then look at each, then at what is between them."""
         self.say("reaching the hosts")
-        outcomes = contact.attempt(self.chosen, terminal=False, transport=_fresh, patience=_SILENT)
-        refused = [each for each in outcomes if not isinstance(each, Porter)]
-        self.porters = [each for each in outcomes if isinstance(each, Porter)]
+        reaching = Reaching(self.until - _AFTERWARDS)
+        self.porters, refused = reaching.attempt(self.chosen)
+        self.held = self.porters
+        self._unseen("the way to", [each.name for each in reaching.late])
         self.say("looking at each host")
-        absent = _begun({"the way to hosts": partial(access.findings, refused, self.porters)})
+        what = "how others see the hosts that do not answer"
+        absent = _begun({what: partial(access.findings, refused, self.porters)})[what]
         seen = self._seen()
-        self.take(absent, _ASKED)
+        try:
+            self.findings += absent.result(min(_ASKED, self._left))
+        except TimeoutError:
+            self.findings += access.as_said(refused)
+            self._no_time(what)
         for porter in self.porters:
             self.findings += access.of_porter(porter)
         need = needs.of_job(
@@ -164,25 +183,63 @@ class _Examination:
         except (NotFoundError, PrepareError):
             return None  # `here` says it
 
+    @property
+    def _left(self) -> float:
+        return max(0.0, self.until - time.monotonic())
+
+    def _no_time(self, what: str) -> None:
+        self.unfinished.append(f"{what}: there was no time left")
+
+    def _unseen(self, what: str, names: Sequence[str]) -> None:
+        if names:
+            self._no_time(f"{what} {', '.join(names)}")
+            self.unseen += names
+
     def _seen(self) -> list[Seen]:
         """What every host that was reached says of itself."""
-        surveys = self._answers(lambda each: each.ask("survey", patience=_ASKED).values)
-        names = {host.name for host in self.chosen}
-        names |= {survey["hostname"] for survey in surveys.values()}
+        surveys = self._answers(
+            "the survey", lambda each, seconds: each.ask("survey", patience=seconds).values
+        )
         self.porters = [each for each in self.porters if each.host.name in surveys]
-        found = self._answers(lambda each: _examined(each, surveys[each.host.name], names))
-        return list(found.values())
+        own = {name: {name, str(survey["hostname"])} for name, survey in surveys.items()}
+        names = _names_for(own)
 
-    def _answers(self, ask: Callable[[Porter], R]) -> dict[str, R]:
-        """What every host answers, by its name; those that do not are findings."""
-        with ThreadPoolExecutor(max(1, len(self.porters))) as pool:
-            asked = [(porter, pool.submit(ask, porter)) for porter in self.porters]
-        found = {}
-        for porter, answer in asked:
+        def look(porter: Porter, seconds: float) -> Seen:
+            name = porter.host.name
+            return _examined(porter, surveys[name], names[name], seconds)
+
+        return list(self._answers("the health", look).values())
+
+    def _answers(self, what: str, ask: Callable[[Porter, float], R]) -> dict[str, R]:
+        """What every host answers, by its name; those that do not are findings.
+
+        `ask` gets how many seconds it may take. Silence is a finding only after a fair time.
+        """
+
+        def asked(porter: Porter) -> R | None:
+            seconds = min(_ASKED, self._left)
             try:
-                found[porter.host.name] = answer.result()
+                return ask(porter, seconds) if seconds else None
+            except ShantyError:
+                if self._left:
+                    raise
+                return None
+
+        found: dict[str, R] = {}
+        late = []
+        with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(self.porters)))) as pool:
+            answers = [(porter, pool.submit(asked, porter)) for porter in self.porters]
+        for porter, answer in answers:
+            try:
+                value = answer.result()
             except ShantyError as error:
                 self.findings.append(_lost(porter, error))
+                continue
+            if value is None:
+                late.append(porter.host.name)
+            else:
+                found[porter.host.name] = value
+        self._unseen(f"{what} of", late)
         return found
 
     def _between(self, every: Sequence[Seen]) -> None:
@@ -198,32 +255,40 @@ class _Examination:
             "the MPI": partial(software.mpi, *asking),
         }
         if len(seen) > 1:
-            until = time.monotonic() + _BETWEEN
+            until = min(time.monotonic() + _BETWEEN, self.until)
             works["ssh between hosts"] = lambda: list(pairs.between(seen, until))
         self.take(_begun(works), _BETWEEN + 1)
         if len(seen) > 1:  # last and alone: the other questions would disturb what is measured
+            if self._left < _LEAST:
+                self._no_time("the network")
+                return
             self.say("trying the networks between hosts")
             taken = self._installation()
             flavour = taken.flavour if taken is not None else mpis.DEFAULT
-            network = partial(_network, seen, self.home, self.job, flavour)
-            left = max(_LEAST, min(_NETWORK, self.until - time.monotonic()))
-            self.take(_begun({"the network": network}), left)
+            blocked = any(each.code == "lead-blocked" for each in self.findings)
+            meet = _visited_from_here if blocked else _visited
+            network = partial(_network, seen, meet, self.home, self.job, flavour)
+            self.take(_begun({"the network": network}), _NETWORK)
 
     def take(self, answers: Mapping[str, Future[list[Finding]]], seconds: float) -> None:
-        """Take what checks find within that time, or note why they could not be made."""
+        """Take what checks find within that time and the limit, or note what could not be made."""
+        seconds = min(seconds, self._left)
         until = time.monotonic() + seconds
         for what, answer in answers.items():
             try:
                 self.findings += answer.result(max(0.0, until - time.monotonic()))
             except TimeoutError:
-                self.unfinished.append(f"{what}: it took longer than {seconds:.0f} s")
+                if self._left:
+                    self.unfinished.append(f"{what}: it took longer than {seconds:.0f} s")
+                else:
+                    self._no_time(what)
             except ShantyError as error:
                 self.unfinished.append(f"{what}: {error.what}")
 
     def close(self) -> None:
         """Let go of the hosts."""
-        for porter in self.porters:
-            porter.close(0.5)
+        with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(self.held)))) as pool:
+            list(pool.map(lambda porter: porter.close(0.5), self.held))
 
 
 def _begun(works: Mapping[str, Work]) -> dict[str, Future[list[Finding]]]:
@@ -235,14 +300,27 @@ def _begun(works: Mapping[str, Work]) -> dict[str, Future[list[Finding]]]:
         pool.shutdown(wait=False)
 
 
-def _fresh(host: Host) -> Transport:
-    """A way to a host that shares no connection: one of yesterday would hide today's fault."""
-    return contact.transport_to(host) if contact.is_here(host) else FreshSSH(host, _CONNECT)
+def _names_for(own: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+    """The names that each host is to look up; `own` are the names of each, the lead's first.
+
+    Of many hosts those of the lead and of the next ones: all at each would be too many.
+    """
+    hosts = list(own)
+    if len(hosts) <= _ALL_NAMES:
+        every = {name for names in own.values() for name in names}
+        return dict.fromkeys(hosts, every)
+    around, found = [*hosts, *hosts], {}
+    for index, host in enumerate(hosts):
+        some = (hosts[0], *around[index + 1 : index + 1 + _NEXT])
+        found[host] = {name for one in some for name in own[one]}
+    return found
 
 
-def _examined(porter: Porter, survey: Mapping[str, Any], names: Collection[str]) -> Seen:
+def _examined(
+    porter: Porter, survey: Mapping[str, Any], names: Collection[str], seconds: float
+) -> Seen:
     before = time.time()
-    health = porter.ask("health", names=sorted(names), patience=_ASKED).values
+    health = porter.ask("health", names=sorted(names), patience=seconds).values
     ahead, doubt = hosts.clock(before, time.time(), health)
     return Seen(porter.host, survey, health, porter, ahead, doubt)
 
@@ -258,26 +336,45 @@ def _lost(porter: Porter, error: ShantyError) -> Finding:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Reached:
-    """A host as `net.decide` wants it."""
+def _visited(seen: Sequence[Seen]) -> list[Visited]:
+    """The hosts by the addresses at which a run's lead reaches them, where it does."""
+    surveys = {one.name: one.survey for one in seen}
+    porters = [one.porter for one in seen if one.porter is not None]
+    try:
+        found = ways.to_hosts([one.host for one in seen], porters[0], surveys)
+    except PrepareError:
+        return _visited_from_here(seen)
+    own = next((way["source"] for way in found[1:]), "")
+    return _visits(seen, [own, *(way["peer"] for way in found[1:])])
 
-    name: str
-    porter: Porter
-    survey: Mapping[str, Any]
-    address: str
+
+def _visited_from_here(seen: Sequence[Seen]) -> list[Visited]:
+    """The hosts by the addresses at which this machine's ssh reached them."""
+    return _visits(seen, [(one.survey["ssh"] or {}).get("server", "") for one in seen])
 
 
-def _network(seen: Sequence[Seen], home: Path, job: JobSpec, flavour: str) -> list[Finding]:
+def _visits(seen: Sequence[Seen], places: Sequence[str]) -> list[Visited]:
+    from shanty.launch.net.visit import Visited
+
+    return [
+        Visited(one.name, one.porter, one.survey, place or ways.own_address(one.survey))
+        for one, place in zip(seen, places, strict=True)
+        if one.porter is not None
+    ]
+
+
+def _network(
+    seen: Sequence[Seen],
+    meet: Callable[[Sequence[Seen]], list[Visited]],
+    home: Path,
+    job: JobSpec,
+    flavour: str,
+) -> list[Finding]:
     from shanty.carry.mpi.flavours import FLAVOURS
     from shanty.launch.net.decide import decide
     from shanty.launch.targets import flags, networks
 
-    reached = [
-        _Reached(one.name, one.porter, one.survey, (one.survey["ssh"] or {}).get("server", ""))
-        for one in seen
-        if one.porter is not None
-    ]
+    reached = meet(seen)
     mpi = FLAVOURS[flavour]
     decision = decide(reached, home, ports=mpi.ports(job.env), fresh=True)
     surveys = {one.name: one.survey for one in seen}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shanty.carry.mpi.footprint import FOOTPRINTS
 from shanty.launch.doctor.facts import Need, Seen
 from shanty.launch.doctor.wording import amount, there
 from shanty.launch.finding import Finding, Level
@@ -17,7 +16,6 @@ _INODES_NEEDED = 1000  # an MPI has up to 600 files; an environment 5,000 and mo
 _TMP_NEEDED = 32 * _MIB  # session files: Open MPI 4.1 takes 8 MiB, the ranks' own are few
 _TMP_INODES = 100
 _SHM_CONTAINER = 64 * _MIB  # what Docker gives by itself
-_USUAL = "openmpi5"  # where no MPI was named
 _UNWRITABLE = ("EROFS", "EACCES", "EPERM")
 _FULL = ("ENOSPC", "EDQUOT")
 
@@ -132,10 +130,9 @@ def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
     if folder is None or "size" not in folder:
         return
     ranks = max(1, need.ranks.get(seen.name, 1))
-    footprint = FOOTPRINTS.get(need.flavour, FOOTPRINTS[_USUAL])
-    wanted = footprint.shared_memory(ranks)
+    wanted = need.footprint.shared_memory(ranks)
     size, free = folder["size"], folder["free"]
-    level = Level.ERROR if footprint.vital else Level.WARNING
+    level = Level.ERROR if need.footprint.vital else Level.WARNING
     count = "1 rank wants" if ranks == 1 else f"{ranks} ranks want"
     bigger = "make it larger: mount -o remount,size=4G /dev/shm; for a container, --shm-size=4g"
     if size and size < wanted:

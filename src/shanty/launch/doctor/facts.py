@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shanty.carry.mpi.footprint import FOOTPRINTS, Footprint
+from shanty.launch.mpis import DEFAULT
 from shanty.launch.site.host import Host
 from shanty.launch.site.porter import Porter
 
@@ -27,6 +29,11 @@ class Need:
     flavour: str = ""
     tags: tuple[str, ...] = ()
     oversubscribe: bool = False
+
+    @property
+    def footprint(self) -> Footprint:
+        """What the MPI takes of a host; where none was named, that of the usual one."""
+        return FOOTPRINTS.get(self.flavour, FOOTPRINTS[DEFAULT])
 
 
 @dataclass(frozen=True, slots=True)

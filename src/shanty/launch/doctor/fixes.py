@@ -1,7 +1,7 @@
 """`shanty doctor --fix`: does what is safe, and asks before it changes whom somebody trusts.
 
 key-open            chmod 600 of the private key here
-host-key-unknown    shows the key's fingerprint, and on a yes keeps it in known_hosts
+host-key-unknown    shows the key's fingerprint, and keeps it where a person knows it
 password-needed     on a yes, lets the user's public key in, after one login by password
 home-open           chmod go-w of the home, ~/.ssh and authorized_keys
 mpi-parameters      makes the lines into comments, with a copy of the file beside it
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Consent = Callable[[str], bool]  # is given a question; True is yes
+Knows = Callable[[str, str], bool]  # is given a host and the fingerprint of the key that it shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ class Repair:
 class Surgery:
     """Treats the findings of one report after the other; each finding once.
 
-    `consent` answers questions, `say` hears what was done, `progress` what is being done, "" at
-    the end.
+    `consent` answers questions, `knows` says whether a host's key is the right one, `say` hears
+    what was done, `progress` what is being done, "" at the end.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Surgery:
         home: Path,
         environ: Mapping[str, str],
         consent: Consent,
+        knows: Knows,
         say: Callable[[str], None],
         progress: Callable[[str], None],
     ) -> None:
@@ -73,6 +75,7 @@ class Surgery:
         self._home = home
         self._environ = environ
         self._consent = consent
+        self._knows = knows
         self._say = say
         self._progress = progress
         self._treated: set[tuple[str, str]] = set()
@@ -86,9 +89,6 @@ class Surgery:
                 self._treated.add((each.code, each.host))
         done = []
         for code, treatment in _TREATMENTS.items():
-            if code == "packages-differ" and wanted.get(code):
-                done += self._alike(wanted[code])
-                continue
             for finding in wanted.get(code, ()):
                 try:
                     texts = treatment(self, finding)
@@ -99,6 +99,8 @@ class Surgery:
                     self._say(f"{finding.host or 'here'}: {text}")
                 if texts:
                     done.append(Repair(code, finding.host, tuple(texts)))
+        if wanted.get(_PACKAGES):
+            done += self._alike(wanted[_PACKAGES])  # all hosts at once
         return done
 
     # ------------------------------------------------------------------------- trust
@@ -111,8 +113,7 @@ class Surgery:
         """Keep the key of a host, once a person has compared it."""
         host = self._hosts[finding.host]
         offered = trust.offered_key(host)
-        question = f"{host.name} shows the host key {offered.fingerprint}. Is that the right one"
-        if not self._consent(question):
+        if not self._knows(host.name, offered.fingerprint):
             return []
         path = trust.remember(host, offered)
         return [f"its host key {offered.fingerprint} is in {path}"]
@@ -161,7 +162,6 @@ class Surgery:
         """Make the environment of this machine on all hosts that have another one."""
         from shanty.launch.site import environment, sync
 
-        code = "packages-differ"
         porters: list[Porter] = []
 
         def told(step: Step) -> None:
@@ -174,7 +174,7 @@ class Surgery:
             here = environment.local_environment(python, self._home)
             made = sync.sync(porters, here, self._home, told, environ)
         except ShantyError as error:
-            return [Repair(code, each.host, error=error) for each in findings]
+            return [Repair(_PACKAGES, each.host, error=error) for each in findings]
         finally:
             self._progress("")
             for porter in porters:
@@ -182,7 +182,7 @@ class Surgery:
         for name, path in made.items():
             self._say(f"{name}: the environment of this machine is at {path}")
         return [
-            Repair(code, name, (f"the environment of this machine is at {path}",))
+            Repair(_PACKAGES, name, (f"the environment of this machine is at {path}",))
             for name, path in made.items()
         ]
 
@@ -211,12 +211,12 @@ _BY_THE_HOST = {
     "disk-full": "make-room",
     "inodes-full": "make-room",
 }
-# In this order: to get there comes first.
+_PACKAGES = "packages-differ"
+# Host by host, in this order: to get there comes first.
 _TREATMENTS: Mapping[str, Callable[[Surgery, Finding], list[str]]] = {
     "key-open": Surgery.close_keys,
     "host-key-unknown": Surgery.know,
     "password-needed": Surgery.let_in,
     **dict.fromkeys(_BY_THE_HOST, Surgery.on_host),
     "mpi-parameters": Surgery.comment_out,
-    "packages-differ": Surgery.on_host,  # all hosts at once, see `treat`
 }

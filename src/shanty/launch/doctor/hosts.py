@@ -188,7 +188,7 @@ def _strays(seen: Seen) -> Iterator[Finding]:
         ", ".join([*told, *more]),
         "end what is left, it may hold cores and ports",
         there(seen.host, "kill", *pids),
-        fixable=True,
+        fixable=any(each["run"] for each in strays),  # others' are not for shanty to end
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from shanty.carry.mpi.footprint import FOOTPRINTS
 from shanty.launch.doctor.facts import Need, Seen
 from shanty.launch.finding import Finding, Level
 
@@ -18,7 +17,6 @@ _PROCESSES, _PROCESSES_A_RANK = 20, 4
 _PROCESSES_SCARCE, _SCARCE_A_RANK = 64, 16  # workers of data loaders, threads of libraries
 _SPACE_SCARCE = 4 * _GIB  # address space: a framework maps gigabytes that it never touches
 _LOCKED = 64 * _MIB  # what a fabric's driver registers for one rank, at least
-_USUAL = "openmpi5"
 _HOW = (
     "raise it in /etc/security/limits.conf (or a unit's Limit… in systemd), or take the `ulimit` "
     "out of the login's profile"
@@ -70,7 +68,7 @@ def _processes(seen: Seen, ranks: int, limit: int | None, used: int | None) -> I
 
 
 def _memory(seen: Seen, need: Need, soft: dict[str, Any]) -> Iterator[Finding]:
-    needed = FOOTPRINTS.get(need.flavour, FOOTPRINTS[_USUAL]).address_space + need.memory
+    needed = need.footprint.address_space + need.memory
     for name, flag in (("AS", "-v"), ("DATA", "-d")):
         limit = soft[name]
         if limit is not None and limit < max(needed, _SPACE_SCARCE):

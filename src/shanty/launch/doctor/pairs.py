@@ -37,10 +37,13 @@ def of_hosts(seen: Sequence[Seen]) -> Iterator[Finding]:
     yield from _one_machine(seen)
     yield from _clocks(seen)
     machines = _machines(seen)
+    if not any(one.health.get("resolves") for one in machines):
+        return  # as in every run
+    addresses = {one.name: _addresses(one) for one in machines}
     for one in machines:
         for other in machines:
             if one is not other:
-                yield from _names(one, other)
+                yield from _names(one, other, addresses[other.name])
 
 
 def _machines(seen: Sequence[Seen]) -> list[Seen]:
@@ -96,13 +99,12 @@ def _time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
-def _names(one: Seen, other: Seen) -> Iterator[Finding]:
-    """Whether `one` takes `other`, by its names, for somebody else."""
+def _names(one: Seen, other: Seen, own: Collection[str]) -> Iterator[Finding]:
+    """Whether `one` takes `other`, which has the addresses `own`, for somebody else by a name."""
     meant: Mapping[str, Sequence[str] | None] = one.health.get("resolves", {})
-    own = _addresses(other)
     for name in dict.fromkeys((other.name, str(other.survey["hostname"]))):
         found = {_plain(each) for each in meant.get(name) or ()}
-        if found and not found & own and not _is_translated(found, own):
+        if found and found.isdisjoint(own) and not _is_translated(found, own):
             yield Finding(
                 "name-differs",
                 Level.NOTE,  # shanty goes by numbers

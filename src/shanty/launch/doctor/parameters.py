@@ -2,7 +2,7 @@
 
 Most of them lose against shanty's own settings, wherever they stand, and break only what is started
 by hand: a warning. Those that break a run of shanty's too are errors; each was tried in a lab of
-three hosts, with the MPIs that it is about (`_BREAKS`).
+three hosts, with the MPIs that it is about (`BREAKS`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shanty.carry.mpi.mca import LAUNCH_INTERFACES, RANK_INTERFACES, SSH_PROGRAM
+from shanty.carry.mpi.parameters import BREAKS, MEANINGS, plain
 from shanty.launch.doctor.facts import Need, Seen
 from shanty.launch.finding import Finding, Level
 
-_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
 _SSH = ("ssh", "rsh")
 _OVER_TCP = ("tcp", "tcp;ofi_rxm", "sockets", "net")
 
@@ -77,20 +76,12 @@ def of_settings(seen: Seen, need: Need) -> Iterator[Finding]:
 def harmful(settings: Iterable[Sequence[str]], place: Place) -> Iterator[Harm]:
     """Those of `settings` ([name, value, file] each) that break a run at `place`."""
     for name, value, file in settings:
-        plain = _plain(name)
-        judge = _JUDGES.get(plain)
-        why = judge(value, place) if judge is not None and value.strip() else ""
+        meaning = MEANINGS.get(plain(name))
+        why = _JUDGES[meaning](value, place) if meaning and value.strip() else ""
         if why:
-            about = _BREAKS.get(plain, ())
+            about = BREAKS.get(plain(name), ())
             serious = place.flavour in about or (about and not place.flavour)
             yield Harm(name, value, file, why, Level.ERROR if serious else Level.WARNING)
-
-
-def _plain(name: str) -> str:
-    for prefix in _PREFIXES:
-        if name.startswith(prefix):
-            return name[len(prefix) :]
-    return name
 
 
 def _words(value: str) -> list[str]:
@@ -213,41 +204,17 @@ def _launcher(value: str, place: Place) -> str:
     return "" if set(_words(value)) & set(_SSH) else "the launcher does not start by ssh"
 
 
-_LAUNCHERS: Mapping[str, Judge] = {
-    **dict.fromkeys(SSH_PROGRAM, _agent),
-    "plm": _launcher,
-    "I_MPI_HYDRA_BOOTSTRAP": _launcher,
-    "I_MPI_HYDRA_BOOTSTRAP_EXEC": _agent,
-    "HYDRA_LAUNCHER": _launcher,
-    "HYDRA_LAUNCHER_EXEC": _agent,
-}
+# By what a setting says (carry/mpi/parameters.py).
 _JUDGES: Mapping[str, Judge] = {
-    **dict.fromkeys(LAUNCH_INTERFACES, _of_launcher),
-    "ptl_tcp_if_include": _of_launcher,
-    "I_MPI_HYDRA_IFACE": _of_launcher,
-    "HYDRA_IFACE": _of_launcher,
-    **dict.fromkeys(RANK_INTERFACES, _of_ranks),
-    "FI_TCP_IFACE": _of_ranks,
-    "GLOO_SOCKET_IFNAME": _of_ranks,
-    "NCCL_SOCKET_IFNAME": _of_nccl,
-    "UCX_NET_DEVICES": _of_ucx,
-    "btl_tcp_if_exclude": _excluded,
-    "btl": _without_tcp,
-    "I_MPI_FABRICS": _shared_memory_only,
-    "FI_PROVIDER": _fabric_provider,
-    "I_MPI_OFI_PROVIDER": _fabric_provider,
-    "UCX_TLS": _ucx_transports,
-    **_LAUNCHERS,
-}
-_OPENMPI = ("openmpi5", "openmpi4")
-# The flavours that a harmful value breaks in spite of shanty's own settings.
-_BREAKS: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys((*SSH_PROGRAM, "plm"), _OPENMPI),
-    "I_MPI_HYDRA_BOOTSTRAP": ("intel",),
-    "I_MPI_HYDRA_BOOTSTRAP_EXEC": ("intel",),
-    "HYDRA_LAUNCHER": ("mpich",),
-    "HYDRA_LAUNCHER_EXEC": ("mpich",),
-    "UCX_TLS": ("mpich",),
-    "FI_PROVIDER": ("intel",),
-    "I_MPI_OFI_PROVIDER": ("intel",),
+    "launcher's interfaces": _of_launcher,
+    "ranks' interfaces": _of_ranks,
+    "NCCL's interfaces": _of_nccl,
+    "UCX's devices": _of_ucx,
+    "excluded interfaces": _excluded,
+    "Open MPI's transports": _without_tcp,
+    "Intel MPI's transports": _shared_memory_only,
+    "libfabric's provider": _fabric_provider,
+    "UCX's transports": _ucx_transports,
+    "launcher's way": _launcher,
+    "ssh program": _agent,
 }

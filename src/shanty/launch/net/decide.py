@@ -31,8 +31,9 @@ class Decision:
 
     `route` is empty where there is nothing to choose (one host) and where no network joins all
     hosts; then `findings` has an ERROR that says why. `measured` is false where the cache knew
-    and a look showed that it still holds. `seconds` is what it took. `joining` are all networks
-    that joined all hosts when it was measured, `reason` says why this route in a few words.
+    and a look showed that it still holds; how fast it is was not looked at, so nothing is found to
+    be slow then. `seconds` is what it took. `joining` are all networks that joined all hosts when
+    it was measured, `reason` says why this route in a few words.
     """
 
     route: Route
@@ -73,7 +74,7 @@ def _decision(measured: Measured, choice: Choice, began: float, *, cached: bool)
     joining = tuple(network.rail for network in measured.networks if measured.joins(network))
     return Decision(
         choice.route,
-        choice.findings,
+        tuple(one for one in choice.findings if not (cached and one.code == "net-slow")),
         measured=not cached,
         seconds=time.monotonic() - began,
         joining=joining,

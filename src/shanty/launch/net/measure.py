@@ -1,8 +1,9 @@
 """Asks hosts which of their networks truly join them, and how fast those are.
 
 First every network between every two hosts at once (only silence takes long, and it is waited for
-once). Then, one network after the other, how fast those are that join all hosts: between disjoint
-pairs at a time, so that no two of them share a host's cable.
+once). On a slow wire they may hold each other up: then what failed is tried again by few. Then,
+one network after the other, how fast those are that join all hosts: between disjoint pairs at a
+time, so that no two of them share a host's cable.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shanty.carry.errors import ShantyError
+from shanty.launch.net.rounds import Talk, every, few, pairs, ring, some_pairs
 from shanty.launch.net.topology import Network
 from shanty.launch.site.porter import Porter
 from shanty.launch.site.steps import side_by_side
@@ -23,12 +25,13 @@ Pair = tuple[str, str]  # from one host to another one, by name
 TIMEOUT = 2.0  # seconds for a connection, and again for the bytes; a lost SYN is sent again after 1
 SECONDS = 0.25  # that a flood takes
 WORTH = 0.65  # of the best one: what slower ones cannot add anything where data is dealt evenly
-_ALL_PAIRS = 16  # hosts up to which every one tries every other one
-_ALL_PACES = 8  # hosts up to which `Depth.ALL` measures every pair
 _MOST_NETWORKS = 4  # that are measured for speed before a run
 _PATIENCE = 20.0  # seconds; no verb may take half of that
 _SUSPECT = 0.035  # seconds for 64 KiB there and back: less than 30 Mbit/s, or a busy host
 _CONTACT = ("kind", "text", "via", "seconds")
+_AGAIN = 3.0  # TIMEOUT of what is tried again by few
+_CROWDED = 0.5  # seconds for the bytes of some pair from which on others may have been held up
+_HELD_UP = ("large-lost", "large-lost-back", "silent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,11 @@ class Contact:
     def ok(self) -> bool:
         """True when connections and data pass."""
         return self.kind == "ok"
+
+    @property
+    def crowded(self) -> bool:
+        """True when there were more packets than the wire could take, or it loses them anyhow."""
+        return self.kind in _HELD_UP or self.seconds > _CROWDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,49 +108,6 @@ class Measured:
         return min((pace.rate for pace in self.paces.get(name, {}).values()), default=0.0)
 
 
-# --------------------------------------------------------------------------------- which pairs
-
-
-def pairs(count: int) -> list[tuple[int, int]]:
-    """Who tries whom, by number: all up to 16 hosts; of more, as `some_pairs`."""
-    if count > _ALL_PAIRS:
-        return some_pairs(count)
-    return [(i, j) for i in range(count) for j in range(count) if i != j]
-
-
-def some_pairs(count: int) -> list[tuple[int, int]]:
-    """Those that collectives use: i and i + 1, i + 2, i + 4 …, in both directions. They are
-    n log n, and show every host that cannot be reached."""
-    steps = [1 << k for k in range((count - 1).bit_length())]
-    there = {(i, (i + step) % count) for i in range(count) for step in steps}
-    return sorted(there | {(j, i) for i, j in there})
-
-
-def ring(count: int) -> list[list[tuple[int, int]]]:
-    """The edges of a ring in rounds in which every host is in one of them at most."""
-    edges = [(i, (i + 1) % count) for i in range(count)]
-    last = edges[-1:] if count % 2 or count == 2 else []
-    rest = edges[: count - len(last)]
-    return [found for found in (rest[::2], rest[1::2], last) if found]
-
-
-def tournament(count: int) -> list[list[tuple[int, int]]]:
-    """All ordered pairs in such rounds (the circle method: one stays, the others go around)."""
-    seats = [*range(count), *([-1] if count % 2 else [])]  # who is paired with -1 waits
-    half, rounds = len(seats) // 2, []
-    for _ in range(len(seats) - 1):
-        met = [(a, b) for a, b in zip(seats[:half], seats[: half - 1 : -1], strict=True)]
-        games = [(a, b) for a, b in met if a >= 0 and b >= 0]
-        rounds += [games, [(b, a) for a, b in games]]
-        seats = [seats[0], seats[-1], *seats[1:-1]]
-    return rounds
-
-
-def _every(count: int) -> list[list[tuple[int, int]]]:
-    """All pairs where they are few, else a ring."""
-    return tournament(count) if count <= _ALL_PACES else ring(count)
-
-
 # ----------------------------------------------------------------------------------- measuring
 
 
@@ -174,7 +139,7 @@ def measure(
             for network in rivals
             for one in found.contacts[network.name].values()
         ):
-            found = _paced(site, found, rivals, _every(len(porters)), say)
+            found = _paced(site, found, rivals, every(len(porters)), say)
     return found
 
 
@@ -193,7 +158,7 @@ def measure_all(
         say(f"tries {_count(len(several))} between {count} hosts")
         found = Measured(tuple(porters), tuple(networks), site.contacts(several))
         joining = [network for network in several if found.joins(network)]
-        return replace(_paced(site, found, joining, _every(count), say), whole=True)
+        return replace(_paced(site, found, joining, every(count), say), whole=True)
 
 
 def reach(
@@ -261,33 +226,63 @@ class _Site:
         networks: Sequence[Network],
         pairs: Callable[[int], list[tuple[int, int]]] = pairs,
     ) -> dict[str, dict[Pair, Contact]]:
-        """Who can talk to whom over each of the networks; all are tried at the same time."""
-        names = list(self._porters)
-        found: dict[str, dict[Pair, Contact]] = {network.name: {} for network in networks}
-        plan: dict[str, list[tuple[Network, str]]] = {name: [] for name in names}
+        """Who can talk to whom over each of the networks: all at the same time, and what may have
+        failed by that once more."""
+        found: dict[Talk, Contact] = {}
+        plan: dict[Talk, Network] = {}
         for network in networks:
-            ends = [name for name in names if name in network.tried]
-            for i, j in pairs(len(ends)):
-                source, target = ends[i], ends[j]
+            ends = [name for name in self._porters if name in network.tried]
+            for source, target in ((ends[i], ends[j]) for i, j in pairs(len(ends))):
                 deaf = self._errors[target].get(network.ends[target].address)
                 if deaf is not None:
-                    found[network.name][source, target] = Contact("error", f"{target}: {deaf}")
+                    found[network.name, source, target] = Contact("error", f"{target}: {deaf}")
                 else:
-                    plan[source].append((network, target))
+                    plan[network.name, source, target] = network
+        tried = self._tried(plan, TIMEOUT)
+        found |= tried
+        if any(contact.crowded for contact in tried.values()):
+            found |= self._again({talk: plan[talk] for talk in tried if not tried[talk].ok})
+        by_name: dict[str, dict[Pair, Contact]] = {network.name: {} for network in networks}
+        for (name, source, target), contact in found.items():
+            by_name[name][source, target] = contact
+        return by_name
+
+    def _again(self, plan: Mapping[Talk, Network]) -> dict[Talk, Contact]:
+        """By few, which cannot hold each other up; by more as long as not one of them passes,
+        since then it is not for want of room, and silence takes long."""
+        found: dict[Talk, Contact] = {}
+        left, each = list(plan), 1
+        while left:
+            now, rest = few(left, each)
+            tried = self._tried({talk: plan[talk] for talk in now}, _AGAIN)
+            if each > 1 and any(contact.ok for contact in tried.values()):
+                tried = {talk: contact for talk, contact in tried.items() if contact.ok}
+                each = 1
+            elif not any(contact.ok for contact in tried.values()):
+                each *= 4
+            found |= tried
+            left = [*rest, *(talk for talk in now if talk not in tried)]
+        return found
+
+    def _tried(self, plan: Mapping[Talk, Network], timeout: float) -> dict[Talk, Contact]:
+        """What comes of these talks, all at the same time."""
+        own = {name: [talk for talk in plan if talk[1] == name] for name in self._porters}
 
         def probe(porter: Porter) -> list[Contact]:
-            name = porter.host.name
-            targets = [self._target(network, name, target) for network, target in plan[name]]
+            talks = own[porter.host.name]
+            targets = [self._target(plan[talk], talk[1], talk[2]) for talk in talks]
             answer = porter.ask(
-                "net-probe", targets=targets, timeout=TIMEOUT, patience=_PATIENCE
+                "net-probe", targets=targets, timeout=timeout, patience=_PATIENCE
             ).values["results"]
             return [Contact(*(one[key] for key in _CONTACT)) for one in answer]
 
-        asked = [porter for name, porter in self._porters.items() if plan[name]]
-        for name, results in side_by_side(asked, probe).items():
-            for (network, target), contact in zip(plan[name], results, strict=True):
-                found[network.name][name, target] = contact
-        return found
+        asked = [porter for name, porter in self._porters.items() if own[name]]
+        results = side_by_side(asked, probe)
+        return {
+            talk: contact
+            for name, contacts in results.items()
+            for talk, contact in zip(own[name], contacts, strict=True)
+        }
 
     def paces(
         self, network: Network, rounds: Sequence[Sequence[tuple[int, int]]]

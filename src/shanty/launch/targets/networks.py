@@ -72,13 +72,14 @@ def _by_ipv6(rail: Rail) -> bool:
 
 def ipv6_only(flavour: Flavour, hosts: Sequence[str]) -> Finding:
     """That an MPI can use none of the networks that join the hosts."""
+    able = " or ".join(f"--mpi {one.name}" for one in FLAVOURS.values() if one.ipv6)
     return Finding(
         "ipv6-only",
         Level.ERROR,
         "",
         f"the hosts are joined by IPv6 only, which {flavour.title} cannot use",
         ", ".join(hosts),
-        "take --mpi openmpi5, or give the hosts IPv4 addresses in one network",
+        f"take {able}, or give the hosts IPv4 addresses in one network",
     )
 
 

@@ -1,0 +1,174 @@
+"""Tensors on GPUs: through NCCL, by a CUDA-aware MPI, or by way of pinned host memory.
+
+The first of the three that all ranks can take is chosen when the first group is formed, and said
+on rank 0; SHANTY_CUDA=nccl, aware or staged asks for one. Importing this module starts MPI.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from enum import Enum
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+from torch.distributed import distributed_c10d as c10d
+
+from shanty.torch import buffers
+from shanty.torch.store import serve
+from shanty.torch.worker import Body, Pending
+
+P = ParamSpec("P")
+
+
+class Way(Enum):
+    """How CUDA tensors travel."""
+
+    NCCL = "nccl"
+    AWARE = "aware"
+    STAGED = "staged"
+
+
+SAID = {
+    Way.NCCL: "through NCCL, which MPI's ranks bring together",
+    Way.AWARE: "by MPI itself, which is CUDA-aware",
+    Way.STAGED: "by MPI, by way of pinned host memory",
+}
+
+
+class Gpus:
+    """What the ranks of a communicator agreed on for their GPUs. Collective to make.
+
+    way: None where no rank has a GPU. store: for NCCL's ranks to find each other.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        facts = comm.allgather(_facts())
+        self.way = choose(facts, os.environ.get("SHANTY_CUDA", ""))
+        self.store = serve(comm) if self.way is Way.NCCL else None
+        buffers.aware = self.way is Way.AWARE
+        if self.way is not None and comm.rank == 0:
+            print(f"shanty.torch: CUDA tensors go {SAID[self.way]}.", file=sys.stderr, flush=True)
+
+    def nccl(self, name: str, rank: int, size: int, limit: float) -> dist.ProcessGroup:
+        """A group of NCCL for the ranks of a group; `name` is the same on all, and no other's."""
+        assert self.store is not None
+        store = c10d.PrefixStore(f"nccl/{name}/", self.store)
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timedelta(seconds=limit)
+        backend = dist.ProcessGroupNCCL(store, rank, size, options)
+        group = dist.ProcessGroup(store, rank, size)
+        group._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
+        group._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, backend)
+        group._set_group_name(c10d.GroupName(name))
+        return group
+
+
+Facts = tuple[str, frozenset[str], bool, bool]
+"""Of a rank: its host, the GPUs it may use, whether it has NCCL, whether its MPI is CUDA-aware."""
+
+
+def choose(facts: Sequence[Facts], asked: str) -> Way | None:
+    """The way for ranks with these facts: NCCL needs a GPU for each rank of a host.
+
+    Raises ValueError when `asked` names none of the ways.
+    """
+    if not any(gpus for _, gpus, _, _ in facts):
+        return None
+    if asked:
+        if asked not in {way.value for way in Way}:
+            raise ValueError(f"SHANTY_CUDA={asked}: must be one of nccl, aware, staged.")
+        return Way(asked)
+    enough = True
+    for host in {host for host, *_ in facts}:
+        here = [gpus for name, gpus, _, _ in facts if name == host]
+        enough = enough and all(here) and len(frozenset().union(*here)) >= len(here)
+    if enough and all(nccl for _, _, nccl, _ in facts):
+        return Way.NCCL
+    return Way.AWARE if all(aware for *_, aware in facts) else Way.STAGED
+
+
+def routed(
+    method: Callable[Concatenate[Any, P], dist.Work], name: str
+) -> Callable[Concatenate[Any, P], dist.Work]:
+    """The group's method of this name, which leaves CUDA tensors to NCCL where that is the way."""
+
+    @wraps(method)
+    def call(group: Any, *args: P.args, **kwargs: P.kwargs) -> dist.Work:
+        if any(map(_on_gpu, args)):
+            nccl = group.nccl()
+            if nccl is not None:
+                done: dist.Work = getattr(nccl, name)(*args, **kwargs)
+                return done
+        return method(group, *args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def ordered(body: Body, tensors: Sequence[torch.Tensor]) -> Body:
+    """`body`, to be run after what the caller's stream has been given; complete when it is done.
+
+    For tensors in host memory it is `body` itself.
+    """
+    device = next((each.device for each in tensors if each.is_cuda), None)
+    if device is None:
+        return body
+    before = torch.cuda.current_stream(device).record_event()
+
+    def run() -> Pending | None:
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            before.synchronize()
+            pending = body()
+            stream.synchronize()
+        if pending is None:
+            return None
+        complete = pending.complete
+
+        def settled(status: Any) -> int:
+            with torch.cuda.stream(stream):
+                source = complete(status)
+                stream.synchronize()
+            return source
+
+        return replace(pending, complete=settled)
+
+    return run
+
+
+def _on_gpu(argument: object) -> bool:
+    while isinstance(argument, (list, tuple)):
+        if not argument:
+            return False
+        argument = argument[0]
+    return isinstance(argument, torch.Tensor) and argument.is_cuda
+
+
+def _facts() -> Facts:
+    gpus: frozenset[str] = frozenset()
+    if torch.version.cuda and torch.cuda.is_available():
+        devices = range(torch.cuda.device_count())
+        gpus = frozenset(str(torch.cuda.get_device_properties(each).uuid) for each in devices)
+    return os.uname().nodename, gpus, bool(gpus) and dist.is_nccl_available(), _is_aware()
+
+
+def _is_aware() -> bool:
+    """Whether this MPI says that it takes pointers to GPU memory."""
+    if os.environ.get("I_MPI_OFFLOAD", "0") not in ("", "0"):  # Intel MPI has no call to ask
+        return True
+    library = ctypes.CDLL(None)
+    ask = getattr(library, "MPIX_Query_cuda_support", None)  # Open MPI
+    if ask is not None:
+        return bool(ask())
+    ask = getattr(library, "MPIX_GPU_query_support", None)  # MPICH
+    if ask is None:
+        return False
+    cuda, answer = 0, ctypes.c_int()  # MPIX_GPU_SUPPORT_CUDA
+    return ask(cuda, ctypes.byref(answer)) == 0 and bool(answer.value)

@@ -1,0 +1,241 @@
+"""`Membership`: a group's communicator, how it comes about, how calls get to it, and its end.
+
+Importing this module starts MPI.
+"""
+
+# mypy: disable-error-code="override"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import ClassVar, Protocol, Self
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+
+from shanty.torch import meeting, sites
+from shanty.torch.devices import Gpus, Way, ordered
+from shanty.torch.identity import Identity
+from shanty.torch.meeting import Channel, Key, Meeting
+from shanty.torch.rollcall import RollCall
+from shanty.torch.store import serve
+from shanty.torch.work import CommunicationError, MPIWork
+from shanty.torch.worker import WORKER, Body, Worker
+
+_CUDA = torch.version.cuda is not None
+
+
+class Options(Protocol):
+    """What torch's options of every call have."""
+
+    timeout: timedelta
+
+
+class Membership(Identity):
+    """This rank's place in a group, without the calls that communicate.
+
+    limit: seconds that a call waits for the other ranks. gpus: what the ranks of the first group
+    agreed on for CUDA tensors.
+    """
+
+    gpus: ClassVar[Gpus | None] = None
+
+    def __init__(self, channel: Channel, worker: Worker, limit: float) -> None:
+        super().__init__(channel.rank, channel.size, limit)
+        self._at = channel
+        self._worker = worker
+        self._open = True
+        self._coalescing: list[MPIWork] | None = None
+        self._nccl: dist.ProcessGroup | None = None
+        self._store: c10d.Store | None = None
+        worker.enter()
+
+    @classmethod
+    def form(cls, world: MPI.Intracomm, ranks: list[int], tag: int, limit: float) -> Self:
+        """The group of these ranks of `world` in this order, all of them when empty.
+
+        Collective over its members. tag: of MPI_Comm_create_group. limit: seconds that a wait
+        lasts at most, this one too.
+        """
+        made: list[Channel] = []
+
+        def body() -> None:
+            comm = world.Create_group(world.group.Incl(ranks), tag) if ranks else world.Dup()
+            comm.Set_errhandler(MPI.ERRORS_RETURN)
+            if WORKER.rollcall is None:
+                WORKER.rollcall = RollCall(comm.Dup(), WORKER.state)
+            if cls.gpus is None:
+                Membership.gpus = Gpus(comm)
+            made.append(Channel(comm, WORKER.rollcall))
+
+        WORKER.several_threads = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
+        WORKER.checked = meeting.CHECKED
+        call = f"forming the group of ranks {ranks}" if ranks else "forming the group of all ranks"
+        place = f"rank {world.rank} of {world.size}"
+        WORKER.submit(MPIWork(WORKER, call, place, body, [], limit)).wait()
+        return cls(made[0], WORKER, limit)
+
+    @property
+    def channel(self) -> Channel:
+        """The communicator and what belongs to it."""
+        return self._at
+
+    def nccl(self) -> dist.ProcessGroup | None:
+        """The group that carries CUDA tensors in this one's place; None where MPI does.
+
+        Made with the first of them, without a word to the other ranks.
+        """
+        if self._nccl is None and self.gpus is not None and self.gpus.way is Way.NCCL:
+            place = self.rank(), self.size(), self._limit
+            self._nccl = self.gpus.nccl(self.group_name, *place)
+        return self._nccl
+
+    def get_group_store(self) -> c10d.Store:
+        """A store for the group's ranks; made when it is first asked for, collective then."""
+        if self._store is None:
+            made: list[c10d.Store] = []
+            body = lambda: made.append(serve(self._at.comm))  # noqa: E731
+            self._together(("making a store",), body, []).wait()
+            self._store = made[0]
+        return self._store
+
+    # ---- its end ---------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Finish what was submitted, free the communicator, and with the last group end the
+        thread. Does not wait where an operation has run past its limit. Idempotent.
+        """
+        if not self._open:
+            return
+        self._open = False
+        if self._nccl is not None:
+            self._nccl.shutdown()
+        if not self._worker.is_stuck():
+
+            def body() -> None:
+                if self._worker.drain() and self._at.broken is None:
+                    self._at.comm.Free()
+
+            work = MPIWork(self._worker, "destroying", self, body, [], self._limit)
+            self._worker.submit(work).wait()
+        self._worker.leave()
+
+    def abort(self) -> None:
+        """Give the group up without a word to the other ranks; its communicator stays."""
+        if self._open:
+            self._open = False
+            self._worker.leave()
+
+    # ---- within ----------------------------------------------------------------------------
+
+    def _get_backend(self, device: torch.device) -> dist.ProcessGroup:
+        kind = torch.device(device).type
+        if kind not in (each.type for each in self._device_types):
+            raise RuntimeError(f"The mpi backend has nothing for {device}.")
+        nccl = self.nccl() if kind == "cuda" else None
+        return self if nccl is None else nccl._get_backend(device)  # type: ignore[return-value]
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        gpu = self.gpus is not None and self.gpus.way is not None
+        return [torch.device("cpu"), *([torch.device("cuda")] if gpu else [])]
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        nccl = self.nccl() if device.type == "cuda" else None
+        if nccl is not None:
+            nccl._start_coalescing(device)
+        else:
+            self._coalescing = []
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        """One work for all operations since `_start_coalescing`; fails if one of them did."""
+        nccl = self.nccl() if device.type == "cuda" else None
+        if nccl is not None:
+            return nccl._end_coalescing(device)
+        works, self._coalescing = self._coalescing or [], None
+
+        def body() -> None:
+            for work in works:
+                work.wait()
+
+        results = [tensor for work in works for tensor in work.tensors]
+        work = MPIWork(self._worker, "coalesced operations", self, body, results, self._limit)
+        return self._worker.submit(work)
+
+    def _root(self, rank: int) -> int:
+        if not 0 <= rank < self.size():
+            raise ValueError(f"rank {rank} is not in a group of {self.size()}.")
+        return rank
+
+    def _together(
+        self,
+        key: Key,
+        body: Body,
+        tensors: list[Tensor],
+        opts: Options | None = None,
+        *,
+        moves: Sequence[Tensor] | None = None,
+        limit: float = 0.0,
+    ) -> MPIWork:
+        """Submit a call that all ranks of the group make.
+
+        key: its name, and what else must be the same on every rank. tensors: what it writes.
+        moves: what it moves, where that is more than it writes. limit: seconds, unless opts says.
+        """
+        moves = tensors if moves is None else moves
+        nbytes = sum(each.nbytes for each in moves)
+        met = Meeting(self._checked(key), key, nbytes, self)
+        asked = opts.timeout.total_seconds() if opts is not None else limit
+        allowed = asked if asked > 0 else self._limit
+        if _CUDA:
+            body = ordered(body, moves)
+        work = MPIWork(self._worker, key[0], self, body, tensors, allowed, meeting=met)
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        elif not getattr(opts, "asyncOp", True):
+            return self._worker.run(work)
+        return self._worker.submit(work)
+
+    def _between(self, call: str, body: Body, tensor: Tensor, ranks: Sequence[int]) -> MPIWork:
+        """Submit a message; ranks: of the world, with which it is exchanged."""
+        at = self._checked((call,))
+        named: object = Located(call) if meeting.CHECKED else call
+        if _CUDA:
+            body = ordered(body, [tensor])
+        missing = partial(at.report, ranks, named)
+        work = MPIWork(self._worker, named, self, body, [tensor], self._limit, missing=missing)
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return self._worker.submit(work)
+
+    def _checked(self, key: Key) -> Channel:
+        if not self._open:
+            raise CommunicationError(f"{key[0]} on {self}: the group was destroyed.")
+        if self._at.broken is not None:
+            raise CommunicationError(
+                f"{key[0]} on {self}: the group cannot be used any more, since an earlier call on "
+                f"it was given up: {self._at.broken}"
+            )
+        self._operations += 1
+        return self._at
+
+
+class Located:
+    """The words for a call, with the place in the user's code from where it is made."""
+
+    def __init__(self, call: str) -> None:
+        self._call = call
+        self._site = sites.caller()
+
+    def __str__(self) -> str:
+        return f"{self._call} at {sites.spell(self._site)}"
+
+
+def shape(tensor: Tensor) -> object:
+    """What ranks compare of a tensor's extent: elements, and with SHANTY_CHECK=1 the shape."""
+    return tuple(tensor.shape) if meeting.CHECKED else tensor.numel()

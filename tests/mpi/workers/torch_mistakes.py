@@ -1,0 +1,224 @@
+"""Deliberate mistakes, each of which must end in its own error on every rank. Run with
+SHANTY_CHECK=1 through ../test_torch_mistakes.py.
+
+Without arguments: those after which the group goes on, one check each. With the name of one of
+FATAL: that one alone; every rank prints `rank R: TYPE: MESSAGE` in one line and ends.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import harness
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from shanty.torch import MismatchError
+
+WHERE = "torch_mistakes.py:"
+
+
+def differs(call: Callable[[bool], object], *words: str) -> None:
+    """`call(odd)` on all ranks, odd on the last one: all get a MismatchError with these words."""
+    odd = dist.get_rank() == dist.get_world_size() - 1
+    try:
+        call(odd)
+    except MismatchError as error:
+        for word in words:
+            assert word in str(error), (word, str(error))
+    else:
+        raise AssertionError("no error")
+    tensor = torch.ones(3)  # and the group goes on
+    dist.all_reduce(tensor)
+    assert torch.all(tensor == dist.get_world_size())
+
+
+def ones(*shape: int) -> torch.Tensor:
+    return torch.ones(shape or (4,))
+
+
+def check_shape() -> None:
+    words = ("all_reduce(SUM, float32, (4,))", "all_reduce(SUM, float32, (5,))", WHERE, "rank 0:")
+    differs(lambda odd: dist.all_reduce(ones(5 if odd else 4)), *words)
+
+
+def check_shape_of_as_many() -> None:
+    differs(lambda odd: dist.all_reduce(ones(3, 2) if odd else ones(2, 3)), "(3, 2)", "(2, 3)")
+
+
+def check_dtype() -> None:
+    dtypes = {True: torch.int32, False: torch.float32}  # of one size: MPI would mix them up
+    differs(lambda odd: dist.all_reduce(ones().to(dtypes[odd])), "int32", "float32", WHERE)
+
+
+def check_operation() -> None:
+    ops = {True: dist.ReduceOp.MAX, False: dist.ReduceOp.SUM}
+    differs(lambda odd: dist.all_reduce(ones(), ops[odd]), "MAX", "SUM")
+
+
+def check_order() -> None:
+    def call(odd: bool) -> None:
+        first, second = (dist.barrier, lambda: dist.all_reduce(ones()))
+        for each in (second, first) if odd else (first, second):
+            each()
+
+    differs(call, "barrier()", "all_reduce(", WHERE)
+
+
+def check_other_call() -> None:
+    differs(
+        lambda odd: dist.reduce(ones(), 0) if odd else dist.all_reduce(ones()), "reduce(", "all_re"
+    )
+
+
+def check_root() -> None:
+    differs(lambda odd: dist.broadcast(ones(), int(odd)), "broadcast(float32, (4,), 1)")
+
+
+def check_missed_branch() -> None:
+    """One rank logs its loss, the others go on to the next step."""
+    differs(lambda odd: dist.reduce(ones(1), 0) if odd else dist.barrier(), "reduce(", "barrier()")
+
+
+def check_gather_lengths() -> None:
+    def call(odd: bool) -> None:
+        outputs = [ones() for _ in range(dist.get_world_size())]
+        dist.gather(ones(5 if odd else 4), outputs if dist.get_rank() == 0 else None)
+
+    differs(call, "sends 5 elements to rank 0", "expects 4")
+
+
+def check_scatter_lengths() -> None:
+    def call(odd: bool) -> None:
+        inputs = [ones() for _ in range(dist.get_world_size())]
+        dist.scatter(ones(3 if odd else 4), inputs if dist.get_rank() == 0 else None)
+
+    differs(call, "sends 4 elements", "expects 3")
+
+
+def check_splits() -> None:
+    world = dist.get_world_size()
+
+    def call(odd: bool) -> None:
+        taken = [1] * (world - 2) + ([0, 2] if odd else [1, 1])
+        dist.all_to_all_single(ones(world), ones(world), taken, [1] * world)
+
+    differs(call, "elements to rank", "expects")
+
+
+def check_parts_of_reduce_scatter() -> None:
+    world = dist.get_world_size()
+
+    def call(odd: bool) -> None:
+        dist.reduce_scatter(ones(), [ones(4 + (odd and r == 0)) for r in range(world)])
+
+    differs(call, "reduce_scatter(SUM, float32, 5", "reduce_scatter(SUM, float32, 4")
+
+
+def check_all_gather_lengths() -> None:
+    world = dist.get_world_size()
+
+    def call(odd: bool) -> None:
+        length = 5 if odd else 4
+        dist.all_gather([ones(length) for _ in range(world)], ones(length))
+
+    differs(call, "all_gather(float32, (4,", "all_gather(float32, (5,")
+
+
+def check_asynchronous() -> None:
+    differs(lambda odd: dist.all_reduce(ones(4 + odd), async_op=True).wait(), "(5,)", WHERE)
+
+
+def check_buckets_of_ddp() -> None:
+    """Models of different shapes, which DDP was told not to compare."""
+
+    def call(odd: bool) -> None:
+        model = torch.nn.Linear(3, 2 if odd else 1)
+        wrapped = DistributedDataParallel(model, init_sync=False)
+        wrapped(torch.ones(1, 3)).sum().backward()
+
+    try:
+        differs(call, "all_reduce(SUM")
+    except RuntimeError as error:  # DDP's C++ passes the message on, under its own type
+        assert "called different things" in str(error), error
+
+
+CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
+
+
+def skips() -> None:
+    """A rank that does not come, and computes on."""
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    else:
+        dist.all_reduce(ones())
+
+
+def exits() -> None:
+    """A rank whose script ends early, in good order."""
+    if dist.get_rank() != 1:
+        dist.all_reduce(ones())
+
+
+def locks() -> None:
+    """Ranks that wait for each other in different calls."""
+    if dist.get_rank() == 1:
+        dist.recv(ones(), 0)
+    else:
+        dist.barrier()
+
+
+def comes_late() -> None:
+    """A rank that comes when the others have given up."""
+    if dist.get_rank() == 1:
+        time.sleep(4)
+    dist.all_reduce(ones())
+
+
+def ddp_without_one() -> None:
+    """A rank that leaves the loop one step early: nobody waits in Python but C++."""
+    model = DistributedDataParallel(torch.nn.Linear(3, 1))
+    for _ in range(2 if dist.get_rank() == 1 else 3):
+        model(ones(1, 3)).sum().backward()
+
+
+def monitored() -> None:
+    """monitored_barrier without one."""
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    else:
+        dist.monitored_barrier(timeout=timedelta(seconds=2))
+
+
+def groups_crossed() -> None:
+    """Two groups, used in another order on one rank."""
+    first, second = dist.new_group(), dist.new_group()
+    pair = (second, first) if dist.get_rank() == 1 else (first, second)
+    for group in pair:
+        dist.all_reduce(ones(), group=group)
+
+
+LATE = (skips, comes_late)  # which only the time limit ends
+FATAL = (skips, exits, locks, comes_late, ddp_without_one, monitored, groups_crossed)
+
+if __name__ == "__main__":
+    fatal = {each.__name__: each for each in FATAL}.get(sys.argv[1]) if sys.argv[1:] else None
+    dist.init_process_group("mpi", timeout=timedelta(seconds=3 if fatal in LATE else 60))
+    if fatal is None:
+        harness.run(CHECKS)
+        dist.destroy_process_group()
+        sys.exit()
+    begun = time.monotonic()
+    try:
+        fatal()
+    except RuntimeError as error:
+        kind, text = type(error).__name__, str(error).replace("\n", " | ")
+        seconds = time.monotonic() - begun
+        print(f"rank {dist.get_rank()}: {seconds:.1f} s: {kind}: {text}", flush=True)
+        if fatal is comes_late and dist.get_rank() != 1:
+            time.sleep(6)  # a script that does not end at once, and with it the run
+        sys.exit(3)

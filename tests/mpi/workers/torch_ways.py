@@ -1,0 +1,158 @@
+"""The calls of torch_collectives.py again, on the ways that only some tensors take: by way of host
+memory, in pieces, in half precision cut among the ranks; and calls that torch keeps for other
+backends. Started through ../test_torch_group.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import harness
+import torch
+import torch.distributed as dist
+import torch_collectives as plain
+from mpi4py import MPI
+from torch.distributed.device_mesh import init_device_mesh
+
+import shanty.torch  # noqa: F401
+from shanty.torch import buffers, collectives, ring
+
+MOVING = [
+    *(plain.check_all_reduce, plain.check_reduce, plain.check_broadcast, plain.check_all_gather),
+    *(plain.check_all_gather_into_tensor, plain.check_reduce_scatter, plain.check_all_to_all),
+    *(plain.check_gather_and_scatter, plain.check_layouts),
+]
+
+
+def with_values(calls: list[Callable[[], None]], module: object, **values: object) -> None:
+    """Run the calls with other values of a module's constants, the same on every rank."""
+    kept = {name: getattr(module, name) for name in values}
+    for name, value in values.items():
+        setattr(module, name, value)
+    try:
+        for call in calls:
+            call()
+    finally:
+        for name, value in kept.items():
+            setattr(module, name, value)
+
+
+def check_by_way_of_host_memory() -> None:
+    """As tensors of a GPU that MPI cannot reach; here, they are in host memory anyway."""
+    calls = [*MOVING, plain.check_point_to_point]
+    with_values(calls, buffers, is_reachable=lambda _: False)
+
+
+def check_in_pieces() -> None:
+    with_values([*MOVING, plain.check_point_to_point], buffers, LARGEST=64)
+
+
+def check_as_between_hosts() -> None:
+    with_values(MOVING, ring, pays=lambda *_: True)
+
+
+def check_half_cut_among_ranks() -> None:
+    half = [plain.check_all_reduce, plain.check_reduce_scatter, plain.check_half_sums_round_once]
+    with_values(half, collectives, _SHORT_HALF=0)
+    with_values(half, collectives, _SHORT_HALF=0, _SEGMENT=5)
+    with_values(half, collectives, _SHORT_HALF=1 << 40)
+
+
+def check_premultiplied() -> None:
+    world = dist.get_world_size()
+    for factor in (0.5, torch.tensor([0.5])):
+        op = dist._make_nccl_premul_sum(factor)
+        for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.complex64):
+            tensor = torch.full((5000,), float(dist.get_rank() + 1)).to(dtype)
+            dist.all_reduce(tensor, op)
+            assert torch.all(tensor == sum(range(1, world + 1)) / 2)
+            whole = torch.ones(world * 3, dtype=dtype)
+            output = torch.empty(3, dtype=dtype)
+            plain.reduce_scatter_single(output, whole, op)
+            assert torch.all(output == world / 2) and torch.all(whole == 1)
+            dist.reduce(whole, 0, op)
+            assert torch.all(whole == (world / 2 if dist.get_rank() == 0 else 1))
+
+
+def check_waiting_and_not() -> None:
+    """Some ranks wait for a call at once, others later: the calls must find each other."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for number in range(60):
+        tensor, works = torch.ones(number + 1), []
+        for turn in range(3):
+            if (rank + number + turn) % 3:
+                dist.all_reduce(tensor)
+            else:
+                works.append(dist.all_reduce(tensor, async_op=True))
+        for work in works:
+            work.wait()
+        assert torch.all(tensor == world**3)
+
+
+def check_monitored_barrier() -> None:
+    dist.monitored_barrier(timeout=timedelta(seconds=60), wait_all_ranks=True)
+    dist.monitored_barrier()
+
+
+def check_split_group() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    ends = [[world - 1, 0], *([[1]] if world > 2 else [])]
+    made = dist.split_group(split_ranks=ends, timeout=timedelta(seconds=66))
+    assert (made is None) == (1 < rank < world - 1)
+    if made is not None:
+        members = [0, world - 1] if rank in (0, world - 1) else [1]
+        assert dist.get_process_group_ranks(made) == members
+        tensor = torch.tensor([float(rank)])
+        dist.all_reduce(tensor, group=made)
+        assert tensor.item() == sum(members)
+        inner = dist.split_group(made, [[0]])
+        assert (inner is not None) == (dist.get_rank(made) == 0)
+
+
+def check_groups_of_gloo() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    group = dist.new_group(backend="gloo")
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor, group=group)
+    assert tensor.item() == sum(range(world))
+    dist.monitored_barrier(group)
+    pair = dist.new_group([0, 1], backend="gloo")
+    if rank < 2:
+        dist.all_reduce(tensor, group=pair)
+        assert tensor.item() == 2 * sum(range(world))
+
+
+def check_mesh() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    shape = (2, world // 2) if world % 2 == 0 else (1, world)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("a", "b"))
+    for name in ("a", "b"):
+        group = mesh[name].get_group()
+        tensor = torch.tensor([float(rank)])
+        dist.all_reduce(tensor, group=group)
+        assert tensor.item() == sum(dist.get_process_group_ranks(group))
+
+
+def check_objects_between_two() -> None:
+    rank = dist.get_rank()
+    if rank == 0:
+        dist.send_object_list([{"a": 1}, "text"], 1)
+    elif rank == 1:
+        box: list[object] = [None, None]
+        assert dist.recv_object_list(box, 0) == 0
+        assert box == [{"a": 1}, "text"]
+
+
+def check_nothing_is_left() -> None:
+    """No communicator, request or message: what others sent has been taken."""
+    dist.barrier()
+    assert not MPI.COMM_WORLD.Iprobe()
+
+
+CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
+
+if __name__ == "__main__":
+    dist.init_process_group("mpi")
+    harness.run(CHECKS)
+    dist.destroy_process_group()
