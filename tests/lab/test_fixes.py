@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import LabHosts, lab_in
 from faults_world import World
 from test_prepare import in_environment, uv, wheel
 
-from conftest import LabHosts, lab_in
 from runs import wait_for
 from shanty.carry.host.repair import BACKUP
 

@@ -93,7 +93,15 @@ def networks(hosts: Sequence[Placed]) -> list[Network]:
         if len(group) == 1 and all(one.idle for one in group.values()):
             kept.setdefault(name, group)
     result = [_network(name, group, own) for name, group in kept.items()]
-    if total > 1 and not any(network.ssh for network in result):
+    # Hosts that have networks in common are no two ends of a way through several of them: where
+    # ssh takes one to this host and another to that, neither joins all.
+    whole = [group for group in groups.values() if len(group) == total]
+    by_ssh = [
+        group
+        for group in whole
+        if any(one.interface.address == own[host] for host, one in group.items())
+    ]
+    if total > 1 and len(by_ssh) < 2 and not any(network.ssh for network in result):
         result += _by_ssh(hosts, found, own, {network.wires for network in result})
     return sorted(result, key=lambda one: (not one.ssh, -len(one.tried), one.version, one.name))
 
