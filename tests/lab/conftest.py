@@ -82,6 +82,19 @@ class LabHome:
         pids = [known.pid, *console.first_processes(known).values()]
         self.seen |= {str(Path(f"/proc/{pid}/ns/net").readlink()) for pid in pids}
 
+    def _is_another(self, pid: int) -> bool:
+        """True for a process of a lab with another home: numbers of namespaces come again."""
+        while pid > 1:
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes()
+                stat = Path(f"/proc/{pid}/stat").read_text()
+            except OSError:
+                return False
+            if b"shanty.launch.lab.switch" in words:
+                return f"{self.home}/".encode() not in words
+            pid = int(stat.rpartition(")")[2].split()[1])
+        return False
+
     def left(self) -> list[str]:
         """What is still there of the labs: processes, mounts, files."""
         found = []
@@ -92,7 +105,8 @@ class LabHome:
                     words = (entry / "cmdline").read_bytes()
                 except OSError:
                     continue
-                if inside or f"{self.home}/".encode() in words:
+                ours = f"{self.home}/".encode() in words
+                if ours or (inside and not self._is_another(int(entry.name))):
                     found.append(f"process {entry.name} {words!r}")
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
         found += [f"mount {line}" for line in mounts if f" {self.home}/" in line]
