@@ -11,6 +11,9 @@ from torch_runs import FLAVOURS, checks, launch, passed, run
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.mpi
+LONG = pytest.mark.skipif(
+    not os.environ.get("SHANTY_TEST_LONG"), reason="takes minutes: SHANTY_TEST_LONG=1 runs it"
+)
 
 MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -19,7 +22,7 @@ MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     ("ranks", "steps"),
     [
         (2, 500),
-        pytest.param(4, 10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        pytest.param(4, 10_000, marks=[pytest.mark.slow, LONG, pytest.mark.timeout(600)]),
     ],
 )
 def test_steps_leave_nothing(ranks: int, steps: int) -> None:
@@ -29,6 +32,7 @@ def test_steps_leave_nothing(ranks: int, steps: int) -> None:
 
 
 @pytest.mark.slow
+@LONG
 @pytest.mark.skipif(MEMORY < 16 << 30, reason="needs 16 GiB of memory")
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_large_messages(flavour: str, tmp_path: Path) -> None:
