@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +120,22 @@ def vanish(paths: set[str], seconds: float = 10) -> None:
 
     Call it when no process of one's own is left.
     """
-    wait_for(lambda: not (paths & traces()) - in_use(), seconds, f"left behind: {paths}")
+
+    def left() -> set[str]:
+        found = (paths & traces()) - in_use()
+        return found and found - _of_living_runs(found)
+
+    wait_for(lambda: not left(), seconds, f"left behind: {paths}")
+
+
+def _of_living_runs(folders: set[str]) -> set[str]:
+    """Those of the folders whose run some process knows by name."""
+    known = b""
+    for pid in platform.processes():
+        for what in ("environ", "cmdline"):
+            with suppress(OSError):
+                known += Path(f"/proc/{pid}/{what}").read_bytes()
+    return {folder for folder in folders if Path(folder).name.encode() in known}
 
 
 def traces() -> set[str]:

@@ -33,8 +33,7 @@ def shanty(tmp_path: Path) -> Iterator[Shanty]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of them are for one worker of pytest-xdist: they cannot tell another's runs here from
-    their own."""
+    """A file is for one worker of pytest-xdist, since its tests may share launches."""
     for item in items:
         if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.xdist_group("this machine"))
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))

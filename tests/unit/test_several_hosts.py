@@ -130,6 +130,7 @@ def test_the_script_that_ranks_start_by(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("OMPI_MCA_btl", "mine")
+    monkeypatch.delenv("OMPI_MCA_pml", raising=False)
     place = {
         "workdir": str(work),
         "default": {"OMPI_MCA_btl": "ours", "OMPI_MCA_pml": "ours", "OMPI_MCA_osc": "ours"},

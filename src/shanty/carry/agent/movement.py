@@ -71,6 +71,7 @@ class _Watched:
     def beat(self, pulses: Optional[Pulses], now: float) -> bool:
         """Take what the rank has answered; True when it is to be asked again."""
         if self.pulses is None or pulses is None:
+            self.pulses = None  # the script has taken the signal for itself
             return False
         before, self.pulses = self.pulses, pulses
         if pulses.answered != before.answered:
@@ -186,7 +187,9 @@ class Movement:
         """Ask whether it moves, once it has answered the last time."""
         pid, pulses = self._answers(rank)
         ask = watched.beat(pulses if pid == watched.pid else None, now)
-        if ask and platform.catches(pid, platform.PULSE_SIGNAL):
+        if ask and not platform.catches(pid, platform.PULSE_SIGNAL):
+            watched.pulses = None  # it is ignored there: nothing can be known
+        elif ask:
             watched.asked += 1
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, platform.PULSE_SIGNAL)

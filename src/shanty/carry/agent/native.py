@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import zlib
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
 from shanty.carry.agent.elf import Image, UnreadableError, evaluate
 
@@ -39,6 +39,7 @@ class _Machine(NamedTuple):
     counter: int
     saved: Tuple[int, ...]  # DWARF's numbers of the registers that a function leaves as they were
     words: int  # in all that ptrace gives
+    delicate: FrozenSet[int]  # calls of the system that a stop may end by EINTR, signal(7)
 
 
 _MACHINES = {
@@ -48,8 +49,21 @@ _MACHINES = {
         16,
         (3, 6, 12, 13, 14, 15),
         27,
+        # epoll_*, rt_sigtimedwait, sem*op, connect, accept*, send*, recv*, msg*, io_getevents
+        frozenset(
+            (232, 281, 441, 128, 65, 220, 42, 43, 288, 44, 46, 307, 45, 47, 299, 69, 70, 208)
+        ),
     ),
-    "aarch64": _Machine((*range(31), 31), 31, 32, tuple(range(19, 30)), 34),
+    "aarch64": _Machine(
+        (*range(31), 31),
+        31,
+        32,
+        tuple(range(19, 30)),
+        34,
+        frozenset(
+            (22, 441, 137, 193, 192, 203, 202, 242, 206, 211, 269, 207, 212, 243, 189, 188, 4)
+        ),
+    ),
 }
 
 
@@ -103,7 +117,10 @@ class Native:
         wanted = list(pids)
         if self._machine is None or not wanted:
             return {}
-        looks: Dict[int, Look] = {}
+        # Who sleeps there must not be woken, and is in no call of an MPI, which would poll.
+        asleep = [pid for pid in wanted if _system_call(pid) in self._machine.delicate]
+        looks = dict.fromkeys(asleep, Look((), "", 0))
+        wanted = [pid for pid in wanted if pid not in looks]
         for _ in range(_TRIES):  # some instructions of an MPI cannot be left by what it tells
             copies: Dict[int, _Copy] = {}
             tracer = threading.Thread(target=_copy_all, args=(wanted, self._machine, copies))
@@ -260,6 +277,16 @@ def _own_vdso() -> bytes:
 
 class _Iovec(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+
+def _system_call(pid: int) -> int:
+    """The number of the call of the system in which the main thread sleeps; -1 for none."""
+    try:
+        with open(f"/proc/{pid}/syscall") as file:
+            word = file.read().split(" ", 1)[0]
+    except OSError:
+        return -1
+    return int(word) if word.isdigit() else -1
 
 
 def _copy_all(pids: List[int], machine: _Machine, copies: Dict[int, _Copy]) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import stat
+from functools import partial
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional
 
 from shanty.carry import platform
@@ -100,7 +101,7 @@ def comment_out(ask: Mapping[str, Any]) -> List[str]:
         if _commented(before, names) == before:
             continue
         kept = _kept(path)
-        edit_file(path, lambda content, names=names: _commented(content, names))  # type: ignore[misc]
+        edit_file(path, partial(_commented, names=names))
         done.append(f"{', '.join(names)} in {path} is a comment now ({kept} has it as it was)")
     return done
 

@@ -6,6 +6,7 @@ import contextlib
 import selectors
 import socket
 import time
+from functools import partial
 from typing import Callable, Dict, Generator, Tuple
 
 READ = selectors.EVENT_READ
@@ -40,11 +41,11 @@ class Sockets:
             for key, _events in self._selector.select(wait):
                 talk: Talk = key.data
                 if talk in self._talks:
-                    self._go_on(talk, lambda talk=talk: next(talk))  # type: ignore[misc]
+                    self._go_on(talk, partial(next, talk))
             now = time.monotonic()
             late = [talk for talk, (_s, _e, until) in self._talks.items() if until <= now]
             for talk in late:
-                self._go_on(talk, lambda talk=talk: talk.throw(socket.timeout()))  # type: ignore[misc]
+                self._go_on(talk, partial(talk.throw, socket.timeout()))
 
     def close(self) -> None:
         """End all conversations where they are."""

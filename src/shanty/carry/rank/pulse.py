@@ -12,6 +12,7 @@ many of the answers came from another place than the one before.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -19,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     from types import FrameType
+    from typing import Any
 else:
     try:
         import _signal as signal  # CPython's own part: the rest brings enum, which takes 4 ms
@@ -47,6 +49,16 @@ class Pulse:
         self._tell(os.O_CREAT)
         signal.signal(number, self._answer)
         signal.siginterrupt(number, False)  # calls of the system go on by themselves
+        self._number, self._set = number, signal.signal
+        signal.signal = self._watched  # type: ignore[assignment]  # what the script's own `signal.signal` comes down to
+
+    def _watched(self, number: int, handler: Any) -> Any:
+        """Set a handler; a script that takes our signal for itself gets no more of them."""
+        before = self._set(number, handler)
+        if number == self._number and os.getpid() == self._pid and handler != self._answer:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+        return before
 
     def _answer(self, _number: int, frame: FrameType | None) -> None:
         if frame is None or os.getpid() != self._pid:  # a child that has inherited this

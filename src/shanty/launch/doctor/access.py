@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from shanty.carry.errors import ShantyError
@@ -139,6 +140,12 @@ def judged(refused: Refusal, views: Mapping[str, Mapping[str, Any]]) -> tuple[st
     return refused.code, refused.what, refused.fix
 
 
+def _knock(porter: Porter, place: str, port: int) -> dict[str, Any]:
+    """What one of the hosts sees of another."""
+    patience = _LOOK + 2
+    return porter.ask("knock", host=place, port=port, timeout=_LOOK, patience=patience).values
+
+
 def _views(host: Host, porters: Sequence[Porter]) -> dict[str, dict[str, Any]]:
     """What this machine and some hosts see of `host`, by their names; "" is this machine."""
     try:
@@ -151,9 +158,7 @@ def _views(host: Host, porters: Sequence[Porter]) -> dict[str, dict[str, Any]]:
     if all(settings.get(key, "none").lower() == "none" for key in indirect):
         askers[""] = lambda: look(place, port, _LOOK)
     for porter in porters[:_WITNESSES]:
-        askers[porter.host.name] = lambda porter=porter: (  # type: ignore[misc]
-            porter.ask("knock", host=place, port=port, timeout=_LOOK, patience=_LOOK + 2).values
-        )
+        askers[porter.host.name] = partial(_knock, porter, place, port)
     if not askers:
         return {}
     found = {}

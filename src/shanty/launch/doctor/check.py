@@ -338,14 +338,11 @@ def _lost(porter: Porter, error: ShantyError) -> Finding:
 
 def _visited(seen: Sequence[Seen]) -> list[Visited]:
     """The hosts by the addresses at which a run's lead reaches them, where it does."""
+    from shanty.launch.net.visit import addresses_of
+
     surveys = {one.name: one.survey for one in seen}
     porters = [one.porter for one in seen if one.porter is not None]
-    try:
-        found = ways.to_hosts([one.host for one in seen], porters[0], surveys)
-    except PrepareError:
-        return _visited_from_here(seen)
-    own = next((way["source"] for way in found[1:]), "")
-    return _visits(seen, [own, *(way["peer"] for way in found[1:])])
+    return _visits(seen, addresses_of([one.host for one in seen], porters, surveys))
 
 
 def _visited_from_here(seen: Sequence[Seen]) -> list[Visited]:

@@ -21,7 +21,7 @@ def mpi(
     porters: Sequence[Porter], job: JobSpec, home: Path, environ: Mapping[str, str]
 ) -> list[Finding]:
     """Whether the hosts have the MPI of the job, where it is one that shanty does not bring."""
-    from shanty.launch.site.placement import side_by_side
+    from shanty.launch.site.placement import look_for, side_by_side
 
     try:
         installation = mpis.select(job.mpi, home, {**environ, **job.env})
@@ -31,12 +31,7 @@ def mpi(
         return []
 
     def look(porter: Porter) -> Finding | None:
-        answer = porter.ask(
-            "mpi-find",
-            launcher=installation.launcher,
-            flavour=installation.flavour,
-            version=installation.version,
-        ).values
+        answer = look_for(porter, installation)
         return None if answer["found"] else _lacking(porter.host.name, installation, answer)
 
     return [each for each in side_by_side(porters, look).values() if each is not None]

@@ -25,14 +25,18 @@ _LIFE_BROKEN = 600.0  # the same where a network was broken, since somebody may 
 def load(home: Path, fingerprint: str) -> tuple[Measured, Choice, float] | None:
     """What was measured and chosen, and its age in seconds; None where nothing fresh is known."""
     value = read_json(_path(home, fingerprint))
-    with suppress(KeyError, TypeError, ValueError, AttributeError):  # a damaged file is none
+    # a damaged file is none
+    with suppress(KeyError, IndexError, TypeError, ValueError, AttributeError):
         if value is not None and value["form"] == _FORM:
             age = time.time() - value["time"]
             measured = measured_from_json(value["measured"])
+            choice = _choice(value["choice"])
+            if not _fits(measured, choice):
+                return None
             contacts = [one for each in measured.contacts.values() for one in each.values()]
             life = _LIFE if all(one.ok for one in contacts) else _LIFE_BROKEN
             if -60 < age < life:
-                return measured, _choice(value["choice"]), max(0.0, age)
+                return measured, choice, max(0.0, age)
     return None
 
 
@@ -51,6 +55,31 @@ def save(home: Path, fingerprint: str, measured: Measured, choice: Choice) -> No
         for path in folder.glob("*.json"):
             if time.time() - path.stat().st_mtime > _LIFE:
                 path.unlink()
+
+
+def _fits(measured: Measured, choice: Choice) -> bool:
+    """Whether all that is spoken of is there: what is not from us may be anything."""
+    names, hosts = {network.name for network in measured.networks}, set(measured.hosts)
+    pairs = [
+        pair
+        for each in (measured.contacts, measured.paces, measured.together)
+        for row in each.values()
+        for pair in row
+    ]
+    ends = [network.ends for network in measured.networks]
+    return (
+        bool(names)
+        and names >= {*measured.contacts, *measured.paces, *choice.verdicts}
+        and all(names >= set(together) for together in measured.together)
+        and all(hosts >= set(pair) for pair in pairs)
+        and all(end and hosts >= set(end) for end in ends)
+        and all(set(rail.interfaces) == hosts for rail in choice.route.rails)
+        and all(
+            isinstance(speed, (int, float))
+            for network in measured.networks
+            for speed in dict(network.speeds).values()
+        )
+    )
 
 
 def measured_to_json(measured: Measured) -> dict[str, Any]:

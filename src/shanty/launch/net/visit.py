@@ -51,14 +51,14 @@ def visit(
         groups=inventory.names(home),
     )
     surveys = side_by_side(porters, lambda porter: porter.ask("survey").values)
-    addresses = _addresses(hosts, porters, surveys)
+    addresses = addresses_of(hosts, porters, surveys)
     return [
         Visited(porter.host.name, porter, surveys[porter.host.name], address)
         for porter, address in zip(porters, addresses, strict=True)
     ]
 
 
-def _addresses(
+def addresses_of(
     hosts: Sequence[Host], porters: Sequence[Porter], surveys: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
     """Where the lead host's ssh finds each, as in a run; where it does not, where ours does."""

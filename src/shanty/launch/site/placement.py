@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from shanty.carry.errors import PrepareError
 from shanty.carry.host.place import machine
@@ -50,13 +51,18 @@ def _moved(path: str, prefix: str, to: str) -> str:
     return str(Path(to, os.path.relpath(path, prefix)))
 
 
-def _find(porter: Porter, installation: Installation) -> Installation:
-    answer = porter.ask(
+def look_for(porter: Porter, installation: Installation) -> dict[str, Any]:
+    """What a host has of an MPI that is not brought, as the verb `mpi-find` tells it."""
+    return porter.ask(
         "mpi-find",
         launcher=installation.launcher,
         flavour=installation.flavour,
         version=installation.version,
     ).values
+
+
+def _find(porter: Porter, installation: Installation) -> Installation:
+    answer = look_for(porter, installation)
     if answer["found"]:
         return Installation(**answer["found"])
     title = FLAVOURS[installation.flavour].title
