@@ -6,6 +6,7 @@ Each host has eth0, held to 200 Mbit/s, and tb0, which is fast. ssh goes over et
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -137,6 +138,18 @@ def test_the_hosts_of_the_workspace(two: LabHosts, tmp_path: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert [host["name"] for host in json.loads(out)["hosts"]] == two.hosts
+
+
+def test_two_names_of_one_machine(two: LabHosts) -> None:
+    known = two.config.read_text()
+    before, entry, _ = re.split(r"(?m)^(?=Host lab[23] )", known)
+    try:
+        two.config.write_text(before + entry + entry.replace("Host lab2 ", "Host lab3 "))
+        done = two.shanty("net", "lab1,lab2,lab3")
+    finally:
+        two.config.write_text(known)
+    assert done.returncode == 2, done.stderr
+    assert "lab2 and lab3 are the same machine" in done.stderr
 
 
 def test_only_the_ports_that_are_open(two: LabHosts) -> None:

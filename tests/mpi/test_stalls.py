@@ -286,6 +286,12 @@ def test_no_alarm_on_a_run_that_is_merely_silent(shanty, what):
     healthy(shanty, "-n", 2, shanty.script(HEAD + SILENT[what]))
 
 
+@pytest.mark.parametrize("handler", ["signal.SIG_IGN", "signal.SIG_DFL", "lambda *_: None"])
+def test_no_alarm_on_a_script_that_takes_the_signal_of_the_watch(shanty, handler):
+    taken = f"import signal\nsignal.signal(signal.SIGRTMIN + 8, {handler})\n"
+    healthy(shanty, "-n", 2, shanty.script(HEAD + taken + SILENT["a loop of allreduces"]))
+
+
 def test_no_alarm_on_a_loop_in_any_mpi(shanty, flavour):
     healthy(shanty, "--mpi", flavour, "-n", 3, shanty.script(HEAD + BY_METHODS))
 

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 import porters
-from shanty.carry.errors import PrepareError, StorageError, UsageError
+from shanty.carry.errors import NotFoundError, PrepareError, StorageError, UsageError
 from shanty.carry.host import knock as knock_module
 from shanty.carry.host import repair as repair_module
 from shanty.carry.host.knock import look
 from shanty.carry.spec import JobSpec, Program, Raw, State, Status
 from shanty.cli import app, diagnose, jobs
+from shanty.launch.alone import alone
 from shanty.launch.doctor import access, check, needs, quick, reaching, trust
 from shanty.launch.doctor.check import Report
 from shanty.launch.doctor.codes import CODES
@@ -348,6 +349,35 @@ def test_all_codes_are_listed(doctor: Doctor) -> None:
     code, out, _ = doctor("--codes")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == ["CODE", *CODES]
+    assert json.loads(doctor("--codes", "--json")[1]) == CODES
+
+
+def test_a_python_that_is_not_there(doctor: Doctor) -> None:
+    code, _, err = doctor("a", "--python", "/nowhere")
+    assert code == NotFoundError.exit_code
+    assert "there is no Python at '/nowhere'" in err
+
+
+def test_one_repairs_at_a_time(doctor: Doctor, tmp_path: Path) -> None:
+    with alone(tmp_path / "home" / ".fixing.lock", UsageError("held")):
+        code, _, err = doctor("a", "--fix", findings=(ERROR,))
+    assert code == 2
+    assert "another `shanty doctor --fix` is at work" in err
+
+
+def test_a_check_that_breaks_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("a mistake")
+
+    refusals = [refused("host-unreachable")]
+    monkeypatch.setattr(check.Reaching, "attempt", lambda *_: ([], refusals))
+    monkeypatch.setattr(access, "_views", lambda *_: {})
+    monkeypatch.setattr(check.here, "findings", breaks)
+    report = check.examine(JOB, [Host("b")], tmp_path, {}, holds_ranks=False)
+    assert [one.code for one in report.findings] == ["host-unreachable"]
+    assert report.unfinished == (
+        "this machine: a mistake of shanty's: ZeroDivisionError('a mistake')",
+    )
 
 
 @pytest.mark.parametrize(
@@ -356,6 +386,7 @@ def test_all_codes_are_listed(doctor: Doctor) -> None:
         (["a", "--on", "b"], "TARGET and --on"),
         (["a", "--memory", "much"], "'much' is no size"),
         (["a", "--env", "maybe"], "check, sync or none"),
+        (["a", "--yes"], "--yes is a part of --fix"),
     ],
 )
 def test_what_the_verb_refuses(doctor: Doctor, words: list[str], says: str) -> None:

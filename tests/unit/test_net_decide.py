@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -126,6 +127,35 @@ def test_what_no_longer_holds_is_measured_again(
     found = decide.decide(hosts, tmp_path)
     assert found.measured
     assert found.route.rails == (network(0).rail,)
+
+
+@pytest.mark.parametrize(
+    ("key", "junk"),
+    [
+        ("form", 0),
+        ("time", None),
+        ("measured", {}),
+        ("choice", {"route": [], "reason": "", "verdicts": {}, "findings": []}),
+        ("sum", 1),
+        (None, []),
+    ],
+)
+def test_a_damaged_file_is_none(
+    hosts: list[Visited],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str | None,
+    junk: object,
+) -> None:
+    seen(monkeypatch, network(0))
+    first = decide.decide(hosts, tmp_path)
+    (path,) = (tmp_path / "net").iterdir()
+    value = json.loads(path.read_text())
+    path.write_text(json.dumps({**value, key: junk} if key else junk))
+    again = decide.decide(hosts, tmp_path)
+    assert again.measured
+    assert again.route == first.route
+    assert not decide.decide(hosts, tmp_path).measured
 
 
 def test_what_is_broken_is_not_kept(

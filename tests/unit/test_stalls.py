@@ -197,6 +197,33 @@ def test_the_native_stack_of_a_process() -> None:
         process.stdout.close()
 
 
+ASLEEP = """
+import ctypes, select
+libc = ctypes.CDLL(None, use_errno=True)
+epoll, events = select.epoll(), ctypes.create_string_buffer(12)
+print(flush=True)
+print(libc.epoll_wait(epoll.fileno(), events, 1, 1500), ctypes.get_errno(), flush=True)
+"""
+
+
+@linux
+def test_a_look_does_not_wake_a_thread() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ASLEEP], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    native, call = Native(), Path(f"/proc/{process.pid}/syscall")
+    wait_for(lambda: "S" in Path(f"/proc/{process.pid}/stat").read_text().split()[2])
+    try:
+        if not call.read_text().split()[0].isdigit():
+            pytest.skip("the kernel does not tell which call it is in")
+        for _ in range(5):
+            assert native.looks([process.pid]).get(process.pid) == Look((), "", 0)
+        assert process.communicate(timeout=30)[0] == b"0 0\n"
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @linux
 def test_a_stack_that_could_not_be_walked_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = Look((Frame("libmpi.so.12", ""),), "", 0, whole=False)
@@ -355,6 +382,44 @@ def test_pulses(tmp_path: Path, what: str) -> None:
     finally:
         process.kill()
         _, said = process.communicate()
+    assert said == b""
+
+
+TAKEN = """
+import signal, sys, threading
+sys.path.insert(0, sys.argv[1])
+from pulse import Pulse
+number = int(sys.argv[3])
+Pulse(sys.argv[2], number)
+handlers = {"replace": lambda *_: print("mine", flush=True), "ignore": signal.SIG_IGN}
+signal.signal(number, handlers[sys.argv[4]])
+lock = threading.Lock()
+lock.acquire()
+print(flush=True)
+lock.acquire()
+"""
+
+
+@linux
+@pytest.mark.parametrize("how", ["replace", "ignore"])
+def test_a_script_that_takes_the_signal_gets_no_pulse(tmp_path: Path, how: str) -> None:
+    run = RunDir(tmp_path)
+    path = run.rank_pulse(0)
+    path.parent.mkdir()
+    folder = Path(platform.__file__).parent / "rank"
+    words = [str(folder), str(path), str(platform.PULSE_SIGNAL), how]
+    process = subprocess.Popen([sys.executable, "-c", TAKEN, *words], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert not path.exists()
+        wait_for(lambda: "S" in Path(f"/proc/{process.pid}/stat").read_text().split()[2])
+        movement = Movement(run)
+        for _ in range(3):
+            movement.look({("0", 0): {process.pid}})
+    finally:
+        process.kill()
+        said, _ = process.communicate()
     assert said == b""
 
 

@@ -118,12 +118,13 @@ class RunDir:
 
 
 @contextlib.contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
+def storage_errors(
+    path: Path, fix: str = "point SHANTY_HOME at a folder that can be written"
+) -> Iterator[None]:
     """Turn an OSError of the block into a StorageError that names `path` and the cure."""
     try:
         yield
     except OSError as error:
-        fix = "point SHANTY_HOME at a folder that can be written"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             fix = "free some space, or point SHANTY_HOME at another disk"
         raise StorageError(f"cannot write {path}", error.strerror or str(error), fix) from error

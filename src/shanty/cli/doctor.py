@@ -17,21 +17,16 @@ from shanty.cli import jobs
 from shanty.cli.arguments import complete_group, json_option
 from shanty.cli.context import Context, context, note, show_error
 from shanty.cli.table import print_table
+from shanty.launch import interpreter
+from shanty.launch.alone import alone
 
 if TYPE_CHECKING:
     from shanty.launch.doctor.check import Report
     from shanty.launch.doctor.fixes import Consent, Knows, Repair
     from shanty.launch.finding import Finding
 
+_ANOTHER = UsageError("another `shanty doctor --fix` is at work", fix="wait for it to end")
 _ROUNDS = 4  # what one repair uncovers is repaired in the next
-
-
-def _codes(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        from shanty.launch.doctor.codes import CODES
-
-        print_table(("CODE", "MEANING"), list(CODES.items()))
-        ctx.exit()
 
 
 @click.command()
@@ -57,10 +52,7 @@ def _codes(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     help="With --fix: a host key that you know to be right; may be given several times.",
 )  # fmt: skip
 @click.option("-v", "--verbose", "--notes", "verbose", is_flag=True, help="Notes too.")
-@click.option(
-    "--codes", is_flag=True, is_eager=True, expose_value=False, callback=_codes,
-    help="List all codes and what they mean.",
-)  # fmt: skip
+@click.option("--codes", is_flag=True, help="List all codes and what they mean.")
 @json_option
 def doctor(
     target: str | None,
@@ -78,6 +70,7 @@ def doctor(
     yes: bool,
     accepted: tuple[str, ...],
     verbose: bool,
+    codes: bool,
     as_json: bool,
 ) -> None:
     """Find out what is wrong with hosts and the network between them, and how to cure it.
@@ -85,10 +78,15 @@ def doctor(
     TARGET is a group or hosts, as for `shanty run --on`. Without one it is this machine, and
     the hosts that shanty.toml names.
     """
+    if codes:
+        _list_codes(as_json=as_json)
+        return
     if target and on:
         raise UsageError("TARGET and --on both say which hosts", fix="give one")
-    if accepted and not fix:
-        raise UsageError("--accept-key is a part of --fix", fix="give both")
+    if (accepted or yes) and not fix:
+        raise UsageError(
+            f"{'--accept-key' if accepted else '--yes'} is a part of --fix", fix="give both"
+        )
     for each in accepted:
         if not each.startswith("SHA256:"):
             raise UsageError(
@@ -96,6 +94,8 @@ def doctor(
                 fix="it begins with SHA256: as in `ssh-keygen -lf /etc/ssh/ssh_host_….pub` there",
             )
     here = context()
+    if python:
+        interpreter.choose(python, Path.cwd(), here.environ)  # says where there is none
     given: dict[str, Any] = {
         "on": target or on,
         "hostfile": str(hostfile.absolute()) if hostfile else None,
@@ -114,13 +114,23 @@ def doctor(
     repairs: list[Repair] = []
     if fix:
         consent, knows = _consent(unasked=yes), _knows(accepted)
-        report, repairs = _repaired(here, job, report, consent, knows, holds_ranks=holds_ranks)
+        with alone(here.home / ".fixing.lock", _ANOTHER):
+            report, repairs = _repaired(here, job, report, consent, knows, holds_ranks=holds_ranks)
     if as_json:
         done = [each.to_json() for each in repairs]
         print(json.dumps({**report.to_json(), **({"repairs": done} if fix else {})}))
     else:
         show(report, notes=verbose)
     sys.exit(0 if report.healthy else PrepareError.exit_code)
+
+
+def _list_codes(*, as_json: bool) -> None:
+    from shanty.launch.doctor.codes import CODES
+
+    if as_json:
+        print(json.dumps(CODES))
+    else:
+        print_table(("CODE", "MEANING"), list(CODES.items()))
 
 
 def examined(

@@ -68,19 +68,18 @@ def net(
         say("")
         for host in visited:
             host.porter.close(0.5)
-    if svg is not None:
-        from shanty.launch.net.drawing import draw
-
-        with storage_errors(svg):
-            svg.write_text(draw(examined.measured, examined.choice), encoding="utf-8")
     if as_json:
         from shanty.launch.net.report import as_json as report
 
         print(json.dumps(report(visited, examined)))
     else:
         _show(visited, examined)
-        if svg is not None:
-            note(f"the picture is in {svg}")
+    if svg is not None:
+        from shanty.launch.net.drawing import draw
+
+        with storage_errors(svg, "--svg names a file in a folder that can be written"):
+            svg.write_text(draw(examined.measured, examined.choice), encoding="utf-8")
+        note(f"the picture is in {svg}")
     if len(visited) > 1 and not examined.choice.route.rails:
         sys.exit(69)  # as a run would end that needs these networks
 

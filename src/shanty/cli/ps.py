@@ -64,7 +64,7 @@ def ps(
                     entry.id,
                     entry.name or "",
                     entry.status.state.value
-                    + (" (stalled)" if entry.status.stalled and not entry.status.ended else "")
+                    + (" (stalled)" if entry.status.stalled else "")
                     + (f" ({entry.status.exit_code})" if entry.status.exit_code else ""),
                     str(entry.status.ranks or ""),
                     ago(now - entry.status.created) + " ago",

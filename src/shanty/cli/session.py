@@ -83,9 +83,10 @@ class Session:
                 before, looked = status, now
                 status = self._targets.poll([self._handle])[self._handle]
                 lively = now if status != before else lively
-                if status.stalled is not None and status.stalled != before.stalled:
+                final = status.state.final
+                if final or (status.stalled is not None and status.stalled != before.stalled):
                     self._show_stalls()
-                if status.state.final:
+                if final:
                     continue  # read what came before the end
             elif status.state.final and not lines:
                 self._line.hide()

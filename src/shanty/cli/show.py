@@ -76,6 +76,6 @@ def _ranks(status: Status) -> str:
 
 def _stalled(status: Status) -> str:
     """Since when no rank has made progress, while the run is on."""
-    if status.stalled is None or status.ended is not None:
+    if status.stalled is None:
         return ""
     return f"for {ago(time.time() - status.stalled)}"

@@ -365,6 +365,7 @@ class Lead:
         before = self.status.state
         self.status = replace(self.status, **changes)
         if self.status.state.final:
+            self.status = replace(self.status, stalled=None)  # it has ended now
             with contextlib.suppress(OSError):
                 self.run_dir.reserve.unlink()  # room for these words; no rank can take it now
         try:

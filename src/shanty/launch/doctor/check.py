@@ -284,6 +284,8 @@ class _Examination:
                     self._no_time(what)
             except ShantyError as error:
                 self.unfinished.append(f"{what}: {error.what}")
+            except Exception as error:  # noqa: BLE001  # a mistake of ours must not hide the rest
+                self.unfinished.append(f"{what}: a mistake of shanty's: {error!r}")
 
     def close(self) -> None:
         """Let go of the hosts."""

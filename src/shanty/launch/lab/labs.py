@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import select
@@ -11,7 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import shanty
 from shanty.carry import platform
 from shanty.carry.errors import NotFoundError, PrepareError, UsageError
 from shanty.carry.rundir import read_json, storage_errors, write_json
+from shanty.launch.alone import alone
 from shanty.launch.lab import files, model, obstacles
 from shanty.launch.lab.model import Lab, Member
 
@@ -157,28 +158,13 @@ def up(home: Path, wish: Wish, progress: Callable[[int], None] = lambda _hosts: 
     return Known(lab, pid, born)
 
 
-@contextlib.contextmanager
-def _locked(home: Path, name: str) -> Iterator[None]:
+def _locked(home: Path, name: str) -> AbstractContextManager[None]:
     """Be the only one who makes or ends the lab of that name, while the block lasts."""
-    path = home / "lab" / f".{name}.lock"
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("w")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.stat().st_ino != os.fstat(file.fileno()).st_ino:
-                raise FileNotFoundError  # who held it has just removed it
-        except (BlockingIOError, FileNotFoundError):
-            raise UsageError(
-                f"someone else is making or ending the lab {name} right now",
-                fix="wait for it, or take another --name",
-            ) from None
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                path.unlink()
+    refusal = UsageError(
+        f"someone else is making or ending the lab {name} right now",
+        fix="wait for it, or take another --name",
+    )
+    return alone(home / "lab" / f".{name}.lock", refusal)
 
 
 def _make_room(home: Path, name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -25,19 +27,13 @@ _LIFE_BROKEN = 600.0  # the same where a network was broken, since somebody may 
 def load(home: Path, fingerprint: str) -> tuple[Measured, Choice, float] | None:
     """What was measured and chosen, and its age in seconds; None where nothing fresh is known."""
     value = read_json(_path(home, fingerprint))
-    # a damaged file is none
-    with suppress(KeyError, IndexError, TypeError, ValueError, AttributeError):
-        if value is not None and value["form"] == _FORM:
-            age = time.time() - value["time"]
-            measured = measured_from_json(value["measured"])
-            choice = _choice(value["choice"])
-            if not _fits(measured, choice):
-                return None
-            contacts = [one for each in measured.contacts.values() for one in each.values()]
-            life = _LIFE if all(one.ok for one in contacts) else _LIFE_BROKEN
-            if -60 < age < life:
-                return measured, choice, max(0.0, age)
-    return None
+    if value is None or value.pop("sum", "") != _sum(value) or value["form"] != _FORM:
+        return None
+    age = time.time() - value["time"]
+    measured = measured_from_json(value["measured"])
+    contacts = [one for each in measured.contacts.values() for one in each.values()]
+    life = _LIFE if all(one.ok for one in contacts) else _LIFE_BROKEN
+    return (measured, _choice(value["choice"]), max(0.0, age)) if -60 < age < life else None
 
 
 def save(home: Path, fingerprint: str, measured: Measured, choice: Choice) -> None:
@@ -51,35 +47,15 @@ def save(home: Path, fingerprint: str, measured: Measured, choice: Choice) -> No
     }
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / f"{fingerprint}.json", value)
+        write_json(folder / f"{fingerprint}.json", {**value, "sum": _sum(value)})
         for path in folder.glob("*.json"):
             if time.time() - path.stat().st_mtime > _LIFE:
                 path.unlink()
 
 
-def _fits(measured: Measured, choice: Choice) -> bool:
-    """Whether all that is spoken of is there: what is not from us may be anything."""
-    names, hosts = {network.name for network in measured.networks}, set(measured.hosts)
-    pairs = [
-        pair
-        for each in (measured.contacts, measured.paces, measured.together)
-        for row in each.values()
-        for pair in row
-    ]
-    ends = [network.ends for network in measured.networks]
-    return (
-        bool(names)
-        and names >= {*measured.contacts, *measured.paces, *choice.verdicts}
-        and all(names >= set(together) for together in measured.together)
-        and all(hosts >= set(pair) for pair in pairs)
-        and all(end and hosts >= set(end) for end in ends)
-        and all(set(rail.interfaces) == hosts for rail in choice.route.rails)
-        and all(
-            isinstance(speed, (int, float))
-            for network in measured.networks
-            for speed in dict(network.speeds).values()
-        )
-    )
+def _sum(value: Mapping[str, Any]) -> str:
+    """By which a file is known to be as it was written; any other one is none."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def measured_to_json(measured: Measured) -> dict[str, Any]:
@@ -106,7 +82,7 @@ def measured_to_json(measured: Measured) -> dict[str, Any]:
 
 
 def measured_from_json(value: Mapping[str, Any]) -> Measured:
-    """The inverse of `measured_to_json`; KeyError, TypeError or ValueError for anything else."""
+    """The inverse of `measured_to_json`."""
     return Measured(
         tuple(value["hosts"]),
         tuple(_network(entry) for entry in value["networks"]),

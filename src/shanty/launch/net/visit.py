@@ -51,6 +51,7 @@ def visit(
         groups=inventory.names(home),
     )
     surveys = side_by_side(porters, lambda porter: porter.ask("survey").values)
+    ways.distinct(hosts, surveys)
     addresses = addresses_of(hosts, porters, surveys)
     return [
         Visited(porter.host.name, porter, surveys[porter.host.name], address)

@@ -114,16 +114,7 @@ class HostsTarget:
         porters: Sequence[Porter],
         surveys: Mapping[str, Mapping[str, Any]],
     ) -> list[Member]:
-        by_instance: dict[str, str] = {}
-        for host in hosts:
-            survey = surveys[host.name]
-            other = by_instance.setdefault(survey["instance"], host.name)
-            if other != host.name:
-                raise UsageError(
-                    f"{other} and {host.name} are the same machine",
-                    f"both say that they are {survey['hostname']}",
-                    f"name it once, with the sum of its slots: {other}:N",
-                )
+        ways.distinct(hosts, surveys)
         cores = site.shared_out(surveys)
         gpus = any(surveys[host.name]["gpus"] for host in hosts)
         found = ways.to_hosts(hosts, porters[0], surveys)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shanty.carry.errors import PrepareError
+from shanty.carry.errors import PrepareError, UsageError
 from shanty.launch.site import contact, keys
 from shanty.launch.site.host import Host
 from shanty.launch.site.porter import Porter
@@ -27,6 +27,20 @@ class Way:
     found: Mapping[str, Any] | None
     places: Sequence[Sequence[Any]]
     tried: str
+
+
+def distinct(hosts: Sequence[Host], surveys: Mapping[str, Mapping[str, Any]]) -> None:
+    """UsageError where two of the hosts are one machine."""
+    by_instance: dict[str, str] = {}
+    for host in hosts:
+        survey = surveys[host.name]
+        other = by_instance.setdefault(survey["instance"], host.name)
+        if other != host.name:
+            raise UsageError(
+                f"{other} and {host.name} are the same machine",
+                f"both say that they are {survey['hostname']}",
+                f"name it once, with the sum of its slots: {other}:N",
+            )
 
 
 def to_hosts(
