@@ -12,6 +12,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -31,6 +32,9 @@ ENVIRONMENT = {
     "PRTE_MCA_odls_base_max_threads": "0",
 }
 
+LONG = pytest.mark.skipif(
+    not os.environ.get("SHANTY_TEST_LONG"), reason="takes minutes: SHANTY_TEST_LONG=1 runs it"
+)
 Done = subprocess.CompletedProcess[str]
 
 
@@ -40,12 +44,19 @@ def environment(**extra: str) -> dict[str, str]:
     return {**outer, **ENVIRONMENT, **extra}
 
 
-def launch(ranks: int, script: str, *arguments: str, **extra: str) -> Done:
-    """Run a worker script on so many ranks, under the mpirun that came with shanty."""
+def bare(ranks: int, script: str, *arguments: str, **extra: str) -> Done:
+    """Run a worker script on so many ranks, under the mpirun that came with shanty, without it."""
     mpirun = Path(sys.executable).parent / "mpirun"
     placement = ["--oversubscribe", "--bind-to", "none"]
     command = [mpirun, "-n", str(ranks), *placement, sys.executable, WORKERS / script, *arguments]
-    return _run([str(word) for word in command], environment(**extra))
+    with TemporaryDirectory(prefix="torch-") as folder:
+        return _run([str(word) for word in command], environment(TMPDIR=folder, **extra))
+
+
+def launch(ranks: int, script: str, *arguments: str, **extra: str) -> Done:
+    """Run a worker script with `shanty run`, on Open MPI 5 and in a home of its own."""
+    with TemporaryDirectory(prefix="torch-") as home:
+        return run(Path(home), "openmpi5", ranks, script, *arguments, **extra)
 
 
 def run(home: Path, flavour: str, ranks: int, script: str, *arguments: str, **extra: str) -> Done:
@@ -62,9 +73,15 @@ def run(home: Path, flavour: str, ranks: int, script: str, *arguments: str, **ex
 
 
 def _run(command: list[str], env: dict[str, str]) -> Done:
-    return subprocess.run(
-        command, env=env, capture_output=True, text=True, errors="replace", timeout=560, check=False
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, env=env, text=True, errors="replace", **pipes)  # type: ignore[call-overload]
+    try:
+        out, err = process.communicate(timeout=560)
+    finally:
+        if process.poll() is None:  # whoever is killed cannot end the ranks
+            process.terminate()
+            process.communicate(timeout=30)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def checks(script: str) -> list[str]:
@@ -96,4 +113,15 @@ def passed(done: Done, name: str) -> None:
         pytest.fail(f"{done.stdout}\n{done.stderr}")
 
 
-__all__ = ["FLAVOURS", "WORKERS", "Launches", "checks", "environment", "launch", "passed", "run"]
+__all__ = [
+    "FLAVOURS",
+    "LONG",
+    "WORKERS",
+    "Launches",
+    "bare",
+    "checks",
+    "environment",
+    "launch",
+    "passed",
+    "run",
+]

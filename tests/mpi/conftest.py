@@ -33,7 +33,8 @@ def shanty(tmp_path: Path) -> Iterator[Shanty]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file is for one worker of pytest-xdist, since its tests may share launches."""
+    """Tests that share launches are for one worker of pytest-xdist."""
     for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        if item.path.parent == Path(__file__).parent and "launches" in item.fixturenames:
+            flavour = item.callspec.params.get("flavour", "")
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {flavour}"))

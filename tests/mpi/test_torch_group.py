@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from torch_runs import FLAVOURS, Launches, checks, environment, launch, passed
+from torch_runs import FLAVOURS, LONG, Launches, bare, checks, environment, launch, passed
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
@@ -24,8 +24,14 @@ def names(*scripts: str) -> list[str]:
     return [name for script in scripts for name in checks(script)]
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("flavour", FLAVOURS)
+OFTEN = [*((flavour, 2) for flavour in FLAVOURS), ("openmpi5", 3), ("mpich", 4)]
+MORE = [(flavour, ranks) for flavour in FLAVOURS for ranks in (3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("flavour", "ranks"),
+    [*OFTEN, *(pytest.param(*each, marks=LONG) for each in MORE if each not in OFTEN)],
+)
 def test_every_call(launches: Launches, flavour: str, ranks: int) -> None:
     done = launches.once(flavour, ranks, "torch_calls.py")
     for name in names(*CALLS):
@@ -54,7 +60,7 @@ def test_ddp(launches: Launches, ranks: int, name: str) -> None:
 
 @pytest.mark.parametrize("left", ["nothing", "barrier"])
 def test_exit_without_destroy(left: str) -> None:
-    done = launch(2, "torch_exit.py", left)
+    done = bare(2, "torch_exit.py", left)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("end of script") == 2
 

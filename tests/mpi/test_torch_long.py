@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from torch_runs import FLAVOURS, checks, launch, passed, run
+from torch_runs import FLAVOURS, LONG, checks, launch, passed, run
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.mpi
-LONG = pytest.mark.skipif(
-    not os.environ.get("SHANTY_TEST_LONG"), reason="takes minutes: SHANTY_TEST_LONG=1 runs it"
-)
-
 MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -124,16 +124,6 @@ def check_no_sync_keeps_local() -> None:
     torch.testing.assert_close(model.module.weight.grad, torch.full((1, 3), mean))
 
 
-def check_shapes_are_verified() -> None:
-    group = dist.new_group()  # of its own: rank 0, with which the others compare, sees no error
-    try:
-        DistributedDataParallel(nn.Linear(3, 1 if RANK == 0 else 2), process_group=group)
-    except RuntimeError as error:
-        assert RANK > 0 and "not to match" in str(error), error
-    else:
-        assert RANK == 0, "parameters of different shapes were accepted"
-
-
 def check_failed_bucket_fails_backward() -> None:
     model = DistributedDataParallel(nn.Linear(3, 1))
     original = collectives.all_reduce

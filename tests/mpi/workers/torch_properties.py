@@ -6,6 +6,8 @@ Every rank draws the same cases: the seed is fixed and no database is used. Star
 
 from __future__ import annotations
 
+import os
+
 import harness
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from torch_collectives import FLOATS, INTEGERS, MOVED, close, data, same, wide
 import shanty.torch  # noqa: F401
 
 CASES = settings(
-    max_examples=40,
+    max_examples=40 if os.environ.get("SHANTY_TEST_LONG") else 15,
     deadline=None,
     database=None,
     derandomize=True,

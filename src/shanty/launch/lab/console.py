@@ -101,6 +101,17 @@ def execute(known: Known, member: Member, argv: Sequence[str]) -> int:
     }
     kernel.enter(pid, tuple(kernel.NAMESPACES))
     kernel.keep_capabilities()
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        if process is None:
+            early.append(number)
+        else:
+            process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, pass_on)
     try:
         process = subprocess.Popen(list(argv), cwd=member.home, env=env)
     except OSError as error:
@@ -111,11 +122,8 @@ def execute(known: Known, member: Member, argv: Sequence[str]) -> int:
             exit_code=_NOT_FOUND if absent else _NOT_EXECUTABLE,
         ) from error
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        process.send_signal(number)
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, pass_on)
+    for each in early:
+        process.send_signal(each)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the command as well
     code = process.wait()
     return code if code >= 0 else 128 - code
