@@ -35,6 +35,8 @@ def shanty(tmp_path: Path) -> Iterator[Shanty]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share launches are for one worker of pytest-xdist."""
     for item in items:
-        if item.path.parent == Path(__file__).parent and "launches" in item.fixturenames:
-            flavour = item.callspec.params.get("flavour", "")
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {flavour}"))
+        here = isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent
+        if here and "launches" in item.fixturenames:
+            parameters = item.callspec.params if hasattr(item, "callspec") else {}
+            name = f"{item.path.stem} {parameters.get('flavour', '')}"
+            item.add_marker(pytest.mark.xdist_group(name))
