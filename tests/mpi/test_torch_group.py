@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from runs import Shanty
 from torch_runs import FLAVOURS, LONG, Launches, bare, checks, environment, launch, passed
 
 pytest.importorskip("torch")
@@ -80,6 +81,31 @@ def alone(code: str, **extra: str) -> subprocess.CompletedProcess[str]:
 
 
 INIT = "import torch.distributed as d, shanty.torch; d.init_process_group('mpi'); "
+
+
+UNAIDED = """
+import sys
+import torch
+import torch.distributed as dist
+assert "shanty.torch" not in sys.modules and dist.is_mpi_available()
+dist.init_process_group("mpi")
+group = dist.new_group()
+tensor = torch.ones(3)
+dist.all_reduce(tensor, group=group)
+dist.monitored_barrier()
+assert tensor.tolist() == [2.0] * 3 == [float(dist.get_world_size())] * 3
+dist.destroy_process_group()
+dist.init_process_group("gloo")
+dist.all_reduce(tensor, group=dist.new_group(backend="mpi"))
+dist.destroy_process_group()
+print("well", tensor.tolist())
+"""
+
+
+@pytest.mark.parametrize("line", [[], ["sh", "-c", 'exec python "$0"']], ids=["seen", "unseen"])
+def test_a_script_that_does_not_import_it(shanty: Shanty, line: list[str]) -> None:
+    done = shanty("run", "-q", "-n", "2", *line, shanty.script(UNAIDED))
+    assert done.stdout.count("well [4.0, 4.0, 4.0]") == 2, done.stdout + done.stderr
 
 
 def test_world_of_one() -> None:

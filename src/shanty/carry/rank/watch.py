@@ -187,6 +187,20 @@ class MpiFinder:
         return None
 
 
+class TorchFinder:
+    """Stands first in sys.meta_path until torch.distributed is imported, which then gets `mpi`."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """Find the module that makes groups, with a loader that offers it the backend."""
+        if name != "torch.distributed.distributed_c10d":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _CallingLoader(spec.loader, load_part("rank/torch_mpi").offer)  # type: ignore[assignment]
+        return spec
+
+
 class _CallingLoader:
     def __init__(self, loader: Any, then: Callable[[Any], None]) -> None:
         self._loader = loader

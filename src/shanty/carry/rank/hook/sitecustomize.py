@@ -33,6 +33,7 @@ def _arm() -> None:
     watch = watching.start()
     if watch is not None:
         sys.meta_path.insert(0, watching.MpiFinder(watch.loading, lambda mpi: _begin(watch, mpi)))
+        sys.meta_path.insert(0, watching.TorchFinder())
 
 
 def _begin(watch, mpi) -> None:  # type: ignore[no-untyped-def]
