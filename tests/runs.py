@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -17,7 +18,9 @@ from shanty.carry import platform
 from shanty.carry.agent.sweep import in_use
 from shanty.carry.rundir import RunDir, read_json
 
-FLAVOURS = ("openmpi5", "openmpi4", "mpich", "intel")
+FAMILIES = (("openmpi5", "openmpi4"), ("mpich", "intel"))
+FLAVOURS = tuple(name for family in FAMILIES for name in family)
+LONG = bool(os.environ.get("SHANTY_TEST_LONG"))
 WORKERS = Path(__file__).parent / "mpi" / "workers"
 
 
@@ -33,6 +36,25 @@ def flavour(request: pytest.FixtureRequest) -> str:
     if name != "openmpi5" and not (mpi_folder() / name).exists():
         pytest.skip(f"{name} is not installed in {mpi_folder()}")
     return name
+
+
+def thin(items: list[pytest.Item], folder: Path) -> None:
+    """Keep each test of a folder on one MPI of either family, in turn; on every one if LONG.
+
+    What differs in other parameters is another test, unless it shares launches.
+    """
+    kept, left_out = [], []
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        flavour = parameters.get("flavour") or parameters.get("mpi")
+        shares = "launches" in getattr(item, "fixturenames", ())
+        name = item.name.partition("[")[0] if shares else item.name.replace(str(flavour), "")
+        chosen = {family[crc32(name.encode()) % len(family)] for family in FAMILIES}
+        concerned = item.path.parent == folder and flavour in FLAVOURS and not LONG
+        (left_out if concerned and flavour not in chosen else kept).append(item)
+    if left_out:
+        left_out[0].config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
 
 
 @dataclass

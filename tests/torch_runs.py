@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+import runs
 from runs import FLAVOURS, mpi_folder
 
 WORKERS = Path(__file__).parent / "mpi" / "workers"
@@ -32,9 +33,7 @@ ENVIRONMENT = {
     "PRTE_MCA_odls_base_max_threads": "0",
 }
 
-LONG = pytest.mark.skipif(
-    not os.environ.get("SHANTY_TEST_LONG"), reason="takes minutes: SHANTY_TEST_LONG=1 runs it"
-)
+LONG = pytest.mark.skipif(not runs.LONG, reason="takes minutes: SHANTY_TEST_LONG=1 runs it")
 Done = subprocess.CompletedProcess[str]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import Shanty, flavour, mpi_folder, traces, vanish, wait_for
+from runs import Shanty, flavour, mpi_folder, thin, traces, vanish, wait_for
 
 __all__ = ["flavour", "shanty"]
 
@@ -34,6 +34,7 @@ def shanty(tmp_path: Path) -> Iterator[Shanty]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share launches are for one worker of pytest-xdist."""
+    thin(items, Path(__file__).parent)
     for item in items:
         here = isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent
         if here and "launches" in item.fixturenames:
