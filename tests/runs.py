@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -109,12 +110,22 @@ class Shanty:
 
     def status(self) -> dict[str, object]:
         """What the newest run's status file says."""
-        return read_json(self.last.status) or {}
+        try:
+            return read_json(self.last.status) or {}
+        except (FileNotFoundError, IndexError):  # no run yet
+            return {}
 
     def agents(self) -> dict[str, int]:
         """The pids of the newest run's agents."""
         found = read_json(self.last.agents) or {}
         return {name: found[name]["pid"] for name in ("lead", "warden")}
+
+    def sweep(self) -> None:
+        """Remove what runs of this home have left in folders that all runs share."""
+        for run in (self.home / "runs").glob("*"):
+            name = run.name.partition("-")[2]
+            for folder in (platform.SHARED_MEMORY, platform.scratch_root()):
+                shutil.rmtree(Path(folder, name), ignore_errors=True)
 
     def alive(self) -> list[platform.Process]:
         """The processes of any run of this home."""

@@ -27,9 +27,11 @@ def shanty(tmp_path: Path) -> Iterator[Shanty]:
     try:
         wait_for(lambda: not program.alive(), 10, "processes of the run are left")
         vanish(traces() - before)
-    finally:
+    except AssertionError:
         for entry in program.alive():
             os.kill(entry.pid, 9)
+        program.sweep()  # the next test is not to find it
+        raise
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -41,7 +41,7 @@ def test_fifty_interrupts(shanty):
         process = shanty.start("run", "-q", "-n", 2, script)
         wait_for(
             lambda: (
-                (shanty.home / "runs").exists()
+                shanty.status()
                 and len(list((shanty.home / "runs").iterdir())) == number + 1  # noqa: B023
                 and shanty.status().get("joined") == 2
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shanty.carry.agent import outside
 from shanty.carry.agent.channel import Channel
 from shanty.carry.agent.dial import quoted
 from shanty.carry.agent.fleet import Worker
@@ -27,9 +29,10 @@ from shanty.carry.mpi.installation import Installation
 from shanty.carry.mpi.layout import HostSlots, Layout
 from shanty.carry.rank.ssh import parse
 from shanty.carry.rundir import RunDir
-from shanty.carry.spec import JobSpec, Program
+from shanty.carry.spec import JobSpec, Program, State, Status
 from shanty.cli.lab import down
-from shanty.launch.site.link import _COPIED, _over
+from shanty.launch.site.host import Host
+from shanty.launch.site.link import _COPIED, Link, _over
 from shanty.launch.targets.base import Facts
 from shanty.launch.targets.plan import layout_of
 
@@ -70,6 +73,15 @@ def test_a_channel_never_waits_for_its_peer() -> None:
     assert ours.unsent == 0
     ours.close()
     theirs.close()
+
+
+def test_the_end_of_a_run_is_not_overwritten_by_what_came_before(tmp_path: Path) -> None:
+    """Two commands that follow a run write the same files, and the slower one may be late."""
+    run = RunDir(tmp_path)
+    link = Link(run, [Host("a")])
+    for state in (State.RUNNING, State.STOPPED, State.RUNNING):
+        link._store("status.json", None, json.dumps(Status(state).to_json()).encode(), "/there")
+    assert outside.read_status(run).state is State.STOPPED
 
 
 @given(st.lists(st.binary(max_size=300), max_size=12))

@@ -8,10 +8,12 @@ nobody hears is gone, and the run has failed; one that only we do not hear goes 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -144,13 +146,27 @@ class Link:
         self._others = {}
 
     def _store(self, path: str, offset: int | None, data: bytes, there: str) -> None:
-        if path == "status.json":
-            values = json.loads(data)
-            failure = values.get("failure") or {}
-            if failure.get("log"):  # the log is a file of ours by now
-                failure["log"] = failure["log"].replace(there, str(self._run.path))
-            data = json.dumps(values, indent=1).encode() + b"\n"
-        put(self._run.path, Change(path, offset, data))
+        if path != "status.json":
+            put(self._run.path, Change(path, offset, data))
+            return
+        values = json.loads(data)
+        failure = values.get("failure") or {}
+        if failure.get("log"):  # the log is a file of ours by now
+            failure["log"] = failure["log"].replace(there, str(self._run.path))
+        data = json.dumps(values, indent=1).encode() + b"\n"
+        with self._alone():
+            if not outside.read_status(self._run).state.final:
+                put(self._run.path, Change(path, offset, data))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold off the links of other commands: one of them may know the end of the run already."""
+        folder = os.open(self._run.path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
     def _offsets(self) -> dict[str, int]:
         files = [p for p in self._run.path.rglob("*") if p.is_file() and not p.is_symlink()]
@@ -218,10 +234,11 @@ class Link:
         return ages
 
     def _conclude(self, failure: Failure, state: State) -> None:
-        status = outside.read_status(self._run)
         code = LaunchError.exit_code if state is State.FAILED else LostError.exit_code
-        if not status.state.final:
-            outside.conclude(self._run, status, state, failure, code)
+        with self._alone():
+            status = outside.read_status(self._run)
+            if not status.state.final:
+                outside.conclude(self._run, status, state, failure, code)
         with contextlib.suppress(OSError):
             append_line(self._run.events, {"time": time.time(), "event": "link-ended"})
         self._ended.set()
