@@ -1,4 +1,4 @@
-"""The same thing fifty times: no hang, no process, no segment, no session folder."""
+"""The same thing again and again: no hang, no process, no segment, no session folder."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from runs import WORKERS, traces, vanish, wait_for
+from runs import LONG, WORKERS, traces, vanish, wait_for
 
-TIMES = 50
+TIMES = 50 if LONG else 15
 
 
 @pytest.mark.slow
@@ -22,7 +22,7 @@ TIMES = 50
     ],
     ids=["two-ranks", "sixty-four", "failing"],
 )
-def test_fifty_runs(shanty, words, code):
+def test_many_runs(shanty, words, code):
     before = traces()
     for _ in range(TIMES):
         assert shanty("run", "-q", *words, timeout=60).returncode == code
@@ -32,7 +32,7 @@ def test_fifty_runs(shanty, words, code):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_fifty_interrupts(shanty):
+def test_many_interrupts(shanty):
     script = shanty.script(
         "import time\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\ntime.sleep(100)\n"
     )

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from runs import wait_for
 from shanty.carry import platform
+from shanty.carry.agent import movement
 from shanty.carry.agent.elf import Image, UnreadableError, evaluate
 from shanty.carry.agent.movement import Movement, native_frames
 from shanty.carry.agent.native import Frame, Look, Native, mpi_name
@@ -414,13 +415,29 @@ def test_a_script_that_takes_the_signal_gets_no_pulse(tmp_path: Path, how: str) 
         process.stdout.readline()
         assert not path.exists()
         wait_for(lambda: "S" in Path(f"/proc/{process.pid}/stat").read_text().split()[2])
-        movement = Movement(run)
+        watch = Movement(run)
         for _ in range(3):
-            movement.look({("0", 0): {process.pid}})
+            watch.look({("0", 0): {process.pid}})
     finally:
         process.kill()
         said, _ = process.communicate()
     assert said == b""
+
+
+@linux
+def test_a_lock_is_waited_for_though_a_signal_has_just_been_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    seen = iter([{process.pid: (1, 2)}, {}, {}])
+    monkeypatch.setattr(movement, "locks", lambda: next(seen))
+    try:
+        watch = Movement(RunDir(tmp_path))
+        told = [watch.look({("0", 0): {process.pid}})["moves"][0] for _ in range(3)]
+    finally:
+        process.kill()
+        process.wait()
+    assert [one.get("lock") for one in told] == [["", 2], ["", 2], None]
 
 
 @linux
@@ -452,9 +469,9 @@ def test_nothing_is_sent_to_a_rank_that_cannot_be_looked_at(
             pytest.skip("ptrace is not allowed here")
         if not readable:
             monkeypatch.setattr(Native, "looks", refuse)
-        movement = Movement(run)
+        watch = Movement(run)
         for _ in range(3):
-            (told,) = movement.look({("0", 0): {process.pid}})["moves"]
+            (told,) = watch.look({("0", 0): {process.pid}})["moves"]
         assert told["read"] is readable
         assert sent == ([(process.pid, platform.PULSE_SIGNAL)] if readable else [])
         said = capsys.readouterr().err

@@ -147,6 +147,7 @@ class Movement:
         self._native = Native()
         self._load = HostLoad()
         self._ranks: Dict[Key, _Watched] = {}
+        self._waiting: Dict[int, Tuple[int, int]] = {}  # for locks, as seen the last time
 
     def look(self, programs: Mapping[Key, Set[int]], *, closely: bool = False) -> Dict[str, Any]:
         """Look at all ranks, and say what is known of them since the first look.
@@ -154,6 +155,8 @@ class Movement:
         `closely`: again and again for a moment, lest a loop that does little but MPI is missed.
         """
         now = time.monotonic()
+        waiting = locks()  # before the stops and signals below, after which a wait begins anew
+        before, self._waiting = self._waiting, waiting
         self._native.forget()
         for key, pids in programs.items():
             watched = self._ranks.get(key)
@@ -170,7 +173,7 @@ class Movement:
         compiled = [w for w in running if not w.python and w.waits(now)]
         while closely and compiled and time.monotonic() < now + _CLOSELY:
             self._stand(compiled, time.monotonic())
-        waiting = locks()
+        waiting = {**before, **waiting}  # a signal for the stacks may have been there just now
         ranks = [_told(key, w, now, waiting) for key, w in self._ranks.items()]
         return {"moves": ranks, "load": self._load.look()}
 
