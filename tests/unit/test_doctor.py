@@ -359,7 +359,8 @@ def test_a_python_that_is_not_there(doctor: Doctor) -> None:
 
 
 def test_one_repairs_at_a_time(doctor: Doctor, tmp_path: Path) -> None:
-    with alone(tmp_path / "home" / ".fixing.lock", UsageError("held")):
+    (tmp_path / "home").mkdir()
+    with alone(tmp_path / "home", UsageError("held")):
         code, _, err = doctor("a", "--fix", findings=(ERROR,))
     assert code == 2
     assert "another `shanty doctor --fix` is at work" in err

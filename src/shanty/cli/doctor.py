@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from shanty.carry.errors import PrepareError, UsageError
+from shanty.carry.rundir import storage_errors
 from shanty.carry.spec import JobSpec, Program
 from shanty.cli import jobs
 from shanty.cli.arguments import complete_group, json_option
@@ -114,7 +115,9 @@ def doctor(
     repairs: list[Repair] = []
     if fix:
         consent, knows = _consent(unasked=yes), _knows(accepted)
-        with alone(here.home / ".fixing.lock", _ANOTHER):
+        with storage_errors(here.home):
+            here.home.mkdir(parents=True, exist_ok=True)
+        with alone(here.home, _ANOTHER):
             report, repairs = _repaired(here, job, report, consent, knows, holds_ranks=holds_ranks)
     if as_json:
         done = [each.to_json() for each in repairs]
