@@ -65,11 +65,11 @@ def allreduce(home: Home, bare: Bare, flavour: str) -> float | str:
             check=False,
         )
         out.seek(0)
-        lines = out.read().splitlines()
+        lines = [text for line in out.read().splitlines() if (text := line.strip("\0 "))]
     took = time.monotonic() - began
     for host in bare.hosts:
         home.shanty("lab", "exec", host, "sh", "-c", _SWEEP, PLACE)
     told = [line.split()[1] for line in lines if line.startswith("median ")]
     if told:
         return float(told[0])
-    return HANGS if took >= BOUND else f"fails: {lines[-1:]}"
+    return HANGS if took >= BOUND else f"fails after {took:.0f} s: {lines[-1:]}"
