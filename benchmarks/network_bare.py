@@ -65,7 +65,7 @@ def allreduce(home: Home, bare: Bare, flavour: str) -> float | str:
             check=False,
         )
         out.seek(0)
-        lines = [text for line in out.read().splitlines() if (text := line.strip("\0 "))]
+        lines = [text for line in out.read().splitlines() if (text := line.strip("\0 -"))]
     took = time.monotonic() - began
     for host in bare.hosts:
         home.shanty("lab", "exec", host, "sh", "-c", _SWEEP, PLACE)
