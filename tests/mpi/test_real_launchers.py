@@ -104,6 +104,7 @@ def output(argv: Sequence[str], env: Mapping[str, str], folder: Path) -> str:
     """What a launcher prints; fails when it does not end well, or not at all."""
     done = subprocess.run(
         argv, check=False, env=env, cwd=folder, timeout=60, text=True,
+        restore_signals=False,  # as in a run: Hydra may write to a proxy that has just gone
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert done.returncode == 0, f"{shlex.join(argv)}\n{done.stdout}"

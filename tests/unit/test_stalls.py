@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from shanty.carry.agent.movement import Movement, native_frames
 from shanty.carry.agent.native import Frame, Look, Native, mpi_name
 from shanty.carry.agent.odd import Standing, judge
 from shanty.carry.agent.stacks import with_native
+from shanty.carry.agent.warden import Warden
 from shanty.carry.errors import UsageError
 from shanty.carry.rundir import RunDir
 from shanty.cli.grouping import grouped
@@ -491,3 +493,16 @@ def test_the_settings(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="warn or stop"):
         settings.load(tmp_path)
     assert [stall_after(text) for text in ("off", "0", "2m")] == [0, 0, 120]
+
+
+def test_a_rank_that_stops_when_nobody_waits_for_it_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a look has left behind is no end of a child."""
+    trap = 5 << 8 | 0x7F
+    told = iter([(11, trap), (12, 3 << 8), (0, 0)])
+    monkeypatch.setattr(os, "waitpid", lambda *_: next(told))
+    warden: Any = SimpleNamespace(ended=[])
+    warden.child_ended = lambda pid, code: warden.ended.append((pid, code))
+    Warden._reap(warden)
+    assert warden.ended == [(12, 3)]

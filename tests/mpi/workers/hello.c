@@ -1,4 +1,5 @@
-/* Says its rank; with an argument it stays that many seconds first. */
+/* Says its rank; with an argument it stays that many seconds first.
+   BEFORE: seconds before it calls MPI for the first time. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,6 +7,8 @@
 
 int main(int argc, char **argv) {
     int rank, size;
+    if (getenv("BEFORE"))
+        sleep(atoi(getenv("BEFORE")));
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);

@@ -39,6 +39,9 @@ class Launcher:
             # name that $PWD has for it: this one leads to the workspace on every host.
             argv = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', f"{self._plan['scratch']}/work", *argv]
         environ["SHANTY_OUTPUT"] = " ".join(map(file_identity, ends))
+        reset = [signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+        if self._plan["raw"]:  # a launcher of ours must not die of a daemon that has just gone
+            reset.append(signal.SIGPIPE)
         kept = None if self._plan["raw"] else stdin.set_aside()
         if kept is not None:
             os.set_inheritable(kept, False)
@@ -50,13 +53,7 @@ class Launcher:
                 environ,
                 file_actions=actions,
                 setpgroup=0,
-                setsigdef=[
-                    signal.SIGPIPE,
-                    signal.SIGXFSZ,
-                    signal.SIGTERM,
-                    signal.SIGINT,
-                    signal.SIGHUP,
-                ],
+                setsigdef=reset,
             )
         except OSError as error:
             self.code = 127

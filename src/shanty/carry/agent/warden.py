@@ -346,7 +346,8 @@ class Warden:
                 return
             if not pid:
                 return
-            self.child_ended(pid, os.waitstatus_to_exitcode(status))
+            if not os.WIFSTOPPED(status):  # a rank that was to be looked at, and came too late
+                self.child_ended(pid, os.waitstatus_to_exitcode(status))
 
     def child_ended(self, pid: int, code: int) -> None:
         """One of our children is gone: the launcher, or an orphan."""
