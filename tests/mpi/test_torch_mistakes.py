@@ -41,7 +41,7 @@ BOUND = 45  # seconds, also on a busy machine; the groups' own limit is 60
 @pytest.mark.parametrize("mistake", FATAL)
 def test_ranks_that_do_not_come(mistake: str) -> None:
     ranks, words = FATAL[mistake]
-    done = launch(3, "torch_mistakes.py", mistake, SHANTY_CHECK="1")
+    done = launch(3, "torch_mistakes.py", mistake, str(len(ranks)), SHANTY_CHECK="1")
     assert done.returncode != 0
     found = {int(m[1]): m for m in map(ERROR.search, done.stdout.splitlines()) if m}
     assert found.keys() >= set(ranks), done.stdout + done.stderr
@@ -51,7 +51,7 @@ def test_ranks_that_do_not_come(mistake: str) -> None:
 
 
 def test_without_check_it_is_an_error_too() -> None:
-    done = launch(3, "torch_mistakes.py", "skips")
+    done = launch(3, "torch_mistakes.py", "skips", "2")
     assert done.returncode != 0
     assert done.stdout.count("not all ranks came") == 2, done.stdout + done.stderr
     assert "rank 1 gives no answer" in done.stdout

@@ -2,15 +2,18 @@
 SHANTY_CHECK=1 through ../test_torch_mistakes.py.
 
 Without arguments: those after which the group goes on, one check each. With the name of one of
-FATAL: that one alone; every rank prints `rank R: TYPE: MESSAGE` in one line and ends.
+FATAL, and how many ranks see it: that one alone; each of them prints `rank R: TYPE: MESSAGE` in one
+line, and ends when all have.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import harness
 import torch
@@ -207,6 +210,15 @@ def groups_crossed() -> None:
         dist.all_reduce(ones(), group=group)
 
 
+def wait_for_others(count: int) -> None:
+    """Stay until so many ranks have told their error: the run ends with the first that leaves."""
+    folder = Path(os.environ["SHANTY_RUN_DIR"])
+    (folder / f"told-{dist.get_rank()}").touch()
+    deadline = time.monotonic() + 30
+    while len(list(folder.glob("told-*"))) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 LATE = (skips, comes_late)  # which only the time limit ends
 DDP = (ddp_without_one, ddp_of_other_shapes)
 FATAL = (skips, exits, locks, comes_late, *DDP, monitored, groups_crossed)
@@ -225,6 +237,5 @@ if __name__ == "__main__":
         kind, text = type(error).__name__, str(error).replace("\n", " | ")
         seconds = time.monotonic() - begun
         print(f"rank {dist.get_rank()}: {seconds:.1f} s: {kind}: {text}", flush=True)
-        if fatal is comes_late and dist.get_rank() != 1:
-            time.sleep(6)  # a script that does not end at once, and with it the run
+        wait_for_others(int(sys.argv[2]))
         sys.exit(3)
