@@ -72,8 +72,10 @@ def run(home: Path, flavour: str, ranks: int, script: str, *arguments: str, **ex
 
 
 def _run(command: list[str], env: dict[str, str]) -> Done:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, env=env, text=True, errors="replace", **pipes)  # type: ignore[call-overload]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        command, env=env, stdout=pipe, stderr=pipe, text=True, errors="replace"
+    )
     try:
         out, err = process.communicate(timeout=560)
     finally:

@@ -25,12 +25,12 @@ def test_mismatches(flavour: str, tmp_path: Path) -> None:
 
 
 FATAL = {
-    # the ranks that are sure to see an error before the run ends, and words in each message
+    # the ranks that are there to see an error, and words in the message of each
     "skips": ((0, 2), ("not all ranks came", "rank 1 is at", "in skips")),
     "exits": ((0, 2), ("will not come", "rank 1 has left")),
     "comes_late": ((0, 1, 2), ("gave up|not all ranks came",)),
     "ddp_without_one": ((0, 2), ("all_reduce", "rank 1 has left")),
-    "ddp_of_other_shapes": ((1, 2), ("not to match|broadcast.*rank [12] has left",)),
+    "ddp_of_other_shapes": ((0, 1, 2), ("not to match|broadcast.*not all ranks came",)),
     "monitored": ((0, 2), ("monitored_barrier()", "rank 1 is at", "in monitored")),
     "locks": ((0, 1, 2), ("can never complete", "waits in barrier|gave up: barrier")),
     "groups_crossed": ((0, 1, 2), ("can never complete", "on group 1", "on group 2")),
@@ -44,7 +44,7 @@ def test_ranks_that_do_not_come(mistake: str) -> None:
     done = launch(3, "torch_mistakes.py", mistake, str(len(ranks)), SHANTY_CHECK="1")
     assert done.returncode != 0
     found = {int(m[1]): m for m in map(ERROR.search, done.stdout.splitlines()) if m}
-    assert found.keys() >= set(ranks), done.stdout + done.stderr
+    assert tuple(sorted(found)) == ranks, done.stdout + done.stderr
     for match in found.values():
         assert float(match[2]) < BOUND, match[0]
         assert all(re.search(word, match[4]) for word in words), match[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,15 @@ def test_a_compiled_program_of_another_mpi(shanty):
     assert done.returncode == 72, done.stderr
     assert "Open MPI 5" in done.stderr
     assert "MPICH" in done.stderr
+
+
+def test_a_broken_pipe_ends_what_a_rank_starts(shanty, flavour):
+    """The launcher ignores SIGPIPE; the ranks must not."""
+    done = shanty("run", "--mpi", flavour, "-n", 2, "sh", "-c", "grep SigIgn /proc/self/status")
+    assert done.returncode == 0, done.stderr
+    ignored = [int(line.split()[-1], 16) for line in done.stdout.splitlines()]
+    assert len(ignored) == 2
+    assert not any(mask >> (signal.SIGPIPE - 1) & 1 for mask in ignored)
 
 
 def test_hostname(shanty, flavour):

@@ -219,13 +219,13 @@ def wait_for_others(count: int) -> None:
         time.sleep(0.05)
 
 
-LATE = (skips, comes_late)  # which only the time limit ends
+LIMITS = {skips: 3, comes_late: 3, ddp_of_other_shapes: 15}  # seconds, which alone end these
 DDP = (ddp_without_one, ddp_of_other_shapes)
 FATAL = (skips, exits, locks, comes_late, *DDP, monitored, groups_crossed)
 
 if __name__ == "__main__":
     fatal = {each.__name__: each for each in FATAL}.get(sys.argv[1]) if sys.argv[1:] else None
-    dist.init_process_group("mpi", timeout=timedelta(seconds=3 if fatal in LATE else 60))
+    dist.init_process_group("mpi", timeout=timedelta(seconds=LIMITS.get(fatal, 60)))
     if fatal is None:
         harness.run(CHECKS)
         dist.destroy_process_group()

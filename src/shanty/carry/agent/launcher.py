@@ -40,7 +40,7 @@ class Launcher:
             argv = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', f"{self._plan['scratch']}/work", *argv]
         environ["SHANTY_OUTPUT"] = " ".join(map(file_identity, ends))
         reset = [signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
-        if self._plan["raw"]:  # a launcher of ours must not die of a daemon that has just gone
+        if self._plan["raw"]:  # as in a shell; our own launcher is to outlive a daemon's end
             reset.append(signal.SIGPIPE)
         kept = None if self._plan["raw"] else stdin.set_aside()
         if kept is not None:
