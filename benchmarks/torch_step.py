@@ -6,7 +6,8 @@
 Each MPI is one `shanty run` whose ranks do everything in turn, round by round (torch_step_rank.py),
 so that a machine that gets slower gets slower for all. Printed are medians and quartiles of each,
 and of the ratios round by round, with what they should reach; the raw figures are kept in the file.
-An MPI that is not installed is left out, with a word.
+"checked" is shanty as with SHANTY_CHECK=1. An MPI that is not installed, or whose run fails or
+takes too long, is left out, with a word.
 """
 
 from __future__ import annotations
@@ -27,26 +28,25 @@ Series = dict[str, list[float]]  # name → seconds, round by round
 def measure(mpi: str, ranks: int, repeats: int) -> Series | str:
     """The rounds of one MPI, or why there are none."""
     script = [str(HERE / "torch_step_rank.py"), str(repeats)]
-    options = ["-q", "--mpi", mpi, "-n", str(ranks), "--oversubscribe"]
+    options = ["-q", "--mpi", mpi, "-n", str(ranks), "--oversubscribe", "--time-limit", f"{BOUND}s"]
     done = subprocess.run(
         [sys.executable, "-m", "shanty", "run", *options, *script],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=BOUND,
         check=False,
     )
-    for line in done.stdout.splitlines():
-        start = line.find("{")
-        if start >= 0 and line.endswith("}"):
-            found: Series = json.loads(line[start:])
-            return found
-    return (done.stderr or done.stdout).strip()[-600:]
+    lines = [line for line in done.stdout.splitlines() if "{" in line and line.endswith("}")]
+    if done.returncode or not lines:
+        return f"exit code {done.returncode}: {(done.stderr or done.stdout).strip()[-600:]}"
+    found: Series = json.loads(lines[-1][lines[-1].index("{") :])
+    return found
 
 
 def quartiles(values: list[float], scale: float = 1.0, digits: int = 2) -> str:
-    low, middle, high = (scale * each for each in statistics.quantiles(values, n=4))
+    several = values if len(values) > 1 else values * 2
+    low, middle, high = (scale * each for each in statistics.quantiles(several, n=4))
     return f"{middle:9.{digits}f}  [{low:.{digits}f} … {high:.{digits}f}]"
 
 
@@ -57,12 +57,12 @@ def ratio(found: Series, above: str, below: str) -> list[float]:
 def show(mpi: str, found: Series) -> None:
     print(f"\n{mpi}: median [quartiles] of {len(found['mlp gloo'])} rounds")
     for name, aim in (("mlp", 1.4), ("cnn", 1.15)):
-        for over in ("gloo", "shanty", "alone"):
+        for over in ("gloo", "shanty", "checked", "alone"):
             print(f"  {name} step, {over:<8} {quartiles(found[f'{name} {over}'], 1e3)} ms")
         each = ratio(found, f"{name} gloo", f"{name} shanty")
         print(f"  {name} step, gloo ÷ shanty  {quartiles(each)}  (aim ≥ {aim})")
     for nbytes in sorted({int(name.split()[0]) for name in found if name[0].isdecimal()}):
-        for over in ("gloo", "shanty", "mpi4py"):
+        for over in ("gloo", "shanty", "checked", "mpi4py"):
             line = quartiles(found[f"{nbytes} {over}"], 1e6, 1)
             print(f"  all_reduce {nbytes >> 10:>6} KiB, {over:<8} {line} µs")
         faster = ratio(found, f"{nbytes} gloo", f"{nbytes} shanty")
@@ -93,9 +93,11 @@ def main() -> None:
             continue
         raw[mpi] = found
         show(mpi, found)
-    options.out.parent.mkdir(exist_ok=True)
-    options.out.write_text(json.dumps({"ranks": options.ranks, "seconds": raw}, indent=1) + "\n")
-    print(f"\nraw figures: {options.out}")
+        options.out.parent.mkdir(exist_ok=True)
+        facts = {"ranks": options.ranks, "cores": os.cpu_count()}
+        options.out.write_text(json.dumps({**facts, "seconds": raw}, indent=1) + "\n")
+    if raw:
+        print(f"\nraw figures: {options.out}")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,15 @@
 
     torch_step_rank.py REPEATS
 
-All are in the same processes, one after the other within each round. Rank 0 prints one line of
-JSON: name → seconds, round by round.
+All are in the same processes, one after the other within each round; who is first changes from
+round to round. "checked" is shanty as with SHANTY_CHECK=1. Rank 0 prints one line of JSON:
+name → seconds, round by round.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -19,10 +21,11 @@ from mpi4py import MPI
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-import shanty.torch  # noqa: F401
+from shanty.torch import meeting  # also registers the backend
+from shanty.torch.worker import WORKER
 
 SIZES = [4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]  # bytes
-STEPS = {"mlp": 10, "cnn": 40}  # of training, in a round
+LEAST = 0.2  # seconds that a round lasts at least
 Round = Callable[[], float]  # does it a number of times; the seconds for one
 
 
@@ -39,49 +42,66 @@ def cnn() -> tuple[nn.Module, Tensor]:
     return nn.Sequential(*first, *second, nn.Linear(32 * 49, 10)), torch.randn(16, 1, 28, 28)
 
 
-def training(
-    make: Callable[[], tuple[nn.Module, Tensor]], group: object, steps: int, world: MPI.Intracomm
-) -> Round:
-    """Rounds of training steps; without a group each rank trains alone."""
+def again(call: Callable[[], object], world: MPI.Intracomm) -> Round:
+    """Rounds of a call that all ranks make, as often as fills LEAST on all of them."""
+
+    def seconds(times: int) -> float:
+        world.Barrier()
+        begun = time.perf_counter()
+        for _ in range(times):
+            call()
+        taken: float = world.allreduce(time.perf_counter() - begun, MPI.MAX)
+        return taken
+
+    call()  # connects, which would pass for a slow call
+    times = 1
+    while (taken := seconds(times)) < LEAST / 4:
+        times *= 4
+    often = max(3, math.ceil(1.2 * LEAST * times / taken))
+
+    def run() -> float:
+        call()
+        return seconds(often) / often
+
+    return run
+
+
+def training(make: Callable[[], tuple[nn.Module, Tensor]], group: object) -> Callable[[], object]:
+    """A training step; without a group each rank trains alone."""
     torch.manual_seed(0)
     model, batch = make()
     if group is not None:
         model = DistributedDataParallel(model, process_group=group)
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-4)
 
+    def step() -> None:
+        optimiser.zero_grad()
+        model(batch).square().mean().backward()
+        optimiser.step()
+
+    return step
+
+
+def checked(round_: Round) -> Round:
+    """The same rounds as with SHANTY_CHECK=1."""
+
     def run() -> float:
-        world.Barrier()
-        begun = time.perf_counter()
-        for _ in range(steps):
-            optimiser.zero_grad()
-            model(batch).square().mean().backward()
-            optimiser.step()
-        return (time.perf_counter() - begun) / steps
+        meeting.CHECKED = WORKER.checked = True
+        try:
+            return round_()
+        finally:
+            meeting.CHECKED = WORKER.checked = False
 
     return run
 
 
-def reducing(call: Callable[[], object], nbytes: int, world: MPI.Intracomm) -> Round:
-    """Rounds of one allreduce again and again."""
-    times = max(3, min(300, (32 << 20) // nbytes))
-
-    def run() -> float:
-        call()
-        world.Barrier()
-        begun = time.perf_counter()
-        for _ in range(times):
-            call()
-        return (time.perf_counter() - begun) / times
-
-    return run
-
-
-def rounds(gloo: object, mpi: object, world: MPI.Intracomm) -> dict[str, Round]:
-    """Everything that is measured, by name: what, then over what."""
-    found: dict[str, Round] = {}
+def plan(gloo: object, mpi: object, world: MPI.Intracomm) -> dict[str, dict[str, Round]]:
+    """Everything that is measured: what, then over what."""
+    found: dict[str, dict[str, Round]] = {}
     for name, make in (("mlp", mlp), ("cnn", cnn)):
-        for over, group in (("gloo", gloo), ("shanty", mpi), ("alone", None)):
-            found[f"{name} {over}"] = training(make, group, STEPS[name], world)
+        steps = {"gloo": training(make, gloo), "shanty": training(make, mpi)}
+        steps["alone"] = training(make, None)
+        found[name] = {over: again(step, world) for over, step in steps.items()}
     for nbytes in SIZES:
         tensor = torch.zeros(nbytes // 4)
         memory = tensor.numpy()
@@ -90,8 +110,9 @@ def rounds(gloo: object, mpi: object, world: MPI.Intracomm) -> dict[str, Round]:
             "shanty": lambda t=tensor: dist.all_reduce(t, group=mpi),
             "mpi4py": lambda m=memory: world.Allreduce(MPI.IN_PLACE, m),
         }
-        for over, call in calls.items():
-            found[f"{nbytes} {over}"] = reducing(call, nbytes, world)
+        found[str(nbytes)] = {over: again(call, world) for over, call in calls.items()}
+    for each in found.values():
+        each["checked"] = checked(each["shanty"])
     return found
 
 
@@ -100,13 +121,14 @@ def main() -> None:
     dist.init_process_group("gloo")  # at MASTER_ADDR, as shanty has set it
     gloo, mpi = dist.group.WORLD, dist.new_group(backend="mpi")
     world = MPI.COMM_WORLD.Dup()
-    plan = rounds(gloo, mpi, world)
-    for run in plan.values():
-        run()  # not counted
-    seconds: dict[str, list[float]] = {name: [] for name in plan}
-    for _ in range(int(sys.argv[1])):
-        for name, run in plan.items():
-            seconds[name].append(world.allreduce(run(), MPI.MAX))
+    everything = plan(gloo, mpi, world)
+    seconds: dict[str, list[float]] = {}
+    for number in range(int(sys.argv[1])):
+        for what, rounds in everything.items():
+            order = list(rounds.items())
+            first = number % len(order)
+            for over, run in order[first:] + order[:first]:
+                seconds.setdefault(f"{what} {over}", []).append(run())
     if world.rank == 0:
         print(json.dumps(seconds), flush=True)
     dist.destroy_process_group()

@@ -24,38 +24,33 @@ aware = False
 """Whether MPI takes memory of a GPU."""
 
 
-class Message(tuple[Any, ...]):
-    """What mpi4py takes as a buffer: memory, perhaps counts, datatype.
-
-    The memory is a bare address, so the tensor rides along: a temporary one would otherwise be
-    freed before MPI has read it.
-    """
-
-    tensor: Tensor
+Message = tuple[Any, ...]
+"""What mpi4py takes as a buffer: memory, perhaps counts, datatype. The memory is a bare address:
+whoever makes it keeps the tensor until MPI is done.
+"""
 
 
 def spec(tensor: Tensor, datatype: MPI.Datatype | None = None) -> Message:
     """The memory of a dense tensor; moved as plain words unless a datatype is given."""
-    return _message(tensor, datatype if datatype is not None else word(tensor.dtype))
+    return _memory(tensor), datatype if datatype is not None else word(tensor.dtype)
 
 
 def vector(tensor: Tensor, counts: Sequence[int]) -> Message:
     """The same for the calls with one count (in elements) for each rank, laid end to end."""
-    return _message(tensor, counts, word(tensor.dtype))
+    return _memory(tensor), counts, word(tensor.dtype)
 
 
-def _message(tensor: Tensor, *rest: object) -> Message:
+def _memory(tensor: Tensor) -> MPI.buffer:
     if tensor.is_cuda:  # MPI knows nothing of streams
         torch.cuda.current_stream(tensor.device).synchronize()
-    message = Message((MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), *rest))
-    message.tensor = tensor
-    return message
+    return MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
 
 
 def pieces(dense: Tensor) -> Sequence[Tensor]:
-    """The elements in order, as flat views that one MPI call each can move."""
-    flat = dense.view(-1)
-    return (flat,) if flat.nbytes <= LARGEST else torch.split(flat, LARGEST // flat.itemsize)
+    """The elements in order, in parts that one MPI call each can move: mostly all in one."""
+    if dense.nbytes <= LARGEST:
+        return (dense,)
+    return torch.split(dense.view(-1), LARGEST // dense.itemsize)
 
 
 def is_dense(tensor: Tensor) -> bool:

@@ -17,7 +17,7 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
-from shanty.torch import buffers, ring
+from shanty.torch import buffers, meeting, ring
 from shanty.torch.buffers import (
     apart,
     joined,
@@ -37,6 +37,7 @@ from shanty.torch.worker import Pending
 
 _SHORT_HALF = 4096  # elements of half precision up to which MPI reduces them in float32
 _SEGMENT = 1 << 22  # elements of half precision that are under way at a time
+_LABEL = 24  # bytes with the name of a dtype
 
 
 def all_reduce(at: Channel, tensors: Sequence[Tensor], how: Reduction) -> None:
@@ -44,13 +45,12 @@ def all_reduce(at: Channel, tensors: Sequence[Tensor], how: Reduction) -> None:
     for tensor in tensors:
         if _goes_in_parts(how, tensor.numel()):
             total = readable(tensor)
-            for segment in torch.split(total.view(-1), _SEGMENT):
-                _all_reduce_half(at, segment, how)
+            _all_reduce_half(at, total.view(-1), how)
         else:
             total = _carried(tensor, how)
             for piece in pieces(total):
                 if ring.pays(at, piece.nbytes):
-                    ring.all_reduce(at, piece, how)
+                    ring.all_reduce(at, piece.view(-1), how)
                 else:
                     at.comm.Allreduce(MPI.IN_PLACE, spec(piece, how.datatype), how.op)
             how.divide(total, at.size)
@@ -152,30 +152,38 @@ def barrier(at: Channel) -> None:
 def send(at: Channel, tensor: Tensor, to: int, tag: int) -> Pending:
     """Begin to send; complete when the tensor may be written to again."""
     source = readable(tensor)
-    messages = _Messages([at.comm.Isend(spec(piece), to, tag) for piece in pieces(source)])
-    return Pending(messages, source, lambda _: at.rank, (at.members[to],))
+    requests = [at.comm.Isend(spec(piece), to, tag) for piece in pieces(source)]
+    if meeting.CHECKED:
+        requests.append(at.apart.Isend(_label(source), to, tag + 1))
+    return Pending(_Messages(requests), source, lambda _: at.rank, (at.members[to],))
 
 
 def receive(at: Channel, tensor: Tensor, source: int, tag: int) -> Pending:
-    """Begin to receive into the tensor; a message of another length is an error.
+    """Begin to receive into the tensor. A message of another length is an error, with
+    SHANTY_CHECK=1 one of another dtype too.
 
     Raises ValueError where it comes from any source in several pieces: they could get mixed up.
     """
-    room = writable(tensor)
-    into = pieces(room)
-    if len(into) > 1 and source == MPI.ANY_SOURCE:
-        raise ValueError(f"recv of {room.nbytes} bytes from any source: name the source instead.")
-    messages: _Messages = (
-        _Next(at, room, tag)
-        if source == MPI.ANY_SOURCE
-        else _Messages([at.comm.Irecv(spec(piece), source, tag) for piece in into])
-    )
+    room, label = writable(tensor), bytearray(_LABEL)
+    if source == MPI.ANY_SOURCE:
+        if room.nbytes > buffers.LARGEST:
+            text = f"recv of {room.nbytes} bytes from any source: name the source instead."
+            raise ValueError(text)
+        messages: _Messages = _Next(at, room, tag, label)
+    else:
+        requests = [at.comm.Irecv(spec(piece), source, tag) for piece in pieces(room)]
+        messages = _Messages([*requests, *_label_to_come(at, source, tag, label)])
 
-    def complete(_: MPI.Status) -> int:
-        came, sender = messages.came(word(room.dtype)), messages.statuses[0].source
-        if came != room.numel():
+    def complete(_: object = None) -> int:
+        statuses = messages.statuses[: len(pieces(room))]
+        came = sum(status.Get_count(word(room.dtype)) for status in statuses)
+        sender = statuses[0].source
+        known = any(label)
+        if came != room.numel() or (known and label != _label(room)):
+            asked, sent = (f" of {_name(each)}" if known else "" for each in (_label(room), label))
             raise CommunicationError(
-                f"recv of {room.numel()} elements: rank {sender} sent {came} (tag {tag})."
+                f"recv of {room.numel()} elements{asked}: rank {sender} sent {came}{sent} "
+                f"(tag {tag})."
             )
         settle(room, tensor)
         return sender
@@ -188,18 +196,17 @@ class _Messages:
     """The pieces of one message under way; stands where a request of MPI's would."""
 
     def __init__(self, requests: list[MPI.Request]) -> None:
-        self._requests = requests
         self.statuses = [MPI.Status() for _ in requests]
+        self._left = list(zip(requests, self.statuses, strict=True))
 
-    def Test(self, _status: MPI.Status) -> bool:  # noqa: N802 (as MPI calls it)
+    def Test(self, _: object = None) -> bool:  # noqa: N802 (as MPI calls it)
         """Whether all have come, or gone."""
-        if len(self._requests) == 1:
-            return self._requests[0].Test(self.statuses[0])
-        return MPI.Request.Testall(self._requests, self.statuses)
-
-    def came(self, datatype: MPI.Datatype) -> int:
-        """How many elements."""
-        return sum(status.Get_count(datatype) for status in self.statuses)
+        while self._left:
+            request, status = self._left[-1]  # the label first, which comes in any case
+            if not request.Test(status):
+                return False
+            self._left.pop()
+        return True
 
 
 class _Next(_Messages):
@@ -209,19 +216,33 @@ class _Next(_Messages):
     source that was begun before the message came over a network.
     """
 
-    def __init__(self, at: Channel, room: Tensor, tag: int) -> None:
+    def __init__(self, at: Channel, room: Tensor, tag: int, label: bytearray) -> None:
         super().__init__([])
-        self.statuses = [MPI.Status()]
-        self._at, self._room, self._tag = at, room, tag
+        self._at, self._room, self._tag, self._label = at, room, tag, label
 
-    def Test(self, _status: MPI.Status) -> bool:  # noqa: N802 (as MPI calls it)
+    def Test(self, _: object = None) -> bool:  # noqa: N802 (as MPI calls it)
         """Whether it has come."""
-        if not self._requests:
-            message = self._at.comm.Improbe(MPI.ANY_SOURCE, self._tag)
+        if not self.statuses:
+            status = MPI.Status()
+            message = self._at.comm.Improbe(MPI.ANY_SOURCE, self._tag, status)
             if message is None:
                 return False
-            self._requests = [message.Irecv(spec(self._room))]
-        return super().Test(_status)
+            labels = _label_to_come(self._at, status.source, self._tag, self._label)
+            super().__init__([message.Irecv(spec(self._room)), *labels])
+        return super().Test()
+
+
+def _label(tensor: Tensor) -> bytes:
+    """What goes beside a message with SHANTY_CHECK=1: its dtype, by name."""
+    return str(tensor.dtype).removeprefix("torch.").encode().ljust(_LABEL, b"\0")
+
+
+def _name(label: bytes | bytearray) -> str:
+    return label.rstrip(b"\0").decode()
+
+
+def _label_to_come(at: Channel, source: int, tag: int, label: bytearray) -> list[MPI.Request]:
+    return [at.apart.Irecv(label, source, tag + 1)] if meeting.CHECKED else []
 
 
 def _exchange(
@@ -235,9 +256,9 @@ def _exchange(
         return
     requests = []
     for rank, part in enumerate(torch.split(room, list(taken))):
-        requests += [at.comm.Irecv(spec(piece), rank) for piece in pieces(part)]
+        requests += [at.apart.Irecv(spec(piece), rank, ring.TAG) for piece in pieces(part)]
     for rank, part in enumerate(torch.split(source, list(given))):
-        requests += [at.comm.Isend(spec(piece), rank) for piece in pieces(part)]
+        requests += [at.apart.Isend(spec(piece), rank, ring.TAG) for piece in pieces(part)]
     MPI.Request.Waitall(requests)
 
 
@@ -259,34 +280,43 @@ def _goes_in_parts(how: Reduction, elements: int) -> bool:
     return how.carrier is not None and how.factor is None and elements > _SHORT_HALF
 
 
-def _all_reduce_half(at: Channel, tensor: Tensor, how: Reduction) -> None:
-    counts = ring.even_counts(tensor.numel(), at.size)
-    parts = _versions(at, tensor, counts)
-    start = sum(counts[: at.rank])
-    total = how.fold(parts)
-    how.divide(total, at.size)
-    tensor[start : start + counts[at.rank]].copy_(total)
-    if ring.pays(at, tensor.nbytes):
-        ring.all_gather(at, tensor, counts)
-    else:
-        at.comm.Allgatherv(MPI.IN_PLACE, vector(tensor, counts))
+def _all_reduce_half(at: Channel, flat: Tensor, how: Reduction) -> None:
+    segments = torch.split(flat, _SEGMENT)
+    most = ring.even_counts(segments[0].numel(), at.size)[0]
+    room = flat.new_empty(at.size * most)
+    total = flat.new_empty(most, dtype=how.carrier)
+    for segment in segments:
+        counts = ring.even_counts(segment.numel(), at.size)
+        mine = counts[at.rank]
+        parts = room[: at.size * mine].view(at.size, mine)
+        _versions(at, segment, counts, parts)
+        own = total[:mine]
+        how.fold(parts.unbind(), own)
+        how.divide(own, at.size)
+        torch.split(segment, counts)[at.rank].copy_(own)
+        if ring.pays(at, segment.nbytes):
+            ring.all_gather(at, segment, counts)
+        else:
+            at.comm.Allgatherv(MPI.IN_PLACE, vector(segment, counts))
 
 
-def _versions(at: Channel, tensor: Tensor, counts: Sequence[int]) -> Tensor:
-    """All ranks' versions of this rank's part of a flat tensor cut into `counts` elements."""
-    room = tensor.new_empty((at.size, counts[at.rank]))
-    if ring.pays(at, tensor.nbytes):
-        ring.exchange(at, tensor, counts, room)
+def _versions(at: Channel, flat: Tensor, counts: Sequence[int], room: Tensor) -> None:
+    """room[r] becomes rank r's version of this rank's part of `flat`; counts: of all parts."""
+    if ring.pays(at, flat.nbytes):
+        ring.exchange(at, flat, counts, room)
     else:
-        at.comm.Alltoallv(vector(tensor, counts), vector(room, [counts[at.rank]] * at.size))
-    return room
+        mine = [counts[at.rank]] * at.size
+        at.comm.Alltoallv(vector(flat, counts), vector(room, mine))
 
 
 def _reduce_scatter(
     at: Channel, output: Tensor, tensor: Tensor, counts: list[int], how: Reduction
 ) -> None:
     if _goes_in_parts(how, sum(counts)) and at.largest <= buffers.LARGEST:
-        room = how.fold(_versions(at, readable(tensor).view(-1), counts))
+        flat, mine = readable(tensor).view(-1), counts[at.rank]
+        parts, room = flat.new_empty((at.size, mine)), flat.new_empty(mine, dtype=how.carrier)
+        _versions(at, flat, counts, parts)
+        how.fold(parts.unbind(), room)
     else:
         room = _reduced_part(at, output, tensor, counts, how)
     how.divide(room, at.size)
@@ -305,6 +335,8 @@ def _reduced_part(
             for place, piece in enumerate(pieces(part)):
                 there = spec(into[place], how.datatype) if into else None
                 at.comm.Reduce(spec(piece, how.datatype), there, how.op, root)
+    elif ring.pays(at, source.nbytes):
+        ring.reduce_scatter(at, source.reshape(-1), counts, room.view(-1), how)
     elif len(set(counts)) == 1:
         target = spec(room, how.datatype)
         at.comm.Reduce_scatter_block(spec(source, how.datatype), target, how.op)

@@ -63,6 +63,7 @@ class MPIGroup(Membership):
         self, tensors: list[Tensor], opts: AllreduceOptions | None = None
     ) -> MPIWork:
         """Several tensors, each reduced as by `allreduce`, in one operation."""
+        alike("all_reduce_coalesced", tensors)
         return self._all_reduce("all_reduce_coalesced", tensors, opts)
 
     def reduce(self, tensors: list[Tensor], opts: ReduceOptions) -> MPIWork:
@@ -88,7 +89,7 @@ class MPIGroup(Membership):
         whole("reduce_scatter", tensors[self.rank()], output)
         how = reduction(output.dtype, opts.reduceOp)
         body = partial(collectives.reduce_scatter, self._at, output, tensors, how)
-        key = ("reduce_scatter", how.name, output.dtype, *(each.numel() for each in tensors))
+        key = ("reduce_scatter", how.name, output.dtype, *map(shape, tensors))
         return self._together(key, body, [output], opts, moves=tensors)
 
     def reduce_scatter_single(
@@ -113,7 +114,7 @@ class MPIGroup(Membership):
             how = reduction(output.dtype, opts.reduceOp)
             call = collectives.reduce_scatter_single
             bodies.append(partial(call, self._at, output, tensor, how))
-            key += [how.name, output.dtype, output.numel()]
+            key += [how.name, output.dtype, shape(output)]
         return self._together(tuple(key), _all(bodies), outputs, opts, moves=inputs)
 
     # ---- one to all, all to one ------------------------------------------------------------
@@ -178,7 +179,7 @@ class MPIGroup(Membership):
             alike("all_gather", [tensor, *targets])
             whole("all_gather", tensor, targets[self.rank()])
             bodies.append(partial(collectives.all_gather, self._at, targets, tensor))
-            key += [tensor.dtype, tuple(each.numel() for each in targets)]
+            key += [tensor.dtype, tuple(map(shape, targets))]
         results = [target for targets in outputs for target in targets]
         return self._together(tuple(key), _all(bodies), results, opts)
 
@@ -198,7 +199,7 @@ class MPIGroup(Membership):
             alike("all_gather_single", [output, tensor])
             whole("all_gather_single", output, tensor, self.size())
             bodies.append(partial(collectives.all_gather_single, self._at, output, tensor))
-            key += [tensor.dtype, tensor.numel()]
+            key += [tensor.dtype, shape(tensor)]
         return self._together(tuple(key), _all(bodies), outputs, opts)
 
     def alltoall(
@@ -281,11 +282,12 @@ class MPIGroup(Membership):
         self, call: str, tensors: list[Tensor], opts: AllreduceOptions | None
     ) -> MPIWork:
         opts = opts or AllreduceOptions()
-        alike(call, tensors)
         how = reduction(tensors[0].dtype, opts.reduceOp)
         body = partial(collectives.all_reduce, self._at, tensors, how)
-        key = (call, how.name, *(part for each in tensors for part in (each.dtype, shape(each))))
-        return self._together(key, body, tensors, opts)
+        key: list[object] = [call, how.name]
+        for each in tensors:
+            key += each.dtype, shape(each)
+        return self._together(tuple(key), body, tensors, opts)
 
 
 def _all(bodies: Sequence[Body]) -> Body:

@@ -50,12 +50,15 @@ def digest(key: Key) -> int:
 class Channel:
     """A group's communicator, and the words that its ranks meet over. For one thread at a time.
 
-    crowded: more ranks than cores on some host. spread: over several hosts. rollcall: asks the
-    world's ranks where they are.
+    comm: what MPI's own collectives and the user's messages go over. apart: the same ranks, for
+    collectives that are built on messages, which no message of the user may get into. crowded:
+    more ranks than cores on some host. spread: over several hosts. rollcall: asks the world's
+    ranks where they are.
     """
 
     def __init__(self, comm: MPI.Intracomm, rollcall: RollCall) -> None:
         self.comm = comm
+        self.apart = comm.Dup()
         self.rank = comm.rank
         self.size = comm.size
         self.crowded, self.spread = _hosts(comm)
@@ -66,6 +69,11 @@ class Channel:
         self._last = time.monotonic()  # when all ranks last came together here
         self._said, self._heard = array("q", (0, 0, 0)), array("q", (0, 0, 0))
         self._out, self._in = (_words(each) for each in (self._said, self._heard))
+
+    def free(self) -> None:
+        """Give both communicators back to MPI; collective."""
+        self.apart.Free()
+        self.comm.Free()
 
     @property
     def largest(self) -> int:

@@ -119,7 +119,7 @@ class Membership(Identity):
 
             def body() -> None:
                 if self._worker.drain() and self._at.broken is None:
-                    self._at.comm.Free()
+                    self._at.free()
 
             work = MPIWork(self._worker, "destroying", self, body, [], self._limit)
             self._worker.submit(work).wait()

@@ -119,7 +119,7 @@ def check_parts_of_reduce_scatter() -> None:
     def call(odd: bool) -> None:
         dist.reduce_scatter(ones(), [ones(4 + (odd and r == 0)) for r in range(world)])
 
-    differs(call, "reduce_scatter(SUM, float32, 5", "reduce_scatter(SUM, float32, 4")
+    differs(call, "reduce_scatter(SUM, float32, (5,", "reduce_scatter(SUM, float32, (4,")
 
 
 def check_all_gather_lengths() -> None:
@@ -129,7 +129,17 @@ def check_all_gather_lengths() -> None:
         length = 5 if odd else 4
         dist.all_gather([ones(length) for _ in range(world)], ones(length))
 
-    differs(call, "all_gather(float32, (4,", "all_gather(float32, (5,")
+    differs(call, "all_gather(float32, ((4,", "all_gather(float32, ((5,")
+
+
+def check_shapes_of_as_many_to_scatter() -> None:
+    world = dist.get_world_size()
+
+    def call(odd: bool) -> None:
+        output = ones(3, 2) if odd else ones(2, 3)
+        dist.reduce_scatter(output, [output] * world)
+
+    differs(call, "(3, 2)", "(2, 3)", WHERE)
 
 
 def check_asynchronous() -> None:

@@ -15,8 +15,7 @@ import torch_collectives as plain
 from mpi4py import MPI
 from torch.distributed.device_mesh import init_device_mesh
 
-import shanty.torch  # noqa: F401
-from shanty.torch import buffers, collectives, ring
+from shanty.torch import CommunicationError, buffers, collectives, meeting, ring
 
 MOVING = [
     *(plain.check_all_reduce, plain.check_reduce, plain.check_broadcast, plain.check_all_gather),
@@ -50,6 +49,67 @@ def check_in_pieces() -> None:
 
 def check_as_between_hosts() -> None:
     with_values(MOVING, ring, pays=lambda *_: True)
+    with_values(MOVING, ring, pays=lambda *_: True, _SHORT=8)
+
+
+def check_messages_across_collectives() -> None:
+    """Messages that are under way meanwhile are not taken for a collective's own."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    left, right = (rank - 1) % world, (rank + 1) % world
+
+    def collective() -> None:
+        tensor, output = torch.full((40,), rank + 1.0), torch.zeros(world * 40)
+        dist.all_reduce(tensor)
+        assert torch.all(tensor == sum(range(1, world + 1)))
+        dist.all_to_all_single(output, torch.full((world * 40,), rank + 1.0))
+        assert output[::40].tolist() == [each + 1.0 for each in range(world)]
+
+    def collectives_between() -> None:
+        with_values([collective], ring, pays=lambda *_: True)
+        with_values([collective], buffers, LARGEST=64)
+
+    for tag in (0, 7):
+        sent = torch.full((40,), -1.0 - rank)
+        early, late = torch.zeros(40), torch.zeros(40)
+        works = [dist.isend(sent, right, tag=tag)]  # which nobody has asked for yet
+        collectives_between()
+        works += [dist.irecv(each, left, tag=tag) for each in (early, late)]  # one sent, one not
+        collectives_between()
+        works.append(dist.isend(sent, right, tag=tag))
+        for work in works:
+            work.wait()
+        assert torch.all(early == -1.0 - left) and torch.all(late == -1.0 - left)
+
+
+def check_half_is_added_up_in_order() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        tensor = plain.data(dist.get_rank(), dtype, (5000,))
+        exact = plain.data(0, dtype, (5000,)).float()
+        for rank in range(1, dist.get_world_size()):
+            exact += plain.data(rank, dtype, (5000,))
+        dist.all_reduce(tensor)
+        plain.same(tensor, exact.to(dtype))
+
+
+def check_with_shanty_check() -> None:
+    """What SHANTY_CHECK=1 adds to a message: a label, with which its dtype is compared."""
+
+    def other_dtype() -> None:
+        rank = dist.get_rank()
+        for source in (1, None):
+            if rank == 1:
+                dist.send(torch.ones(3, dtype=torch.int32), 0, tag=4)
+            elif rank == 0:
+                try:
+                    dist.recv(torch.ones(3), source, tag=4)
+                except CommunicationError as error:
+                    text = "recv of 3 elements of float32: rank 1 sent 3 of int32 (tag 4)"
+                    assert text in str(error), error
+                else:
+                    raise AssertionError("no error")
+
+    calls = [plain.check_point_to_point, plain.check_recv_any_source, other_dtype]
+    with_values(calls, meeting, CHECKED=True)
 
 
 def check_half_cut_among_ranks() -> None:
