@@ -119,6 +119,18 @@ def test_contradicting_world_size() -> None:
     assert "MPI reports a world of 1, but WORLD_SIZE=2" in done.stderr
     assert "shanty run" in done.stderr
     assert alone(INIT, WORLD_SIZE="1", RANK="0").returncode == 0
+    assert "MPI reports rank 0 of 1, but RANK=1" in alone(INIT, WORLD_SIZE="1", RANK="1").stderr
+
+
+def test_a_world_of_other_ranks() -> None:
+    """Members are named by PyTorch's ranks and made from MPI's: they must be the same."""
+    done = alone(
+        "import torch.distributed as d, shanty.torch; "
+        "from torch.testing._internal.distributed.fake_pg import FakeStore; "
+        "d.init_process_group('fake', store=FakeStore(), rank=1, world_size=2); "
+        "d.new_group([1], backend='mpi')"
+    )
+    assert "as rank 1 of 2, but MPI reports rank 0 of 1" in done.stderr
 
 
 def test_too_low_thread_level() -> None:

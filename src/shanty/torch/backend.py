@@ -57,20 +57,27 @@ def register() -> None:
     patches.apply()
 
 
-def check_world(size: int, library: str, env: Mapping[str, str]) -> None:
-    """Raise RuntimeError when `env` promises another world size than MPI's `size`.
+def check_world(rank: int, size: int, library: str, env: Mapping[str, str]) -> None:
+    """Raise RuntimeError when `env` promises another place than MPI's `rank` in a world of `size`.
 
-    That is the sign of a launcher and a library of different MPIs: each process then believes to
-    be alone, and N copies would train side by side without a word.
+    Another size is the sign of a launcher and a library of different MPIs: each process then
+    believes to be alone, and N copies would train side by side without a word. Another rank would
+    exchange the ranks between what the script does and what it communicates.
     """
-    promised = env.get("WORLD_SIZE", "")
-    if not promised.isdigit() or int(promised) == size:
+    promised = env.get("WORLD_SIZE", ""), env.get("RANK", "")
+    if not promised[0].isdigit():
+        return
+    if int(promised[0]) != size:
+        found, said = f"a world of {size}", f"WORLD_SIZE={promised[0]}"
+    elif promised[1].isdigit() and int(promised[1]) != rank:
+        found, said = f"rank {rank} of {size}", f"RANK={promised[1]}"
+    else:
         return
     raise RuntimeError(
-        f"MPI reports a world of {size}, but WORLD_SIZE={promised} in the environment. "
+        f"MPI reports {found}, but {said} in the environment. "
         f"The MPI library in use is {library!r}; a launcher of another MPI cannot tell it about "
         "the other ranks. Start the script with `shanty run`, or with the mpirun that belongs to "
-        "this library; or unset WORLD_SIZE if it is a leftover."
+        f"this library; or unset {said.partition('=')[0]} if it is a leftover."
     )
 
 
@@ -88,7 +95,15 @@ def _world() -> MPI.Intracomm:
             "mpi4py.rc.thread_level, or initialised MPI before mpi4py was imported."
         )
     world = MPI.COMM_WORLD
-    check_world(world.size, MPI.Get_library_version().partition("\n")[0].strip("\0 "), os.environ)
+    whole = c10d.GroupMember.WORLD  # of another backend, beside which this one is used
+    if whole is not None and (whole.rank(), whole.size()) != (world.rank, world.size):
+        raise RuntimeError(
+            f"PyTorch's world is initialised as rank {whole.rank()} of {whole.size()}, but MPI "
+            f"reports rank {world.rank} of {world.size}: a group of the mpi backend would have "
+            "other members. Pass MPI's rank and size to init_process_group."
+        )
+    library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
+    check_world(world.rank, world.size, library, os.environ)
     return world
 
 

@@ -15,18 +15,21 @@ def alike(call: str, tensors: Sequence[Tensor]) -> None:
     """Raise unless all are strided tensors of one dtype and device, and there is at least one."""
     if not tensors:
         raise ValueError(f"{call}: no tensor given.")
+    first = tensors[0]
     for tensor in tensors:
-        if tensor.device.type not in ("cpu", "cuda"):
+        if not (tensor.is_cpu or tensor.is_cuda):
             raise RuntimeError(
                 f"{call}: the tensor is on {tensor.device}, but the mpi backend takes CPU tensors "
                 "and CUDA tensors only. Move it with .cpu()."
             )
-        if tensor.device != tensors[0].device:
-            raise RuntimeError(f"{call}: devices differ: {tensors[0].device} and {tensor.device}.")
         if tensor.layout is not torch.strided:
             raise RuntimeError(f"{call}: needs dense tensors, not {tensor.layout}; use to_dense().")
-        if tensor.dtype != tensors[0].dtype:
-            raise TypeError(f"{call}: dtypes differ: {tensors[0].dtype} and {tensor.dtype}.")
+        if tensor is first:
+            continue
+        if tensor.device != first.device:
+            raise RuntimeError(f"{call}: devices differ: {first.device} and {tensor.device}.")
+        if tensor.dtype != first.dtype:
+            raise TypeError(f"{call}: dtypes differ: {first.dtype} and {tensor.dtype}.")
 
 
 def one(call: str, tensors: Sequence[Tensor]) -> Tensor:

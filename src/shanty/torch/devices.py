@@ -57,10 +57,15 @@ class Gpus:
         if self.way is not None and comm.rank == 0:
             print(f"shanty.torch: CUDA tensors go {SAID[self.way]}.", file=sys.stderr, flush=True)
 
-    def nccl(self, name: str, rank: int, size: int, limit: float) -> dist.ProcessGroup:
-        """A group of NCCL for the ranks of a group; `name` is the same on all, and no other's."""
+    def nccl(
+        self, name: str, identity: Sequence[int], rank: int, size: int, limit: float
+    ) -> dist.ProcessGroup:
+        """A group of NCCL for the ranks of a group; `identity` is the same on all, and no other's
+        ever, unlike its name.
+        """
         assert self.store is not None
-        store = c10d.PrefixStore(f"nccl/{name}/", self.store)
+        prefix = "-".join(map(str, identity))
+        store = c10d.PrefixStore(f"nccl/{prefix}/", self.store)
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=limit)
         backend = dist.ProcessGroupNCCL(store, rank, size, options)
@@ -112,20 +117,20 @@ def routed(
     return call  # type: ignore[return-value]
 
 
-def ordered(body: Body, tensors: Sequence[torch.Tensor]) -> Body:
-    """`body`, to be run after what the caller's stream has been given; complete when it is done.
+def ordered(body: Body, tensors: Sequence[torch.Tensor]) -> tuple[Body, Callable[[], None] | None]:
+    """`body`, complete only when the GPU is done with it; and what returns when the caller's stream
+    has come so far that it may be run, to be called before other ranks are kept waiting.
 
-    For tensors in host memory it is `body` itself.
+    For tensors in host memory it is `body` itself and None.
     """
     device = next((each.device for each in tensors if each.is_cuda), None)
     if device is None:
-        return body
+        return body, None
     before = torch.cuda.current_stream(device).record_event()
 
     def run() -> Pending | None:
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
-            before.synchronize()
             pending = body()
             stream.synchronize()
         if pending is None:
@@ -140,7 +145,7 @@ def ordered(body: Body, tensors: Sequence[torch.Tensor]) -> Body:
 
         return replace(pending, complete=settled)
 
-    return run
+    return run, before.synchronize
 
 
 def _on_gpu(argument: object) -> bool:

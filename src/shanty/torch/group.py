@@ -230,10 +230,10 @@ class MPIGroup(Membership):
         key = ("all_to_all_single", tensor.dtype)
         return self._together(key, body, [output], opts, moves=[output, tensor])
 
-    def barrier(self, opts: BarrierOptions | None = None) -> dist.Work:
-        """Complete when all ranks have called it, and what NCCL was given before is done."""
-        if self._nccl is not None:
-            return self._nccl.barrier(opts or BarrierOptions())
+    def barrier(self, opts: BarrierOptions | None = None) -> MPIWork:
+        """Complete when all ranks have called it; what they gave NCCL before is done then."""
+        if self._nccl is not None:  # perhaps on some of the ranks only
+            torch.cuda.synchronize()
         body = partial(collectives.barrier, self._at)
         return self._together(("barrier",), body, [], opts)
 

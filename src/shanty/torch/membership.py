@@ -7,10 +7,11 @@ Importing this module starts MPI.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import ClassVar, Protocol, Self
+from typing import Protocol, Self
 
 import torch
 import torch.distributed as dist
@@ -22,9 +23,9 @@ from shanty.torch import meeting, sites
 from shanty.torch.devices import Gpus, Way, ordered
 from shanty.torch.identity import Identity
 from shanty.torch.meeting import Channel, Key, Meeting
-from shanty.torch.rollcall import RollCall
+from shanty.torch.rollcall import Inquiry, RollCall
 from shanty.torch.store import serve
-from shanty.torch.work import CommunicationError, MPIWork
+from shanty.torch.work import CoalescedWork, CommunicationError, MPIWork
 from shanty.torch.worker import WORKER, Body, Worker
 
 _CUDA = torch.version.cuda is not None
@@ -39,14 +40,13 @@ class Options(Protocol):
 class Membership(Identity):
     """This rank's place in a group, without the calls that communicate.
 
-    limit: seconds that a call waits for the other ranks. gpus: what the ranks of the first group
-    agreed on for CUDA tensors.
+    limit: seconds that a call waits for the other ranks. gpus: what its ranks agreed on for CUDA
+    tensors.
     """
 
-    gpus: ClassVar[Gpus | None] = None
-
-    def __init__(self, channel: Channel, worker: Worker, limit: float) -> None:
+    def __init__(self, channel: Channel, gpus: Gpus, worker: Worker, limit: float) -> None:
         super().__init__(channel.rank, channel.size, limit)
+        self.gpus = gpus
         self._at = channel
         self._worker = worker
         self._open = True
@@ -62,23 +62,19 @@ class Membership(Identity):
         Collective over its members. tag: of MPI_Comm_create_group. limit: seconds that a wait
         lasts at most, this one too.
         """
-        made: list[Channel] = []
+        made: list[tuple[Channel, Gpus]] = []
 
         def body() -> None:
             comm = world.Create_group(world.group.Incl(ranks), tag) if ranks else world.Dup()
             comm.Set_errhandler(MPI.ERRORS_RETURN)
-            if WORKER.rollcall is None:
-                WORKER.rollcall = RollCall(comm.Dup(), WORKER.state)
-            if cls.gpus is None:
-                Membership.gpus = Gpus(comm)
-            made.append(Channel(comm, WORKER.rollcall))
+            made.append(_introduce(comm))
 
         WORKER.several_threads = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
         WORKER.checked = meeting.CHECKED
         call = f"forming the group of ranks {ranks}" if ranks else "forming the group of all ranks"
         place = f"rank {world.rank} of {world.size}"
         WORKER.submit(MPIWork(WORKER, call, place, body, [], limit)).wait()
-        return cls(made[0], WORKER, limit)
+        return cls(*made[0], WORKER, limit)
 
     @property
     def channel(self) -> Channel:
@@ -90,9 +86,9 @@ class Membership(Identity):
 
         Made with the first of them, without a word to the other ranks.
         """
-        if self._nccl is None and self.gpus is not None and self.gpus.way is Way.NCCL:
+        if self._nccl is None and self.gpus.way is Way.NCCL:
             place = self.rank(), self.size(), self._limit
-            self._nccl = self.gpus.nccl(self.group_name, *place)
+            self._nccl = self.gpus.nccl(self.group_name, self._at.identity, *place)
         return self._nccl
 
     def get_group_store(self) -> c10d.Store:
@@ -107,7 +103,7 @@ class Membership(Identity):
     # ---- its end ---------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Finish what was submitted, free the communicator, and with the last group end the
+        """Finish what was submitted, free the communicators, and with the last group end the
         thread. Does not wait where an operation has run past its limit. Idempotent.
         """
         if not self._open:
@@ -118,8 +114,9 @@ class Membership(Identity):
         if not self._worker.is_stuck():
 
             def body() -> None:
-                if self._worker.drain() and self._at.broken is None:
-                    self._at.free()
+                with torch.inference_mode(False):
+                    if self._worker.drain(self) and self._at.broken is None:
+                        self._at.free()
 
             work = MPIWork(self._worker, "destroying", self, body, [], self._limit)
             self._worker.submit(work).wait()
@@ -142,8 +139,8 @@ class Membership(Identity):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        gpu = self.gpus is not None and self.gpus.way is not None
-        return [torch.device("cpu"), *([torch.device("cuda")] if gpu else [])]
+        gpu = [torch.device("cuda")] if self.gpus.way is not None else []
+        return [torch.device("cpu"), *gpu]
 
     def _start_coalescing(self, device: torch.device) -> None:
         nccl = self.nccl() if device.type == "cuda" else None
@@ -158,14 +155,7 @@ class Membership(Identity):
         if nccl is not None:
             return nccl._end_coalescing(device)
         works, self._coalescing = self._coalescing or [], None
-
-        def body() -> None:
-            for work in works:
-                work.wait()
-
-        results = [tensor for work in works for tensor in work.tensors]
-        work = MPIWork(self._worker, "coalesced operations", self, body, results, self._limit)
-        return self._worker.submit(work)
+        return CoalescedWork(works)
 
     def _root(self, rank: int) -> int:
         if not 0 <= rank < self.size():
@@ -181,20 +171,24 @@ class Membership(Identity):
         *,
         moves: Sequence[Tensor] | None = None,
         limit: float = 0.0,
+        even: int = -1,
     ) -> MPIWork:
         """Submit a call that all ranks of the group make.
 
         key: its name, and what else must be the same on every rank. tensors: what it writes.
         moves: what it moves, where that is more than it writes. limit: seconds, unless opts says.
+        even: see Meeting.
         """
         moves = tensors if moves is None else moves
         nbytes = sum(each.nbytes for each in moves)
-        met = Meeting(self._checked(key), key, nbytes, self)
         asked = opts.timeout.total_seconds() if opts is not None else limit
         allowed = asked if asked > 0 else self._limit
+        met = Meeting(self._checked(key), key, nbytes, allowed, self, even)
+        ready = None
         if _CUDA:
-            body = ordered(body, moves)
+            body, ready = ordered(body, moves)
         work = MPIWork(self._worker, key[0], self, body, tensors, allowed, meeting=met)
+        work.ready = ready
         if self._coalescing is not None:
             self._coalescing.append(work)
         elif not getattr(opts, "asyncOp", True):
@@ -202,25 +196,23 @@ class Membership(Identity):
         return self._worker.submit(work)
 
     def _between(self, call: str, body: Body, tensor: Tensor, ranks: Sequence[int]) -> MPIWork:
-        """Submit a message; ranks: of the world, with which it is exchanged."""
+        """Begin a message; ranks: of the world, with which it is exchanged."""
         at = self._checked((call,))
         named: object = Located(call) if meeting.CHECKED else call
+        work = MPIWork(self._worker, named, self, body, [tensor], self._limit)
         if _CUDA:
-            body = ordered(body, [tensor])
-        missing = partial(at.report, ranks, named)
-        work = MPIWork(self._worker, named, self, body, [tensor], self._limit, missing=missing)
+            work.body, work.ready = ordered(body, [tensor])
+        work.missing = partial(at.report, ranks, named)
+        work.inquiry = partial(Inquiry, at.rollcall, ranks)
         if self._coalescing is not None:
             self._coalescing.append(work)
-        return self._worker.submit(work)
+        return self._worker.begin(work)
 
     def _checked(self, key: Key) -> Channel:
         if not self._open:
             raise CommunicationError(f"{key[0]} on {self}: the group was destroyed.")
         if self._at.broken is not None:
-            raise CommunicationError(
-                f"{key[0]} on {self}: the group cannot be used any more, since an earlier call on "
-                f"it was given up: {self._at.broken}"
-            )
+            raise CommunicationError(f"{key[0]} on {self}: {meeting.UNUSABLE} {self._at.broken}")
         self._operations += 1
         return self._at
 
@@ -234,6 +226,26 @@ class Located:
 
     def __str__(self) -> str:
         return f"{self._call} at {sites.spell(self._site)}"
+
+
+def _introduce(comm: MPI.Intracomm) -> tuple[Channel, Gpus]:
+    """What the ranks of a new group need, with a roll call and a way for CUDA tensors that they
+    have in common from an earlier group of theirs, or else agree on now. Collective.
+
+    Not all of them need have been in the same groups: each says what it has.
+    """
+    known = comm.allgather((next(_serials), frozenset(WORKER.rollcalls)))
+    identity = (known[0][0], *meeting.world_ranks(comm))
+    shared = frozenset.intersection(*(each for _, each in known))
+    first = min(shared, default=identity)
+    if not shared:
+        _gpus[first] = Gpus(comm)
+        WORKER.rollcalls[first] = RollCall(comm.Dup(), WORKER.state)
+    return Channel(comm, identity, WORKER.rollcalls[first]), _gpus[first]
+
+
+_serials = itertools.count()
+_gpus: dict[tuple[int, ...], Gpus] = {}  # as Worker.rollcalls
 
 
 def shape(tensor: Tensor) -> object:

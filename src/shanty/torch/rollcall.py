@@ -37,6 +37,13 @@ class State(NamedTuple):
     busy: bool = False  # whether an operation of it waits for others, whatever its program does
 
 
+class Warned(NamedTuple):
+    """What a rank says when it gives a group up; which rank is in the text once it has come."""
+
+    text: str
+    timed_out: bool  # whether ranks did not come in time
+
+
 class RollCall:
     """Ranks of the world and how they are asked. Any thread may use it.
 
@@ -51,7 +58,7 @@ class RollCall:
         self._place = {rank: place for place, rank in enumerate(self.ranks)}
         self._sent: list[MPI.Request] = []
         self._left: dict[int, State] = {}
-        self._warnings: dict[tuple[int, ...], str] = {}
+        self._warnings: dict[tuple[int, ...], Warned] = {}
         self._busy = threading.Lock()  # one roll call at a time
 
     def answer(self) -> None:
@@ -69,18 +76,18 @@ class RollCall:
                 {rank for rank in ranks if rank in self._place} - {self._own}, seconds
             )
 
-    def warn(self, members: tuple[int, ...], text: str) -> None:
-        """Tell the members of a group that this rank gave it up."""
+    def warn(self, members: Iterable[int], identity: tuple[int, ...], warning: Warned) -> None:
+        """Tell the members of a group that this rank gave it up; identity: the group's."""
         with self._busy:
-            self._tell(members, _WARNING, (members, text))
+            self._tell(members, _WARNING, (identity, *warning))
 
-    def warning(self, members: tuple[int, ...]) -> str:
-        """What another rank said that gave up the group of these members; empty if none did."""
+    def warning(self, identity: tuple[int, ...]) -> Warned | None:
+        """What another rank said that gave this group up; None if none did."""
         while (message := self._comm.improbe(tag=_WARNING)) is not None:
             status = MPI.Status()
-            of, text = message.recv(status)
-            self._warnings[of] = f"rank {self.ranks[status.source]} {text}"
-        return self._warnings.get(members, "") if self._warnings else ""
+            of, text, timed_out = message.recv(status)
+            self._warnings[of] = Warned(f"rank {self.ranks[status.source]} {text}", timed_out)
+        return self._warnings.get(identity) if self._warnings else None
 
     def leave(self) -> None:
         """Tell all others that this rank will take part in nothing any more."""
@@ -158,7 +165,7 @@ class Inquiry:
         gone = (Activity.LEFT, Activity.FAILED)
         if any(answers[rank].activity in gone for rank in self._members if rank in answers):
             return answers
-        if len(answers) < len(self._rollcall.ranks) - 1:
+        if len(answers) < MPI.COMM_WORLD.size - 1:  # or some are not asked at all
             return None
         if any(state.activity is Activity.RUNS for state in answers.values()):
             return None

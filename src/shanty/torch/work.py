@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.futures import Future
+from torch.futures import Future, collect_all
 
 if TYPE_CHECKING:
     from shanty.torch.meeting import Meeting
+    from shanty.torch.messages import Pending
+    from shanty.torch.rollcall import Inquiry
     from shanty.torch.worker import Body, Worker
 
 _GRACE = 5.0  # seconds past the limit in which the communication thread says who is missing
@@ -45,10 +47,20 @@ class MPIWork(dist.Work):
     call, place: the operation and its group, whose text is wanted for messages only.
     meeting: where the ranks come together before `body`; None for what needs no others to begin.
     missing: says in words what the ranks it waits for are doing, when a wait runs out.
+    inquiry: begins to ask whether they can still come.
     body: what the communication thread runs; None once it ran, so that it keeps no tensor alive.
+    pending: what it has begun, while that is under way.
+    ready: returns when the tensors may be read; None where they may be at once.
+    queued: whether it went through the communication thread's queue.
     tensors: what `result` returns after success.
     limit: seconds that `wait` allows when its caller names no time limit.
     """
+
+    missing: Callable[[], str] | None = None
+    inquiry: Callable[[], Inquiry] | None = None
+    pending: Pending | None = None
+    ready: Callable[[], None] | None = None
+    queued = False
 
     def __init__(
         self,
@@ -60,14 +72,12 @@ class MPIWork(dist.Work):
         limit: float,
         *,
         meeting: Meeting | None = None,
-        missing: Callable[[], str] | None = None,
     ) -> None:
         super().__init__()
         self.meeting = meeting
         self.limit = limit
-        self._missing = missing
         self._call = call
-        self._place = place
+        self.place = place
         self.body: Body | None = body
         self._worker = worker
         self.tensors = tensors
@@ -150,17 +160,25 @@ class MPIWork(dist.Work):
     @property
     def what(self) -> str:
         """The operation in words: "all_reduce on group 0, rank 1 of 2"."""
-        return f"{self._call} on {self._place}"
+        return f"{self._call} on {self.place}"
 
     def __str__(self) -> str:
-        group = str(self._place).partition(",")[0]
+        group = str(self.place).partition(",")[0]
         return f"{self.meeting or self._call} on {group}"
 
     # ---- what the worker calls -------------------------------------------------------------
 
+    def failure(self, cause: BaseException) -> CommunicationError:
+        """`cause` as an error of this operation; itself, if it is one of an operation."""
+        if isinstance(cause, CommunicationError):
+            return cause
+        error = CommunicationError(f"{self.what} failed: {str(cause) or type(cause).__name__}")
+        error.__cause__ = cause
+        return error
+
     def finish(self, error: CommunicationError | None = None, source: int = -1) -> None:
         """Mark as ended, wake the waiters, run the callbacks (on the calling thread)."""
-        self.body = None
+        self.body = self.pending = self.ready = None
         self._error = error
         self._source = source
         with _futures:
@@ -187,19 +205,67 @@ class MPIWork(dist.Work):
         if worker.is_current():
             worker.complete(self, seconds)
         else:
-            before, worker.waiter = worker.waiter, self
+            is_main = threading.current_thread() is threading.main_thread()
+            in_time = False
+            if is_main:
+                worker.waiter = self
             try:
-                if not self.join(seconds + grace) and self.body is not None:
-                    worker.overdue = self
+                in_time = self.join(seconds + grace)
             finally:
-                worker.waiter = before
+                if is_main:
+                    worker.waiter = None
+                if not in_time and self.body is not None:  # interrupted counts as given up, too
+                    worker.overdue = self
         if not self._done:
-            missing = f"\n{self._missing()}" if self._missing is not None else ""
+            missing = f"\n{self.missing()}" if self.missing is not None else ""
             raise CommunicationTimeoutError(
                 f"{self.what} was not complete after {seconds:g} s. Most often another rank "
                 "failed, left its loop early, or called something else at this point. "
                 f"Look at where every rank is (`shanty stacks RUN`), and end the run.{missing}"
             )
+
+
+class CoalescedWork(dist.Work):
+    """Several operations as one: complete when all are, failed when one is."""
+
+    def __init__(self, works: Sequence[MPIWork]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until all are complete; raises the first error. timeout: of each of them."""
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def synchronize(self) -> None:
+        """The same as `wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """The same as `wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether all have ended."""
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        """Whether all have ended without error."""
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> CommunicationError | None:
+        """The error of the first that failed."""
+        return next((work.exception() for work in self._works if work.exception()), None)
+
+    def result(self) -> list[Tensor]:
+        """What all of them wrote."""
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self) -> Future[list[Tensor]]:
+        """A future of `result`."""
+        every = collect_all([work.get_future() for work in self._works])
+        return every.then(lambda _: self.result())
 
 
 Complete = Callable[[Any], int]

@@ -142,6 +142,16 @@ def check_failed_bucket_fails_backward() -> None:
         collectives.all_reduce = original
 
 
+def overlapping_groups() -> None:
+    """Groups of mpi in a world of gloo, whose ranks have not all been in one before."""
+    pairs = [dist.new_group([rank, rank + 1], backend="mpi") for rank in range(WORLD - 1)]
+    for rank, pair in enumerate(pairs):
+        if RANK in (rank, rank + 1):
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor, group=pair)
+            assert tensor.item() == 2
+
+
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
 
 if __name__ == "__main__":
@@ -150,6 +160,7 @@ if __name__ == "__main__":
     dist.init_process_group("gloo", init_method=store, rank=RANK, world_size=WORLD)
     for name, variant in {**VARIANTS, **HALF}.items():
         GLOO[name] = variant()
+    overlapping_groups()
     dist.destroy_process_group()
     dist.init_process_group("mpi")
     harness.run(CHECKS)

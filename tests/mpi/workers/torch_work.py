@@ -5,7 +5,9 @@ failed operation is never a success. Started by mpirun through ../test_torch_gro
 from __future__ import annotations
 
 import gc
+import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,7 +18,8 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 import shanty.torch
-from shanty.torch import collectives, worker
+from shanty.torch import collectives, meeting, worker
+from shanty.torch.work import MPIWork
 from shanty.torch.worker import WORKER
 
 
@@ -88,6 +91,108 @@ def check_callback_communicates() -> None:
             assert torch.all(future.wait() == world**2)
 
 
+def check_callback_before_the_next_call() -> None:
+    """What a callback begins comes before the caller's next call, on every rank: both are of one
+    shape, so a mix-up would be an error in the sums alone.
+    """
+    world, rank = dist.get_world_size(), dist.get_rank()
+    for turn in range(20):
+
+        def again(future: torch.futures.Future, turn: int = turn) -> torch.Tensor:
+            if (turn + rank) % 2:
+                time.sleep(0.002)  # longer than a caller tries by itself
+            return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
+
+        work = dist.all_reduce(torch.ones(5), async_op=True)
+        future = work.get_future().then(again)
+        work.wait()
+        other = torch.full((5,), 10.0)
+        dist.all_reduce(other)
+        assert torch.all(other == 10 * world)
+        assert torch.all(future.wait() == world**2)
+
+
+def check_waited_for_at_once_runs_in_the_caller() -> None:
+    """Also after callbacks have begun operations (the checks before this one)."""
+    ran = []
+    original, patience = collectives.all_reduce, worker._HERE
+
+    def noted(*arguments: object) -> None:
+        ran.append(threading.current_thread())
+        original(*arguments)
+
+    end = time.monotonic() + 60
+    while WORKER._given != WORKER._done:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    collectives.all_reduce, worker._HERE = noted, 60.0
+    try:
+        dist.all_reduce(torch.ones(1))
+    finally:
+        collectives.all_reduce, worker._HERE = original, patience
+    assert ran == [threading.main_thread()]
+
+
+def check_messages_while_a_collective_waits() -> None:
+    """As with gloo, its other ranks may come only after messages that are begun later than it."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    word, total, large = torch.tensor([5.0]), torch.ones(1), torch.ones(1 << 20)
+    if rank == 0:
+        question = dist.irecv(word, 1)
+        reduced = dist.all_reduce(total, async_op=True)
+        question.wait()
+        dist.send(word + 1, 1)
+        reduced.wait()
+        message = dist.irecv(large)
+        barrier = dist.barrier(async_op=True)
+        message.wait()
+        barrier.wait()
+    else:
+        if rank == 1:
+            dist.send(word, 0)
+            dist.recv(word, 0)
+            assert word.item() == 6.0
+        dist.all_reduce(total)
+        if rank == 1:
+            dist.send(large, 0)
+        dist.barrier()
+    assert total.item() == world
+
+
+def check_interrupted() -> None:
+    """Ctrl-C amid a call: its group is given up on all ranks, others of the same ranks are not."""
+    groups, patience, soon = [dist.new_group()], worker._HERE, meeting._SOON
+    call = lambda: dist.all_reduce(torch.ones(1), group=groups[0])  # noqa: E731
+    meeting._SOON = 0.0  # as if the others came much later
+    if dist.get_rank() == 0:
+        worker._HERE = 60.0
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            call()
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("not interrupted")
+        worker._HERE = patience
+        raises(shanty.torch.CommunicationError, "cannot be used any more", call)
+        for rank in range(1, dist.get_world_size()):
+            MPI.COMM_WORLD.send("interrupted", rank)
+    else:
+        assert MPI.COMM_WORLD.recv(source=0) == "interrupted"
+        raises(shanty.torch.CommunicationError, "rank 0 gave up: all_reduce", call)
+    assert WORKER.gave_up is not None
+    WORKER.gave_up = None  # or it would end the run
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == dist.get_world_size()
+    meeting._SOON = soon
+    memory = weakref.ref(groups[0].channel)
+    dist.destroy_process_group(groups.pop())
+    gc.collect()
+    assert memory() is not None  # MPI may write to it for ever
+
+
 def check_failure_is_not_success() -> None:
     tensor = torch.ones(3)
     work = fail_once(lambda: dist.all_reduce(tensor, async_op=True))
@@ -142,10 +247,10 @@ def check_time_limit() -> None:
     else:
         assert MPI.COMM_WORLD.recv(source=0) == "late"
         dist.barrier()
-    group = dist.new_group(timeout=timedelta(seconds=0.05))
+    group = dist.new_group(timeout=timedelta(seconds=0.3))
     if dist.get_rank() == 0:
         work = group.recv([torch.empty(1)], 1, 7)
-        raises(shanty.torch.CommunicationTimeoutError, "0.05 s", work.wait)
+        raises(shanty.torch.CommunicationTimeoutError, "0.3 s", work.wait)
         MPI.COMM_WORLD.send("late", 1)
         assert work.wait(timedelta(seconds=60))
     elif dist.get_rank() == 1:
@@ -185,6 +290,51 @@ def check_memory_is_let_go() -> None:
     del tensor
     gc.collect()
     assert seen() is None
+
+
+def check_messages_outlive_another_group() -> None:
+    """Destroying a group waits for its own messages only."""
+    word, patience = torch.zeros(1), worker._LAST_MESSAGES
+    message = dist.irecv(word, 0, tag=5) if dist.get_rank() == 1 else None
+    group = dist.new_group()
+    worker._LAST_MESSAGES, begun = 60.0, time.monotonic()
+    dist.destroy_process_group(group)
+    assert time.monotonic() - begun < 30
+    worker._LAST_MESSAGES = patience
+    if dist.get_rank() == 0:
+        assert MPI.COMM_WORLD.recv(source=1) == "destroyed"
+        dist.send(word, 1, tag=5)
+    if message is not None:
+        MPI.COMM_WORLD.send("destroyed", 0)
+        message.wait()
+
+
+def check_coalesced_as_one() -> None:
+    """Operations of several kinds as one: complete when all are."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    first, second = torch.full((4,), float(rank)), torch.empty(world)
+    on = torch.device("cpu")
+    with dist.distributed_c10d._coalescing_manager(device=on, async_ops=True) as coalesced:
+        dist.broadcast(first, world - 1, async_op=True)
+        dist.all_to_all_single(second, torch.ones(world), async_op=True)
+    coalesced.wait()
+    (work,) = coalesced.works
+    assert work.is_completed() and work.is_success() and work.exception() is None
+    for results in (work.result(), work.get_future().wait()):
+        assert [id(each) for each in results] == [id(first), id(second)]
+    assert torch.all(first == world - 1) and torch.all(second == 1)
+
+
+def check_stop_in_vain() -> None:
+    """A thread that did not stop in time goes on, and does not stop later."""
+    gate = threading.Event()
+    body = lambda: gate.wait(60) and None  # noqa: E731
+    work = WORKER.submit(MPIWork(WORKER, "waiting", "this rank", body, [], 60.0))
+    assert not WORKER.stop(0.05)
+    gate.set()
+    work.wait()
+    for _ in range(2):
+        dist.all_reduce(torch.ones(1), async_op=True).wait()
 
 
 def check_one_thread() -> None:
