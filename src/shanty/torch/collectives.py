@@ -249,10 +249,14 @@ def _exchange(
     at: Channel, source: Tensor, given: Sequence[int], room: Tensor, taken: Sequence[int]
 ) -> None:
     """given[r] elements of `source`, end to end, go to rank r; taken[r] come from it to `room`."""
-    _agree_on_counts(at, given, taken)
+    if at.even < 0:
+        _agree_on_counts(at, given, taken)
     source, room = source.reshape(-1), room.view(-1)
     if at.largest <= buffers.LARGEST:
-        at.comm.Alltoallv(vector(source, given), vector(room, taken))
+        if at.even < 0:
+            at.comm.Alltoallv(vector(source, given), vector(room, taken))
+        else:
+            at.comm.Alltoall(spec(source), spec(room))
         return
     requests = []
     for rank, part in enumerate(torch.split(room, list(taken))):
@@ -270,9 +274,12 @@ def _agree_on_counts(at: Channel, given: Sequence[int], taken: Sequence[int]) ->
     differ = (every[:, 0] != every[:, 1].t()).nonzero()
     if len(differ):
         sender, receiver = differ[0].tolist()
+        calls = at.comm.allgather(str(at.met))
+        lines = [f"  rank {rank}: {call}" for rank, call in enumerate(calls)]
         raise MismatchError(
             f"rank {sender} sends {every[sender, 0, receiver]} elements to rank {receiver}, which "
-            f"expects {every[receiver, 1, sender]} of it (ranks of the group)."
+            f"expects {every[receiver, 1, sender]} of it (ranks of the group):\n"
+            + "\n".join(lines)
         )
 
 

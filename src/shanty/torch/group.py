@@ -9,7 +9,7 @@ communication thread and returns at once. Importing this module starts MPI.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from types import FunctionType
@@ -212,7 +212,9 @@ class MPIGroup(Membership):
         whole("all_to_all", inputs[self.rank()], outputs[self.rank()])
         body = partial(collectives.all_to_all, self._at, outputs, inputs)
         key = ("all_to_all", inputs[0].dtype)
-        return self._together(key, body, outputs, opts, moves=[*outputs, *inputs])
+        moves = [*outputs, *inputs]
+        even = _common(each.numel() for each in moves)
+        return self._together(key, body, outputs, opts, moves=moves, even=even)
 
     def all_to_all_single(
         self,
@@ -228,7 +230,8 @@ class MPIGroup(Membership):
         given = element_counts("all_to_all_single", tensor, input_split_sizes, self.size())
         body = partial(collectives.all_to_all_single, self._at, output, tensor, taken, given)
         key = ("all_to_all_single", tensor.dtype)
-        return self._together(key, body, [output], opts, moves=[output, tensor])
+        even = _common([*taken, *given])
+        return self._together(key, body, [output], opts, moves=[output, tensor], even=even)
 
     def barrier(self, opts: BarrierOptions | None = None) -> MPIWork:
         """Complete when all ranks have called it; what they gave NCCL before is done then."""
@@ -288,6 +291,12 @@ class MPIGroup(Membership):
         for each in tensors:
             key += each.dtype, shape(each)
         return self._together(tuple(key), body, tensors, opts)
+
+
+def _common(counts: Iterable[int]) -> int:
+    """The number that all of these are; -1 if they differ."""
+    numbers = set(counts)
+    return numbers.pop() if len(numbers) == 1 else -1
 
 
 def _all(bodies: Sequence[Body]) -> Body:

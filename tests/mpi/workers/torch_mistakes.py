@@ -92,7 +92,7 @@ def check_gather_lengths() -> None:
         outputs = [ones() for _ in range(dist.get_world_size())]
         dist.gather(ones(5 if odd else 4), outputs if dist.get_rank() == 0 else None)
 
-    differs(call, "sends 5 elements to rank 0", "expects 4")
+    differs(call, "sends 5 elements to rank 0", "expects 4", "rank 1: gather(", WHERE)
 
 
 def check_scatter_lengths() -> None:
@@ -110,7 +110,17 @@ def check_splits() -> None:
         taken = [1] * (world - 2) + ([0, 2] if odd else [1, 1])
         dist.all_to_all_single(ones(world), ones(world), taken, [1] * world)
 
-    differs(call, "elements to rank", "expects")
+    differs(call, "elements to rank", "expects", "rank 0: all_to_all_single(", WHERE)
+
+
+def check_even_splits_of_other_lengths() -> None:
+    world = dist.get_world_size()
+
+    def call(odd: bool) -> None:
+        length = 2 * world if odd else world
+        dist.all_to_all_single(ones(length), ones(length))
+
+    differs(call, "elements to rank", "expects", WHERE)
 
 
 def check_parts_of_reduce_scatter() -> None:
