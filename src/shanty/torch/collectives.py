@@ -278,8 +278,7 @@ def _agree_on_counts(at: Channel, given: Sequence[int], taken: Sequence[int]) ->
         lines = [f"  rank {rank}: {call}" for rank, call in enumerate(calls)]
         raise MismatchError(
             f"rank {sender} sends {every[sender, 0, receiver]} elements to rank {receiver}, which "
-            f"expects {every[receiver, 1, sender]} of it (ranks of the group):\n"
-            + "\n".join(lines)
+            f"expects {every[receiver, 1, sender]} of it (ranks of the group):\n" + "\n".join(lines)
         )
 
 

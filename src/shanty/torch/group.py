@@ -15,7 +15,6 @@ from functools import partial
 from types import FunctionType
 
 import torch
-import torch.distributed as dist
 from mpi4py import MPI
 from torch import Tensor
 from torch._C._distributed_c10d import (
