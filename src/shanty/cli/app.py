@@ -16,7 +16,7 @@ from shanty.cli.context import show_error
 
 VERBS = (
     "run", "rerun", "ps", "show", "logs", "stop", "stacks", "doctor", "net", "rm", "prune", "hosts",
-    "lab", "mpi", "completion",
+    "lab", "mpi", "horovodrun", "completion",
 )  # fmt: skip
 
 

@@ -90,7 +90,7 @@ def settle(room: Tensor, tensor: Tensor) -> None:
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:
     """The elements of all of them, end to end: a view where they lie so already."""
-    view = _as_one(tensors)
+    view = as_one(tensors)
     if view is not None:
         return view
     return torch.cat([readable(each).reshape(-1) for each in tensors])
@@ -98,7 +98,7 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
 
 def room_for(tensors: Sequence[Tensor]) -> Tensor:
     """Dense room for the elements of all, end to end, for `spread` to copy where needed."""
-    view = _as_one(tensors)
+    view = as_one(tensors)
     if view is not None:
         return view
     return _room((sum(each.numel() for each in tensors),), tensors[0])
@@ -125,8 +125,8 @@ def apart(tensor: Tensor, output: Tensor) -> Tensor:
     return tensor.clone() if overlap(tensor, output) else tensor
 
 
-def _as_one(tensors: Sequence[Tensor]) -> Tensor | None:
-    """One flat view of tensors that lie end to end in one storage (the chunks of a tensor)."""
+def as_one(tensors: Sequence[Tensor]) -> Tensor | None:
+    """One flat view of tensors that lie end to end in one storage (the chunks of a tensor); else None."""
     first = tensors[0]
     if not all(map(is_dense, tensors)) or not is_reachable(first):
         return None

@@ -93,6 +93,10 @@ class Channel:
         heard = self._heard
         return heard[3] if heard[3] == -heard[4] else -1
 
+    def suppose(self, nbytes: int) -> None:
+        """Go on as if all had met for a call that moves so many bytes, as all know."""
+        self._heard[2], self._heard[3], self._heard[4] = nbytes, -1, 1
+
     def begin(self, number: int, nbytes: int, even: int, limit: float) -> MPI.Request:
         """Tell the others; `agree` after the request is complete.
 

@@ -61,6 +61,10 @@ class RollCall:
         self._warnings: dict[tuple[int, ...], Warned] = {}
         self._busy = threading.Lock()  # one roll call at a time
 
+    def free(self) -> None:
+        """Give its communicator back to MPI; collective."""
+        self._comm.Free()
+
     def answer(self) -> None:
         """Reply to whoever has asked, and do not wait."""
         if self._busy.acquire(blocking=False):  # else a roll call is under way, and replies too

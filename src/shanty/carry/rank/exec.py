@@ -17,7 +17,7 @@ import time
 
 from shanty.carry.frames import STDERR, STDOUT, FrameWriter
 from shanty.carry.mpi import ranks
-from shanty.carry.rank import passing, reports, stdin
+from shanty.carry.rank import copies, passing, reports, stdin
 from shanty.carry.rank.python import insert_runner, is_python
 
 TYPE_CHECKING = False
@@ -126,6 +126,7 @@ class _Rank:
         self.report = report
         self.streams: dict[int, int] = {}
         self.passed = passing.Passed(os.environ.get(passing.VARIABLE, ""))
+        self.copies = copies.for_rank(os.environ)
         self.pid = 0
         self.mute = False  # its output cannot be kept
 
@@ -218,6 +219,8 @@ class _Rank:
             data = os.read(fd, _CHUNK)
         except BlockingIOError:
             return None
+        if data and self.copies is not None:
+            self.copies.feed(self.streams[fd], data)
         if data and not self.passed.feed(self.streams[fd], data):
             self.writer.feed(self.streams[fd], data)
             if self.writer.error and not self.mute:

@@ -8,6 +8,7 @@ process's place: its pid is the name of the world that it starts.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import List, Mapping
 
@@ -21,7 +22,7 @@ from shanty.carry.rundir import read_json
 
 
 def main(argv: List[str]) -> int:
-    """Become the real launcher; returns an exit code only when that cannot be."""
+    """Become the real launcher; returns where that cannot be, or the line starts nothing."""
     name, plan_file, *words = argv
     try:
         _become(name, plan_file, words)
@@ -43,8 +44,18 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
     installation = Installation(**plan["installation"])
     hosts = tuple(HostSlots(host, slots) for host, slots in plan["hosts"])
     layout = Layout(hosts=hosts, **plan["layout"])
+    notes: List[str] = []
+    verbose = False
     if name == "horovodrun":
-        words = horovodrun(words)
+        from shanty.carry.rank import horovodrun
+
+        wanted = horovodrun.parse(words)
+        if wanted.asks:
+            print(horovodrun.answer(wanted, plan.get("python") or sys.executable))
+            return
+        words = horovodrun.mpirun_line(wanted, layout, os.environ)
+        os.environ.update(wanted.variables)
+        notes, verbose = wanted.notes, wanted.verbose
     decided = decided_by(words, FLAVOURS[installation.flavour])
     passed = passing.offer(passing.redirected(os.environ.get("SHANTY_OUTPUT", "")))
     if "place" in plan:
@@ -66,7 +77,9 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
     )
     for path, text in translation.files:
         Path(path).write_text(text)
-    for text in translation.notes:
+    if verbose:
+        notes.append(shlex.join([installation.launcher, *translation.argv]))
+    for text in [*translation.notes, *notes]:
         print(f"shanty: {text}", file=sys.stderr)
     environ: Mapping[str, str] = {
         **os.environ,
@@ -79,38 +92,3 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         environ = {**environ, stdin.VARIABLE: stdin.offer(kept)}
     sys.stderr.flush()
     os.execve(installation.launcher, [installation.launcher, *translation.argv], environ)
-
-
-_TAKEN = {
-    "-np": "-np",
-    "--num-proc": "-np",
-    "-H": "-H",
-    "--hosts": "-H",
-    "-hostfile": "--hostfile",
-    "--hostfile": "--hostfile",
-}
-_SWITCHES = ("--verbose", "--disable-cache", "--mpi", "--gloo", "--start-timeout")
-
-
-def horovodrun(words: List[str]) -> List[str]:
-    """A `horovodrun` line as an mpirun line; UsageError names an option that has no meaning."""
-    line: List[str] = []
-    index = 0
-    while index < len(words) and words[index].startswith("-"):
-        word, equals, value = words[index].partition("=")
-        if word in _TAKEN:
-            if not equals:
-                index += 1
-                if index >= len(words):
-                    raise UsageError(f"{word} needs a value")
-                value = words[index]
-            line += [_TAKEN[word], value]
-        elif word == "--start-timeout" and not equals:
-            index += 1
-        elif word not in _SWITCHES:
-            raise UsageError(
-                f"{word} of horovodrun has no counterpart here",
-                fix="leave it out, or use mpirun or shanty's own options",
-            )
-        index += 1
-    return [*line, *words[index:]]

@@ -218,6 +218,33 @@ class _CallingLoader:
         self._then(module)
 
 
+class StandInFinder:
+    """Stands early in sys.meta_path: our own horovod where Python has none."""
+
+    names = ("horovod",)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """Find a package that we stand in for, as `stand_in` decides."""
+        if name not in self.names:
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        spec, ours = load_part("rank/stand_in").find(name, target, others)
+        if ours:
+            hook_children()
+        return spec
+
+
+def hook_children() -> None:
+    """Let the Python processes that this one starts find what we have found for it.
+
+    Those of multiprocessing import the rank's script, too.
+    """
+    hook = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if hook not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([hook, *paths])
+
+
 class FallbackFinder:
     """Stands last in sys.meta_path: mpi4py and shanty from `folder` where Python has none."""
 
@@ -227,9 +254,12 @@ class FallbackFinder:
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
         """Find one of our packages in our folder; nothing else is offered."""
-        if path is None and name in self.names:
-            return importlib.machinery.PathFinder.find_spec(name, [self.folder], target)
-        return None
+        if path is not None or name not in self.names:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, [self.folder], target)
+        if spec is not None and name == "shanty":
+            hook_children()
+        return spec
 
 
 def start() -> Watch | None:
@@ -242,4 +272,5 @@ def start() -> Watch | None:
         folder, _, python = environ.get(variable, "").partition("|")
         if folder and python in ("", sys.implementation.cache_tag):
             sys.meta_path.append(FallbackFinder(folder, names))
+    sys.meta_path.insert(0, StandInFinder())
     return Watch(run_dir, rank, environ.get("SHANTY_WORLD", "0"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import shlex
@@ -247,6 +248,7 @@ def _variables(
         "SHANTY_THREADS": str(threads),
         "SHANTY_STACKS_SIGNAL": str(platform.STACKS_SIGNAL),
         "SHANTY_PACKAGE": str(_PACKAGES),
+        "SHANTY_JOB": job_key(job),
         "PATH": _search_path(run, facts, user),
         "PYTHONPATH": _joined(str(_CARRY / "rank" / "hook"), user.get("PYTHONPATH")),
     }
@@ -270,6 +272,12 @@ def _search_path(run: RunDir, facts: Facts, user: Mapping[str, str]) -> str:
         if folder not in _SYSTEM_BINS and folder not in folders:
             folders.append(folder)
     return os.pathsep.join([*folders, user.get("PATH") or os.defpath])
+
+
+def job_key(job: JobSpec) -> str:
+    """A hash of what a script's words do not tell: the run's name, and where its code is from."""
+    said = f"{job.name or ''}\0{job.source or job.workdir}"
+    return hashlib.sha256(said.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def _joined(first: str, rest: str | None) -> str:

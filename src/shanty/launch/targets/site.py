@@ -23,7 +23,7 @@ from shanty.launch.site.porter import Porter
 from shanty.launch.site.prepare import Prepared
 from shanty.launch.targets import networks
 from shanty.launch.targets.base import Facts
-from shanty.launch.targets.plan import LAUNCHERS, for_agents, layout_of
+from shanty.launch.targets.plan import LAUNCHERS, for_agents, job_key, layout_of
 
 _SYSTEM_BINS = ("/bin", "/usr/bin", "/usr/local/bin")
 
@@ -224,6 +224,7 @@ class SitePlan:
             "SHANTY_LOG_LIMIT": str(self.settings.log_limit),
             "SHANTY_THREADS": str(threads),
             "SHANTY_PACKAGE": porter.root,
+            "SHANTY_JOB": job_key(self.job),
             "SHANTY_PYTHON": prepared.python,
             **networks.told(self.route, member.name),
         }

@@ -1,0 +1,72 @@
+"""`shanty horovodrun`: a line for Horovod's launcher, as a run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from shanty.cli import jobs
+from shanty.cli.context import context, note
+
+
+@click.command(
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": [],
+    },
+    add_help_option=False,
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]… COMMAND [ARGS]…")
+def horovodrun(words: tuple[str, ...]) -> None:
+    """Run a command as horovodrun would: its options, and what they mean here.
+
+    \b
+    Example:
+      shanty horovodrun -np 4 -H a:2,b:2 python train.py
+    """
+    from shanty.carry.errors import UsageError
+    from shanty.carry.rank import copies
+    from shanty.carry.rank.horovodrun import answer, mpirun_words, on_this_host, parse
+    from shanty.carry.spec import Raw
+
+    wanted = parse(words)
+    here, folder = context(), Path.cwd()
+    if wanted.asks:
+        from shanty.launch import interpreter
+
+        print(answer(wanted, interpreter.choose(None, folder, here.environ)))
+        return
+    if wanted.ssh:
+        raise UsageError(
+            f"{shlex.join(wanted.ssh)} of horovodrun has no counterpart here",
+            "hosts are reached as ssh reaches them",
+            "set Port and IdentityFile for them in ~/.ssh/config",
+        )
+    variables = dict(wanted.variables)
+    if wanted.output:
+        variables[copies.VARIABLE] = os.path.abspath(wanted.output)  # noqa: PTH100
+    local = not wanted.hostfile and on_this_host(wanted.hosts)
+    job = jobs.make_job(
+        Raw(("mpirun", *mpirun_words(wanted))),
+        folder,
+        {
+            "ranks": wanted.ranks,
+            "oversubscribe": True if local else None,
+            "on": wanted.hosts if wanted.hosts and not local else None,
+            "hostfile": str(Path(wanted.hostfile).absolute()) if wanted.hostfile else None,
+            "env": variables,
+            "start_timeout": None if wanted.start_timeout is None else float(wanted.start_timeout),
+        },
+    )
+    for text in wanted.notes:
+        note(text)
+    if wanted.verbose:
+        note(shlex.join(job.words()))
+    from shanty.cli.start import Show, start
+
+    sys.exit(start(here, job, Show(), dry_run=False, detach=False))

@@ -1,0 +1,17 @@
+"""Horovod's exceptions."""
+
+from shanty.torch.hvd.elastic import HostsUpdatedInterrupt
+from shanty.torch.hvd.requests import HorovodInternalError
+
+
+class HorovodVersionMismatchError(ImportError):
+    """A framework has another version than Horovod was built for. Nothing here raises it."""
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(f"{name} is {version}, Horovod was built for {installed_version}")
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version
+
+
+__all__ = ["HorovodInternalError", "HorovodVersionMismatchError", "HostsUpdatedInterrupt"]

@@ -1,0 +1,10 @@
+"""Process sets: some of the ranks, with collectives of their own."""
+
+from shanty.torch.hvd.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+
+__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]

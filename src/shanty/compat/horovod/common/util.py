@@ -1,0 +1,128 @@
+"""The helpers of Horovod that scripts use."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from shanty.torch.hvd import world
+
+T = TypeVar("T")
+
+EXTENSIONS = ["tensorflow", "torch", "mxnet"]
+
+
+def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether Horovod is there for a framework: for torch."""
+    return ext_base_name == "torch" and find_spec("torch") is not None
+
+
+def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
+    """ImportError unless Horovod is there for a framework, given as in "horovod.torch"."""
+    if not extension_available(ext_name.rpartition(".")[2]):
+        raise ImportError(f"{ext_name} is not in shanty's stand-in for Horovod", name=ext_name)
+
+
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether there is a GPU that PyTorch can use."""
+    import torch
+
+    return ext_base_name == "torch" and torch.cuda.is_available()
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    """Whether there is MPI."""
+    return world.mpi_built()
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    """Whether Horovod's collectives can run over Gloo."""
+    return world.gloo_built()
+
+
+def nccl_built(verbose: bool = False) -> int:
+    """The version code of NCCL where it carries Horovod's collectives, else 0."""
+    return world.nccl_built()
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    """Whether there is IBM's DDL."""
+    return world.ddl_built()
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    """Whether there is oneCCL."""
+    return world.ccl_built()
+
+
+@contextmanager
+def env(**kwargs: str | None) -> Iterator[None]:
+    """Set environment variables for the length of a block; those that are None are left."""
+    wanted = {name: value for name, value in kwargs.items() if value is not None}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def get_average_backwards_compatibility_fun(
+    reduce_ops: Any,
+) -> Callable[[Any, bool | None], Any]:
+    """A function (op, average) → op, for calls that may still say `average`."""
+
+    def choose(op: Any, average: bool | None) -> Any:
+        if op is None:
+            return reduce_ops.Sum if average is False else reduce_ops.Average
+        if average is not None:
+            raise ValueError("Give op or average, not both.")
+        return op
+
+    return choose
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    """Whether a number of ranks is a power of 2."""
+    return num_rank > 0 and num_rank.bit_count() == 1
+
+
+def split_list(l: Sequence[T], n: int) -> list[Sequence[T]]:  # noqa: E741 (Horovod's name)
+    """`l` in n parts, the first ones longer by one where it cannot be even."""
+    size, longer = divmod(len(l), n)
+    starts = [part * size + min(part, longer) for part in range(n + 1)]
+    return [l[start:end] for start, end in pairwise(starts)]
+
+
+def is_iterable(x: object) -> bool:
+    """Whether iter() takes it."""
+    try:
+        iter(x)  # type: ignore[call-overload]
+    except TypeError:
+        return False
+    return True
+
+
+def is_version_greater_equal_than(ver: object, target: object) -> bool:
+    """Whether a version is at least `target`, which is written MAJOR.MINOR.PATCH."""
+    if not isinstance(ver, str) or not isinstance(target, str):
+        raise ValueError(f"versions are texts, not {ver!r} and {target!r}")
+    if target.count(".") != 2:
+        raise ValueError(f"{target!r} is not written as MAJOR.MINOR.PATCH")
+    return _release(ver) >= _release(target)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers of a version, without what makes it a pre-release or a local build."""
+    plain = re.match(r"[0-9.]*", version)
+    numbers = [int(part) for part in (plain[0] if plain else "").split(".") if part]
+    return tuple(numbers + [0] * (3 - len(numbers)))

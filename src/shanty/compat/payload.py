@@ -1,0 +1,54 @@
+"""A function call on its way to other processes, and results on their way back."""
+
+from __future__ import annotations
+
+import pickle
+import runpy
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_MAIN = "__mp_main__"  # what multiprocessing calls a script in its children, and people know
+
+
+def dump(value: Any) -> bytes:
+    """`value`, pickled; by cloudpickle where it is installed, which takes lambdas, too."""
+    try:
+        import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError:
+        return pickle.dumps(value)
+    data: bytes = cloudpickle.dumps(value)
+    return data
+
+
+def dump_call(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    """A call, with what another process needs to find its function.
+
+    Raises ValueError for what cannot be pickled.
+    """
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    folders = [str(Path(folder or ".").absolute()) for folder in sys.path]
+    try:
+        call = dump((func, tuple(args), dict(kwargs)))
+    except Exception as error:
+        raise ValueError(
+            f"the function and its arguments must be such that pickle takes them: {error}. "
+            "With `pip install cloudpickle`, lambdas and inner functions are."
+        ) from error
+    return pickle.dumps((folders, main and str(Path(main).absolute()), call))
+
+
+def load_call(data: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """The function, its arguments and keyword arguments of what `dump_call` made."""
+    folders, main, call = pickle.loads(data)
+    sys.path += [folder for folder in folders if folder not in sys.path and Path(folder).is_dir()]
+    if b"__main__" in call and main and Path(main).is_file():
+        module = ModuleType(_MAIN)
+        module.__file__ = main
+        sys.modules["__main__"] = sys.modules[_MAIN] = module
+        module.__dict__.update(runpy.run_path(main, run_name=_MAIN))
+        module.__name__ = _MAIN
+    func, args, kwargs = pickle.loads(call)
+    return func, args, kwargs

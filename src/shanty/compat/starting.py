@@ -1,0 +1,238 @@
+"""`horovod.run`: call a Python function on several ranks, and get what each of them returns.
+
+The ranks are those of an ordinary `shanty run`. The function goes to rank 0 through its standard
+input and from there to the others; results come back through rank 0's artifacts.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import pickle
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from shanty.carry.rundir import RUN_DIR, RunDir, read_json
+from shanty.compat import payload
+from shanty.compat.output import Output
+from shanty.compat.task import RESULTS
+
+Result = TypeVar("Result")
+
+# What an outer run, or an outer launcher, has set for its own ranks.
+_OUTER = (
+    "SHANTY_",
+    "OMPI_",
+    "PMIX_",
+    "PMI_",
+    "PRTE_",
+    "HYDRA_",
+    "HYDI_",
+    "MPIR_",
+    "MPI_LOCAL",
+    "I_MPI_",
+)
+_PLACES = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("HOSTFILE", "MPI4PY_LIBMPI", "PMIX_RANK", "MPIEXEC_TIMEOUT"),
+)
+_LISTS = ("PYTHONPATH", "LD_LIBRARY_PATH")
+_KEPT = ("SHANTY_HOME", "SHANTY_HOROVOD", "SHANTY_COMMITS", "SHANTY_RESUME")
+
+
+def run(
+    func: Callable[..., Result],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: int | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: Sequence[str] | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Result]:
+    """Call func(*args, **kwargs) on `num_proc` ranks; returns what they returned, by rank.
+
+    func, args and kwargs, and what func returns, are pickled; with cloudpickle installed func may
+    be a lambda, or from a notebook. hosts: "a:2,b:4"; hostfile: lines of `a slots=2`; neither:
+    this machine. start_timeout: seconds. output_filename: a folder for the ranks' output, as
+    rank.K/stdout and rank.K/stderr. mpi_args: words for mpirun. network_interfaces: what MPI may
+    use. executable: the ranks' Python. np, min_np, max_np, network_interface: older names.
+    The number of ranks does not change; what only concerns that is warned of and left out.
+
+    Raises RuntimeError when a rank fails, with its words; ValueError for arguments that make no
+    sense together or have no counterpart here.
+    """
+    num_proc = num_proc if np is None else np
+    if network_interface:
+        network_interfaces = network_interface.split(",")
+    if sum(each is not None for each in (hosts, hostfile, host_discovery_script)) > 1:
+        raise ValueError("Only one of hosts, hostfile and host_discovery_script can be given.")
+    if use_gloo and use_mpi:
+        raise ValueError("Only one of use_gloo and use_mpi can be given.")
+    if ssh_port or ssh_identity_file:
+        raise ValueError(
+            "ssh_port and ssh_identity_file are not taken here: hosts are reached as ssh reaches "
+            "them. Set Port and IdentityFile for them in ~/.ssh/config."
+        )
+    elastic = {
+        "min_num_proc": min_num_proc or min_np,
+        "max_num_proc": max_num_proc or max_np,
+        "slots": None if host_discovery_script else slots,
+        "reset_limit": reset_limit,
+        "cooldown_range": cooldown_range,
+    }
+    unused = [name for name, value in elastic.items() if value is not None]
+    if unused:
+        warnings.warn(
+            f"horovod.run leaves out {', '.join(unused)}: the number of ranks does not change "
+            "while a job runs",
+            stacklevel=2,
+        )
+    if host_discovery_script:
+        hosts = _discovered(host_discovery_script, slots)
+    command = _command(
+        num_proc,
+        {
+            "--on": None if hosts is None or _all_here(hosts) else hosts,
+            "--hostfile": hostfile,
+            "--start-timeout": start_timeout,
+            "--python": executable,
+            "--mpi": _outer_mpi(os.environ),
+        },
+        _launcher_words(mpi_args, network_interfaces),
+    )
+    if verbose:
+        print("shanty:", shlex.join(command), file=sys.stderr)
+    call = payload.dump_call(func, args, kwargs or {})
+    output = Output(num_proc, Path(output_filename) if output_filename else None)
+    code = _follow(command, call, output)
+    if code != 0 or output.run is None:
+        raise RuntimeError(f"horovod.run failed with exit code {code}: {output.failure()}")
+    file = output.run / "artifacts" / RESULTS
+    results = [pickle.loads(each) for each in pickle.loads(file.read_bytes())]
+    file.unlink()
+    return results
+
+
+def program() -> list[str]:
+    """The words that start `shanty`; RuntimeError where it cannot be found."""
+    finder = importlib.machinery.PathFinder  # a run's own finders find no command line
+    if all(finder.find_spec(name) is not None for name in ("shanty", "click")):
+        return [sys.executable, "-m", "shanty"]
+    found = shutil.which("shanty")
+    if found is None:
+        raise RuntimeError(
+            "The program `shanty`, which starts ranks, is not on PATH, nor is it installed for "
+            f"{sys.executable}: pip install shanty"
+        )
+    return [found]
+
+
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a run of its own, also from within a rank of another run."""
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name in _KEPT or not (name.startswith(_OUTER) or name in _PLACES)
+    }
+    paths = kept.get("PYTHONPATH", "").split(os.pathsep)
+    kept["PYTHONPATH"] = os.pathsep.join(
+        path for path in paths if not path.endswith("/carry/rank/hook")
+    )
+    library = str(Path(environ.get("MPI4PY_LIBMPI", "")).parent)
+    libraries = kept.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    kept["LD_LIBRARY_PATH"] = os.pathsep.join(path for path in libraries if path != library)
+    return {name: value for name, value in kept.items() if value or name not in _LISTS}
+
+
+def _outer_mpi(environ: Mapping[str, str]) -> str | None:
+    """The prefix of the MPI of the run that this process is a rank of; None if there is none."""
+    folder = environ.get(RUN_DIR)
+    plan = read_json(RunDir(Path(folder)).plan) if folder else None
+    prefix = str((plan or {}).get("installation", {}).get("prefix", ""))
+    return prefix if Path(prefix).is_absolute() and Path(prefix).is_dir() else None
+
+
+def _command(
+    ranks: int, options: Mapping[str, object | None], launcher: Sequence[str]
+) -> list[str]:
+    """The `shanty run` of the task; a line for mpirun where there are words for that."""
+    words = [*program(), "run", "--json", "-n", str(ranks)]
+    if options["--on"] is None and options["--hostfile"] is None:
+        words.append("--oversubscribe")  # horovod.run takes any number on this machine
+    for name, value in options.items():
+        if value is not None:
+            words += [name, str(value)]
+    task = ["-m", "shanty.compat.task"]
+    if launcher:
+        return [*words, "--", "mpirun", "-np", str(ranks), *launcher, "python", *task]
+    return [*words, *task]
+
+
+def _launcher_words(mpi_args: str | None, interfaces: Sequence[str] | None) -> list[str]:
+    words = shlex.split(mpi_args or "")
+    if interfaces:
+        words += ["-mca", "btl_tcp_if_include", ",".join(interfaces)]
+    return words
+
+
+def _follow(command: Sequence[str], call: bytes, output: Output) -> int:
+    """Start the command with `call` for its input; returns its exit code."""
+    environ = clean_environment(os.environ)
+    with tempfile.TemporaryFile() as file:
+        file.write(call)
+        file.seek(0)
+        process = subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE, env=environ)
+    stream: IO[bytes] | None = process.stdout
+    try:
+        output.follow(stream or ())
+    finally:
+        if process.poll() is None:
+            process.terminate()  # it stops the run
+        process.wait()
+        if stream is not None:
+            stream.close()
+    return process.returncode
+
+
+def _discovered(script: str, slots: int | None) -> str:
+    """The hosts that a script prints, one a line, as HOST or HOST:SLOTS; it is asked once."""
+    done = subprocess.run(
+        shlex.split(script), stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    )
+    words = dict.fromkeys(done.stdout.split())
+    if not words:
+        raise ValueError(f"host_discovery_script {script} named no hosts")
+    return ",".join(word if ":" in word or not slots else f"{word}:{slots}" for word in words)
+
+
+def _all_here(hosts: str) -> bool:
+    """Whether a list of hosts means this machine only."""
+    own = ("localhost", "127.0.0.1", os.uname().nodename)
+    return all(part.partition(":")[0] in own for part in hosts.split(","))

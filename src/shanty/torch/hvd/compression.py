@@ -1,0 +1,61 @@
+"""Smaller gradients on their way: what `compression=` takes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Compressor:
+    """What every compressor offers. Subclass it for one of your own."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, object]:
+        """What is sent in the place of `tensor`, and what `decompress` will need to know."""
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: Tensor, ctx: object) -> Tensor:
+        """What was received, as it would be without compression. ctx: from `compress`."""
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    """Sends tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, object]:
+        """The tensor itself, and nothing to know."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Tensor, ctx: object) -> Tensor:
+        """The tensor itself."""
+        return tensor
+
+
+class FP16Compressor(Compressor):
+    """Sends floating point numbers as float16, which keeps 3 digits of values up to 65504.
+
+    They are added up in float32 and rounded once, at the end. Integers go as they are.
+    """
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, object]:
+        """The tensor in float16, and the dtype that it had."""
+        smaller = tensor.to(torch.float16) if tensor.dtype.is_floating_point else tensor
+        return smaller, tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Tensor, ctx: object) -> Tensor:
+        """The tensor in the dtype `ctx`."""
+        if not isinstance(ctx, torch.dtype):
+            raise TypeError(f"ctx must be the dtype that compress() returned, not {ctx!r}.")
+        return tensor.to(ctx)
+
+
+class Compression:
+    """The compressors there are, to be named as `Compression.none` and `Compression.fp16`."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor

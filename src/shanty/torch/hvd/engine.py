@@ -1,0 +1,404 @@
+"""`Engine`: brings the same requests of all ranks together, and has them done. Starts MPI.
+
+Ranks submit in any order. A thread of each rank takes part in cycles: in one small reduction, which
+does not block, the ranks say what they are ready for (`ledger`), and what all are ready for is done
+at once, in the same order everywhere (`execute`). A cycle begins when there is something to tell,
+and ends when the last rank takes part; so nothing is said while all compute. Small requests wait a
+moment for company (HOROVOD_CYCLE_TIME), unless somebody waits for them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+import torch
+from mpi4py import MPI
+
+from shanty.torch import sites
+from shanty.torch.hvd.execute import Executor
+from shanty.torch.hvd.ledger import Ledger, Name, Notice
+from shanty.torch.hvd.requests import (
+    DuplicateNameError,
+    HorovodInternalError,
+    Kind,
+    Request,
+    Signature,
+)
+from shanty.torch.hvd.stalls import Stalls, oldest
+from shanty.torch.hvd.waiting import Waiting
+from shanty.torch.meeting import Channel, world_ranks
+from shanty.torch.rollcall import Activity, RollCall, State
+
+if TYPE_CHECKING:
+    from shanty.torch.hvd.settings import Settings
+    from shanty.torch.hvd.timeline import Timeline
+
+# What a rank says in the first word of a cycle. A bit that is missing from any rank is missing
+# from the sum of all.
+_KNOWN = 1  # all that I wait for has a number
+_CALM = 2  # I need no notices of the others
+_STAYS = 4  # I do not shut down
+_JOINED = 8  # I have called join()
+_WAITS = 16  # I wait for something
+_PLAIN = _KNOWN | _CALM | _STAYS
+
+_ENOUGH = 1 << 20  # bytes that need not wait for company
+_UNNAMED = 128  # unnamed requests of a kind under way at a time; the next ones wait their turn
+_HERE = 2e-3  # seconds that a thread which waits looks for the others by itself
+_IDLE = 1.0  # seconds after which a rank without requests takes part in a cycle all the same
+_LONGEST = 1e-3  # seconds between two looks at most while something waits; else:
+_LONGEST_IDLE = 2e-2
+_SLACK = 0.05  # the part of the time waited so far that a look may come late
+_PATIENCE = 10.0  # seconds that `stop` grants the other ranks to take notice
+
+
+class Engine:
+    """The requests of one process set on this rank. Make it with `form`.
+
+    rank, size: within the set. ranks: its members, as ranks of Horovod's world. cycles: how many
+    there were. timeline: what happens is told there, if not None.
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm, ranks: tuple[int, ...], settings: Settings, number: int
+    ) -> None:
+        self._rollcall = RollCall(comm.Dup(), self._state)
+        self._at = Channel(comm, (number, *world_ranks(comm)), self._rollcall)
+        self.rank, self.size, self.ranks = comm.rank, comm.size, ranks
+        self.number = number
+        self.cycles = 0
+        self.timeline: Timeline | None = None
+        self._linger = settings.cycle_time
+        self._ledger = Ledger(settings.cache_capacity)
+        self._executor = Executor(self._at, settings.fusion_threshold)
+        self._stalls = Stalls(self.rank, self.ranks, settings)
+        # Shared with the callers' threads:
+        self._new: deque[Request] = deque()
+        self._counts = dict.fromkeys(Kind, 0)  # of unnamed requests
+        self._bytes = 0  # that were submitted since the last cycle began
+        self._urgent = self._leaving = self._asleep = False
+        self._over: HorovodInternalError | None = None
+        self._bell = threading.Lock()  # what the thread sleeps on
+        self._bell.acquire()
+        # For whoever has the turn:
+        self._turn = threading.Lock()
+        self._waiting = Waiting(self._ledger)
+        self._last = time.monotonic()  # when the last cycle ended
+        self._all_waited = False
+        self._join: Request | None = None
+        self._joined_at = 0
+        self._away: frozenset[int] = frozenset()  # who has joined, as far as all know
+        self._said, self._heard = array("Q", [0]), array("Q", [0])
+        self._words = 1  # of them, in the cycle that has begun
+        self._request: MPI.Request | None = None  # of the cycle that has begun
+        self._begun = 0.0
+        self._whole = True  # whether all ranks are at the same point
+        self._thread = threading.Thread(target=self._run, name=f"shanty-hvd-{number}", daemon=True)
+
+    @classmethod
+    def form(
+        cls, world: MPI.Intracomm, ranks: Sequence[int], settings: Settings, number: int
+    ) -> Self:
+        """The engine of these ranks of `world`. Collective over them.
+
+        number: of the process set. Raises RuntimeError when MPI does not allow calls from several
+        threads at a time.
+        """
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise RuntimeError(
+                "Horovod's API communicates from a thread of its own, for which MPI must be "
+                "initialised with MPI_THREAD_MULTIPLE. mpi4py asks for it by default; something "
+                "changed mpi4py.rc.thread_level, or initialised MPI before mpi4py was imported."
+            )
+        comm = world.Create_group(world.group.Incl(list(ranks)), number)
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        made = cls(comm, tuple(ranks), settings, number)
+        made._thread.start()
+        return made
+
+    # ---- for callers -----------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Have it done, some time after every rank of the set has submitted its own.
+
+        Raises HorovodInternalError when one of the same name is under way, or after a rank left.
+        """
+        if self._over is not None:
+            raise HorovodInternalError(f"{request.kind.value} failed: {self._over}")
+        kind = request.kind
+        if request.name is None:
+            count = self._counts[kind]
+            self._counts[kind] = count + 1
+            request.name = f"noname.{count % _UNNAMED}"
+        elif not self._waiting.claim(request):
+            raise DuplicateNameError(
+                f"{request} is under way already: a name can be used again when its request "
+                "has ended (synchronize). Give each tensor a name of its own."
+            )
+        if request.tensors and request.tensors[0].is_cuda:
+            request.ready = torch.cuda.current_stream().record_event()
+        request.since = time.monotonic()
+        request.engine = self
+        self._new.append(request)
+        self._bytes += request.nbytes
+        if self._asleep or self._bytes >= _ENOUGH:
+            self._ring()
+        self._fail_late()
+
+    def stop(self) -> None:
+        """Leave: what the other ranks still wait for in this set fails there. Idempotent."""
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._leaving = True
+            self._ring()
+            self._thread.join(_PATIENCE)
+
+    def _ring(self) -> None:
+        """Wake the thread."""
+        with suppress(RuntimeError):  # awake: it will look before it sleeps
+            self._bell.release()
+
+    # ---- the thread, and whoever waits -------------------------------------------------------
+
+    def drive(self, request: Request) -> None:
+        """In a thread that waits for this request: do the thread's work for as long as it goes on
+        without delay. That saves handing it over, which takes longer than a small reduction.
+        """
+        self._urgent = True
+        end = time.perf_counter() + _HERE
+        while not request.done and self._turn.acquire(blocking=False):
+            try:
+                moved = self._advance()
+            finally:
+                self._turn.release()
+            if moved:
+                end = time.perf_counter() + _HERE
+            elif time.perf_counter() > end:
+                break
+            else:
+                os.sched_yield()
+        if request.done:
+            self._urgent = False
+        else:
+            self._ring()
+
+    def _run(self) -> None:
+        while self._over is None:
+            with self._turn:
+                nap = 0.0 if self._advance() else self._nap(time.monotonic())
+            if nap > 0 and self._over is None:
+                self._asleep = nap > _LONGEST
+                if not (self._asleep and self._new):
+                    self._bell.acquire(timeout=nap)
+                self._asleep = False
+        if self._whole:
+            self._at.free()
+            self._rollcall.free()
+
+    def _advance(self) -> bool:
+        """Go on as far as can be without waiting; whether a cycle ended."""
+        if self._over is not None:
+            return False
+        try:
+            if self._request is None:
+                self._take()
+                if time.monotonic() < self._time():
+                    return False
+                self._begin()
+            assert self._request is not None
+            if not self._request.Test():
+                self._look(time.monotonic() - self._begun)
+                return False
+            self._request = None
+            self._conclude()
+        except BaseException as error:
+            self._whole = False
+            if not isinstance(error, HorovodInternalError):
+                self._end(HorovodInternalError(f"{type(error).__name__}: {error}"))
+            else:
+                self._end(error)
+            if not isinstance(error, Exception):  # an interrupt of the thread that drives
+                raise
+        return True
+
+    def _time(self) -> float:
+        """When the next cycle is to begin."""
+        if self._leaving or self._urgent or (self._waiting.fresh and self._bytes >= _ENOUGH):
+            return 0.0
+        if self._waiting.fresh:
+            return self._waiting.fresh + self._linger
+        if self._waiting or self._join is not None:
+            # Where all ranks wait and nobody has news, nobody needs to hear it again at once.
+            return self._last + self._pause() if self._all_waited else 0.0
+        return self._last + _IDLE
+
+    def _pause(self) -> float:
+        return min(_LONGEST_IDLE, max(2e-4, _SLACK * oldest(self._waiting)))
+
+    def _nap(self, now: float) -> float:
+        """Seconds until there may be something to do."""
+        if self._request is None:
+            return max(self._time() - now, 0.0)
+        longest = _LONGEST if self._waiting or self._new else _LONGEST_IDLE
+        return min(longest, max(5e-5, _SLACK * (now - self._begun)))
+
+    def _look(self, waited: float) -> None:
+        if waited > _LONGEST_IDLE:
+            self._rollcall.answer()
+            self._stalls.look(self._at, waited, self._waiting)
+
+    def _take(self) -> None:
+        """Take what was submitted."""
+        while self._new:
+            self._take_one(self._new.popleft())
+
+    def _take_one(self, request: Request) -> None:
+        if request.kind is Kind.JOIN:
+            self._join, self._joined_at = request, self.cycles
+            self._waiting.fresh = self._waiting.fresh or time.monotonic()
+            return
+        if not self._waiting.add(request):
+            return
+        if self.timeline is not None:
+            self.timeline.negotiate_start(str(request), request.kind.name)
+
+    def _begin(self) -> None:
+        """Tell the others what this rank waits for."""
+        self._words = words = 1 + (len(self._ledger) + 63) // 64
+        if len(self._said) < words:
+            self._said, self._heard = array("Q", [0] * words), array("Q", [0] * words)
+        said = self._flags() | self._offer() << 64
+        memoryview(self._said).cast("B")[: 8 * words] = said.to_bytes(8 * words, "little")
+        self._waiting.fresh, self._bytes, self._urgent = 0.0, 0, False
+        self._begun = time.monotonic()
+        out, into = ((each, words, MPI.UINT64_T) for each in (self._said, self._heard))
+        self._request = self._at.comm.Iallreduce(out, into, MPI.BAND)
+
+    def _conclude(self) -> None:
+        """All have told: do what follows."""
+        told = memoryview(self._heard).cast("B")[: 8 * self._words]
+        heard = int.from_bytes(told, "little")
+        flags, known = heard & ((1 << 64) - 1), heard >> 64
+        self.cycles += 1
+        self._all_waited = bool(flags & _WAITS)
+        if self.timeline is not None:
+            self.timeline.mark_cycle()
+        if flags & _PLAIN == _PLAIN:
+            self._perform(self._ledger.keys(known))
+        else:
+            self._confer()
+        if flags & _JOINED and self._join is not None:
+            self._complete_join()
+        self._last = time.monotonic()
+
+    def _offer(self) -> int:
+        return self._waiting.mask if self._join is None else (1 << len(self._ledger)) - 1
+
+    def _flags(self) -> int:
+        flags = _STAYS if not self._leaving else 0
+        flags |= _KNOWN if not self._waiting.unknown else 0
+        # Where one has joined, who that is decides what can be done.
+        calm = not self._stalls.due(self._waiting) and not self._away
+        flags |= _CALM if calm and self._join is None else 0
+        if self._join is not None:
+            return flags | _JOINED | _WAITS
+        return flags | (_WAITS if self._waiting else 0)
+
+    def _confer(self) -> None:
+        """Tell each other everything, and do what follows."""
+        self._take()
+        awaited = next((each for each in self._waiting if each.awaited), self._join)
+        notice = Notice(
+            keys=tuple(each.key() for each in self._waiting),
+            joined=self._join is not None,
+            leaving=self._leaving,
+            awaits=str(awaited or ""),
+            waited=awaited.age() if awaited is not None else 0.0,
+            oldest=oldest(self._waiting),
+            place=sites.spell(sites.main_thread()),
+        )
+        notices = self._at.comm.allgather(notice)
+        agreed = self._ledger.agree(notices)
+        self._away = agreed.joined
+        self._waiting.renumber()
+        for name, text in agreed.mismatched.items():
+            self._finish(name, HorovodInternalError(text))
+            if self.timeline is not None:
+                self.timeline.negotiate_end(f"{name[1]}.{name[0]}")
+        self._perform(agreed.ready)
+        if agreed.left:
+            self._end(_gone(agreed.left, self.ranks, self._leaving))
+            return
+        error = self._stalls.deadlock(agreed, notices)
+        if error is not None:
+            self._give_up(error)
+        elif (error := self._stalls.verdict(agreed, notices)) is not None:
+            self._end(error)
+
+    # ---- what all ranks do together ----------------------------------------------------------
+
+    def _perform(self, keys: Iterable[Signature]) -> None:
+        requests = [self._waiting.find(key) or self._executor.stand_in(key) for key in keys]
+        if not requests:
+            return
+        if self.timeline is not None:
+            for each in requests:
+                self.timeline.negotiate_end(str(each))
+        for batch in self._executor.batches(requests):
+            error = self._executor.run(batch, self.timeline)
+            for request in batch:
+                self._finish((request.name, request.kind.value), error)
+
+    def _finish(self, name: Name, error: HorovodInternalError | None = None) -> None:
+        for request in self._waiting.finish(name, error):
+            self._take_one(request)
+
+    def _complete_join(self) -> None:
+        request, self._join = self._join, None
+        assert request is not None
+        order = self._at.comm.allgather((self._joined_at, self.rank))
+        self._away = frozenset()
+        request.value = self.ranks[max(order)[1]]
+        request.finish()
+
+    def _end(self, error: HorovodInternalError) -> None:
+        self._over = error
+        self._give_up(error)
+        self._fail_late()
+
+    def _give_up(self, error: HorovodInternalError) -> None:
+        """Nothing of what waits on this rank will be done."""
+        self._waiting.fail(error)
+        if self._join is not None:
+            self._join.finish(HorovodInternalError(f"join failed: {error}"))
+            self._join = None
+
+    def _fail_late(self) -> None:
+        """What is submitted as the engine ends: this is called on both sides."""
+        while self._over is not None and self._new:
+            with suppress(IndexError):  # the other side was faster
+                request = self._new.popleft()
+                request.finish(HorovodInternalError(f"{request} failed: {self._over}"))
+
+    def _state(self) -> State:
+        waits = next(iter(self._waiting), None)
+        if waits is not None:
+            return State(Activity.WAITS, f"waits for {waits}", self.cycles)
+        return State(Activity.RUNS, f"is at {sites.spell(sites.main_thread())}", self.cycles)
+
+
+def _gone(left: Sequence[int], ranks: Sequence[int], own: bool) -> HorovodInternalError:
+    if own:
+        return HorovodInternalError("Horovod has been shut down on this rank.")
+    who = ", ".join(str(ranks[each]) for each in left)
+    plural = "s" if len(left) > 1 else ""
+    return HorovodInternalError(
+        f"rank{plural} {who} of the world called hvd.shutdown(), or ended the script: "
+        "nothing that needs all ranks can be done any more."
+    )

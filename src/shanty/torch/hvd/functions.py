@@ -1,0 +1,153 @@
+"""Broadcasts of whole models, optimizers and Python objects."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from shanty.torch.hvd import ops, optimizer_state, registry
+from shanty.torch.hvd.handles import synchronize
+from shanty.torch.hvd.process_sets import ProcessSet, global_process_set
+from shanty.torch.hvd.requests import HorovodInternalError
+
+_Named = Mapping[str, Tensor] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
+
+
+def broadcast_parameters(params: _Named, root_rank: int) -> None:
+    """Give all ranks the tensors of the rank `root_rank`, in place.
+
+    params: `model.state_dict()`, `model.named_parameters()` or `model.parameters()`; or a list
+    or dict of tensors. They must have the same names and shapes on all ranks. What is None in it
+    is left alone.
+    Raises ValueError for anything else.
+    """
+    handles = [
+        ops.broadcast_async_(tensor, root_rank, name) for name, tensor in _named_tensors(params)
+    ]
+    for handle in handles:
+        synchronize(handle)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Give all ranks the state and the options of the optimizer of the rank `root_rank`.
+
+    What other ranks lack of the state (momentum, for example) is made there; where the root has
+    none either, only the options are sent, and no step is taken to make it. model: not needed.
+    Raises ValueError, on all ranks, for LBFGS and where the ranks' optimizers have other
+    parameters.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            "The state of torch.optim.LBFGS cannot be broadcast: its history is not one of single "
+            "parameters. Broadcast the parameters and let it begin anew, or use another optimizer."
+        )
+    is_root = registry.current().place.rank == root_rank
+    shapes = optimizer_state.shapes(optimizer)
+    expected = broadcast_object(shapes, root_rank, "optimizer.shapes")
+    agrees = torch.tensor([shapes == expected])
+    others = (~ops.allgather(agrees, "optimizer.agreement")).nonzero().flatten().tolist()
+    if others:
+        raise ValueError(
+            f"The optimizers of ranks {others} have other parameters than that of rank "
+            f"{root_rank}, which has {optimizer_state.spell(expected)}; here there are "
+            f"{optimizer_state.spell(shapes)}."
+        )
+    content, tensors = optimizer_state.take(optimizer) if is_root else (None, [])
+    content = broadcast_object(content, root_rank, "optimizer.content")
+    if not is_root:
+        tensors = optimizer_state.put(optimizer, content)
+    broadcast_parameters(
+        [(f"optimizer.state.{number}", tensor) for number, tensor in enumerate(tensors)],
+        root_rank,
+    )
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The object of the rank `root_rank`: itself there, a copy by pickle on the other ranks.
+
+    obj: anything that can be pickled (by cloudpickle, where it is installed); other ranks may
+    pass None. name: the same on all ranks, where several threads do this at a time.
+    Raises what pickle raises on the root, and HorovodInternalError on the other ranks then.
+    """
+    name = name or "broadcast_object"
+    is_root = registry.current().place.rank == root_rank
+    failure: Exception | None = None
+    data = b""
+    if is_root:
+        try:
+            data = _dumps(obj)
+        except Exception as error:  # noqa: BLE001 (raised below, when the others know)
+            failure = error
+    length = torch.tensor([len(data) if failure is None else -1])
+    ops.broadcast_(length, root_rank, f"{name}.size", process_set)
+    if failure is not None:
+        raise failure
+    if length.item() < 0:
+        raise HorovodInternalError(
+            f"broadcast_object: rank {root_rank} could not pickle its object; it says why."
+        )
+    content = _bytes(data) if is_root else torch.empty(int(length), dtype=torch.uint8)
+    ops.broadcast_(content, root_rank, f"{name}.content", process_set)
+    return obj if is_root else pickle.loads(content.numpy().tobytes())
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """The objects of all ranks, in their order; copies by pickle.
+
+    obj: anything that can be pickled (by cloudpickle, where it is installed). name: the same on
+    all ranks, where several threads do this at a time.
+    """
+    name = name or "allgather_object"
+    content = _bytes(_dumps(obj))
+    sizes = ops.allgather(torch.tensor([len(content)]), f"{name}.size").tolist()
+    every = torch.split(ops.allgather(content, f"{name}.content"), sizes)
+    return [pickle.loads(part.numpy().tobytes()) for part in every]
+
+
+def _dumps(obj: Any) -> bytes:
+    try:
+        from cloudpickle import dumps  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    except ImportError:
+        return pickle.dumps(obj)
+    pickled: bytes = dumps(obj)
+    return pickled
+
+
+def _bytes(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _named_tensors(params: Any) -> list[tuple[str | None, Tensor]]:
+    if isinstance(params, Mapping):
+        pairs: list[tuple[Any, Any]] = sorted(params.items())
+    elif isinstance(params, Iterable) and not isinstance(params, Tensor):
+        pairs = [each if isinstance(each, tuple) else (None, each) for each in params]
+    else:
+        raise ValueError(
+            "broadcast_parameters takes model.state_dict(), model.named_parameters() or "
+            f"model.parameters(), not {type(params).__name__}."
+        )
+    for name, value in pairs:
+        if isinstance(value, (UninitializedParameter, UninitializedBuffer)):
+            raise ValueError(
+                f"broadcast_parameters: {name or 'a parameter'} has no shape yet. Run the model "
+                "once, on all ranks, before its parameters are broadcast."
+            )
+        if value is not None and not isinstance(value, Tensor):
+            raise ValueError(
+                f"broadcast_parameters: {name or 'an entry'} is no tensor, but "
+                f"{type(value).__name__}. broadcast_object sends other things."
+            )
+    return [(name, value) for name, value in pairs if value is not None]

@@ -1,0 +1,269 @@
+"""The gradients of a distributed optimizer: when each is sent off, and how it comes back.
+
+A hook of PyTorch calls `Gradient.accumulated` on every backward pass, for every parameter, while
+the backward pass waits: it does nothing that could be done once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from shanty.torch.hvd import ops, registry
+from shanty.torch.hvd.compression import Compression
+from shanty.torch.hvd.process_sets import ProcessSet
+from shanty.torch.hvd.requests import Kind, Op, Request
+
+
+class Reduction:
+    """How all gradients of one optimizer are reduced.
+
+    predivide: what they are divided by before the sum, and multiplied by after it.
+    passes: backward passes until a gradient is sent off.
+    """
+
+    def __init__(
+        self,
+        process_set: ProcessSet,
+        op: Op,
+        predivide: float,
+        compression: Any,
+        sparse_as_dense: bool,
+        passes: int,
+    ) -> None:
+        self.process_set = process_set
+        self.op = op
+        self.prescale = 1.0 / predivide
+        self.postscale = predivide
+        self.compression = None if compression is Compression.none else compression
+        self.sparse_as_dense = sparse_as_dense
+        self.passes = passes
+        self.begun = False  # whether there were backward passes since the last synchronize
+
+    def submit(self, name: str, tensors: Sequence[Tensor], grouped: bool = False) -> Request:
+        """Have `tensors` reduced in place."""
+        request = Request(
+            Kind.ALLREDUCE,
+            name,
+            tensors,
+            tensors,
+            op=self.op,
+            prescale=self.prescale,
+            postscale=self.postscale,
+            grouped=grouped,
+        )
+        registry.engine(self.process_set).submit(request)
+        return request
+
+
+class Unit(Protocol):
+    """What is sent off at once: one gradient, or a group of them."""
+
+    def ready(self) -> None:
+        """A gradient of it has seen all of its backward passes."""
+
+    def submit(self) -> None:
+        """Send it off, unless it has been; gradients that are not there count as zero."""
+
+    def finish(self) -> None:
+        """Wait for what was sent off, and begin anew. Raises HorovodInternalError."""
+
+    def forget(self) -> None:
+        """Begin anew, whatever is under way."""
+
+
+class Gradient:
+    """The gradient of one parameter. A unit by itself, unless it is in a group."""
+
+    __slots__ = (
+        *("name", "parameter", "how", "left", "unit", "grad"),
+        *("_context", "_request", "_gathering", "_sparse_dim"),
+    )
+
+    def __init__(self, name: str, parameter: Tensor, how: Reduction) -> None:
+        self.name = name
+        self.parameter = parameter
+        self.how = how
+        self.left = how.passes
+        self.unit: Unit = self
+        self.grad: Tensor | None = None  # what was sent off
+        self._context: Any = None  # of the compression
+        self._request: Request | None = None
+        self._gathering: Callable[[], Tensor] | None = None  # of a sparse gradient
+        self._sparse_dim = 0  # dimensions that are sparse, once there was such a gradient
+
+    def hook(self) -> RemovableHandle:
+        """Have PyTorch call `accumulated`."""
+        register: Any = self.parameter.register_post_accumulate_grad_hook
+        handle: RemovableHandle = register(self.accumulated)
+        return handle
+
+    def accumulated(self, parameter: Tensor) -> None:
+        """A backward pass has added to the gradient."""
+        how = self.how
+        how.begun = True
+        left = self.left = self.left - 1
+        if left > 0:
+            return
+        if left < 0:
+            raise AssertionError(
+                f"{self.name}: there was one more backward pass than backward_passes_per_step="
+                f"{how.passes} before step(). Raise backward_passes_per_step to accumulate "
+                "gradients over several."
+            )
+        self.unit.ready()
+
+    def ready(self) -> None:
+        """Part of Unit."""
+        self.submit()
+
+    def submit(self) -> None:
+        """Part of Unit."""
+        if self.grad is not None or not self.parameter.requires_grad:
+            return
+        try:
+            tensor = self.pack()
+            if tensor is not None:
+                self._request = self.how.submit(self.name, (tensor,))
+        except BaseException:  # it must not pass for reduced
+            self.forget()
+            raise
+
+    def pack(self) -> Tensor | None:
+        """What is to be reduced in place; None of a sparse gradient, which goes its own way."""
+        how = self.how
+        grad = self.parameter.grad
+        if grad is None:
+            grad = self.parameter.grad = self._nothing()
+        elif grad.requires_grad:
+            raise AssertionError(
+                f"{self.name}: the gradient has a graph of its own (create_graph=True), "
+                "so it cannot be reduced in place."
+            )
+        self.grad = tensor = grad
+        if grad.is_sparse:
+            self._sparse_dim = grad.sparse_dim()
+            if not how.sparse_as_dense:
+                self._gathering = ops.sparse_allreduce_async(
+                    grad, self.name, how.op, process_set=how.process_set
+                )
+                return None
+            tensor = grad.to_dense()
+        if how.compression is not None:
+            tensor, self._context = how.compression.compress(tensor)
+        return tensor
+
+    def _nothing(self) -> Tensor:
+        """Zeros; sparse where gradients of this parameter have been, as other ranks' will be."""
+        parameter = self.parameter.detach()
+        if not self._sparse_dim:
+            return torch.zeros_like(parameter)
+        return torch.sparse_coo_tensor(
+            torch.empty(self._sparse_dim, 0, dtype=torch.int64, device=parameter.device),
+            parameter.new_empty(0, *parameter.shape[self._sparse_dim :]),
+            parameter.shape,
+            check_invariants=False,
+        )
+
+    def finish(self) -> None:
+        """Part of Unit."""
+        try:
+            if self._request is not None:
+                self.unpack(self._request.wait()[0])
+            else:
+                self.gather()
+        finally:
+            self.forget()
+
+    def unpack(self, reduced: Tensor) -> None:
+        """Put what came of `pack` back in its place."""
+        grad, how = self.grad, self.how
+        assert grad is not None
+        if self.parameter.grad is not grad:
+            raise AssertionError(
+                f"{self.name}: the gradient was replaced while it was being reduced. Between "
+                "backward() and step() call synchronize() before changing gradients."
+            )
+        if reduced is grad:
+            return
+        if how.compression is not None:
+            reduced = how.compression.decompress(reduced, self._context)
+        if grad.is_sparse:
+            self.parameter.grad = reduced.to_sparse(self._sparse_dim)
+        elif reduced is not grad:
+            grad.copy_(reduced)
+
+    def gather(self) -> None:
+        """Wait for a sparse gradient, if it is one."""
+        if self._gathering is not None:
+            self.parameter.grad = self._gathering().coalesce()
+
+    def forget(self) -> None:
+        """Part of Unit."""
+        self.grad = self._context = self._request = self._gathering = None
+        self.left = self.how.passes
+
+
+class Group:
+    """Gradients that are reduced together: all or none. A unit."""
+
+    def __init__(self, members: Sequence[Gradient]) -> None:
+        self.members = members
+        self.how = members[0].how
+        self._unready = len(members)
+        self._submitted = False
+        self._request: Request | None = None
+        self._packed: list[Gradient] = []  # all but sparse and frozen ones
+        for each in members:
+            each.unit = self
+
+    def ready(self) -> None:
+        """Part of Unit."""
+        self._unready -= 1
+        if not self._unready:
+            self.submit()
+
+    def submit(self) -> None:
+        """Part of Unit."""
+        if self._submitted:
+            return
+        self._submitted = True
+        try:
+            self._send()
+        except BaseException:
+            self.forget()
+            raise
+
+    def _send(self) -> None:
+        tensors = []
+        for each in self.members:
+            if each.parameter.requires_grad and (tensor := each.pack()) is not None:
+                tensors.append(tensor)
+                self._packed.append(each)
+        if tensors:
+            name = self._packed[0].name
+            self._request = self.how.submit(name, tensors, grouped=True)
+
+    def finish(self) -> None:
+        """Part of Unit."""
+        try:
+            if self._request is not None:
+                for each, reduced in zip(self._packed, self._request.wait(), strict=True):
+                    each.unpack(reduced)
+            for each in self.members:
+                each.gather()
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """Part of Unit."""
+        self._submitted = False
+        self._request = None
+        self._packed = []
+        self._unready = len(self.members)
+        for each in self.members:
+            each.forget()

@@ -1,0 +1,125 @@
+"""What the ranks of a process set agree on: the same on all of them, since all hear the same.
+
+A request that was agreed on once has a number from then on. In the steady state the ranks exchange
+one bit for each number, in one small reduction (`engine`); only what is new, does not fit, or
+takes too long is told in full: each rank says in a `Notice` all that it waits for, and `Ledger.
+agree` comes to the same conclusions everywhere. Nothing here communicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from shanty.torch.hvd.requests import Kind, Signature, spell
+
+Name = tuple[Any, ...]
+"""The first two words of a signature: name and kind, by which ranks find each other's requests."""
+
+
+class Notice(NamedTuple):
+    """What one rank tells the others.
+
+    keys: the signatures of all that it waits for, in the order of submission. joined, leaving:
+    whether it has called join(), or is about to shut down. awaits, waited: what its main thread
+    waits for, in words, empty if that computes; for how many seconds. oldest: seconds that the
+    oldest of all has waited. place: where the main thread is in the user's code.
+    """
+
+    keys: tuple[Signature, ...]
+    joined: bool = False
+    leaving: bool = False
+    awaits: str = ""
+    waited: float = 0.0
+    oldest: float = 0.0
+    place: str = ""
+
+
+@dataclass
+class Agreement:
+    """What follows from the notices of all ranks.
+
+    ready: what all ranks (that have not joined) wait for, in the order in which it is to be done.
+    mismatched: requests of one name that differ, and in what. missing: the ranks that have not
+    submitted what others wait for. joined, left: ranks that have.
+    """
+
+    ready: list[Signature] = field(default_factory=list)
+    mismatched: dict[Name, str] = field(default_factory=dict)
+    missing: dict[Name, list[int]] = field(default_factory=dict)
+    joined: frozenset[int] = frozenset()
+    left: list[int] = field(default_factory=list)
+
+
+class Ledger:
+    """The numbers of the requests that were agreed on.
+
+    capacity: how many there are at most; beyond it all are forgotten, and begin anew.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._numbers: dict[Signature, int] = {}
+        self._keys: list[Signature] = []
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def number(self, key: Signature) -> int:
+        """The number of a request; -1 for one that was never agreed on."""
+        return self._numbers.get(key, -1)
+
+    def keys(self, mask: int) -> list[Signature]:
+        """The requests whose bits are set, by number."""
+        found = []
+        while mask:
+            lowest = mask & -mask
+            found.append(self._keys[lowest.bit_length() - 1])
+            mask ^= lowest
+        return found
+
+    def agree(self, notices: Sequence[Notice]) -> Agreement:
+        """What the notices of all ranks, in their order, come to; the new of it gets numbers."""
+        made = Agreement(
+            joined=frozenset(rank for rank, each in enumerate(notices) if each.joined),
+            left=[rank for rank, each in enumerate(notices) if each.leaving],
+        )
+        submitted: dict[Name, dict[int, Signature]] = {}
+        for rank, notice in enumerate(notices):
+            for key in notice.keys:
+                submitted.setdefault(key[:2], {})[rank] = key
+        for name, keys in submitted.items():
+            missing = [r for r in range(len(notices)) if r not in keys and r not in made.joined]
+            first = next(iter(keys.values()))
+            if missing:
+                made.missing[name] = missing
+            elif any(key != first for key in keys.values()):
+                made.mismatched[name] = _differences(keys)
+            elif (problem := _impossible(first, made.joined)) is not None:
+                made.mismatched[name] = problem
+            else:
+                made.ready.append(first)
+        self._remember(made.ready)
+        return made
+
+    def _remember(self, keys: Iterable[Signature]) -> None:
+        new = [key for key in keys if key not in self._numbers]
+        if len(self._keys) + len(new) > self._capacity:
+            self._numbers.clear()
+            self._keys.clear()
+            new = new[: self._capacity]
+        for key in new:
+            self._numbers[key] = len(self._keys)
+            self._keys.append(key)
+
+
+def _differences(keys: dict[int, Signature]) -> str:
+    lines = [f"  rank {rank}: {spell(key)}" for rank, key in sorted(keys.items())]
+    return "The ranks asked for different things under one name:\n" + "\n".join(lines)
+
+
+def _impossible(key: Signature, joined: frozenset[int]) -> str | None:
+    if key[1] == Kind.BROADCAST.value and key[5] in joined:
+        return f"{spell(key)}: its root has called join(), and has nothing to send."
+    return None

@@ -1,0 +1,303 @@
+"""DistributedOptimizer: the user's optimizer, which first averages the gradients of all ranks.
+
+Each gradient is sent off as soon as the backward pass has made it, while the rest of the backward
+pass goes on; `step` waits for them.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from shanty.torch.hvd import ops, world
+from shanty.torch.hvd.adasum_optimizer import AdasumReducing
+from shanty.torch.hvd.compression import Compression
+from shanty.torch.hvd.functions import broadcast_object
+from shanty.torch.hvd.gradients import Gradient, Group, Reduction, Unit
+from shanty.torch.hvd.process_sets import ProcessSet, global_process_set
+from shanty.torch.hvd.requests import HorovodInternalError, Op
+from shanty.torch.hvd.wrapping import name_parameters, places, wrap
+
+Closure = Callable[[], Any]
+Groups = int | Sequence[Sequence[Tensor]]
+
+
+class Reducing(torch.optim.Optimizer):
+    """The methods that `wrap` puts into a subclass of the user's class."""
+
+    _user_class: ClassVar[type[torch.optim.Optimizer]]
+
+    def begin_reducing(
+        self,
+        wrapped: torch.optim.Optimizer,
+        names: dict[Tensor, str],
+        how: Reduction,
+        groups: Groups | None,
+    ) -> None:
+        """Take the place of a constructor. Collective where there are groups."""
+        self._wrapped = wrapped
+        self._parameter_names = names
+        self._reduction = how
+        self._units: list[Unit] = []
+        self._gradients: dict[Tensor, Gradient] = {}  # of the parameters that have a hook
+        self._frozen: list[Tensor] = []  # the others
+        self._synchronized = False
+        self._should_synchronize = True
+        # One process has nothing to reduce, and runs as fast as without.
+        self._reduces = bool(how.process_set.included()) and (how.process_set.size() or 0) > 1
+        self._adopt(groups)
+
+    @property
+    def op(self) -> Op:
+        """How gradients of different ranks are combined."""
+        return self._reduction.op
+
+    @property
+    def process_set(self) -> ProcessSet:
+        """The ranks whose gradients are combined."""
+        return self._reduction.process_set
+
+    @property
+    def gradient_predivide_factor(self) -> float:
+        """What gradients are divided by before they are summed, and multiplied by after it."""
+        return self._reduction.postscale
+
+    @property
+    def sparse_as_dense(self) -> bool:
+        """Whether sparse gradients are reduced as dense ones."""
+        return self._reduction.sparse_as_dense
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """Backward passes that are added up before gradients are reduced."""
+        return self._reduction.passes
+
+    @backward_passes_per_step.setter
+    def backward_passes_per_step(self, passes: int) -> None:
+        self.set_backward_passes_per_step(passes)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Set it anew, between two steps."""
+        if passes <= 0:
+            raise ValueError(f"backward_passes_per_step={passes}: must be 1 or more.")
+        self._reduction.passes = passes
+        for each in self._gradients.values():
+            each.left = passes
+
+    def _adopt(self, groups: Groups | None) -> None:
+        """Hook the parameters that are trained now and were not before."""
+        if not self._reduces:
+            return
+        new: list[Gradient] = []
+        self._frozen = []
+        for parameter, place in places(self):
+            if not parameter.requires_grad:
+                self._frozen.append(parameter)
+            elif parameter not in self._gradients:
+                name = self._parameter_names.setdefault(parameter, place)
+                each = self._gradients[parameter] = Gradient(name, parameter, self._reduction)
+                new.append(each)
+        self._units += new if groups is None else _grouped(new, groups, self.process_set)
+        hooks = [each.hook() for each in new]
+        # The parameters outlive this optimizer: so would its hooks, beside those of the next.
+        weakref.finalize(self, _remove, hooks).atexit = False
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the user's class has it; its gradients are reduced from now on, too."""
+        self._user_class.add_param_group(self, param_group)
+        self._adopt(None)
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are reduced. Where this rank has none, zeros are given.
+
+        Raises HorovodInternalError; the optimizer can be used after that.
+        """
+        if self._reduces:
+            if any(parameter.requires_grad for parameter in self._frozen):
+                self._adopt(None)
+            for unit in self._units:
+                unit.submit()
+            failed = [error for unit in self._units if (error := _finish(unit)) is not None]
+            self._reduction.begun = False
+            if failed:
+                raise failed[0]
+        self._synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it `step` takes the gradients as they are: after a call of `synchronize`."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Closure | None = None) -> Any:
+        """Reduce the gradients, then make the step of the user's class.
+
+        With a closure the gradients that it computes are reduced, each time that it is called.
+        """
+        if self._should_synchronize:
+            if self._synchronized:
+                warnings.warn(
+                    "step() after synchronize() reduces all gradients once more. "
+                    "Call it within `with optimizer.skip_synchronize():`.",
+                    stacklevel=2,
+                )
+            if closure is None or self._reduction.begun:
+                self.synchronize()
+            if closure is not None:
+                closure = self._reduced(closure)
+        self._synchronized = False
+        # For a scheduler that was made for the optimizer before it was wrapped.
+        self._wrapped._opt_called = True  # type: ignore[attr-defined]
+        step = self._user_class.step
+        return step(self) if closure is None else step(self, closure)
+
+    def _reduced(self, closure: Closure) -> Closure:
+        def reduced() -> Any:
+            loss = closure()
+            self.synchronize()
+            self._synchronized = False
+            if self._reduces and isinstance(self, torch.optim.LBFGS):
+                # It decides by the loss how to go on, and all ranks must decide the same.
+                whole = torch.as_tensor(loss).detach()
+                loss = ops.allreduce(
+                    whole, name="DistributedOptimizer.loss", process_set=self.process_set
+                )
+            return loss
+
+        return reduced
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As the user's class has it. AssertionError while gradients are being reduced."""
+        if self._reduction.begun:
+            raise AssertionError(
+                "zero_grad() was called after backward() but before step() or synchronize(), "
+                "while gradients are being reduced."
+            )
+        zero_grad = self._user_class.zero_grad  # which may know of no argument
+        zero_grad(self) if set_to_none else zero_grad(self, set_to_none=False)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As the user's class has it; gradients under way are given up."""
+        for unit in self._units:
+            unit.forget()
+        self._reduction.begun = self._synchronized = False
+        self._should_synchronize = True
+        self._user_class.load_state_dict(self, state_dict)
+        # It has made these anew.
+        self._wrapped.param_groups, self._wrapped.state = self.param_groups, self.state
+
+
+def _remove(hooks: Iterable[RemovableHandle]) -> None:
+    for hook in hooks:
+        hook.remove()
+
+
+def _finish(unit: Unit) -> Exception | None:
+    """The error that it ended with: the others are waited for all the same."""
+    try:
+        unit.finish()
+    except (HorovodInternalError, AssertionError) as error:
+        return error
+    return None
+
+
+def _grouped(new: list[Gradient], groups: Groups, process_set: ProcessSet) -> list[Unit]:
+    """The units: groups as asked for. All ranks take the order that the first of them has."""
+    first = world.rank() if process_set.ranks is None else process_set.ranks[0]
+    names = [each.name for each in new]
+    order = broadcast_object(names, root_rank=first, process_set=process_set)
+    position = {name: i for i, name in enumerate(order)}
+    new = sorted(new, key=lambda each: position.get(each.name, len(position)))
+    if isinstance(groups, int):
+        size, more = divmod(len(new), groups)
+        ends = [i * size + min(i, more) for i in range(groups + 1)]
+        parts = [new[a:b] for a, b in pairwise(ends)]
+        return [Group(part) for part in parts if part]
+    by_parameter = {each.parameter: each for each in new}
+    parts = [[by_parameter.pop(p) for p in group if p in by_parameter] for group in groups]
+    return [*(Group(part) for part in parts if part), *by_parameter.values()]
+
+
+def _check_groups(groups: Any) -> Groups:
+    if isinstance(groups, (list, tuple)):
+        tensors = [each for group in groups for each in group]
+        if not all(isinstance(each, Tensor) for each in tensors):
+            raise ValueError("groups: must be lists of tensors, or a number of groups.")
+        if len(set(tensors)) < len(tensors):
+            raise ValueError("groups: a parameter is in there twice.")
+        return cast("Groups", groups)
+    if not isinstance(groups, int) or groups <= 0:
+        raise ValueError(f"groups={groups!r}: must be 1 or more, or lists of tensors.")
+    return groups
+
+
+def DistributedOptimizer(  # noqa: N802 (Horovod's name)
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: Op = Op.AVERAGE,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> torch.optim.Optimizer:
+    """An optimizer of the same class whose steps use the gradients of all ranks.
+
+    Each gradient is reduced as soon as backward() has made it. To change gradients (to clip them,
+    for example) call `synchronize()` after backward(), and `step()` within `skip_synchronize()`.
+
+    optimizer: any of torch.optim or like them; the new one shares its state.
+    named_parameters: pairs of name and parameter, as from `model.named_parameters()`. Names tell
+        ranks which gradients belong together; without them the positions do.
+    compression: how gradients travel; `Compression.fp16` halves them.
+    backward_passes_per_step: backward passes whose gradients are added up before they are reduced.
+        More of them than that before step() is an AssertionError.
+    op: Average, Sum or another. Adasum makes the step on each rank and combines the steps.
+    gradient_predivide_factor: divides before the sum and multiplies after it. Only with Average.
+    groups: a number of groups, or lists of parameters, that are reduced at once: all or none.
+        num_groups is its older name.
+    sparse_as_dense: reduce sparse gradients as dense ones.
+    process_set: the ranks that take part. Others make their own steps.
+
+    Raises ValueError for contradicting arguments. Collective where there are groups.
+    """
+    if gradient_predivide_factor != 1.0 and op != Op.AVERAGE:
+        raise ValueError("gradient_predivide_factor works with op=Average only.")
+    if num_groups != 0:
+        warnings.warn("num_groups is called groups now.", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
+    if backward_passes_per_step <= 0:
+        raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: must be 1 or more.")
+    if groups is not None:
+        groups = _check_groups(groups)
+    names = name_parameters(optimizer, named_parameters)
+    if op == Op.ADASUM and world.size() > 1:
+        if process_set != global_process_set:
+            raise NotImplementedError("op=Adasum works with the global process set only.")
+        adasum = wrap(AdasumReducing, optimizer)
+        adasum.begin_reducing(optimizer, names, compression, backward_passes_per_step)
+        return adasum
+    how = Reduction(
+        process_set,
+        Op(op),
+        gradient_predivide_factor,
+        compression,
+        sparse_as_dense,
+        backward_passes_per_step,
+    )
+    reducing = wrap(Reducing, optimizer)
+    reducing.begin_reducing(optimizer, names, how, groups)
+    return reducing

@@ -1,0 +1,126 @@
+"""What is done about requests that wait long: ask, warn, and give up what can never come."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from shanty.torch.hvd.ledger import Agreement, Notice
+from shanty.torch.hvd.requests import HorovodInternalError, Request
+
+if TYPE_CHECKING:
+    from shanty.torch.hvd.settings import Settings
+    from shanty.torch.meeting import Channel
+
+_SOON = 1.0  # seconds after which a rank asks the others for the first time
+_CERTAIN = 2.0  # seconds that all ranks must have waited before that counts as a deadlock
+_SHOWN = 10  # names in a message
+
+
+class Stalls:
+    """The watch over one process set's requests.
+
+    ranks: its members, as ranks of Horovod's world.
+    """
+
+    def __init__(self, rank: int, ranks: Sequence[int], settings: Settings) -> None:
+        self._rank = rank
+        self._ranks = ranks
+        self._warning = settings.stall_warning if settings.stall_check else float("inf")
+        self._shutdown = settings.stall_shutdown if settings.stall_check else 0.0
+        self._next = _SOON
+        self._next_warning = self._next_silence = self._warning
+
+    def due(self, waiting: Iterable[Request]) -> bool:
+        """Whether it is time to ask for the notices of all ranks: after 1, 2, 4, … seconds."""
+        age = oldest(waiting)
+        if age < _SOON:
+            self._next, self._next_warning = _SOON, self._warning
+        elif age >= self._next:
+            later = age * 2
+            ahead = [each for each in (self._warning, self._shutdown) if age < each < later]
+            self._next = min([later, *ahead, age + self._warning])
+            return True
+        return False
+
+    def deadlock(self, agreed: Agreement, notices: Sequence[Notice]) -> HorovodInternalError | None:
+        """The error where all ranks wait, and for nothing that can come; the same on all."""
+        waits = all(each.awaits and each.waited >= _CERTAIN for each in notices)
+        if not waits or agreed.ready or not agreed.missing:
+            return None
+        lines = [
+            f"  rank {rank} waits for {each.awaits}{_at(each.place)}"
+            for rank, each in zip(self._ranks, notices, strict=True)
+        ]
+        return HorovodInternalError(
+            "this can never complete, since all ranks wait for each other:\n" + "\n".join(lines)
+        )
+
+    def verdict(self, agreed: Agreement, notices: Sequence[Notice]) -> HorovodInternalError | None:
+        """Warn on the first rank where it is time; the error if it is over, the same on all."""
+        waited = max(each.oldest for each in notices)
+        if not agreed.missing:
+            return None
+        if self._shutdown and waited >= self._shutdown:
+            text = self._missing(agreed, notices)
+            return HorovodInternalError(
+                f"given up after {self._shutdown:g} s (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS), since "
+                f"some ranks did not submit what others wait for:\n{text}"
+            )
+        if waited >= self._next_warning:
+            self._next_warning = waited + self._warning
+            if self._rank == 0:
+                print(
+                    f"shanty.torch: stalled: some ranks have waited for {waited:.0f} s for what "
+                    f"others have not submitted:\n{self._missing(agreed, notices)}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        return None
+
+    def look(self, at: Channel, silence: float, waiting: Iterable[Request]) -> None:
+        """While others do not take part in a cycle at all, as they would in any case every second.
+
+        silence: seconds so far. Raises HorovodInternalError at the time to shut down.
+        """
+        wait = oldest(waiting)
+        if silence < 5 or not wait:
+            self._next_silence = self._warning
+            return
+        if self._shutdown and wait >= self._shutdown:
+            raise HorovodInternalError(
+                f"given up after {self._shutdown:g} s (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS):\n"
+                + at.report(at.members, "what the others do not submit")
+            )
+        if wait >= self._next_silence:
+            self._next_silence = wait + self._warning
+            print(
+                f"shanty.torch: stalled: for {silence:.0f} s not all ranks have answered:\n"
+                + at.report(at.members, "their answer"),
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _missing(self, agreed: Agreement, notices: Sequence[Notice]) -> str:
+        by_rank: dict[int, list[str]] = {}
+        for (name, kind), ranks in agreed.missing.items():
+            for rank in ranks:
+                by_rank.setdefault(rank, []).append(f"{kind}.{name}")
+        lines = []
+        for rank, names in sorted(by_rank.items()):
+            shown = ", ".join(names[:_SHOWN]) + (
+                f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
+            )
+            place = _at(notices[rank].place)
+            lines.append(f"  rank {self._ranks[rank]}{place} has not submitted {shown}")
+        return "\n".join(lines)
+
+
+def oldest(waiting: Iterable[Request]) -> float:
+    """Seconds that the oldest of them has waited; 0 for none."""
+    return max((each.age() for each in waiting), default=0.0)
+
+
+def _at(place: str) -> str:
+    return f" (at {place})" if place else ""

@@ -1,0 +1,96 @@
+"""Horovod's scripts and lines over several hosts: the stand-in is there, and so are commits."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import LabHosts
+from site_runs import Site
+
+from runs import WORKERS
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(400)]
+
+SCRIPTS = ("hvd_unchanged.py", "hvd_elastic.py", "hvd_line.py")
+PLACE = ("--on", "lab", "-n", "2", "--ppn", "1")
+
+
+@pytest.fixture
+def site(lab: LabHosts, tmp_path: Path) -> Iterator[Site]:
+    here = Site(lab, tmp_path / "work")
+    for name in SCRIPTS:
+        shutil.copy(WORKERS / name, here.folder)
+    yield here
+
+
+def test_an_unchanged_script(site: Site) -> None:
+    done = site("run", "-q", *PLACE, "hvd_unchanged.py", timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] sum 3 loss True", "[1] sum 3 loss True"]
+
+
+def test_a_horovodrun_line(site: Site, flavour: str) -> None:
+    line = ["horovodrun", "-np", "3", "--cycle-time-ms", "4", "python", "hvd_line.py"]
+    done = site("run", "--on", "lab", "--mpi", flavour, "--", *line, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] world 6" for rank in range(3)]
+    said = [line for line in done.stderr.splitlines() if line.startswith("[")]
+    assert sorted(said) == [f"[{rank}] HOROVOD_CYCLE_TIME=4" for rank in range(3)]
+
+
+def test_the_verb_takes_its_hosts(site: Site) -> None:
+    line = ["horovodrun", "-np", "3", "-H", "lab", "--log-level", "ERROR", "python", "hvd_line.py"]
+    done = site(*line, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] world 6" for rank in range(3)]
+    assert done.stderr.count("HOROVOD_LOG_LEVEL=ERROR") == 3
+
+
+def test_a_training_that_is_killed_goes_on(site: Site) -> None:
+    words = ("hvd_elastic.py", "200", "120", "0")
+    done = site("run", "-q", *PLACE, *words, timeout=300)
+    assert done.returncode == 137, done.stderr
+    done = site("run", "-q", *PLACE, "-e", "UNHARMED=1", *words, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "goes on from the commit of" in done.stderr
+    assert "begins at 100" in done.stdout or "begins at 50" in done.stdout
+    assert "ends with" in done.stdout
+
+
+CALL = """
+import shanty.compat
+shanty.compat.install()
+import horovod
+
+def where(word):
+    import os
+    from mpi4py import MPI
+    return MPI.COMM_WORLD.rank, os.uname().nodename, word
+
+if __name__ == "__main__":
+    print(horovod.run(where, ("a",), num_proc=3, hosts="lab"))
+"""
+
+
+def test_run_on_hosts(site: Site) -> None:
+    site.write("call.py", CALL)
+    done = subprocess.run(
+        [sys.executable, "call.py"],
+        cwd=site.folder,
+        env=site.lab.shanty.environ,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert [(rank, word) for rank, _, word in found] == [(0, "a"), (1, "a"), (2, "a")]
+    assert len({host for _, host, _ in found}) > 1

@@ -1,0 +1,197 @@
+"""Scripts and lines that know of Horovod only, on every MPI."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runs import Shanty, flavour
+from torch_runs import WORKERS, run
+
+__all__ = ["flavour"]
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
+
+LINE = WORKERS / "hvd_line.py"
+
+
+# ------------------------------------------------------------------------ unchanged scripts
+
+
+@pytest.mark.parametrize("how", ["seen", "alone"])
+def test_an_unchanged_script(tmp_path: Path, flavour: str, how: str) -> None:
+    pytest.importorskip("torch")
+    done = run(tmp_path, flavour, 2, "hvd_unchanged.py", *([how] if how == "alone" else []))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] sum 3 loss True", "[1] sum 3 loss True"]
+
+
+def test_one_that_a_shell_starts(shanty: Shanty) -> None:
+    pytest.importorskip("torch")
+    line = ["sh", "-c", 'exec python "$0"', WORKERS / "hvd_unchanged.py"]
+    done = shanty("run", "-q", "-n", "2", "--oversubscribe", *line, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("sum 3 loss True") == 2
+
+
+WHICH = """
+try:
+    import horovod
+    print("found", horovod.__version__, "torch" in __import__("sys").modules)
+except ModuleNotFoundError as error:
+    print(error)
+"""
+
+
+def test_which_horovod_it_is(shanty: Shanty) -> None:
+    script = shanty.script(WHICH)
+    words = ["run", "-q", "-n", "1", script]
+    assert shanty(*words).stdout == "found 0.28.1 False\n"
+    assert shanty(*words, env={"SHANTY_HOROVOD": "0"}).stdout == "No module named 'horovod'\n"
+    (shanty.folder / "horovod").mkdir()
+    assert shanty(*words).stdout == "found 0.28.1 False\n"
+    (shanty.folder / "horovod/__init__.py").write_text("__version__ = 'the real one'\n")
+    assert shanty(*words).stdout == "found the real one False\n"
+    assert shanty(*words, env={"SHANTY_HOROVOD": "1"}).stdout == "found 0.28.1 False\n"
+
+
+# ------------------------------------------------------------------------------- horovodrun
+
+
+def lines_of(done: subprocess.CompletedProcess[str], ranks: int, *words: str) -> list[str]:
+    """What the ranks said of their variables; all of them are in one world."""
+    assert done.returncode == 0, done.stderr
+    total = str(ranks * (ranks + 1) // 2)
+    said = [" ".join((f"[{rank}] world", total, *words)) for rank in range(ranks)]
+    assert sorted(done.stdout.splitlines()) == said, done.stdout
+    return [line for line in done.stderr.splitlines() if line.startswith("[")]
+
+
+def test_a_line_with_many_options(shanty: Shanty, flavour: str) -> None:
+    (shanty.folder / "c.yaml").write_text("params:\n  cycle_time_ms: 2\nlogging:\n  level: INFO\n")
+    line = (
+        "horovodrun -np 2 -H localhost:2 --gloo --verbose --fusion-threshold-mb 8 --min-np 1 "
+        "--config-file c.yaml --log-level ERROR --no-stall-check --output-filename out "
+        f"python {LINE} -np 7"
+    )
+    done = shanty("run", "--mpi", flavour, "--", *line.split())
+    variables = (
+        "HOROVOD_CYCLE_TIME=2 HOROVOD_FUSION_THRESHOLD=8388608 HOROVOD_LOG_LEVEL=ERROR "
+        "HOROVOD_STALL_CHECK_DISABLE=1"
+    )
+    assert sorted(lines_of(done, 2, "-np", "7")) == [f"[0] {variables}", f"[1] {variables}"]
+    assert "--gloo of horovodrun is left out" in done.stderr
+    assert "--min-np 1 of horovodrun is left out" in done.stderr
+    assert f"python {LINE} -np 7" in done.stderr  # --verbose
+    for rank in (0, 1):
+        out = shanty.folder / f"out/rank.{rank}"
+        assert (out / "stdout").read_text() == "world 3 -np 7\n"
+        assert (out / "stderr").read_text() == variables + "\n"
+
+
+def test_more_ranks_than_cores(shanty: Shanty, flavour: str) -> None:
+    ranks = (os.cpu_count() or 1) + 1
+    line = ["horovodrun", "-np", str(ranks), "python", LINE]
+    lines_of(shanty("run", "--mpi", flavour, "--", *line), ranks)
+
+
+def test_it_is_called_deep_inside_a_script(shanty: Shanty) -> None:
+    (shanty.folder / "x.sh").write_text(f"horovodrun -np 2 python {LINE}\nhorovodrun --version\n")
+    done = shanty("run", "--raw", "sh", "x.sh")
+    assert done.stdout.splitlines()[-1] == "0.28.1"
+    assert done.stdout.count("world 3") == 2
+
+
+def test_what_is_built(shanty: Shanty) -> None:
+    done = shanty("run", "-q", "--", "horovodrun", "--check-build")
+    assert done.returncode == 0, done.stderr
+    assert "[X] MPI" in done.stdout
+
+
+def test_an_option_that_is_refused(shanty: Shanty) -> None:
+    done = shanty("run", "-q", "--", "horovodrun", "--jsrun", "-np", "2", "true")
+    assert done.returncode == 2
+    assert "--jsrun of horovodrun has no counterpart here" in done.stderr
+
+
+def test_the_verb(shanty: Shanty, flavour: str) -> None:
+    line = ["horovodrun", "-np", "3", "--cycle-time-ms", "4", "python", LINE, "--verbose"]
+    (shanty.folder / "shanty.toml").write_text(f'[run]\nmpi = "{flavour}"\n')
+    done = shanty(*line)
+    assert set(lines_of(done, 3, "--verbose")) == {f"[{r}] HOROVOD_CYCLE_TIME=4" for r in range(3)}
+    assert shanty("horovodrun", "--version").stdout == "0.28.1\n"
+    done = shanty("horovodrun", "-np", "2", "-p", "22", "-H", "a:1,b:1", "true")
+    assert done.returncode == 2
+    assert "~/.ssh/config" in done.stderr
+
+
+# ------------------------------------------------------------------------------ horovod.run
+
+CALLS = """
+import json
+import sys
+import shanty.compat
+shanty.compat.install()
+import horovod
+
+def where(word, times=1):
+    from mpi4py import MPI
+    print("a line of", MPI.COMM_WORLD.rank)
+    return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, word * times
+
+def fail():
+    from mpi4py import MPI
+    if MPI.COMM_WORLD.rank == 1:
+        raise KeyError("not there")
+    MPI.COMM_WORLD.Barrier()
+
+if __name__ == "__main__":
+    said = [
+        horovod.run(where, ("ab",), {"times": 2}, num_proc=2),
+        horovod.run(where, ("c",), np=2, mpi_args="-x HERE=1", output_filename="out"),
+    ]
+    try:
+        horovod.run(fail, np=2)
+    except RuntimeError as error:
+        said.append(str(error))
+    print(json.dumps(said))
+"""
+
+
+def check_calls(done: subprocess.CompletedProcess[str], folder: Path, label: str = "") -> None:
+    assert done.returncode == 0, done.stderr
+    first, second, error = json.loads(done.stdout.splitlines()[-1].removeprefix(label))
+    assert first == [[0, 2, "abab"], [1, 2, "abab"]]
+    assert second == [[0, 2, "c"], [1, 2, "c"]]
+    assert "rank 1" in error
+    assert "KeyError: 'not there'" in error
+    assert done.stdout.count("[0] a line of 0\n") == done.stdout.count("[1] a line of 1\n") == 2
+    assert (folder / "out/rank.1/stdout").read_text() == "a line of 1\n"
+
+
+def test_run_from_an_ordinary_script(shanty: Shanty) -> None:
+    done = subprocess.run(
+        [sys.executable, shanty.script(CALLS)],
+        cwd=shanty.folder,
+        env=shanty.environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    check_calls(done, shanty.folder)
+    artifacts = [
+        path for run in (shanty.home / "runs").iterdir() for path in run.glob("artifacts/*")
+    ]
+    assert artifacts == []  # the results have been fetched
+
+
+def test_run_from_within_a_run(shanty: Shanty, flavour: str) -> None:
+    options = ["-q", "--mpi", flavour, "-n", "1"]
+    done = shanty("run", *options, shanty.script(CALLS), timeout=300)
+    check_calls(done, shanty.folder)

@@ -1,0 +1,100 @@
+"""Horovod's API on 2 and 4 ranks of every MPI: each op and option, against float64."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from runs import Shanty
+from torch_runs import FLAVOURS, LONG, Launches, checks, environment, passed
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+
+CALLS = (
+    *("hvd_reductions.py", "hvd_moves.py", "hvd_gradients.py", "hvd_functions.py"),
+    "hvd_sets.py",
+)
+OFTEN = [*((flavour, 2) for flavour in FLAVOURS), ("openmpi5", 4)]
+MORE = [(flavour, 4) for flavour in FLAVOURS]
+
+
+@pytest.fixture(scope="module")
+def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
+    return Launches(tmp_path_factory.mktemp("hvd"))
+
+
+@pytest.mark.parametrize(
+    ("flavour", "ranks"),
+    [*OFTEN, *(pytest.param(*each, marks=LONG) for each in MORE if each not in OFTEN)],
+)
+def test_every_call(launches: Launches, flavour: str, ranks: int) -> None:
+    done = launches.once(flavour, ranks, "hvd_ops.py")
+    for name in (name for script in CALLS for name in checks(script)):
+        passed(done, name)
+    assert done.returncode == 0, done.stderr
+
+
+def alone(code: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Run some Python as one plain process."""
+    env = environment(OMPI_MCA_btl="self", **extra)
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+INIT = "import torch, shanty.torch as hvd; hvd.init(); "
+USE = "print(hvd.size(), hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist())"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        INIT + USE,
+        INIT + USE + "; hvd.shutdown()",
+        INIT + "hvd.shutdown(); hvd.init(); " + USE,
+        "import mpi4py; mpi4py.rc.initialize = False; " + INIT + USE,
+    ],
+    ids=["left open", "shut down", "begun again", "MPI started by it"],
+)
+def test_a_world_of_one(code: str) -> None:
+    done = alone(code)
+    assert (done.returncode, done.stdout) == (0, "1 [1.0, 1.0]\n"), done.stderr
+
+
+def test_too_low_thread_level() -> None:
+    done = alone("import mpi4py; mpi4py.rc.thread_level = 'serialized'; " + INIT)
+    assert done.returncode != 0
+    assert "MPI_THREAD_MULTIPLE" in done.stderr
+
+
+def test_contradicting_world_size() -> None:
+    done = alone(INIT, WORLD_SIZE="2", RANK="0")
+    assert done.returncode != 0
+    assert "MPI reports a world of 1, but WORLD_SIZE=2" in done.stderr
+
+
+BESIDE = """
+import torch, torch.distributed as dist, shanty.torch as hvd
+hvd.init()
+dist.init_process_group("mpi")
+handle = hvd.allreduce_async(torch.ones(3), op=hvd.Sum)
+ones = torch.ones(3)
+dist.all_reduce(ones)
+assert hvd.synchronize(handle).tolist() == ones.tolist()
+dist.destroy_process_group()
+hvd.barrier()
+print("both")
+"""
+
+
+def test_beside_the_backend(shanty: Shanty) -> None:
+    done = shanty("run", "-q", "-n", "2", shanty.script(BESIDE))
+    assert done.stdout.count("both") == 2, done.stdout + done.stderr

@@ -1,0 +1,214 @@
+"""Broadcasts of models and optimizers, objects, the timeline. See hvd_ops."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+import torch._dynamo  # the first step of any optimizer would import it, and that takes its time
+from hvd_harness import raised
+from hvd_reference import close
+from torch import nn
+
+import shanty.torch as hvd
+
+OPTIMIZERS = sorted(
+    name
+    for name, each in vars(torch.optim).items()
+    if inspect.isclass(each)
+    and issubclass(each, torch.optim.Optimizer)
+    and each is not torch.optim.Optimizer
+)
+
+
+def model(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 2))
+
+
+def check_broadcast_of_models() -> None:
+    for form in ("state_dict", "named_parameters", "parameters", "list", "pairs"):
+        mine, theirs = model(hvd.rank()), model(hvd.size() - 1)
+        params = {
+            "state_dict": mine.state_dict,
+            "named_parameters": mine.named_parameters,
+            "parameters": mine.parameters,
+            "list": lambda: list(mine.parameters()),  # noqa: B023 (used in this turn)
+            "pairs": lambda: list(mine.named_parameters()),  # noqa: B023
+        }[form]()
+        hvd.broadcast_parameters(params, root_rank=hvd.size() - 1)
+        for one, other in zip(mine.parameters(), theirs.parameters(), strict=True):
+            assert torch.equal(one, other), form
+    raised(ValueError, lambda: hvd.broadcast_parameters(3, 0))
+    raised(ValueError, lambda: hvd.broadcast_parameters({"a": "b"}, 0))
+    raised(ValueError, lambda: hvd.broadcast_parameters(nn.LazyLinear(2).state_dict(), 0))
+    hvd.broadcast_parameters([], 0)
+
+
+def trained(kind: str, steps: int, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model and an optimizer of that kind after some steps."""
+    torch.manual_seed(seed)
+    options = {"lr": 0.01 * (1 + seed)}
+    if kind == "SparseAdam":
+        net: nn.Module = nn.Embedding(5, 3, sparse=True)
+        inputs = torch.tensor([0, seed % 5])
+    else:  # of matrices only, which is what Muon takes
+        net = nn.Sequential(nn.Linear(4, 3, bias=False), nn.Tanh(), nn.Linear(3, 2, bias=False))
+        inputs = torch.randn(5, 4)
+    if kind in ("SGD", "RMSprop"):
+        options["momentum"] = 0.9
+    optimizer = getattr(torch.optim, kind)(net.parameters(), **options)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(inputs).square().sum().backward()
+        optimizer.step()
+    return net, optimizer
+
+
+def equal(one: object, other: object) -> None:
+    if isinstance(one, torch.Tensor):
+        assert isinstance(other, torch.Tensor) and one.dtype == other.dtype
+        assert torch.equal(one, other), (one, other)
+    elif isinstance(one, dict):
+        assert set(one) == set(other), (one, other)
+        for key in one:
+            equal(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            equal(left, right)
+    else:
+        assert one == other, (one, other)
+
+
+def check_optimizers() -> None:
+    """Every optimizer of torch.optim, with and without state on the other ranks, or on the root."""
+    assert {"Adam", "AdamW", "SGD", "SparseAdam", "LBFGS", "RMSprop"} <= set(OPTIMIZERS)
+    root = hvd.size() - 1
+    for kind in OPTIMIZERS:
+        if kind == "LBFGS":
+            net, optimizer = trained("SGD", 0, 0)
+            optimizer = torch.optim.LBFGS(net.parameters())
+            error = raised(ValueError, lambda o=optimizer: hvd.broadcast_optimizer_state(o, root))
+            assert "LBFGS" in error
+            continue
+        ways = [(0, 3), (2, 0)] if kind != "Adam" else [(0, 3), (2, 3), (2, 0), (0, 0)]
+        for here, there in ways:
+            is_root = hvd.rank() == root
+            net, optimizer = trained(kind, there if is_root else here, 1 if is_root else 2)
+            _, expected = trained(kind, there, 1)
+            before = copy.deepcopy(list(net.parameters()))
+            hvd.broadcast_parameters(net.state_dict(), root)
+            hvd.broadcast_optimizer_state(optimizer, root, net)
+            equal(optimizer.state_dict(), expected.state_dict())
+            if is_root:
+                for one, other in zip(net.parameters(), before, strict=True):
+                    assert torch.equal(one, other)
+            if kind != "SparseAdam":  # and it goes on as one
+                optimizer.zero_grad()
+                net(torch.ones(2, 4)).square().sum().backward()
+                optimizer.step()
+                whole = torch.cat([each.detach().flatten() for each in net.parameters()])
+                close(hvd.broadcast(whole, 0), whole.double())
+
+
+def check_wrapped_optimizer() -> None:
+    root = 0
+    net, plain = trained("Adam", 2 if hvd.rank() == root else 0, 3)
+    optimizer = hvd.DistributedOptimizer(plain, named_parameters=net.named_parameters())
+    hvd.broadcast_parameters(net.state_dict(), root)
+    hvd.broadcast_optimizer_state(optimizer, root)
+    assert isinstance(optimizer, torch.optim.Adam)
+    _, expected = trained("Adam", 2, 3)
+    equal(optimizer.state_dict()["state"], expected.state_dict()["state"])
+
+
+def check_optimizer_options() -> None:
+    """Groups, tensors among the options, momentum of sparse gradients, other kinds of state."""
+    size, rank = hvd.size(), hvd.rank()
+    a, b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2, 2))
+    groups = [{"params": [a], "lr": torch.tensor(0.1 * (rank + 1))}, {"params": [b], "lr": 1.0}]
+    optimizer = torch.optim.Adam(groups, foreach=False)
+    own = optimizer.param_groups[0]["lr"]
+    optimizer.param_groups[1]["lr"] = float(rank)
+    optimizer.state[b]["history"] = [torch.full((2,), float(rank)), ("x", rank, None)]
+    optimizer.state["global"] = {"count": torch.tensor(rank)}
+    hvd.broadcast_optimizer_state(optimizer, size - 1)
+    assert optimizer.param_groups[0]["lr"] is own
+    close(own, torch.tensor(0.1 * size))
+    assert optimizer.param_groups[1]["lr"] == size - 1
+    equal(
+        optimizer.state[b]["history"],
+        [torch.full((2,), float(size - 1)), ("x", size - 1, None)],
+    )
+    assert optimizer.state["global"]["count"].item() == size - 1
+    table = nn.Embedding(4, 2, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1, momentum=0.9)
+    if rank == 0:
+        table(torch.tensor([1])).sum().backward()
+        optimizer.step()
+    hvd.broadcast_optimizer_state(optimizer, 0, table)
+    momentum = optimizer.state[table.weight]["momentum_buffer"]
+    assert momentum.layout is torch.sparse_coo
+    close(momentum.to_dense()[1], torch.ones(2))
+    error = raised(
+        ValueError,
+        lambda: hvd.broadcast_optimizer_state(
+            torch.optim.SGD([a] if rank == 0 else [a, b], lr=0.1), 0
+        ),
+    )
+    assert "other parameters" in error
+
+
+def check_objects() -> None:
+    size, rank = hvd.size(), hvd.rank()
+    thing = {"rank": rank, "data": torch.arange(rank + 1), "text": "ü" * 1000 * rank}
+    every = hvd.allgather_object(thing)
+    assert [each["rank"] for each in every] == list(range(size))
+    assert [len(each["data"]) for each in every] == list(range(1, size + 1))
+    assert hvd.allgather_object(None, name="none") == [None] * size
+    for root in range(size):
+        found = hvd.broadcast_object(thing if rank == root else None, root, name="thing")
+        assert found["rank"] == root and len(found["text"]) == 1000 * root
+        if rank == root:
+            assert found is thing
+    assert hvd.broadcast_object({"a": [1, 2]}) == {"a": [1, 2]}
+    large = hvd.broadcast_object(bytes(3_000_000) if rank == 0 else None, 0)
+    assert large == bytes(3_000_000)
+    secret = (each for each in "no pickle takes this")
+    if rank == 0:
+        raised(TypeError, lambda: hvd.broadcast_object(secret, 0))
+    else:
+        assert "rank 0" in raised(hvd.HorovodInternalError, lambda: hvd.broadcast_object(None, 0))
+    assert hvd.allgather_object(rank) == list(range(size))
+
+
+def check_timeline() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        hvd.start_timeline(str(path), mark_cycles=True)
+        hvd.allreduce(torch.ones(5), name="shown")
+        hvd.barrier()
+        hvd.stop_timeline()
+        hvd.stop_timeline()
+        if hvd.rank() == 0:
+            events = json.loads(path.read_text())
+            assert any("shown" in str(each.get("args", "")) for each in events), events
+            assert any(each.get("name") == "ALLREDUCE" for each in events)
+        else:
+            assert not path.exists()
+        hvd.allreduce(torch.ones(5), name="shown")
+
+
+CHECKS = [
+    check_broadcast_of_models,
+    check_optimizers,
+    check_wrapped_optimizer,
+    check_optimizer_options,
+    check_objects,
+    check_timeline,
+]

@@ -1,0 +1,207 @@
+"""What Horovod's API knows without MPI: its settings, where ranks stand, process sets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import shanty.torch as hvd
+from shanty.torch.hvd import place, registry
+from shanty.torch.hvd.settings import Settings
+
+# ------------------------------------------------------------------------------ settings
+
+
+def test_settings_are_horovods() -> None:
+    assert Settings.read({}) == Settings()
+    standard = Settings()
+    assert (standard.fusion_threshold, standard.cache_capacity) == (128 << 20, 1024)
+    assert (standard.stall_warning, standard.stall_shutdown) == (60, 0)
+    assert standard.stall_check and not standard.timeline
+
+
+def test_settings_are_read() -> None:
+    found = Settings.read(
+        {
+            "HOROVOD_FUSION_THRESHOLD": "0",
+            "HOROVOD_CYCLE_TIME": "3.5",
+            "HOROVOD_CACHE_CAPACITY": "7",
+            "HOROVOD_TIMELINE": "/tmp/a.json",
+            "HOROVOD_TIMELINE_MARK_CYCLES": "1",
+            "HOROVOD_STALL_CHECK_DISABLE": "true",
+            "HOROVOD_STALL_CHECK_TIME_SECONDS": "5",
+            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10",
+            "HOROVOD_LOG_LEVEL": "DEBUG",
+            "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
+            "HOROVOD_AUTOTUNE": "what has no meaning here",
+        }
+    )
+    assert found == Settings(
+        0, 0.0035, 7, "/tmp/a.json", True, False, 5.0, 10.0, "debug", dynamic_process_sets=True
+    )
+    assert Settings.read({"HOROVOD_CYCLE_TIME": "", "HOROVOD_TIMELINE_MARK_CYCLES": "0"}) == (
+        Settings()
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("FUSION_THRESHOLD", "64 MB"),
+        ("FUSION_THRESHOLD", "-1"),
+        ("CYCLE_TIME", "fast"),
+        ("CYCLE_TIME", "nan"),
+        ("CYCLE_TIME", "inf"),
+        ("CACHE_CAPACITY", "1.5"),
+        ("STALL_CHECK_TIME_SECONDS", "-3"),
+        ("STALL_CHECK_DISABLE", "perhaps"),
+        ("LOG_LEVEL", "loud"),
+    ],
+)
+def test_bad_settings_are_named(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"HOROVOD_{name}={value}: must be"):
+        Settings.read({f"HOROVOD_{name}": value})
+
+
+# --------------------------------------------------------------------------------- place
+
+
+def test_places_on_two_hosts() -> None:
+    """Horovod's own example: two ranks on one host, one on the other."""
+    seats = [(0, 2), (1, 2), (0, 1)]
+    places = [place.find(rank, seats) for rank in range(3)]
+    assert [each.cross_size for each in places] == [2, 1, 2]
+    assert [each.cross_rank for each in places] == [0, 0, 1]
+    assert [each.local_rank for each in places] == [0, 1, 0]
+    assert [each.local_size for each in places] == [2, 2, 1]
+    assert not any(each.homogeneous for each in places)
+    assert place.find(3, [(0, 2), (1, 2), (0, 2), (1, 2)]) == place.Place(3, 4, 1, 2, 1, 2, True)
+
+
+RUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+
+
+def test_what_the_run_says_of_the_place() -> None:
+    assert place.told(3, 4, RUN) == (1, 2)
+    assert place.told(3, 4, {}) is None
+    assert place.told(0, 2, RUN) is None  # only a part of the world
+    assert place.told(3, 4, RUN | {"LOCAL_WORLD_SIZE": "1"}) is None
+    assert place.told(3, 4, RUN | {"LOCAL_RANK": "x"}) is None
+
+
+# -------------------------------------------------------------------------- process sets
+
+
+def test_process_sets_are_planned_alike() -> None:
+    whole = (0, 1, 2, 3)
+    assert registry.plan([[(0, 1), (2, 3)]] * 4, 4, [whole]) == [(0, 1), (2, 3)]
+    # a communicator: every rank names its own
+    own = [[(0, 2)], [(1, 3)], [(0, 2)], [(1, 3)]]
+    assert registry.plan(own, 4, [whole]) == [(0, 2), (1, 3)]
+    assert registry.plan([[]] * 4, 4, [whole]) == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([(0, 1)], "already a process set"),
+        ([(0, 1, 2, 3)], "global_process_set"),
+        ([(2,), (2,)], "already a process set"),
+        ([()], "no member"),
+        ([(1, 1)], "twice"),
+        ([(1, 4)], "0 to 3"),
+        ([(-1, 1)], "0 to 3"),
+    ],
+)
+def test_process_sets_that_cannot_be(ranks: list[tuple[int, ...]], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        registry.plan([ranks] * 4, 4, [(0, 1, 2, 3), (0, 1)])
+
+
+def test_ranks_that_do_not_agree() -> None:
+    assert registry.agreed([("add([1])", 5), ("add([1])", 6)]) == [5, 6]
+    with pytest.raises(ValueError, match=r"rank 0 called add\(\[1\]\), rank 2 add\(\[2\]\)"):
+        registry.agreed([("add([1])", 0), ("add([1])", 0), ("add([2])", 0)])
+
+
+def test_a_process_set_before_it_is_registered() -> None:
+    chosen = hvd.ProcessSet((3, 1, 2))
+    assert chosen.ranks == [1, 2, 3]
+    assert (chosen.process_set_id, chosen.size(), chosen.rank()) == (None, None, None)
+    assert "unregistered" in str(chosen) and "[1, 2, 3]" in str(chosen)
+    for wrong in (["a"], [0.5], 3, object()):
+        with pytest.raises(ValueError, match="ranks or from an mpi4py communicator"):
+            hvd.ProcessSet(wrong)  # type: ignore[arg-type]
+    assert hvd.global_process_set.process_set_id == 0
+
+
+# --------------------------------------------------------------------------- before init
+
+QUESTIONS = [
+    *("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"),
+    *("is_homogeneous", "mpi_threads_supported", "stop_timeline"),
+]
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_questions_before_init(name: str) -> None:
+    with pytest.raises(ValueError, match=r"hvd\.init"):
+        getattr(hvd, name)()
+
+
+def test_calls_before_init() -> None:
+    assert not hvd.is_initialized()
+    hvd.shutdown()
+    one = torch.ones(2)
+    for call in (
+        lambda: hvd.allreduce(one),
+        lambda: hvd.grouped_allreduce_async_([one]),
+        lambda: hvd.allgather(one),
+        lambda: hvd.broadcast_(one, 0),
+        lambda: hvd.alltoall(one, [1]),
+        lambda: hvd.reducescatter(one),
+        hvd.join,
+        hvd.barrier,
+    ):
+        with pytest.raises(hvd.HorovodInternalError, match=r"hvd\.init"):
+            call()
+    for call in (lambda: hvd.add_process_set([0]), lambda: hvd.start_timeline("x")):
+        with pytest.raises(ValueError, match=r"hvd\.init"):
+            call()
+    with pytest.raises(hvd.HorovodInternalError, match=r"hvd\.init"):
+        hvd.allreduce(one, process_set=hvd.ProcessSet([0]))
+    assert hvd.synchronize(5) is None
+    with pytest.raises(ValueError, match="no handle 5"):
+        hvd.poll(5)
+
+
+def test_the_import_starts_nothing() -> None:
+    code = (
+        "import sys, threading, shanty.torch; "
+        "print('mpi4py.MPI' in sys.modules, threading.active_count())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "False 1\n"
+
+
+# --------------------------------------------------------------------------- compression
+
+
+def test_compression() -> None:
+    tensor = torch.tensor([1.0, 1e-3], dtype=torch.float64)
+    smaller, ctx = hvd.Compression.fp16.compress(tensor)
+    assert smaller.dtype is torch.float16
+    back = hvd.Compression.fp16.decompress(smaller, ctx)
+    assert back.dtype is torch.float64 and torch.allclose(back, tensor, rtol=1e-3)
+    whole = torch.tensor([7])
+    assert hvd.Compression.fp16.compress(whole)[0] is whole
+    assert hvd.Compression.none.compress(tensor) == (tensor, None)
+    assert hvd.Compression.none.decompress(tensor, None) is tensor
