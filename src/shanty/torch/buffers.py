@@ -46,11 +46,11 @@ def _memory(tensor: Tensor) -> MPI.buffer:
     return MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
 
 
-def pieces(dense: Tensor) -> Sequence[Tensor]:
-    """The elements in order, in parts that one MPI call each can move: mostly all in one."""
-    if dense.nbytes <= LARGEST:
+def pieces(dense: Tensor, largest: int = LARGEST) -> Sequence[Tensor]:
+    """The elements in order, in parts of so many bytes at most: mostly all in one."""
+    if dense.nbytes <= largest:
         return (dense,)
-    return torch.split(dense.view(-1), LARGEST // dense.itemsize)
+    return torch.split(dense.view(-1), largest // dense.itemsize)
 
 
 def is_dense(tensor: Tensor) -> bool:

@@ -36,7 +36,8 @@ from shanty.torch.work import CommunicationError, MismatchError
 from shanty.torch.worker import Pending
 
 _SHORT_HALF = 4096  # elements of half precision up to which MPI reduces them in float32
-_SEGMENT = 1 << 22  # elements of half precision that are under way at a time
+_SEGMENT = 1 << 20  # elements of half precision that are under way at a time
+_CACHED = 1 << 21  # bytes that ranks of one host reduce at a time: they stay in the CPU's caches
 _LABEL = 24  # bytes with the name of a dtype
 
 
@@ -48,7 +49,7 @@ def all_reduce(at: Channel, tensors: Sequence[Tensor], how: Reduction) -> None:
             _all_reduce_half(at, total.view(-1), how)
         else:
             total = _carried(tensor, how)
-            for piece in pieces(total):
+            for piece in pieces(total, _piece(at)):
                 if ring.pays(at, piece.nbytes):
                     ring.all_reduce(at, piece.view(-1), how)
                 else:
@@ -60,7 +61,7 @@ def all_reduce(at: Channel, tensors: Sequence[Tensor], how: Reduction) -> None:
 def reduce(at: Channel, tensor: Tensor, root: int, how: Reduction) -> None:
     """On `root` the tensor becomes the reduction; elsewhere it stays as it is."""
     total = _carried(tensor, how, spare=at.rank != root)
-    for piece in pieces(total):
+    for piece in pieces(total, _piece(at)):
         if at.rank == root:
             at.comm.Reduce(MPI.IN_PLACE, spec(piece, how.datatype), how.op, root)
         else:
@@ -335,21 +336,48 @@ def _reduced_part(
     carrier = how.carrier
     room = torch.empty(output.shape, dtype=carrier) if carrier else writable(output)
     source = apart(_carried(tensor, how, spare=True), room)
-    if at.largest > buffers.LARGEST:
-        for root, part in enumerate(torch.split(source.reshape(-1), counts)):
-            into = pieces(room) if root == at.rank else None
-            for place, piece in enumerate(pieces(part)):
-                there = spec(into[place], how.datatype) if into else None
-                at.comm.Reduce(spec(piece, how.datatype), there, how.op, root)
+    even = len(set(counts)) == 1
+    if even and not at.spread and source.nbytes > _CACHED:
+        _reduce_in_pieces(at, source.reshape(-1), room.view(-1), how)
+    elif at.largest > buffers.LARGEST:
+        _reduce_in_turn(at, source.reshape(-1), counts, room.view(-1), how)
     elif ring.pays(at, source.nbytes):
         ring.reduce_scatter(at, source.reshape(-1), counts, room.view(-1), how)
-    elif len(set(counts)) == 1:
+    elif even:
         target = spec(room, how.datatype)
         at.comm.Reduce_scatter_block(spec(source, how.datatype), target, how.op)
     else:
         target = spec(room, how.datatype)
         at.comm.Reduce_scatter(spec(source, how.datatype), target, counts, how.op)
     return room
+
+
+def _reduce_in_turn(
+    at: Channel, flat: Tensor, counts: list[int], room: Tensor, how: Reduction
+) -> None:
+    """Each rank's part of `flat` to that rank, one part after the other."""
+    for root, part in enumerate(torch.split(flat, counts)):
+        into = pieces(room) if root == at.rank else None
+        for place, piece in enumerate(pieces(part)):
+            there = spec(into[place], how.datatype) if into else None
+            at.comm.Reduce(spec(piece, how.datatype), there, how.op, root)
+
+
+def _reduce_in_pieces(at: Channel, flat: Tensor, room: Tensor, how: Reduction) -> None:
+    """The same of even parts, a piece of each at a time, laid side by side for MPI."""
+    parts = flat.view(at.size, -1)
+    length = max(1, _CACHED // (at.size * flat.itemsize))
+    packed = flat.new_empty(at.size * length)
+    for start in range(0, len(room), length):
+        into = room[start : start + length]
+        some = packed[: at.size * len(into)]
+        some.view(at.size, -1).copy_(parts[:, start : start + length])
+        at.comm.Reduce_scatter_block(spec(some, how.datatype), spec(into, how.datatype), how.op)
+
+
+def _piece(at: Channel) -> int:
+    """Bytes that are reduced at a time."""
+    return buffers.LARGEST if at.spread else _CACHED
 
 
 def _all_gather(at: Channel, room: Tensor, counts: list[int], tensor: Tensor) -> None:
