@@ -134,6 +134,16 @@ def gather(at: Channel, outputs: Sequence[Tensor], tensor: Tensor, root: int) ->
     spread(room, outputs)
 
 
+def gather_single(at: Channel, output: Tensor, tensor: Tensor, root: int) -> None:
+    """On `root` `output` becomes all ranks' tensors end to end; elsewhere it is not looked at."""
+    if at.rank != root:
+        gather(at, (), tensor, root)
+        return
+    room = writable(output)
+    gather(at, room.view(at.size, tensor.numel()).unbind(), tensor, root)
+    settle(room, output)
+
+
 def scatter(at: Channel, output: Tensor, inputs: Sequence[Tensor], root: int) -> None:
     """`output` becomes root's inputs[this rank]; elsewhere than on `root` `inputs` is empty."""
     room = writable(output)

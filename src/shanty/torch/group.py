@@ -139,6 +139,20 @@ class MPIGroup(Membership):
         key = ("gather", tensor.dtype, root)
         return self._together(key, body, targets, opts, moves=targets or [tensor])
 
+    def gather_single(self, output: Tensor, tensor: Tensor, opts: GatherOptions) -> MPIWork:
+        """On rank `opts.rootRank` `output` (ranks * tensor.numel() elements) becomes all ranks'
+        tensors end to end; elsewhere it is left alone. torch has it from 2.15 on.
+        """
+        root = self._root(opts.rootRank)
+        here = self.rank() == root
+        alike("gather_single", [tensor, output] if here else [tensor])
+        if here:
+            whole("gather_single", output, tensor, self.size())
+        body = partial(collectives.gather_single, self._at, output, tensor, root)
+        key = ("gather_single", tensor.dtype, shape(tensor), root)
+        targets = [output] if here else []
+        return self._together(key, body, targets, opts, moves=targets or [tensor])
+
     def scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: ScatterOptions
     ) -> MPIWork:
@@ -277,6 +291,7 @@ class MPIGroup(Membership):
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
     alltoall_base = all_to_all_single  # type: ignore[assignment]
+    gather_into_tensor = gather_single  # of 2.15
 
     # ---- within ----------------------------------------------------------------------------
 
@@ -318,11 +333,14 @@ def _finish() -> None:
                 continue
             skip_when_compiling(call.__code__)
             if torch.version.cuda and name in _ROUTED:
-                setattr(kind, name, routed(call, name))
+                call = routed(call, name)
+                skip_when_compiling(call.__code__)
+                setattr(kind, name, call)
 
 
 _ROUTED = {
-    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "gather", "scatter"),
+    *("allreduce", "allreduce_coalesced", "reduce", "broadcast"),
+    *("gather", "gather_single", "gather_into_tensor", "scatter"),
     *("allgather", "allgather_coalesced", "all_gather_single", "_allgather_base"),
     *("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
     *("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"),
