@@ -17,7 +17,7 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
-from shanty.torch import buffers, meeting, ring
+from shanty.torch import buffers, meeting, pages, ring
 from shanty.torch.buffers import (
     apart,
     joined,
@@ -49,6 +49,8 @@ def all_reduce(at: Channel, tensors: Sequence[Tensor], how: Reduction) -> None:
             _all_reduce_half(at, total.view(-1), how)
         else:
             total = _carried(tensor, how)
+            if total is tensor and total.nbytes >= pages.LEAST and total.is_cpu:
+                pages.stays(total)
             for piece in pieces(total, _piece(at)):
                 if ring.pays(at, piece.nbytes):
                     ring.all_reduce(at, piece.view(-1), how)
