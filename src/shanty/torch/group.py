@@ -29,7 +29,7 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-from shanty.torch import collectives
+from shanty.torch import collectives, transfers
 from shanty.torch.checks import alike, element_counts, one, parts, whole
 from shanty.torch.devices import routed
 from shanty.torch.dtypes import reduction
@@ -270,19 +270,19 @@ class MPIGroup(Membership):
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> MPIWork:
         """Send to rank `to`; complete when the tensor may be written to again."""
         tensor, to = one("send", tensors), self._root(to)
-        body = partial(collectives.send, self._at, tensor, to, tag)
+        body = partial(transfers.send, self._at, tensor, to, tag)
         return self._between(f"send to {to}", body, tensor, [self._at.members[to]])
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> MPIWork:
         """Receive from rank `source` a message of exactly as many elements."""
         tensor, source = one("recv", tensors), self._root(source)
-        body = partial(collectives.receive, self._at, tensor, source, tag)
+        body = partial(transfers.receive, self._at, tensor, source, tag)
         return self._between(f"recv from {source}", body, tensor, [self._at.members[source]])
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> MPIWork:
         """Receive from whoever sends with this tag; `source_rank()` of the work says who."""
         tensor = one("recv", tensors)
-        body = partial(collectives.receive, self._at, tensor, MPI.ANY_SOURCE, tag)
+        body = partial(transfers.receive, self._at, tensor, MPI.ANY_SOURCE, tag)
         return self._between("recv from any", body, tensor, self._at.members)
 
     # Names that torch 2.7 to 2.12 use for the same calls.

@@ -37,7 +37,7 @@ def stays(tensor: Tensor) -> None:
         start = -(-address // _PAGE) * _PAGE
         length = (address + tensor.nbytes) // _PAGE * _PAGE - start
         # Where it is refused (an older Linux, no such page free) all stays as it was.
-        _madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_COLLAPSE)
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_COLLAPSE)
 
 
 def _allowed() -> bool:
@@ -49,7 +49,3 @@ def _allowed() -> bool:
     except OSError:
         return False
     return "[never]" not in chosen
-
-
-def _madvise(start: ctypes.c_void_p, length: ctypes.c_size_t, advice: int) -> int:
-    return int(ctypes.CDLL(None).madvise(start, length, advice))
