@@ -26,6 +26,7 @@ from shanty.torch.worker import WORKER
 
 SIZES = [4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]  # bytes
 LEAST = 0.2  # seconds that a round lasts at least
+LEAST_STEPS = 0.6  # the same of training steps, which vary more
 Round = Callable[[], float]  # does it a number of times; the seconds for one
 
 
@@ -42,8 +43,8 @@ def cnn() -> tuple[nn.Module, Tensor]:
     return nn.Sequential(*first, *second, nn.Linear(32 * 49, 10)), torch.randn(16, 1, 28, 28)
 
 
-def again(call: Callable[[], object], world: MPI.Intracomm) -> Round:
-    """Rounds of a call that all ranks make, as often as fills LEAST on all of them."""
+def again(call: Callable[[], object], world: MPI.Intracomm, least: float = LEAST) -> Round:
+    """Rounds of a call that all ranks make, as often as fills so many seconds on all of them."""
 
     def seconds(times: int) -> float:
         world.Barrier()
@@ -55,9 +56,9 @@ def again(call: Callable[[], object], world: MPI.Intracomm) -> Round:
 
     call()  # connects, which would pass for a slow call
     times = 1
-    while (taken := seconds(times)) < LEAST / 4:
+    while (taken := seconds(times)) < least / 4:
         times *= 4
-    often = max(3, math.ceil(1.2 * LEAST * times / taken))
+    often = max(3, math.ceil(1.2 * least * times / taken))
 
     def run() -> float:
         call()
@@ -101,7 +102,7 @@ def plan(gloo: object, mpi: object, world: MPI.Intracomm) -> dict[str, dict[str,
     for name, make in (("mlp", mlp), ("cnn", cnn)):
         steps = {"gloo": training(make, gloo), "shanty": training(make, mpi)}
         steps["alone"] = training(make, None)
-        found[name] = {over: again(step, world) for over, step in steps.items()}
+        found[name] = {over: again(step, world, LEAST_STEPS) for over, step in steps.items()}
     for nbytes in SIZES:
         tensor = torch.zeros(nbytes // 4)
         memory = tensor.numpy()

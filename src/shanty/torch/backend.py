@@ -40,7 +40,7 @@ class ProcessGroupMPI:
         Raises RuntimeError when the environment contradicts MPI's world, or MPI was initialised
         without the thread level that a communication thread needs.
         """
-        limit = _time_limit(sys._getframe(1).f_locals.get("timeout"))
+        limit = _time_limit(sys._getframe(1).f_locals)
         from shanty.torch.group import MPIGroup  # imports, and so starts, MPI
 
         world = _world()
@@ -107,10 +107,11 @@ def _world() -> MPI.Intracomm:
     return world
 
 
-def _time_limit(given: object) -> float:
+def _time_limit(caller: Mapping[str, object]) -> float:
     """Seconds. torch hands the time limit of a group to every backend but this one, so `create`
-    reads it where torch has it: a local variable of the caller.
+    reads it where torch has it: a local variable of the caller, or from torch 2.15 in its `opts`.
     """
+    given = caller.get("timeout", getattr(caller.get("opts"), "timeout", None))
     if not isinstance(given, timedelta):
         given = c10d.default_pg_timeout
     return given.total_seconds()

@@ -46,11 +46,12 @@ def _memory(tensor: Tensor) -> MPI.buffer:
     return MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
 
 
-def pieces(dense: Tensor) -> Sequence[Tensor]:
-    """The elements in order, in parts that one MPI call each can move: mostly all in one."""
-    if dense.nbytes <= LARGEST:
+def pieces(dense: Tensor, largest: int | None = None) -> Sequence[Tensor]:
+    """The elements in order, in parts of so many bytes at most, LARGEST by default: mostly one."""
+    limit = LARGEST if largest is None else largest
+    if dense.nbytes <= limit:
         return (dense,)
-    return torch.split(dense.view(-1), LARGEST // dense.itemsize)
+    return torch.split(dense.view(-1), limit // dense.itemsize)
 
 
 def is_dense(tensor: Tensor) -> bool:

@@ -17,7 +17,7 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
-from shanty.torch import buffers, meeting, ring
+from shanty.torch import buffers, pages, ring
 from shanty.torch.buffers import (
     apart,
     joined,
@@ -30,14 +30,13 @@ from shanty.torch.buffers import (
     vector,
     writable,
 )
-from shanty.torch.dtypes import Reduction, word
+from shanty.torch.dtypes import Reduction
 from shanty.torch.meeting import Channel
-from shanty.torch.work import CommunicationError, MismatchError
-from shanty.torch.worker import Pending
+from shanty.torch.work import MismatchError
 
 _SHORT_HALF = 4096  # elements of half precision up to which MPI reduces them in float32
-_SEGMENT = 1 << 22  # elements of half precision that are under way at a time
-_LABEL = 24  # bytes with the name of a dtype
+_SEGMENT = 1 << 20  # elements of half precision that are under way at a time
+_CACHED = 1 << 21  # bytes that ranks of one host reduce at a time: they stay in the CPU's caches
 
 
 def all_reduce(at: Channel, tensors: Sequence[Tensor], how: Reduction) -> None:
@@ -48,7 +47,9 @@ def all_reduce(at: Channel, tensors: Sequence[Tensor], how: Reduction) -> None:
             _all_reduce_half(at, total.view(-1), how)
         else:
             total = _carried(tensor, how)
-            for piece in pieces(total):
+            if total is tensor and total.nbytes >= pages.LEAST and total.is_cpu:
+                pages.stays(total)
+            for piece in pieces(total, _piece(at)):
                 if ring.pays(at, piece.nbytes):
                     ring.all_reduce(at, piece.view(-1), how)
                 else:
@@ -60,7 +61,7 @@ def all_reduce(at: Channel, tensors: Sequence[Tensor], how: Reduction) -> None:
 def reduce(at: Channel, tensor: Tensor, root: int, how: Reduction) -> None:
     """On `root` the tensor becomes the reduction; elsewhere it stays as it is."""
     total = _carried(tensor, how, spare=at.rank != root)
-    for piece in pieces(total):
+    for piece in pieces(total, _piece(at)):
         if at.rank == root:
             at.comm.Reduce(MPI.IN_PLACE, spec(piece, how.datatype), how.op, root)
         else:
@@ -133,6 +134,16 @@ def gather(at: Channel, outputs: Sequence[Tensor], tensor: Tensor, root: int) ->
     spread(room, outputs)
 
 
+def gather_single(at: Channel, output: Tensor, tensor: Tensor, root: int) -> None:
+    """On `root` `output` becomes all ranks' tensors end to end; elsewhere it is not looked at."""
+    if at.rank != root:
+        gather(at, (), tensor, root)
+        return
+    room = writable(output)
+    gather(at, room.view(at.size, tensor.numel()).unbind(), tensor, root)
+    settle(room, output)
+
+
 def scatter(at: Channel, output: Tensor, inputs: Sequence[Tensor], root: int) -> None:
     """`output` becomes root's inputs[this rank]; elsewhere than on `root` `inputs` is empty."""
     room = writable(output)
@@ -147,102 +158,6 @@ def scatter(at: Channel, output: Tensor, inputs: Sequence[Tensor], root: int) ->
 
 def barrier(at: Channel) -> None:
     """Return when all ranks have come here: they have met, and nothing is left to do."""
-
-
-def send(at: Channel, tensor: Tensor, to: int, tag: int) -> Pending:
-    """Begin to send; complete when the tensor may be written to again."""
-    source = readable(tensor)
-    requests = [at.comm.Isend(spec(piece), to, tag) for piece in pieces(source)]
-    if meeting.CHECKED:
-        requests.append(at.apart.Isend(_label(source), to, tag + 1))
-    return Pending(_Messages(requests), source, lambda _: at.rank, (at.members[to],))
-
-
-def receive(at: Channel, tensor: Tensor, source: int, tag: int) -> Pending:
-    """Begin to receive into the tensor. A message of another length is an error, with
-    SHANTY_CHECK=1 one of another dtype too.
-
-    Raises ValueError where it comes from any source in several pieces: they could get mixed up.
-    """
-    room, label = writable(tensor), bytearray(_LABEL)
-    if source == MPI.ANY_SOURCE:
-        if room.nbytes > buffers.LARGEST:
-            text = f"recv of {room.nbytes} bytes from any source: name the source instead."
-            raise ValueError(text)
-        messages: _Messages = _Next(at, room, tag, label)
-    else:
-        requests = [at.comm.Irecv(spec(piece), source, tag) for piece in pieces(room)]
-        messages = _Messages([*requests, *_label_to_come(at, source, tag, label)])
-
-    def complete(_: object = None) -> int:
-        statuses = messages.statuses[: len(pieces(room))]
-        came = sum(status.Get_count(word(room.dtype)) for status in statuses)
-        sender = statuses[0].source
-        known = any(label)
-        if came != room.numel() or (known and label != _label(room)):
-            asked, sent = (f" of {_name(each)}" if known else "" for each in (_label(room), label))
-            raise CommunicationError(
-                f"recv of {room.numel()} elements{asked}: rank {sender} sent {came}{sent} "
-                f"(tag {tag})."
-            )
-        settle(room, tensor)
-        return sender
-
-    members = at.members if source == MPI.ANY_SOURCE else (at.members[source],)
-    return Pending(messages, room, complete, members)
-
-
-class _Messages:
-    """The pieces of one message under way; stands where a request of MPI's would."""
-
-    def __init__(self, requests: list[MPI.Request]) -> None:
-        self.statuses = [MPI.Status() for _ in requests]
-        self._left = list(zip(requests, self.statuses, strict=True))
-
-    def Test(self, _: object = None) -> bool:  # noqa: N802 (as MPI calls it)
-        """Whether all have come, or gone."""
-        while self._left:
-            request, status = self._left[-1]  # the label first, which comes in any case
-            if not request.Test(status):
-                return False
-            self._left.pop()
-        return True
-
-
-class _Next(_Messages):
-    """The next message with a tag, from whomever.
-
-    It is looked for before it is received: MPICH now and then never completes a receive from any
-    source that was begun before the message came over a network.
-    """
-
-    def __init__(self, at: Channel, room: Tensor, tag: int, label: bytearray) -> None:
-        super().__init__([])
-        self._at, self._room, self._tag, self._label = at, room, tag, label
-
-    def Test(self, _: object = None) -> bool:  # noqa: N802 (as MPI calls it)
-        """Whether it has come."""
-        if not self.statuses:
-            status = MPI.Status()
-            message = self._at.comm.Improbe(MPI.ANY_SOURCE, self._tag, status)
-            if message is None:
-                return False
-            labels = _label_to_come(self._at, status.source, self._tag, self._label)
-            super().__init__([message.Irecv(spec(self._room)), *labels])
-        return super().Test()
-
-
-def _label(tensor: Tensor) -> bytes:
-    """What goes beside a message with SHANTY_CHECK=1: its dtype, by name."""
-    return str(tensor.dtype).removeprefix("torch.").encode().ljust(_LABEL, b"\0")
-
-
-def _name(label: bytes | bytearray) -> str:
-    return label.rstrip(b"\0").decode()
-
-
-def _label_to_come(at: Channel, source: int, tag: int, label: bytearray) -> list[MPI.Request]:
-    return [at.apart.Irecv(label, source, tag + 1)] if meeting.CHECKED else []
 
 
 def _exchange(
@@ -335,21 +250,48 @@ def _reduced_part(
     carrier = how.carrier
     room = torch.empty(output.shape, dtype=carrier) if carrier else writable(output)
     source = apart(_carried(tensor, how, spare=True), room)
-    if at.largest > buffers.LARGEST:
-        for root, part in enumerate(torch.split(source.reshape(-1), counts)):
-            into = pieces(room) if root == at.rank else None
-            for place, piece in enumerate(pieces(part)):
-                there = spec(into[place], how.datatype) if into else None
-                at.comm.Reduce(spec(piece, how.datatype), there, how.op, root)
+    even = len(set(counts)) == 1
+    if even and not at.spread and source.nbytes > _CACHED:
+        _reduce_in_pieces(at, source.reshape(-1), room.view(-1), how)
+    elif at.largest > buffers.LARGEST:
+        _reduce_in_turn(at, source.reshape(-1), counts, room.view(-1), how)
     elif ring.pays(at, source.nbytes):
         ring.reduce_scatter(at, source.reshape(-1), counts, room.view(-1), how)
-    elif len(set(counts)) == 1:
+    elif even:
         target = spec(room, how.datatype)
         at.comm.Reduce_scatter_block(spec(source, how.datatype), target, how.op)
     else:
         target = spec(room, how.datatype)
         at.comm.Reduce_scatter(spec(source, how.datatype), target, counts, how.op)
     return room
+
+
+def _reduce_in_turn(
+    at: Channel, flat: Tensor, counts: list[int], room: Tensor, how: Reduction
+) -> None:
+    """Each rank's part of `flat` to that rank, one part after the other."""
+    for root, part in enumerate(torch.split(flat, counts)):
+        into = pieces(room) if root == at.rank else None
+        for place, piece in enumerate(pieces(part)):
+            there = spec(into[place], how.datatype) if into else None
+            at.comm.Reduce(spec(piece, how.datatype), there, how.op, root)
+
+
+def _reduce_in_pieces(at: Channel, flat: Tensor, room: Tensor, how: Reduction) -> None:
+    """The same of even parts, a piece of each at a time, laid side by side for MPI."""
+    parts = flat.view(at.size, -1)
+    length = max(1, _CACHED // (at.size * flat.itemsize))
+    packed = flat.new_empty(at.size * length)
+    for start in range(0, len(room), length):
+        into = room[start : start + length]
+        some = packed[: at.size * len(into)]
+        some.view(at.size, -1).copy_(parts[:, start : start + length])
+        at.comm.Reduce_scatter_block(spec(some, how.datatype), spec(into, how.datatype), how.op)
+
+
+def _piece(at: Channel) -> int:
+    """Bytes that are reduced at a time."""
+    return buffers.LARGEST if at.spread else _CACHED
 
 
 def _all_gather(at: Channel, room: Tensor, counts: list[int], tensor: Tensor) -> None:
@@ -361,7 +303,9 @@ def _all_gather(at: Channel, room: Tensor, counts: list[int], tensor: Tensor) ->
     own = readable(tensor).view(-1)
     if own.data_ptr() != place.data_ptr():
         place.copy_(apart(own, place))
-    if room.nbytes > buffers.LARGEST:
+    if ring.pays(at, room.nbytes):
+        ring.all_gather(at, room, counts)
+    elif room.nbytes > buffers.LARGEST:
         for root, part in enumerate(torch.split(room, counts)):
             for piece in pieces(part):
                 at.comm.Bcast(spec(piece), root)

@@ -29,7 +29,7 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-from shanty.torch import collectives
+from shanty.torch import collectives, transfers
 from shanty.torch.checks import alike, element_counts, one, parts, whole
 from shanty.torch.devices import routed
 from shanty.torch.dtypes import reduction
@@ -137,6 +137,20 @@ class MPIGroup(Membership):
             whole("gather", tensor, targets[root])
         body = partial(collectives.gather, self._at, targets, tensor, root)
         key = ("gather", tensor.dtype, root)
+        return self._together(key, body, targets, opts, moves=targets or [tensor])
+
+    def gather_single(self, output: Tensor, tensor: Tensor, opts: GatherOptions) -> MPIWork:
+        """On rank `opts.rootRank` `output` (ranks * tensor.numel() elements) becomes all ranks'
+        tensors end to end; elsewhere it is left alone. torch has it from 2.15 on.
+        """
+        root = self._root(opts.rootRank)
+        here = self.rank() == root
+        alike("gather_single", [tensor, output] if here else [tensor])
+        if here:
+            whole("gather_single", output, tensor, self.size())
+        body = partial(collectives.gather_single, self._at, output, tensor, root)
+        key = ("gather_single", tensor.dtype, shape(tensor), root)
+        targets = [output] if here else []
         return self._together(key, body, targets, opts, moves=targets or [tensor])
 
     def scatter(
@@ -256,19 +270,19 @@ class MPIGroup(Membership):
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> MPIWork:
         """Send to rank `to`; complete when the tensor may be written to again."""
         tensor, to = one("send", tensors), self._root(to)
-        body = partial(collectives.send, self._at, tensor, to, tag)
+        body = partial(transfers.send, self._at, tensor, to, tag)
         return self._between(f"send to {to}", body, tensor, [self._at.members[to]])
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> MPIWork:
         """Receive from rank `source` a message of exactly as many elements."""
         tensor, source = one("recv", tensors), self._root(source)
-        body = partial(collectives.receive, self._at, tensor, source, tag)
+        body = partial(transfers.receive, self._at, tensor, source, tag)
         return self._between(f"recv from {source}", body, tensor, [self._at.members[source]])
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> MPIWork:
         """Receive from whoever sends with this tag; `source_rank()` of the work says who."""
         tensor = one("recv", tensors)
-        body = partial(collectives.receive, self._at, tensor, MPI.ANY_SOURCE, tag)
+        body = partial(transfers.receive, self._at, tensor, MPI.ANY_SOURCE, tag)
         return self._between("recv from any", body, tensor, self._at.members)
 
     # Names that torch 2.7 to 2.12 use for the same calls.
@@ -277,6 +291,7 @@ class MPIGroup(Membership):
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
     alltoall_base = all_to_all_single  # type: ignore[assignment]
+    gather_into_tensor = gather_single  # of 2.15
 
     # ---- within ----------------------------------------------------------------------------
 
@@ -318,11 +333,14 @@ def _finish() -> None:
                 continue
             skip_when_compiling(call.__code__)
             if torch.version.cuda and name in _ROUTED:
-                setattr(kind, name, routed(call, name))
+                call = routed(call, name)
+                skip_when_compiling(call.__code__)
+                setattr(kind, name, call)
 
 
 _ROUTED = {
-    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "gather", "scatter"),
+    *("allreduce", "allreduce_coalesced", "reduce", "broadcast"),
+    *("gather", "gather_single", "gather_into_tensor", "scatter"),
     *("allgather", "allgather_coalesced", "all_gather_single", "_allgather_base"),
     *("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
     *("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"),

@@ -23,6 +23,7 @@ class Identity(dist.ProcessGroup):
         self._desc = "undefined"
         self._limit = limit
         self._operations = 0
+        self.splits = 0  # calls of split_group, the same number on all ranks
 
     def __str__(self) -> str:
         return f"group {self._name or '?'}, rank {self.rank()} of {self.size()}"
@@ -56,6 +57,8 @@ class Identity(dist.ProcessGroup):
         raise NotImplementedError
 
     supports_splitting = supports_coalescing = supports_time_estimate = False
+    supports_abort_hooks = supports_completion_hooks = False
+    supports_reconfigure = supports_window = False
 
     def _has_hooks(self) -> bool:
         return False

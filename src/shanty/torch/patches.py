@@ -1,8 +1,9 @@
 """Calls of torch.distributed that look at the backend's name before they ask the group.
 
-`monitored_barrier` insists on gloo, `split_group` on a device, and `new_group` with another
-backend on a store, which a world of MPI has not. For groups of the mpi backend they are answered
-here; for all others torch's own run as ever.
+`monitored_barrier` insists on gloo, `split_group` on a device, `new_group` with another backend on
+a store, which a world of MPI has not, and the flight recorder (from torch 2.15) on a name that a
+group in Python cannot give it. For groups of the mpi backend they are answered here; for all
+others torch's own run as ever.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from torch.distributed import distributed_c10d as c10d
 
 from shanty.torch.identity import Identity
 
+_KEEPS_ORDER = hasattr(c10d, "_NonGroupMember")
+"""Whether `split_group` leaves the ranks of a split in the order given, and returns
+NON_GROUP_MEMBER, no longer None, on a rank that is in no split: torch 2.15 does.
+"""
+
 
 def apply() -> None:
     """Put the calls below in the place of torch's. Idempotent."""
@@ -24,6 +30,7 @@ def apply() -> None:
         ("monitored_barrier", _monitored_barrier),
         ("split_group", _split_group),
         ("_new_process_group_helper", _new_process_group_helper),
+        ("_maybe_attach_flight_recorder", _maybe_attach_flight_recorder),
     ):
         original = getattr(c10d, name, None)
         if original is None or hasattr(original, "shanty"):
@@ -64,7 +71,7 @@ def _split_group(
     pg_options: Any = None,
     group_desc: str | None = None,
     **more: Any,
-) -> dist.ProcessGroup | None:
+) -> dist.ProcessGroup | int | None:
     parent = _group(parent_pg)
     if not isinstance(parent, Identity):
         return original(parent_pg, split_ranks, timeout, pg_options, group_desc, **more)
@@ -75,20 +82,24 @@ def _split_group(
         raise ValueError(
             f"split_group: {split_ranks} must name ranks of a group of {parent.size()}, each once."
         )
-    mine = next((sorted(ranks) for ranks in split_ranks if parent.rank() in ranks), None)
+    parent.splits += 1
+    mine = next((list(ranks) for ranks in split_ranks if parent.rank() in ranks), None)
     if mine is None:
-        return None
+        return c10d.GroupMember.NON_GROUP_MEMBER if _KEEPS_ORDER else None
+    if not _KEEPS_ORDER:
+        mine.sort()
     in_world = c10d.get_process_group_ranks(parent)
     ranks = [in_world[rank] for rank in mine]
     backend, store = c10d._world.pg_map[parent]
-    name = c10d._process_group_name(ranks, use_hashed_name=True)
+    # torch's names are counted, and not all ranks of the world need split this group.
+    name = f"{parent.group_name}/{parent.splits}-{ranks[0]}"
     made, _ = c10d._new_process_group_helper(
         len(ranks),
         mine.index(parent.rank()),
         ranks,
         backend,
         store,
-        name,
+        name,  # type: ignore[arg-type]  # 2.7 lacks GroupName
         timeout=timeout or c10d._get_default_timeout(c10d.Backend(backend)),
         group_desc=group_desc,
     )
@@ -110,6 +121,13 @@ def _new_process_group_helper(
     if ranks and isinstance(world, Identity) and str(backend) not in ("mpi", "fake"):
         store = world.get_group_store()
     return original(group_size, group_rank, ranks, backend, store, *rest, **more)
+
+
+def _maybe_attach_flight_recorder(
+    original: Callable[..., None], group: dist.ProcessGroup, *rest: Any
+) -> None:
+    if not isinstance(group, Identity):
+        original(group, *rest)
 
 
 def _group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:

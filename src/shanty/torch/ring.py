@@ -18,7 +18,7 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
-from shanty.torch.buffers import spec
+from shanty.torch.buffers import LARGEST, spec
 from shanty.torch.dtypes import Reduction
 from shanty.torch.meeting import Channel
 
@@ -101,7 +101,8 @@ def even_counts(elements: int, ranks: int) -> list[int]:
 
 def _cut(flat: Tensor, counts: Sequence[int]) -> Iterable[tuple[Tensor, ...]]:
     """The ranks' parts of `flat` in pieces: the first of each part, the second of each, …"""
-    number = max(1, min(_PIECES, max(counts) * flat.itemsize // _SHORT))
+    longest = max(counts) * flat.itemsize
+    number = max(1, min(_PIECES, longest // _SHORT), -(-longest // LARGEST))
     parts = torch.split(flat, list(counts))
     cut = [torch.split(part, even_counts(part.numel(), number)) for part in parts]
     return zip(*cut, strict=True)

@@ -221,6 +221,19 @@ def check_gather_and_scatter() -> None:
             same(output, data(root, dtype, key=me))
 
 
+def check_gather_single() -> None:
+    if not hasattr(dist, "gather_single"):  # before torch 2.15
+        return
+    me = dist.get_rank()
+    for root in ranks():
+        for dtype in MOVED:
+            want = torch.cat([data(r, dtype) for r in ranks()])
+            for output in (torch.empty_like(want), torch.empty_like(want.T).T):
+                dist.gather_single(data(me, dtype), output if me == root else None, root)
+                if me == root:
+                    same(output, want)
+
+
 def check_point_to_point() -> None:
     me, world = dist.get_rank(), len(ranks())
     left, right = (me - 1) % world, (me + 1) % world

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import harness
 import torch
@@ -15,13 +16,16 @@ import torch_collectives as plain
 from mpi4py import MPI
 from torch.distributed.device_mesh import init_device_mesh
 
-from shanty.torch import CommunicationError, buffers, collectives, meeting, ring
+from shanty.torch import CommunicationError, buffers, collectives, meeting, pages, ring
 
 MOVING = [
     *(plain.check_all_reduce, plain.check_reduce, plain.check_broadcast, plain.check_all_gather),
     *(plain.check_all_gather_into_tensor, plain.check_reduce_scatter, plain.check_all_to_all),
-    *(plain.check_gather_and_scatter, plain.check_layouts),
+    *(plain.check_gather_and_scatter, plain.check_gather_single, plain.check_layouts),
 ]
+
+
+NO_GROUP = (None, dist.GroupMember.NON_GROUP_MEMBER)  # up to torch 2.13, and from 2.15 on
 
 
 def with_values(calls: list[Callable[[], None]], module: object, **values: object) -> None:
@@ -45,11 +49,39 @@ def check_by_way_of_host_memory() -> None:
 
 def check_in_pieces() -> None:
     with_values([*MOVING, plain.check_point_to_point], buffers, LARGEST=64)
+    reducing = [plain.check_all_reduce, plain.check_reduce, plain.check_reduce_scatter]
+    with_values(reducing, collectives, _CACHED=64)
+
+
+def check_large_pages() -> None:
+    """Memory that is reduced again and again gets them, where Linux has any to give."""
+    given, reduced = (torch.ones(2 * pages.LEAST, dtype=torch.uint8) for _ in range(2))
+    for _ in range(3):
+        pages.stays(given)
+    for _ in range(4):
+        dist.all_reduce(reduced, dist.ReduceOp.MAX)
+    assert torch.all(reduced == 1)
+    if large_pages(given):
+        assert large_pages(reduced)
+
+
+def large_pages(tensor: torch.Tensor) -> bool:
+    """Whether some are under the tensor's memory."""
+    middle, here = tensor.data_ptr() + tensor.nbytes // 2, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if "-" in first and not first.endswith(":"):
+            start, end = (int(word, 16) for word in first.split("-"))
+            here = start <= middle < end
+        elif here and first == "AnonHugePages:":
+            return int(rest[0]) > 0
+    return False
 
 
 def check_as_between_hosts() -> None:
     with_values(MOVING, ring, pays=lambda *_: True)
     with_values(MOVING, ring, pays=lambda *_: True, _SHORT=8)
+    with_values(MOVING, ring, pays=lambda *_: True, LARGEST=64)
 
 
 def check_messages_across_collectives() -> None:
@@ -159,15 +191,15 @@ def check_split_group() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     ends = [[world - 1, 0], *([[1]] if world > 2 else [])]
     made = dist.split_group(split_ranks=ends, timeout=timedelta(seconds=66))
-    assert (made is None) == (1 < rank < world - 1)
-    if made is not None:
+    assert (made in NO_GROUP) == (1 < rank < world - 1)
+    if made not in NO_GROUP:
         members = [0, world - 1] if rank in (0, world - 1) else [1]
-        assert dist.get_process_group_ranks(made) == members
+        assert sorted(dist.get_process_group_ranks(made)) == members
         tensor = torch.tensor([float(rank)])
         dist.all_reduce(tensor, group=made)
         assert tensor.item() == sum(members)
         inner = dist.split_group(made, [[0]])
-        assert (inner is not None) == (dist.get_rank(made) == 0)
+        assert (inner not in NO_GROUP) == (dist.get_rank(made) == 0)
 
 
 def check_groups_of_gloo() -> None:
