@@ -31,7 +31,7 @@ from shanty.torch.hvd.requests import (
     Request,
     Signature,
 )
-from shanty.torch.hvd.stalls import Stalls, oldest
+from shanty.torch.hvd.stalls import Stalls, gone, oldest
 from shanty.torch.hvd.waiting import Waiting
 from shanty.torch.meeting import Channel, world_ranks
 from shanty.torch.rollcall import Activity, RollCall, State
@@ -333,7 +333,7 @@ class Engine:
                 self.timeline.negotiate_end(f"{name[1]}.{name[0]}")
         self._perform(agreed.ready)
         if agreed.left:
-            self._end(_gone(agreed.left, self.ranks, self._leaving))
+            self._end(gone(agreed.left, self.ranks, self._leaving))
             return
         error = self._stalls.deadlock(agreed, notices)
         if error is not None:
@@ -391,14 +391,3 @@ class Engine:
         if waits is not None:
             return State(Activity.WAITS, f"waits for {waits}", self.cycles)
         return State(Activity.RUNS, f"is at {sites.spell(sites.main_thread())}", self.cycles)
-
-
-def _gone(left: Sequence[int], ranks: Sequence[int], own: bool) -> HorovodInternalError:
-    if own:
-        return HorovodInternalError("Horovod has been shut down on this rank.")
-    who = ", ".join(str(ranks[each]) for each in left)
-    plural = "s" if len(left) > 1 else ""
-    return HorovodInternalError(
-        f"rank{plural} {who} of the world called hvd.shutdown(), or ended the script: "
-        "nothing that needs all ranks can be done any more."
-    )

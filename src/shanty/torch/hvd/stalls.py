@@ -122,5 +122,19 @@ def oldest(waiting: Iterable[Request]) -> float:
     return max((each.age() for each in waiting), default=0.0)
 
 
+def gone(left: Sequence[int], ranks: Sequence[int], own: bool) -> HorovodInternalError:
+    """The error after these ranks of a set have left it. ranks: of Horovod's world; own: whether
+    this one is among them.
+    """
+    if own:
+        return HorovodInternalError("Horovod has been shut down on this rank.")
+    who = ", ".join(str(ranks[each]) for each in left)
+    plural = "s" if len(left) > 1 else ""
+    return HorovodInternalError(
+        f"rank{plural} {who} of the world called hvd.shutdown(), or ended the script: "
+        "nothing that needs all ranks can be done any more."
+    )
+
+
 def _at(place: str) -> str:
     return f" (at {place})" if place else ""
