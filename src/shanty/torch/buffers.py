@@ -127,7 +127,7 @@ def apart(tensor: Tensor, output: Tensor) -> Tensor:
 
 
 def as_one(tensors: Sequence[Tensor]) -> Tensor | None:
-    """One flat view of tensors that lie end to end in one storage (the chunks of a tensor); else None."""
+    """One flat view of tensors that lie end to end in one storage, as chunks do; else None."""
     first = tensors[0]
     if not all(map(is_dense, tensors)) or not is_reachable(first):
         return None
