@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -38,6 +40,14 @@ def test_none_is_left_out_of_the_facts() -> None:
 def test_it_is_a_module_of_names_only() -> None:
     assert all(hasattr(hvd, each) for each in hvd.__all__)
     assert [hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product] == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_backend_alone_loads_none_of_it() -> None:
+    code = "import sys, shanty.torch; print([m for m in sys.modules if '.hvd' in m])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -9,166 +9,36 @@ collectives' public face; `worker` runs them on MPI.
 """
 
 import gc
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from shanty.torch import backend, elastic
-from shanty.torch.hvd.compression import Compression
-from shanty.torch.hvd.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
-from shanty.torch.hvd.ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    allgather,
-    allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    alltoall,
-    alltoall_async,
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    join,
-    poll,
-    reducescatter,
-    reducescatter_async,
-    sparse_allreduce_async,
-    synchronize,
-)
-from shanty.torch.hvd.optimizer import DistributedOptimizer
-from shanty.torch.hvd.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from shanty.torch.hvd.requests import HorovodInternalError
-from shanty.torch.hvd.sync_batch_norm import SyncBatchNorm
-from shanty.torch.hvd.world import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from shanty.torch.work import (
-    CommunicationError,
-    CommunicationTimeoutError,
-    MismatchError,
-    MPIWork,
-)
+from shanty.torch import backend
+from shanty.torch.work import CommunicationError as CommunicationError
+from shanty.torch.work import CommunicationTimeoutError as CommunicationTimeoutError
+from shanty.torch.work import MismatchError as MismatchError
+from shanty.torch.work import MPIWork as MPIWork
 
-__all__ = [
-    "Adasum",
-    "Average",
-    "CommunicationError",
-    "CommunicationTimeoutError",
-    "Compression",
-    "DistributedOptimizer",
-    "HorovodInternalError",
-    "MPIWork",
-    "Max",
-    "Min",
-    "MismatchError",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "SyncBatchNorm",
-    "add_process_set",
-    "allgather",
-    "allgather_async",
-    "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "broadcast_object",
-    "broadcast_optimizer_state",
-    "broadcast_parameters",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "poll",
-    "rank",
-    "reducescatter",
-    "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
-    "synchronize",
-]
+if TYPE_CHECKING:
+    from shanty.torch.hvd.api import *  # noqa: F403
+
+_OWN = ("CommunicationError", "CommunicationTimeoutError", "MPIWork", "MismatchError")
 
 backend.register()
+
+
+def __getattr__(name: str) -> Any:
+    """Horovod's names, loaded when one is first used: for the backend alone none is needed."""
+    if name == "elastic":  # takes as long to load as all the others
+        return import_module("shanty.torch.elastic")
+    if name != "__all__" and name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    api = import_module("shanty.torch.hvd.api")
+    globals().update({each: getattr(api, each) for each in api.__all__})
+    globals()["__all__"] = [*_OWN, *api.__all__, "elastic"]
+    if name not in globals():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[name]
+
 
 # What PyTorch made when it was imported stays until the end: the collector need not look at it
 # again. That takes a third of a second off the end of a rank, and something off every collection.
