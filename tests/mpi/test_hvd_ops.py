@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
 CALLS = (
     *("hvd_reductions.py", "hvd_moves.py", "hvd_gradients.py", "hvd_functions.py"),
-    "hvd_sets.py",
+    *("hvd_sets.py", "hvd_fusion.py"),
 )
 OFTEN = [*((flavour, 2) for flavour in FLAVOURS), ("openmpi5", 4)]
 MORE = [(flavour, 4) for flavour in FLAVOURS]

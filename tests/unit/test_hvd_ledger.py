@@ -19,8 +19,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from shanty.torch.hvd.ledger import Agreement, Ledger, Name, Notice
-from shanty.torch.hvd.requests import Kind, Op, Request, Signature, spell
+from shanty.torch.hvd.ledger import Agreement, Ledger, Notice
+from shanty.torch.hvd.requests import Kind, Name, Op, Request, Signature, spell
 
 VARIANTS = {
     "plain": lambda: Request(Kind.ALLREDUCE, "n", [torch.empty(2, 3)]),

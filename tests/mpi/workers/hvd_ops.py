@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hvd_functions
+import hvd_fusion
 import hvd_gradients
 import hvd_harness
 import hvd_moves
@@ -12,7 +13,7 @@ import torch
 
 import shanty.torch as hvd
 
-MODULES = (hvd_reductions, hvd_moves, hvd_gradients, hvd_functions, hvd_sets)
+MODULES = (hvd_reductions, hvd_moves, hvd_gradients, hvd_functions, hvd_sets, hvd_fusion)
 
 if __name__ == "__main__":
     torch.sparse.check_sparse_tensor_invariants.enable()  # else torch warns

@@ -41,12 +41,14 @@ def allreduce(
     grouped: bool,
 ) -> int:
     """The handle of an allreduce of these tensors into those, which may be the same ones."""
+    graph = False
     for each in tensors:
         if op not in _REDUCED.get(each.dtype, ()) or each.layout is not torch.strided:
             raise _irreducible("allreduce", each, op)
+        graph = graph or each.requires_grad
     if op is Op.ADASUM:
         _check_adasum(process_set)
-    given = _plain(tensors)
+    given = _plain(tensors) if graph else tensors
     request = Request(
         Kind.ALLREDUCE,
         name,

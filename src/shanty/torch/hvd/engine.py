@@ -9,10 +9,10 @@ moment for company (HOROVOD_CYCLE_TIME), unless somebody waits for them.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
-from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -22,17 +22,20 @@ import torch
 from mpi4py import MPI
 
 from shanty.torch import sites
+from shanty.torch.hvd import words
 from shanty.torch.hvd.execute import Executor
-from shanty.torch.hvd.ledger import Ledger, Name, Notice
+from shanty.torch.hvd.ledger import Ledger, Notice
+from shanty.torch.hvd.plan import Batch, Planner
 from shanty.torch.hvd.requests import (
     DuplicateNameError,
     HorovodInternalError,
     Kind,
+    Name,
     Request,
-    Signature,
 )
 from shanty.torch.hvd.stalls import Stalls, gone, oldest
 from shanty.torch.hvd.waiting import Waiting
+from shanty.torch.hvd.words import Words
 from shanty.torch.meeting import Channel, world_ranks
 from shanty.torch.rollcall import Activity, RollCall, State
 
@@ -40,16 +43,8 @@ if TYPE_CHECKING:
     from shanty.torch.hvd.settings import Settings
     from shanty.torch.hvd.timeline import Timeline
 
-# What a rank says in the first word of a cycle. A bit that is missing from any rank is missing
-# from the sum of all.
-_KNOWN = 1  # all that I wait for has a number
-_CALM = 2  # I need no notices of the others
-_STAYS = 4  # I do not shut down
-_JOINED = 8  # I have called join()
-_WAITS = 16  # I wait for something
-_PLAIN = _KNOWN | _CALM | _STAYS
-
 _ENOUGH = 1 << 20  # bytes that need not wait for company
+_BURST = 2e-4  # seconds, though, in which more may follow at once
 _UNNAMED = 128  # unnamed requests of a kind under way at a time; the next ones wait their turn
 _HERE = 2e-3  # seconds that a thread which waits looks for the others by itself
 _IDLE = 1.0  # seconds after which a rank without requests takes part in a cycle all the same
@@ -77,13 +72,15 @@ class Engine:
         self.timeline: Timeline | None = None
         self._linger = settings.cycle_time
         self._ledger = Ledger(settings.cache_capacity)
-        self._executor = Executor(self._at, settings.fusion_threshold)
+        self._executor = Executor(self._at)
+        self._planner = Planner(settings.fusion_threshold)
         self._stalls = Stalls(self.rank, self.ranks, settings)
         # Shared with the callers' threads:
         self._new: deque[Request] = deque()
         self._counts = dict.fromkeys(Kind, 0)  # of unnamed requests
         self._bytes = 0  # that were submitted since the last cycle began
-        self._urgent = self._leaving = self._asleep = False
+        self._latest = 0.0  # when the last one was
+        self._urgent = self._leaving = self._asleep = self._driven = False
         self._over: HorovodInternalError | None = None
         self._bell = threading.Lock()  # what the thread sleeps on
         self._bell.acquire()
@@ -95,8 +92,7 @@ class Engine:
         self._join: Request | None = None
         self._joined_at = 0
         self._away: frozenset[int] = frozenset()  # who has joined, as far as all know
-        self._said, self._heard = array("Q", [0]), array("Q", [0])
-        self._words = 1  # of them, in the cycle that has begun
+        self._words = Words(comm)
         self._request: MPI.Request | None = None  # of the cycle that has begun
         self._begun = 0.0
         self._whole = True  # whether all ranks are at the same point
@@ -137,18 +133,22 @@ class Engine:
             count = self._counts[kind]
             self._counts[kind] = count + 1
             request.name = f"noname.{count % _UNNAMED}"
-        elif not self._waiting.claim(request):
+            request.label = request.name, kind
+        elif not self._waiting.claim(label := (request.name, kind)):
             raise DuplicateNameError(
                 f"{request} is under way already: a name can be used again when its request "
                 "has ended (synchronize). Give each tensor a name of its own."
             )
+        else:
+            request.label = label
         if request.tensors and request.tensors[0].is_cuda:
             request.ready = torch.cuda.current_stream().record_event()
-        request.since = time.monotonic()
+        request.since = self._latest = time.monotonic()
         request.engine = self
         self._new.append(request)
-        self._bytes += request.nbytes
-        if self._asleep or self._bytes >= _ENOUGH:
+        before = self._bytes
+        self._bytes = after = before + request.nbytes
+        if self._asleep or before < _ENOUGH <= after:
             self._ring()
         self._fail_late()
 
@@ -161,6 +161,7 @@ class Engine:
 
     def _ring(self) -> None:
         """Wake the thread."""
+        self._asleep = False
         with suppress(RuntimeError):  # awake: it will look before it sleeps
             self._bell.release()
 
@@ -170,10 +171,12 @@ class Engine:
         """In a thread that waits for this request: do the thread's work for as long as it goes on
         without delay. That saves handing it over, which takes longer than a small reduction.
         """
-        self._urgent = True
+        self._urgent = self._driven = True
         end = time.perf_counter() + _HERE
-        while not request.done and self._turn.acquire(blocking=False):
+        while self._turn.acquire(timeout=_HERE):
             try:
+                if request.done:
+                    break
                 moved = self._advance()
             finally:
                 self._turn.release()
@@ -183,6 +186,7 @@ class Engine:
                 break
             else:
                 os.sched_yield()
+        self._driven = False
         if request.done:
             self._urgent = False
         else:
@@ -190,8 +194,10 @@ class Engine:
 
     def _run(self) -> None:
         while self._over is None:
-            with self._turn:
-                nap = 0.0 if self._advance() else self._nap(time.monotonic())
+            nap = _HERE
+            if not self._driven:  # else somebody else does it meanwhile
+                with self._turn:
+                    nap = 0.0 if self._advance() else self._nap(time.monotonic())
             if nap > 0 and self._over is None:
                 self._asleep = nap > _LONGEST
                 if not (self._asleep and self._new):
@@ -229,10 +235,11 @@ class Engine:
 
     def _time(self) -> float:
         """When the next cycle is to begin."""
-        if self._leaving or self._urgent or (self._waiting.fresh and self._bytes >= _ENOUGH):
+        if self._leaving or self._urgent:
             return 0.0
-        if self._waiting.fresh:
-            return self._waiting.fresh + self._linger
+        if (fresh := self._waiting.fresh) > 0:
+            enough = self._bytes >= _ENOUGH
+            return min(fresh + self._linger, self._latest + _BURST if enough else math.inf)
         if self._waiting or self._join is not None:
             # Where all ranks wait and nobody has news, nobody needs to hear it again at once.
             return self._last + self._pause() if self._all_waited else 0.0
@@ -270,30 +277,26 @@ class Engine:
 
     def _begin(self) -> None:
         """Tell the others what this rank waits for."""
-        self._words = words = 1 + (len(self._ledger) + 63) // 64
-        if len(self._said) < words:
-            self._said, self._heard = array("Q", [0] * words), array("Q", [0] * words)
-        said = self._flags() | self._offer() << 64
-        memoryview(self._said).cast("B")[: 8 * words] = said.to_bytes(8 * words, "little")
+        request = self._words.say(self._flags(), self._offer(), len(self._ledger))
         self._waiting.fresh, self._bytes, self._urgent = 0.0, 0, False
         self._begun = time.monotonic()
-        out, into = ((each, words, MPI.UINT64_T) for each in (self._said, self._heard))
-        self._request = self._at.comm.Iallreduce(out, into, MPI.BAND)
+        self._request = request
 
     def _conclude(self) -> None:
         """All have told: do what follows."""
-        told = memoryview(self._heard).cast("B")[: 8 * self._words]
-        heard = int.from_bytes(told, "little")
-        flags, known = heard & ((1 << 64) - 1), heard >> 64
+        flags, known = self._words.heard()
         self.cycles += 1
-        self._all_waited = bool(flags & _WAITS)
+        self._all_waited = bool(flags & words.WAITS)
         if self.timeline is not None:
             self.timeline.mark_cycle()
-        if flags & _PLAIN == _PLAIN:
-            self._perform(self._ledger.keys(known))
+        if flags & words.PLAIN == words.PLAIN:
+            planned = self._planner.known(known)
+            if planned is None:
+                planned = self._planner.plan(self._ledger.keys(known), known)
+            self._perform(planned)
         else:
             self._confer()
-        if flags & _JOINED and self._join is not None:
+        if flags & words.JOINED and self._join is not None:
             self._complete_join()
         self._last = time.monotonic()
 
@@ -301,21 +304,21 @@ class Engine:
         return self._waiting.mask if self._join is None else (1 << len(self._ledger)) - 1
 
     def _flags(self) -> int:
-        flags = _STAYS if not self._leaving else 0
-        flags |= _KNOWN if not self._waiting.unknown else 0
+        flags = words.STAYS if not self._leaving else 0
+        flags |= words.KNOWN if not self._waiting.unknown else 0
         # Where one has joined, who that is decides what can be done.
         calm = not self._stalls.due(self._waiting) and not self._away
-        flags |= _CALM if calm and self._join is None else 0
+        flags |= words.CALM if calm and self._join is None else 0
         if self._join is not None:
-            return flags | _JOINED | _WAITS
-        return flags | (_WAITS if self._waiting else 0)
+            return flags | words.JOINED | words.WAITS
+        return flags | (words.WAITS if self._waiting else 0)
 
     def _confer(self) -> None:
         """Tell each other everything, and do what follows."""
         self._take()
         awaited = next((each for each in self._waiting if each.awaited), self._join)
         notice = Notice(
-            keys=tuple(each.key() for each in self._waiting),
+            keys=tuple(each.signature for each in self._waiting),
             joined=self._join is not None,
             leaving=self._leaving,
             awaits=str(awaited or ""),
@@ -326,12 +329,13 @@ class Engine:
         notices = self._at.comm.allgather(notice)
         agreed = self._ledger.agree(notices)
         self._away = agreed.joined
+        self._planner.renumbered()
         self._waiting.renumber()
         for name, text in agreed.mismatched.items():
-            self._finish(name, HorovodInternalError(text))
+            self._finish((name,), HorovodInternalError(text))
             if self.timeline is not None:
                 self.timeline.negotiate_end(f"{name[1]}.{name[0]}")
-        self._perform(agreed.ready)
+        self._perform(self._planner.plan(agreed.ready))
         if agreed.left:
             self._end(gone(agreed.left, self.ranks, self._leaving))
             return
@@ -343,20 +347,18 @@ class Engine:
 
     # ---- what all ranks do together ----------------------------------------------------------
 
-    def _perform(self, keys: Iterable[Signature]) -> None:
-        requests = [self._waiting.find(key) or self._executor.stand_in(key) for key in keys]
-        if not requests:
-            return
-        if self.timeline is not None:
-            for each in requests:
-                self.timeline.negotiate_end(str(each))
-        for batch in self._executor.batches(requests):
-            error = self._executor.run(batch, self.timeline)
-            for request in batch:
-                self._finish((request.name, request.kind.value), error)
+    def _perform(self, batches: Iterable[Batch]) -> None:
+        find, stand_in = self._waiting.find, self._executor.stand_in
+        for batch in batches:
+            requests = [find(each.name) or stand_in(each.key) for each in batch.items]
+            if self.timeline is not None:
+                for each in requests:
+                    self.timeline.negotiate_end(str(each))
+            error = self._executor.run(batch, requests, self.timeline)
+            self._finish(batch.names, error)
 
-    def _finish(self, name: Name, error: HorovodInternalError | None = None) -> None:
-        for request in self._waiting.finish(name, error):
+    def _finish(self, names: Iterable[Name], error: HorovodInternalError | None = None) -> None:
+        for request in self._waiting.finish(names, error):
             self._take_one(request)
 
     def _complete_join(self) -> None:

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from shanty.torch.hvd.requests import Kind, Signature, spell
-
-Name = tuple[Any, ...]
-"""The first two words of a signature: name and kind, by which ranks find each other's requests."""
+from shanty.torch.hvd.requests import Kind, Name, Signature, spell
 
 
 class Notice(NamedTuple):
@@ -72,12 +69,8 @@ class Ledger:
 
     def keys(self, mask: int) -> list[Signature]:
         """The requests whose bits are set, by number."""
-        found = []
-        while mask:
-            lowest = mask & -mask
-            found.append(self._keys[lowest.bit_length() - 1])
-            mask ^= lowest
-        return found
+        bits = reversed(f"{mask:b}")
+        return [key for key, bit in zip(self._keys, bits, strict=False) if bit == "1"]
 
     def agree(self, notices: Sequence[Notice]) -> Agreement:
         """What the notices of all ranks, in their order, come to; the new of it gets numbers."""
@@ -120,6 +113,6 @@ def _differences(keys: dict[int, Signature]) -> str:
 
 
 def _impossible(key: Signature, joined: frozenset[int]) -> str | None:
-    if key[1] == Kind.BROADCAST.value and key[5] in joined:
+    if key[1] is Kind.BROADCAST and key[5] in joined:
         return f"{spell(key)}: its root has called join(), and has nothing to send."
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from enum import Enum, IntEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -13,11 +13,14 @@ from torch import Tensor
 if TYPE_CHECKING:
     from shanty.torch.hvd.engine import Engine
 
+Name = tuple[str | None, "Kind"]
+"""Name and kind of a request, by which ranks find each other's."""
+
 Signature = tuple[Any, ...]
 """Name and kind of a request, and what else must be the same on every rank."""
 
 
-class Kind(Enum):
+class Kind(StrEnum):
     """What is done. The values are Horovod's words, which its timeline shows in capitals."""
 
     ALLREDUCE = "allreduce"
@@ -61,11 +64,20 @@ class Request:
     `received_splits` (of an alltoall: rows from each rank), `value` (of a join: who came last).
     """
 
-    __slots__ = (
-        *("kind", "name", "tensors", "outputs", "op", "prescale", "postscale", "root", "splits"),
-        *("grouped", "done", "error", "results", "received_splits", "value", "since", "ready"),
-        *("engine", "number", "awaited", "_gate"),
-    )
+    # Thousands of them may be made in a step: what most of them never need is not set.
+    done = False
+    error: Exception | None = None
+    results: Sequence[Tensor] = ()
+    received_splits: Sequence[int] = ()
+    value = -1
+    label: Name = (None, Kind.JOIN)  # its name, once it has one, and its kind
+    since = 0.0  # when it was submitted, by time.monotonic()
+    ready: Any = None  # a CUDA event: the tensors may be read after it
+    engine: Engine | None = None  # that it was given to, until it ends
+    awaited = False  # whether the main thread waits for it
+    signature: Signature = ()  # its key, once the engine has taken it
+    number = -1  # by which the ranks know it, once they have agreed on one
+    _gate: threading.Event | None = None  # for whoever waits
 
     def __init__(
         self,
@@ -91,67 +103,77 @@ class Request:
         self.root = root
         self.splits = splits
         self.grouped = grouped
-        self.done = False
-        self.error: Exception | None = None
-        self.results: list[Tensor] = []
-        self.received_splits: list[int] = []
-        self.value = -1
-        self.since = 0.0  # when it was submitted, by time.monotonic()
-        self.ready: Any = None  # a CUDA event: the tensors may be read after it
-        self.engine: Engine | None = None  # that it was given to, until it ends
-        self.awaited = False  # whether the main thread waits for it
-        self.number = -1  # by which the ranks know it, once they have agreed on one
-        self._gate = threading.Lock()
-        self._gate.acquire()
 
     def __str__(self) -> str:
-        return f"{self.kind.value}.{self.name}"
+        return f"{self.kind}.{self.name}"
 
     @property
     def nbytes(self) -> int:
         """Bytes that this rank gives."""
-        return sum(each.nbytes for each in self.tensors)
+        tensors = self.tensors
+        return tensors[0].nbytes if len(tensors) == 1 else sum(each.nbytes for each in tensors)
 
     def key(self) -> Signature:
         """The name, and all that the ranks must agree on."""
-        kind = self.kind
-        rows = kind in _ROWS_DIFFER
-        what = tuple(
-            [
-                (each.dtype, each.shape[1:] if rows else each.shape, each.device.type)
-                for each in self.tensors
-            ]
-        )
+        kind, tensors = self.kind, self.tensors
+        if len(tensors) == 1 and kind is Kind.ALLREDUCE:  # as most are
+            (only,) = tensors
+            what: tuple[Any, ...] = ((only.dtype, only.shape, _device(only)),)
+        else:
+            first = 1 if kind in _ROWS_DIFFER else 0
+            what = tuple([(each.dtype, each.shape[first:], _device(each)) for each in tensors])
+        how = self.op, self.prescale, self.postscale, self.root, self.grouped
+        return (self.name, kind, *how, what)
+
+    def asks(self, key: Signature) -> bool:
+        """Whether that is its key, for the price of looking at it."""
+        what = key[-1]
+        tensors = self.tensors
+        if self.kind is not Kind.ALLREDUCE or len(tensors) != 1 or len(what) != 1:
+            return self.key() == key
+        (only,), ((dtype, shape, device),) = tensors, what
         return (
-            *(self.name, kind.value, int(self.op), self.prescale, self.postscale, self.root),
-            *(self.grouped, what),
+            only.dtype is dtype
+            and only.shape == shape
+            and self.op is key[2]
+            and self.prescale == key[3]
+            and self.postscale == key[4]
+            and self.grouped == key[6]
+            and _device(only) == device
+            and self.name == key[0]
         )
 
-    def wait(self) -> list[Tensor]:
+    def wait(self) -> Sequence[Tensor]:
         """The results, once they are there; raises the error of a request that failed."""
         if not self.done:
             self.awaited = threading.current_thread() is threading.main_thread()
-            engine = self.engine
             try:
-                if engine is not None:
+                if (engine := self.engine) is not None:
                     engine.drive(self)
-                self._gate.acquire()
-                self._gate.release()  # the next waiter's turn
+                if not self.done:
+                    self._sleep()
             finally:
                 self.awaited = False
         if self.error is not None:
             raise self.error
         return self.results
 
+    def _sleep(self) -> None:
+        with _gates:
+            gate = self._gate = self._gate or threading.Event()
+        if not self.done:  # `finish` says so before it looks for the gate
+            gate.wait()
+
     def finish(self, error: Exception | None = None) -> None:
         """End it, for whoever waits. Only the engine calls this."""
-        self.error = error
         self.engine = None
         self.tensors = ()  # nothing is kept alive by a handle that nobody synchronizes
         if error is not None:
-            self.results = []
+            self.error = error
+            self.results = ()
         self.done = True
-        self._gate.release()
+        if self._gate is not None:
+            self._gate.set()
 
     def age(self) -> float:
         """Seconds since it was submitted."""
@@ -159,19 +181,24 @@ class Request:
 
 
 _ROWS_DIFFER = (Kind.ALLGATHER, Kind.ALLTOALL)
+_gates = threading.Lock()  # around making one
+
+
+def _device(tensor: Tensor) -> str:
+    return "cpu" if tensor.is_cpu else tensor.device.type
 
 
 def spell(key: Signature) -> str:
     """A key in words: "allreduce.grad.w(SUM, float32, (3, 4))"."""
     name, kind, op, prescale, postscale, root, grouped, what = key
     words: list[str] = []
-    if kind in (Kind.ALLREDUCE.value, Kind.REDUCESCATTER.value):
+    if kind in (Kind.ALLREDUCE, Kind.REDUCESCATTER):
         words.append(Op(op).name)
         words += [f"prescale {prescale}"] if prescale != 1 else []
         words += [f"postscale {postscale}"] if postscale != 1 else []
-    if kind == Kind.BROADCAST.value:
+    if kind is Kind.BROADCAST:
         words.append(f"root {root}")
-    rows = kind in (each.value for each in _ROWS_DIFFER)
+    rows = kind in _ROWS_DIFFER
     for dtype, shape, device in what:
         size = ", ".join(["*"] * rows + [str(each) for each in shape])
         words += [str(dtype).removeprefix("torch."), f"({size})"]

@@ -118,8 +118,9 @@ class Stalls:
 
 
 def oldest(waiting: Iterable[Request]) -> float:
-    """Seconds that the oldest of them has waited; 0 for none."""
-    return max((each.age() for each in waiting), default=0.0)
+    """Seconds that the first of them has waited; 0 for none."""
+    first = next(iter(waiting), None)
+    return first.age() if first is not None else 0.0
 
 
 def gone(left: Sequence[int], ranks: Sequence[int], own: bool) -> HorovodInternalError:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from shanty.torch.hvd.ledger import Ledger, Name
-from shanty.torch.hvd.requests import HorovodInternalError, Kind, Request, Signature
+from shanty.torch.hvd.ledger import Ledger
+from shanty.torch.hvd.requests import HorovodInternalError, Name, Request, Signature
 
 
 class Waiting:
@@ -20,7 +19,8 @@ class Waiting:
         self._ledger = ledger
         self._requests: dict[Name, Request] = {}
         self._held: list[Request] = []  # unnamed ones whose turn has not come
-        self._names: set[tuple[str | None, Kind]] = set()  # of named ones under way
+        self._names: set[Name] = set()  # of named ones under way
+        self._last: dict[Name, tuple[Signature, int]] = {}  # of those that had a number
         self.mask = 0
         self.unknown = 0
         self.fresh = 0.0
@@ -31,47 +31,60 @@ class Waiting:
     def __iter__(self) -> Iterator[Request]:
         return iter(self._requests.values())
 
-    def claim(self, request: Request) -> bool:
-        """Whether its name is free, which it then is no more until it has ended. Any thread."""
-        name = request.name, request.kind
-        if name in self._names:
+    def claim(self, label: Name) -> bool:
+        """Whether the name is free, which it then is no more until it has ended. Any thread."""
+        if label in self._names:
             return False
-        self._names.add(name)
+        self._names.add(label)
         return True
 
-    def find(self, key: Signature) -> Request | None:
+    def find(self, label: Name) -> Request | None:
         """The one with this name."""
-        return self._requests.get(key[:2])
+        return self._requests.get(label)
 
     def add(self, request: Request) -> bool:
         """One more; false where an unnamed one of long ago has its name, and it is to follow."""
-        key = request.key()
-        if key[:2] in self._requests:
+        label = request.label
+        if label in self._requests:
             self._held.append(request)
             return False
-        self._requests[key[:2]] = request
-        self._number(request, key)
-        self.fresh = self.fresh or time.monotonic()
+        self._requests[label] = request
+        last = self._last.get(label)
+        if last is not None and request.asks(last[0]):
+            request.signature, number = last
+            request.number = number
+            self.mask |= 1 << number
+        else:
+            request.signature = request.key()
+            self._number(request)
+            if request.number >= 0:
+                self._last[label] = request.signature, request.number
+        self.fresh = self.fresh or request.since
         return True
 
-    def finish(self, name: Name, error: HorovodInternalError | None = None) -> list[Request]:
-        """End the one with this name, if there is one; those that may be added after that."""
-        request = self._requests.pop(name, None)
-        if request is None:  # of a rank that has joined
-            return []
-        if request.number >= 0:
-            self.mask &= ~(1 << request.number)
-        else:
-            self.unknown -= 1
-        self._names.discard((request.name, request.kind))
-        request.finish(error)
+    def finish(
+        self, labels: Iterable[Name], error: HorovodInternalError | None = None
+    ) -> list[Request]:
+        """End those with these names, where there are any; those that may be added after that."""
+        numbers = 0
+        for label in labels:
+            request = self._requests.pop(label, None)
+            if request is None:  # of a rank that has joined
+                continue
+            if request.number >= 0:
+                numbers |= 1 << request.number
+            else:
+                self.unknown -= 1
+            self._names.discard(label)
+            request.finish(error)
+        self.mask &= ~numbers
         freed, self._held = self._held, []
         return freed
 
     def fail(self, error: HorovodInternalError) -> None:
         """End all of them."""
         for request in [*self, *self._held]:
-            self._names.discard((request.name, request.kind))
+            self._names.discard(request.label)
             request.finish(HorovodInternalError(f"{request} failed: {error}"))
         self._requests.clear()
         self._held.clear()
@@ -80,11 +93,12 @@ class Waiting:
     def renumber(self) -> None:
         """The ledger has changed."""
         self.mask = self.unknown = 0
+        self._last.clear()
         for request in self:
-            self._number(request, request.key())
+            self._number(request)
 
-    def _number(self, request: Request, key: Signature) -> None:
-        request.number = self._ledger.number(key)
+    def _number(self, request: Request) -> None:
+        request.number = self._ledger.number(request.signature)
         if request.number < 0:
             self.unknown += 1
         else:

@@ -1,0 +1,71 @@
+"""What is done at once: all of it once, alike with alike, no more than the threshold."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+
+import torch
+
+from shanty.torch.hvd.plan import Planner
+from shanty.torch.hvd.requests import Kind, Op, Request, Signature
+
+TENSORS = st.lists(
+    st.builds(
+        lambda rows, dtype: torch.empty(rows, 2, dtype=dtype),
+        st.integers(0, 40),
+        st.sampled_from([torch.float32, torch.float64]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+REQUESTS = st.lists(
+    st.tuples(
+        st.sampled_from([Kind.ALLREDUCE, Kind.ALLREDUCE, Kind.ALLGATHER, Kind.BROADCAST]),
+        TENSORS,
+        st.sampled_from([Op.SUM, Op.AVERAGE, Op.ADASUM]),
+        st.sampled_from([1.0, 2.0]),
+    ),
+    max_size=20,
+)
+
+
+def keys(drawn: list[tuple[Kind, list[torch.Tensor], Op, float]]) -> list[Signature]:
+    return [
+        Request(kind, f"t{i}", tensors, op=op, prescale=scale, grouped=len(tensors) > 1).key()
+        for i, (kind, tensors, op, scale) in enumerate(drawn)
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(REQUESTS, st.sampled_from([0, 100, 1000, 1 << 30]))
+def test_everything_once_and_alike_with_alike(
+    drawn: list[tuple[Kind, list[torch.Tensor], Op, float]], threshold: int
+) -> None:
+    wanted = keys(drawn)
+    planner = Planner(threshold)
+    batches = planner.plan(wanted)
+    assert sorted(each.key for batch in batches for each in batch.items) == sorted(wanted)
+    for batch in batches:
+        if len(batch.items) > 1:
+            assert sum(item.nbytes for item in batch.items) <= threshold
+            assert len({(item.alike, item.kind) for item in batch.items}) == 1
+            assert batch.items[0].alike is not None
+        if batch.kind is Kind.ALLREDUCE:
+            places = [place for part in batch.parts for place in part.places]
+            count = sum(len(item.shapes) for item in batch.items)
+            assert sorted(places) == list(range(count))
+    assert [each.names for each in planner.plan(wanted)] == [each.names for each in batches]
+
+
+def test_a_plan_is_kept_until_numbers_change() -> None:
+    planner = Planner(1 << 20)
+    wanted = keys([(Kind.ALLREDUCE, [torch.empty(2, 2)], Op.SUM, 1.0)] * 3)
+    assert planner.known(7) is None
+    made = planner.plan(wanted, 7)
+    assert planner.known(7) is made
+    planner.renumbered()
+    assert planner.known(7) is None
