@@ -30,7 +30,7 @@ else:
     from shanty.torch.hvd import registry
 
 TENSORS = 500
-SIZES = [1, 4, 16, 64]  # KiB of each of them
+SIZES = [1, 4, 16, 64, 256]  # KiB of each of them
 LEAST = 0.2  # seconds that a round lasts at least
 Call = Callable[[], object]
 Round = Callable[[], float]  # does it a number of times; the seconds for one

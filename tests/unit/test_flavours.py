@@ -179,6 +179,7 @@ def test_open_mpi_5_on_one_host() -> None:
         "OMPI_MCA_btl": "self,sm,tcp",
         "OMPI_MCA_osc": "^ucx",
         "MPI4PY_LIBMPI": "/mpi/lib/libmpi.so",
+        "MLX_MPI_LIBNAME": "/mpi/lib/libmpi.so",
     }
 
 
@@ -194,6 +195,7 @@ def test_open_mpi_4_on_shared_cores() -> None:
         "OMPI_MCA_hwloc_base_binding_policy": "none",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
         "MPI4PY_LIBMPI": "/mpi/lib/libmpi.so",
+        "MLX_MPI_LIBNAME": "/mpi/lib/libmpi.so",
     }
 
 
@@ -220,7 +222,10 @@ def test_intel() -> None:
         "MPI4PY_LIBMPI": "/mpi/lib/libmpi.so",
     }
     assert "I_MPI_PERHOST" not in environment("intel", layout(LAB))  # one and three
-    assert "I_MPI_FABRICS" not in environment("intel", layout(), I_MPI_SPAWN="on")
+    spawning = environment("intel", layout(), I_MPI_SPAWN="on")
+    assert "I_MPI_FABRICS" not in spawning
+    assert spawning["MPI4PY_RC_RECV_MPROBE"] == "false"
+    assert environment("intel", layout(LAB))["MPI4PY_RC_RECV_MPROBE"] == "false"
 
 
 @pytest.mark.parametrize("name", FLAVOURS)

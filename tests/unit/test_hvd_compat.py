@@ -242,6 +242,7 @@ class TestCalls:
             "PMI_RANK": "1",
             "LANG": "C",
             "MPI4PY_LIBMPI": "/mpi/lib/libmpi.so",
+            "MLX_MPI_LIBNAME": "/mpi/lib/libmpi.so",
             "LD_LIBRARY_PATH": "/mpi/lib",
             "PYTHONPATH": f"{SOURCE}/shanty/carry/rank/hook:/mine",
         }

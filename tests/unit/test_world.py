@@ -52,6 +52,33 @@ def test_four_singletons_name_both_sides():
     assert world.exit_code(verdict) == 72
 
 
+def test_a_rank_that_says_why_it_is_alone():
+    world = started()
+    world.report({"event": "alone", "rank": 1, "why": "no MPI for it", "fix": "another"}, 1.0)
+    verdict = world.verdict(1.0)
+    assert verdict is not None
+    assert (verdict.what, verdict.rank) == ("rank 1 of 2 would have been alone", 1)
+    assert verdict.why == "no MPI for it, and the launcher is Open MPI 5 5.0.11 (/o/bin/mpirun)"
+    assert verdict.fix == "another"
+    assert world.exit_code(verdict) == 72
+
+
+@pytest.mark.parametrize(
+    ("code", "why"), [(-11, ""), (1, "MPI started no workers: MPI_ERR_SPAWN"), (1, "KeyError")]
+)
+def test_a_rank_that_fails_when_it_spawns(code, why):
+    world = started(1)
+    join(world)
+    world.report({"event": "spawning", "rank": 0}, 2.0)
+    if why:
+        world.report({"event": "failed", "rank": 0, "code": code, "why": why, "at": 2.1}, 2.1)
+    end(world, 0, code, 2.2)
+    verdict = world.verdict(3.0)
+    assert verdict is not None
+    assert ("-m mpi4py.futures" in verdict.fix) == (why != "KeyError")
+    assert why in verdict.why
+
+
 def test_a_library_that_is_only_loaded_is_not_joined():
     world = started(1)
     world.report({"event": "loading", "rank": 0, "flavour": "openmpi5", **LIBRARY}, 1.0)

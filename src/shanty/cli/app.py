@@ -16,12 +16,15 @@ from shanty.cli.context import show_error
 
 VERBS = (
     "run", "rerun", "ps", "show", "logs", "stop", "stacks", "doctor", "net", "rm", "prune", "hosts",
-    "lab", "mpi", "horovodrun", "completion",
+    "lab", "mpi", "horovodrun", "dmlc-submit", "completion",
 )  # fmt: skip
 
 
 class Verbs(click.Group):
-    """A group that imports a verb's module when the verb is used: each has a command `VERB`."""
+    """A group that imports a verb's module when the verb is used: each has a command `VERB`.
+
+    A dash in the verb is an underscore there.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs in the order in which people meet them."""
@@ -31,9 +34,8 @@ class Verbs(click.Group):
         """The verb's command."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = getattr(
-            importlib.import_module(f"shanty.cli.{cmd_name}"), cmd_name
-        )
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(importlib.import_module(f"shanty.cli.{name}"), name)
         return command
 
 

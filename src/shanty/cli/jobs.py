@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ _KINDS: dict[type, str] = {
 ENVIRONMENTS = ("check", "sync", "none")
 _TIME = (int, float, str)
 _SHORTEST_STALL, _LONGEST_STALL = 1.0, 30 * 86400.0  # seconds
+_TRACKER = "dmlc-submit"
+_TRACKER_IN_TEXT = re.compile(r"(?<!\S)(?:python[\d.]*\s+)?[\w./~${}-]*/dmlc-submit(?=\s)")
 _MOST = 100_000  # ranks; more is a slip of the finger
 _KEYS: dict[str, tuple[type, ...]] = {
     "ranks": (int,),
@@ -88,6 +91,7 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
     """What the words after the options mean; NotFoundError for a script that is not there."""
     from shanty.launch.targets.plan import LAUNCHERS
 
+    words = _by_name(words)
     if not words or not words[0]:
         raise UsageError(
             "nothing to run", fix="give a script, -m MODULE, a program or an mpirun line"
@@ -99,7 +103,7 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
         return Module(rest[0], rest[1:])
     exists = (workspace / first).exists()
     if not rest and not exists and any(space in first.strip() for space in " \t\n"):
-        return Raw((first,), shell=True)
+        return Raw((_TRACKER_IN_TEXT.sub(_TRACKER, first),), shell=True)
     if raw or os.path.basename(first) in LAUNCHERS:
         return Raw(tuple(words))
     path = workspace / first
@@ -111,6 +115,19 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
             )
         return Script(first, rest)
     return Program(tuple(words))
+
+
+def _by_name(words: Sequence[str]) -> Sequence[str]:
+    """A line that starts dmlc-submit by a path, or by `python PATH`, with its name only.
+
+    The program need not be there: what it does, the shim of that name does in a run.
+    """
+    from shanty.carry.rank.python import is_python
+
+    at = 1 if len(words) > 1 and is_python(words[0]) else 0
+    if words and os.path.basename(words[at]) == _TRACKER:
+        return [_TRACKER, *words[at + 1 :]]
+    return words
 
 
 def environment(
@@ -169,8 +186,6 @@ def _pair(text: str, environ: Mapping[str, str], where: str) -> dict[str, str]:
 
 def seconds(text: str) -> float:
     """A time as people write it: 90, 90s, 15m, 2h, 1h30m, 1:30:00."""
-    import re
-
     clock = re.fullmatch(r"(?:(\d+):)?(\d+):(\d{2})", text)
     if clock:
         hours, minutes, rest = (int(part or 0) for part in clock.groups())
@@ -199,8 +214,6 @@ def stall_after(text: str) -> float:
 
 def size(text: str) -> int:
     """Bytes as people write them: 500000000, 800M, 4G, 4GiB, 1.5T; all of them powers of 1024."""
-    import re
-
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not found:
         raise UsageError(f"{text!r} is no size", fix="write 800M, 4G or 1.5T")

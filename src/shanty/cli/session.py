@@ -43,6 +43,9 @@ class Session:
         self._printer: Printer | JsonPrinter = (
             JsonPrinter(sys.stdout.buffer) if show.as_json else standard_printer(labels=labels)
         )
+        self._log: Printer | None = None
+        if show.log is not None:
+            self._log = Printer(show.log, show.log, labels=labels, colour=False, live=False)
         visible = not show.quiet and not show.as_json and sys.stderr.isatty()
         self._line = StatusLine(sys.stderr, visible=visible)
         self._interrupts = interrupts
@@ -78,6 +81,8 @@ class Session:
                 lively = now
                 self._line.hide()
                 self._printer.show(lines)
+                if self._log is not None:
+                    self._log.show(lines)
             wait = _QUICK if now < lively + _LIVELY else _SLOW
             if not status.state.final and now >= looked + wait:
                 before, looked = status, now
@@ -91,6 +96,8 @@ class Session:
             elif status.state.final and not lines:
                 self._line.hide()
                 self._printer.finish()
+                if self._log is not None:
+                    self._log.finish()
                 return status
             self._serve_interrupts()
             if self._printer.at_line_start:

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from types import FrameType
+from typing import BinaryIO
 
 from shanty.carry.errors import LaunchError, PrepareError, UsageError, WorldError
 from shanty.carry.rundir import RunDir, new_id
@@ -18,10 +19,11 @@ from shanty.cli.stdin import rank_zero_input
 
 @dataclass(frozen=True)
 class Show:
-    """How much is shown, and for whom."""
+    """How much is shown, and for whom; `log` is a file that all output goes to as well."""
 
     quiet: bool = False
     as_json: bool = False
+    log: BinaryIO | None = None
 
 
 def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool) -> int:

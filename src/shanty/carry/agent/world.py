@@ -10,7 +10,7 @@ from shanty.carry.errors import WorldError
 from shanty.carry.mpi.flavours import FLAVOURS, identify_library
 from shanty.carry.mpi.installation import Installation
 from shanty.carry.mpi.kin import starts
-from shanty.carry.rank.reports import UNWRITABLE
+from shanty.carry.rank.reports import UNSPAWNED, UNWRITABLE
 from shanty.carry.spec import Failure
 
 SETTLE = 0.15  # seconds in which a failure that came first may still be reported second
@@ -32,6 +32,7 @@ class Rank:
     seen: float = 0.0  # when its library was
     loaded_only: bool = False  # the library is there, but MPI_Init may not have been reached
     finalized: bool = False
+    spawning: bool = False  # it has asked MPI for processes of its own
     ended: Optional[float] = None
     code: Optional[int] = None
     why: str = ""
@@ -76,8 +77,12 @@ class World:
             rank.loaded_only = rank.loaded_only or event != "mapped"
             rank.library, rank.seen = report["path"], rank.seen or now
             rank.library_flavour = report.get("flavour") or ""
+        elif event == "alone" and not self.mismatch:
+            self.mismatch = self._alone(rank, report)
         elif event == "plain":
             rank.plain = True
+        elif event == "spawning":
+            rank.spawning = True
         elif event == "finalized":
             rank.finalized = True
         elif event == "failed":
@@ -122,6 +127,15 @@ class World:
                 rank,
                 f"{title} {version}".strip(),
             )
+
+    def _alone(self, rank: Rank, report: Mapping[str, Any]) -> Failure:
+        return Failure(
+            f"rank {rank.rank} of {self.expected} would have been alone",
+            f"{report['why']}, and the launcher is {_named(self.launcher)}",
+            report["fix"],
+            rank.rank,
+            rank.host,
+        )
 
     def _mixed(self, what: str, rank: Rank, library: str) -> Failure:
         return Failure(
@@ -253,6 +267,8 @@ class World:
             meaning = _MEANINGS.get(name, "")
             what = f"{where} was ended by {name}" + (f" ({meaning})" if meaning else "")
             why, fix = rank.why, ""
+            if rank.spawning:
+                why, fix = why or "it started processes by MPI_Comm_spawn", self._spawning()
             if rank.oom:
                 what = f"{where} was ended by the kernel: out of memory (SIGKILL)"
                 why = "this host ran out of memory while the rank ran"
@@ -264,7 +280,13 @@ class World:
         if rank.why.startswith("cannot run "):
             fix = "check the name, its PATH and its permissions; one in this folder is ./NAME"
             return Failure(f"{where}: {rank.why}", "", fix, rank.rank, rank.host)
-        return Failure(f"{where} ended with exit code {code}", rank.why, "", rank.rank, rank.host)
+        fix = self._spawning() if rank.why.startswith(UNSPAWNED) else ""
+        return Failure(f"{where} ended with exit code {code}", rank.why, fix, rank.rank, rank.host)
+
+    def _spawning(self) -> str:
+        """What to do when a rank cannot start processes by MPI."""
+        needs = FLAVOURS[self.launcher.flavour].to_spawn
+        return _SPAWN_LESS + (f", or let it start some by {needs}" if needs else "")
 
     def exit_code(self, failure: Failure) -> int:
         """The exit code that goes with a verdict: the rank's own, as a shell would show it."""
@@ -275,6 +297,7 @@ class World:
         return code if code >= 0 else 128 - code
 
 
+_SPAWN_LESS = "start the workers with the run: `shanty run -n 4 -m mpi4py.futures script.py`"
 _LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
 _MEANINGS = {
     "SIGSEGV": "it touched memory that is not its own",

@@ -206,7 +206,11 @@ class Draft:
     def do_output(self, option: Given, _: str, place: Placement) -> Words:
         """Takes Open MPI 5's `--output` apart into options that older ones have as well."""
         words: Words = []
-        for part in option.value.split(":")[0].split(","):
+        kinds = option.value.split(":")[0]
+        if not kinds:  # only how it is passed on, as in ":raw"
+            self.dropped(option, "output is passed on as it comes")
+            return words
+        for part in kinds.split(","):
             key, _, value = part.partition("=")
             names = _OUTPUTS.get(key.lower())
             if names is None:

@@ -97,6 +97,10 @@ class Flavour(Protocol):
         """What a killed job leaves behind."""
 
     @property
+    def to_spawn(self) -> str:
+        """The options of `shanty run` with which ranks can start processes; "" for none."""
+
+    @property
     def ipv6(self) -> bool:
         """True when it can launch, and exchange data, where hosts have IPv6 only."""
 

@@ -13,6 +13,9 @@ Measured with the wheels of MPICH 5.0.2 and Intel MPI 2021.18.1, two cores:
   or $I_MPI_PERHOST. In `-hosts a:2` it takes no notice of the 2.
 - MPICH dies of a division by zero at `host:0`.
 - MPICH writes /tmp/hydra_hwloc_xmlfile_* wherever TMPDIR points; Intel MPI leaves nothing.
+- Over libfabric, a communicator of Intel MPI on which something came by MPI_Mrecv makes
+  MPI_Comm_disconnect die by SIGSEGV. mpi4py.futures ends like that; without MPI4PY_RC_RECV_MPROBE
+  mpi4py receives its objects by MPI_Recv.
 - What `-iface` and its variable name is the launcher's alone: the ranks of both choose for
   themselves, MPICH's by UCX, over all interfaces at once, and Intel's by libfabric. The daemons on
   the other hosts do not mind that theirs has another name.
@@ -80,7 +83,9 @@ class Hydra:
     one_host: Settings
     many_hosts: Settings
     one_host_unless: Tuple[str, ...]
+    by_libfabric: Settings
     shared_cores: Settings
+    to_spawn: str
     family: str = "hydra"
     library_names: Tuple[str, ...] = ("libmpi.so.12", "libmpi.12.dylib")
     rank_variables: RankVariables = _RANK_VARIABLES
@@ -120,8 +125,8 @@ class Hydra:
             settings[self.hostfile_variable] = layout.hostfile
             if self.per_host_variable and len(slots) == 1:
                 settings[self.per_host_variable] = str(slots.pop())
-        if layout.local_only and not any(name in given for name in self.one_host_unless):
-            settings.update(self.one_host)
+        alone = layout.local_only and not any(name in given for name in self.one_host_unless)
+        settings.update(self.one_host if alone else self.by_libfabric)
         if self.radix_variable and len(layout.hosts) > _RADIX:
             settings[self.radix_variable] = str(len(layout.hosts))
         if layout.shares_cores:
@@ -183,7 +188,9 @@ MPICH = Hydra(
     one_host=(),
     many_hosts=(),
     one_host_unless=(),
+    by_libfabric=(),
     shared_cores=(),
+    to_spawn="",
 )
 
 INTEL = Hydra(
@@ -230,5 +237,7 @@ INTEL = Hydra(
     one_host=(("I_MPI_FABRICS", "shm"),),
     many_hosts=(("I_MPI_FABRICS", "shm:ofi"),),
     one_host_unless=("I_MPI_SPAWN",),  # spawned ranks cannot be reached through shm alone
+    by_libfabric=(("MPI4PY_RC_RECV_MPROBE", "false"),),
     shared_cores=(("I_MPI_PIN", "0"), ("I_MPI_THREAD_YIELD", "2")),
+    to_spawn="-e I_MPI_SPAWN=on",
 )

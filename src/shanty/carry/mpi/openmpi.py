@@ -98,6 +98,7 @@ class OpenMPI:
     rank_by: Tuple[str, ...]
     lacks: Tuple[str, ...]
     ipv6: bool
+    to_spawn: str = "--oversubscribe"  # or a free slot for each
     family: str = "openmpi"
     library_names: Tuple[str, ...] = ("libmpi.so.40", "libmpi.40.dylib", "libmpi.dylib")
     launcher_names: Tuple[str, ...] = ("mpirun", "mpiexec")
@@ -140,6 +141,7 @@ class OpenMPI:
         """The settings that a run adds to the launcher's environment, none of them in `given`."""
         settings = dict(self.always)
         settings["MPI4PY_LIBMPI"] = installation.library
+        settings["MLX_MPI_LIBNAME"] = installation.library  # MLX knows no other MPI than this one
         settings[self.session_variable] = scratch
         if layout.hostfile:
             settings[self.hostfile_variable] = layout.hostfile

@@ -17,7 +17,7 @@ import time
 
 from shanty.carry.frames import STDERR, STDOUT, FrameWriter
 from shanty.carry.mpi import ranks
-from shanty.carry.rank import copies, passing, reports, stdin
+from shanty.carry.rank import copies, passing, programs, reports, stdin
 from shanty.carry.rank.python import insert_runner, is_python
 
 TYPE_CHECKING = False
@@ -50,6 +50,8 @@ def main(argv: list[str]) -> int:
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
     environ.update({key: str(value) for key, value in place.items()})
     environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS", "1"))
+    if "DMLC_NUM_WORKER" in environ:  # a line for dmlc-submit has set it, and could not set this
+        environ["DMLC_TASK_ID"] = str(rank)
     if rank != 0:
         stdin.close()  # Hydra leaves it open for ever
     elif stdin.VARIABLE in environ:
@@ -64,6 +66,7 @@ def main(argv: list[str]) -> int:
     chosen = environ.get(PYTHON)
     if chosen and os.sep not in argv[0] and is_python(argv[0]):
         argv = [chosen, *argv[1:]]  # every host has its own
+    argv = programs.stand_in(argv, chosen or "python3")
     command = insert_runner(argv, os.path.join(here, "run.py"))
     if command is not argv:  # run.py does what the hook is a fallback for
         drop_hook(environ, os.path.join(here, "hook"))
@@ -152,6 +155,8 @@ class _Rank:
         at, self.pid, pid = time.monotonic(), 0, self.pid
         self.passed.close()
         self.writer.close()
+        if self.copies is not None:
+            self.copies.close()
         code = os.waitstatus_to_exitcode(status)
         if code != 0 and not is_python(self.argv[0]):
             library = linked_mpi(self.argv[0])

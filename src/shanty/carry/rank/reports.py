@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FIFO = "SHANTY_REPORTS"  # the environment variable that names the FIFO
 UNWRITABLE = "its output cannot be kept"  # begins the why of a rank that a full disk ended
+UNSPAWNED = "MPI started no workers"  # begins the why of a pool that it refused them
 _PATIENCE = 10.0  # seconds that a full FIFO is waited for
 
 

@@ -126,7 +126,8 @@ def _run(words: list[str]) -> None:
         watch = None  # a helper of a rank, started by the same command line
     if watch is not None:
         sys.meta_path.insert(0, watching.MpiFinder(watch.loading, watch.saw_mpi))
-        sys.meta_path.insert(0, watching.TorchFinder())
+        sys.meta_path.insert(0, watching.OfferFinder())
+        sys.meta_path.insert(0, watching.WatchedFinder(watch, watch.claim))
         watch.allow_stacks()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -56,6 +56,24 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         words = horovodrun.mpirun_line(wanted, layout, os.environ)
         os.environ.update(wanted.variables)
         notes, verbose = wanted.notes, wanted.verbose
+    if name == "dmlc-submit":
+        from shanty.carry.rank import dmlc_submit
+
+        asked = dmlc_submit.parse(words, os.environ)
+        if asked.help:
+            print(dmlc_submit.usage())
+            return
+        words = dmlc_submit.mpirun_line(asked, layout, os.environ)
+        os.environ.update(asked.variables)
+        notes, verbose = [asked.note] if asked.note else [], asked.verbose
+    if name == "mlx.launch":
+        from shanty.carry.rank import mlx_launch
+
+        line = mlx_launch.parse(words)
+        if line is None:
+            _become_next(name, words, os.path.join(os.path.dirname(plan_file), "bin"))
+            return
+        words, verbose = mlx_launch.mpirun_line(line, layout), line.verbose
     decided = decided_by(words, FLAVOURS[installation.flavour])
     passed = passing.offer(passing.redirected(os.environ.get("SHANTY_OUTPUT", "")))
     if "place" in plan:
@@ -92,3 +110,16 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         environ = {**environ, stdin.VARIABLE: stdin.offer(kept)}
     sys.stderr.flush()
     os.execve(installation.launcher, [installation.launcher, *translation.argv], environ)
+
+
+def _become_next(name: str, words: List[str], own: str) -> None:
+    """The program `name` that stands after ours, in the folder `own`, on PATH."""
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        file = os.path.join(folder, name)
+        if os.path.abspath(folder) != os.path.abspath(own) and os.access(file, os.X_OK):
+            os.execv(file, [name, *words])
+    raise UsageError(
+        f"there is no {name} on PATH",
+        "shanty knows its lines for MPI; for others it has to be installed",
+        "install mlx, or say --backend mpi",
+    )

@@ -44,16 +44,22 @@ class Watch:
         self.rank = rank
         self.world = world
         self.pid = os.getpid()
+        self.size = ranks.number(os.environ, ranks.SIZE) or 1  # as the launcher has it
         self.mpi: Any = None
+        self.claimed = False
+        self.has_joined = False
         self.failing = False
 
     def claim(self) -> bool:
         """True for the first process of the rank that asks: others are its helpers."""
+        if self.claimed:
+            return os.getpid() == self.pid
         path = f"{self.run_dir}/claims/{self.world}-{self.rank}"
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
         except OSError:
             return False
+        self.claimed = True
         return True
 
     def tell(self, event: str, **more: Any) -> None:
@@ -83,6 +89,18 @@ class Watch:
         """Called once the libmpi is loaded and before MPI_Init, which may never return."""
         self.tell("loading", path=path, host=os.uname().nodename)
 
+    @staticmethod
+    def library_path() -> str:
+        """The libmpi that this process has loaded; "" where there is none, or no /proc."""
+        try:
+            with open("/proc/self/maps", errors="replace") as file:
+                for line in file:
+                    if "/libmpi.so" in line or "/libmpich.so" in line:
+                        return line[line.index("/") :].strip()
+        except OSError:
+            pass
+        return ""
+
     def saw_mpi(self, mpi: Any) -> None:
         """Called with `mpi4py.MPI` once it is imported: note when it is initialised."""
         self.mpi = mpi
@@ -103,19 +121,26 @@ class Watch:
 
     def _joined(self) -> None:
         mpi = self.mpi
-        if os.getpid() != self.pid or mpi.Comm.Get_parent() != mpi.COMM_NULL:
+        if self.has_joined or os.getpid() != self.pid:
+            return
+        if mpi.Comm.Get_parent() != mpi.COMM_NULL:
             return
         world = mpi.COMM_WORLD
+        self.joined(mpi, world.Get_rank(), world.Get_size())
+        atexit.register(self._finalize)
+
+    def joined(self, mpi: Any, rank: int, size: int) -> None:
+        """Tell that this process is `rank` of `size`, as `mpi` says: mpi4py.MPI or a like of it."""
+        self.mpi, self.has_joined = mpi, True
         self.tell(
             "joined",
-            size=ranks.number(os.environ, ranks.SIZE) or 1,
+            size=self.size,
             host=os.uname().nodename,
-            mpi_rank=world.Get_rank(),
-            mpi_size=world.Get_size(),
+            mpi_rank=rank,
+            mpi_size=size,
             library=mpi.Get_library_version().strip().split("\n")[0],
-            path=_library_path(),
+            path=self.library_path(),
         )
-        atexit.register(self._finalize)
 
     @property
     def in_mpi(self) -> bool:
@@ -140,23 +165,24 @@ class Watch:
         self.failing = True
         self.tell("failed", code=code, why=why, at=time.monotonic())
         atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError, AttributeError):
-                continue
-        os._exit(code)
+        _leave(code)
+
+    def refused(self, error: str) -> None:
+        """End a rank whose pool got no workers of MPI: it would wait for their results for ever.
+
+        From any thread. Exit handlers are left out, because some of them wait for the pool.
+        """
+        self.tell("failed", code=1, why=f"{reports.UNSPAWNED}: {error}", at=time.monotonic())
+        _leave(1)
 
 
-def _library_path() -> str:
-    try:
-        with open("/proc/self/maps", errors="replace") as file:
-            for line in file:
-                if "/libmpi.so" in line or "/libmpich.so" in line:
-                    return line[line.index("/") :].strip()
-    except OSError:
-        pass
-    return ""
+def _leave(code: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue
+    os._exit(code)
 
 
 class MpiFinder:
@@ -181,23 +207,62 @@ class MpiFinder:
                 self.before(os.environ.get("MPI4PY_LIBMPI", ""))
                 raise
             if spec is not None and spec.loader is not None:
-                self.before(_library_path())
+                self.before(Watch.library_path())
                 spec.loader = _CallingLoader(spec.loader, self.then)  # type: ignore[assignment]
                 return spec
         return None
 
 
-class TorchFinder:
-    """Stands first in sys.meta_path until torch.distributed is imported, which then gets `mpi`."""
+class OfferFinder:
+    """Stands first in sys.meta_path, and lets a part of ours see some modules once imported."""
+
+    def __init__(self) -> None:
+        self.parts = {
+            "torch.distributed.distributed_c10d": "rank/torch_mpi",  # it makes groups
+            "xgboost": "rank/xgboost_rabit",
+        }
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find the module that makes groups, with a loader that offers it the backend."""
-        if name != "torch.distributed.distributed_c10d":
+        """Find one of the modules, with a loader that offers it what the part has for it."""
+        part = self.parts.get(name)
+        if part is None:
             return None
-        sys.meta_path.remove(self)
+
+        def offer(module: Any) -> None:
+            self.parts.pop(name, None)
+            load_part(part).offer(module)
+
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _CallingLoader(spec.loader, load_part("rank/torch_mpi").offer)  # type: ignore[assignment]
+            spec.loader = _CallingLoader(spec.loader, offer)  # type: ignore[assignment]
+        return spec
+
+
+class WatchedFinder:
+    """Stands first in sys.meta_path: what brings up MPI, or processes, is seen to do so.
+
+    `claim` tells whether this process is the rank, when it is asked.
+    """
+
+    parts = {  # noqa: RUF012  typing takes time to import
+        "mlx.core": "rank/mlx_mpi",
+        "mpi4py.futures._core": "rank/futures",
+    }
+
+    def __init__(self, watch: Watch, claim: Callable[[], bool]) -> None:
+        self.watch = watch
+        self.claim = claim
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """Find one of the modules, with a loader that shows it to the part."""
+        if name not in self.parts:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            part = load_part(self.parts[name])
+            spec.loader = _CallingLoader(  # type: ignore[assignment]
+                spec.loader, lambda module: part.offer(module, self.watch, self.claim)
+            )
         return spec
 
 

@@ -25,7 +25,10 @@ from shanty.carry.spec import JobSpec, Module, Program, Raw, Script
 from shanty.launch.settings import Settings
 from shanty.launch.targets.base import Facts
 
-LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "horovodrun")
+LAUNCHERS = (
+    "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "horovodrun", "dmlc-submit",
+    "mlx.launch",
+)  # fmt: skip
 _CARRY = Path(shanty.carry.__file__).parent
 _PACKAGES = _CARRY.parent.parent
 _SYSTEM_BINS = ("/bin", "/usr/bin", "/usr/local/bin")
@@ -265,9 +268,15 @@ def _variables(
 
 
 def _search_path(run: RunDir, facts: Facts, user: Mapping[str, str]) -> str:
-    """PATH: the shims, the MPI, the chosen Python, then the user's own."""
+    """PATH: the shims, the MPI, the chosen Python, then the user's own.
+
+    An MPI that lies in the environment of another Python comes after the chosen one.
+    """
     folders = [str(run.bin)]
-    for program in (facts.installation.launcher, facts.python):
+    programs = [facts.installation.launcher, facts.python]
+    if Path(facts.installation.launcher).with_name("python").exists():
+        programs.reverse()
+    for program in programs:
         folder = str(Path(program).parent)
         if folder not in _SYSTEM_BINS and folder not in folders:
             folders.append(folder)

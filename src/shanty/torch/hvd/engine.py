@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from shanty.torch.hvd.timeline import Timeline
 
 _ENOUGH = 1 << 20  # bytes that need not wait for company
-_BURST = 2e-4  # seconds, though, in which more may follow at once
+_BURST = 1e-3  # seconds, though, in which more may follow at once
 _UNNAMED = 128  # unnamed requests of a kind under way at a time; the next ones wait their turn
 _HERE = 2e-3  # seconds that a thread which waits looks for the others by itself
 _IDLE = 1.0  # seconds after which a rank without requests takes part in a cycle all the same
@@ -199,7 +199,7 @@ class Engine:
                 with self._turn:
                     nap = 0.0 if self._advance() else self._nap(time.monotonic())
             if nap > 0 and self._over is None:
-                self._asleep = nap > _LONGEST
+                self._asleep = nap > _LONGEST and not self._waiting.fresh
                 if not (self._asleep and self._new):
                     self._bell.acquire(timeout=nap)
                 self._asleep = False

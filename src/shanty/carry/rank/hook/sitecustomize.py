@@ -1,7 +1,8 @@
 """The fallback for a Python that `rank.exec` cannot see, as in `bash -c 'python x.py'`.
 
 Python imports it at start-up because the folder stands in PYTHONPATH. It hands over to the
-sitecustomize that it hides, and then does nothing until the process imports `mpi4py.MPI`.
+sitecustomize that it hides, and then does nothing until the process imports `mpi4py.MPI` or joins a
+world by MLX.
 """
 
 import os
@@ -33,13 +34,32 @@ def _arm() -> None:
     watch = watching.start()
     if watch is not None:
         sys.meta_path.insert(0, watching.MpiFinder(watch.loading, lambda mpi: _begin(watch, mpi)))
-        sys.meta_path.insert(0, watching.TorchFinder())
+        sys.meta_path.insert(0, watching.OfferFinder())
+        sys.meta_path.insert(0, watching.WatchedFinder(watch, lambda: _claim(watch)))
 
 
 def _begin(watch, mpi) -> None:  # type: ignore[no-untyped-def]
     """This process initialises MPI: it is the rank, unless another one was before."""
-    if not watch.claim():
-        return
+    new = not watch.claimed
+    if watch.claim():
+        if new:
+            watch.allow_stacks()
+        watch.saw_mpi(mpi)
+        if new:
+            _guard(watch)
+
+
+def _claim(watch) -> bool:  # type: ignore[no-untyped-def]
+    """Whether this process, which initialises MPI without mpi4py, is the rank."""
+    if watch.claimed or not watch.claim():
+        return bool(watch.claimed)
+    watch.allow_stacks()
+    _guard(watch)
+    return True
+
+
+def _guard(watch) -> None:  # type: ignore[no-untyped-def]
+    """Let the watch end this process where it fails while it is in MPI."""
     import atexit
     import builtins
 
@@ -60,8 +80,6 @@ def _begin(watch, mpi) -> None:  # type: ignore[no-untyped-def]
         if code and watch.in_mpi and not watch.failing:
             watch.die(code, f"sys.exit({code})")
 
-    watch.allow_stacks()
-    watch.saw_mpi(mpi)
     sys.exit, sys.excepthook = on_exit, on_error
     for name in ("exit", "quit"):
         if hasattr(builtins, name):

@@ -1,0 +1,175 @@
+"""`shanty dmlc-submit`: a line for DMLC's tracker, as a run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from shanty.carry.rank import dmlc_options
+from shanty.carry.rank.dmlc_options import OPTIONS, VERB, Option
+from shanty.cli import jobs
+from shanty.cli.arguments import complete_group
+from shanty.cli.context import Context, context, note
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shanty.carry.rank.dmlc_line import Wanted
+    from shanty.carry.spec import JobSpec
+
+_CHOICES = {
+    "--cluster": [name for name in dmlc_options.CLUSTERS if name not in dmlc_options.REFUSED],
+    "--log-level": list(dmlc_options.LOG_LEVELS),
+}
+_FILES = ("--host-file", "--files", "--log-file")
+
+
+class Line(click.Command):
+    """Leaves the words to the tracker's own rules; its options are for help and completion."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take all words as they are."""
+        ctx.params["words"] = tuple(args)
+        return []
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """What stands after the verb in the line on usage."""
+        return ["[OPTIONS]…", "COMMAND", "[ARGS]…"]
+
+
+def _option(option: Option) -> click.Option:
+    first = option.names[0]
+    kind: click.Choice[str] | click.Path | None = None
+    if first in _CHOICES:
+        kind = click.Choice(_CHOICES[first])
+    elif first in _FILES:
+        kind = click.Path()
+    return click.Option(
+        option.names,
+        type=kind,
+        help=option.help,
+        hidden=option.rule[:1] != "@",
+        metavar="N" if option.takes == dmlc_options.WHOLE else None,
+        is_flag=option.takes == dmlc_options.SWITCH,
+        shell_complete=complete_group if first == "--on" else None,
+    )
+
+
+def _all() -> list[Option]:
+    return list(dict.fromkeys([*OPTIONS.values(), *VERB.values()]))
+
+
+@click.command(
+    cls=Line,
+    add_help_option=False,
+    params=[_option(each) for each in _all()],
+    epilog="Taken, and left out with a note that says why: "
+    + ", ".join(each.names[0] for each in _all() if each.rule[:1] != "@"),
+)
+@click.pass_context
+def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Run a command as DMLC's dmlc-submit would: its options, and what they mean here.
+
+    \b
+    Examples:
+      shanty dmlc-submit --cluster mpi --num-workers 3 python train.py
+      shanty dmlc-submit --cluster ssh --host-file hosts --num-workers 4 python train.py
+      shanty dmlc-submit --cluster local --num-workers 2 xgboost train.conf max_depth=4
+    """
+    from shanty.carry.errors import UsageError
+    from shanty.carry.rank.dmlc_line import parse
+
+    wanted = parse(words, os.environ, {**OPTIONS, **VERB})
+    if wanted.help:
+        click.echo(ctx.get_help())
+        return
+    verb = wanted.verb
+    if wanted.log_file and "detach" in verb:
+        raise UsageError(
+            "--log-file and --detach do not go together",
+            "the file is written by who follows the run",
+            "leave --log-file out; `shanty logs -f RUN > FILE` writes it",
+        )
+    job = _job(wanted, context())
+    if wanted.note:
+        note(wanted.note)
+    if wanted.verbose:
+        note(shlex.join(job.words()))
+    from shanty.cli.start import Show, start
+
+    log = _log(wanted.log_file) if wanted.log_file and "dry-run" not in verb else None
+    show = Show(quiet="quiet" in verb, as_json="json" in verb, log=log)
+    sys.exit(start(context(), job, show, dry_run="dry-run" in verb, detach="detach" in verb))
+
+
+def _job(wanted: Wanted, here: Context) -> JobSpec:
+    """The run that a line asks for."""
+    from shanty.carry.errors import UsageError
+    from shanty.carry.rank.dmlc_line import hosts_of, names_this_host
+    from shanty.carry.rank.dmlc_submit import program
+    from shanty.carry.spec import Program
+
+    folder = Path.cwd()
+    on, hostfile = wanted.verb.get("on"), wanted.hostfile or None
+    each = wanted.each
+    if wanted.hosts and not names_this_host(wanted.hosts):
+        on = ",".join(wanted.hosts)
+    elif wanted.hosts or (hostfile and names_this_host(hosts_of(hostfile))):
+        hostfile, each = None, None
+    elif wanted.cluster == "ssh" and not on and not hostfile:
+        raise UsageError(
+            "--cluster ssh needs hosts",
+            fix="name them: --host-file FILE with one HOST or HOST:PORT a line, or --on HOSTS",
+        )
+    if wanted.cluster == "local" and on:
+        raise UsageError(
+            "--cluster local is this machine, and --on names others", fix="leave one out"
+        )
+    _check_files(wanted, folder, elsewhere=bool(on or hostfile))
+    # DMLC's tracker starts any number of workers on one machine. Cores that the line asks for
+    # by themselves have to be there.
+    many = not on and not hostfile and wanted.cores in (None, 1)
+    return jobs.make_job(
+        Program(tuple(program(wanted.command))),
+        folder,
+        {
+            "ranks": wanted.ranks,
+            "ranks_per_host": each,
+            "cpus_per_rank": wanted.cores,
+            "memory_per_rank": wanted.memory,
+            "oversubscribe": True if many or "oversubscribe" in wanted.verb else None,
+            "on": on,
+            "hostfile": str(Path(hostfile).absolute()) if hostfile else None,
+            "mpi": wanted.verb.get("mpi"),
+            "env": wanted.variables,
+            "name": _name(wanted.name) or None,
+        },
+    )
+
+
+def _check_files(wanted: Wanted, folder: Path, *, elsewhere: bool) -> None:
+    """Say which of --files do not go to the hosts."""
+    for name in wanted.files if elsewhere else ():
+        if not Path(os.path.abspath(name)).is_relative_to(folder):  # noqa: PTH100
+            wanted.leave_out(f"--files {name}", "it is outside of the workspace, which hosts get")
+
+
+def _name(text: str) -> str:
+    """A job's name as the name of a run, which has fewer characters; "" where none are left."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("._-")
+    return "" if name == "last" else name
+
+
+def _log(path: str) -> BinaryIO:
+    """The file of --log-file, which is appended to as DMLC's tracker does."""
+    from shanty.carry.errors import UsageError
+
+    try:
+        return Path(path).open("ab")
+    except OSError as error:
+        raise UsageError(f"--log-file {path} cannot be written", error.strerror or "") from error

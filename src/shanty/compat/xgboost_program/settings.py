@@ -1,0 +1,228 @@
+"""What the names in a configuration mean: the program's own, and those of training parameters."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from shanty.compat.xgboost_program.lines import Setting, from_words, read
+from shanty.compat.xgboost_rabit.parameters import GONE
+
+TASKS = ("train", "pred", "dump", "eval")
+FORMATS = ("text", "json", "dot")
+
+USAGE = """\
+usage: xgboost CONFIGURATION [NAME=VALUE]…
+
+A line of the file CONFIGURATION is `name = value`; words on the command line win over it.
+
+  task          train (default), pred, dump, eval
+  data          what to train on; test:data what to predict; eval[NAME] what to evaluate on
+  num_round     rounds of boosting [10]; eval_train=1 evaluates on the training data, too
+  model_in      the model to go on from, to predict with, to dump
+  model_out     where the model goes [MODEL_DIR/0010.model]; save_period=N saves every N rounds
+  model_dir     the folder of models [.]
+  name_pred     the file of predictions [pred.txt], or stdout; pred_margin=1 gives margins
+  name_dump     the file of the dump [dump.txt]; dump_format text, json or dot; dump_stats=1
+  fmap          the names of features in a dump
+
+All other names are XGBoost's training parameters."""
+
+# Training parameters of XGBoost 3.2, as its documentation and its own configuration have them.
+_TODAY = """
+alpha aft_loss_distribution aft_loss_distribution_scale base_score booster colsample_bylevel
+colsample_bynode colsample_bytree debug_synchronize default_direction device
+disable_default_eval_metric eta eval_metric expectile_alpha extmem_single_page
+fail_on_invalid_gpu_id feature_selector gamma grow_policy huber_slope interaction_constraints
+lambda lambdarank_bias_norm lambdarank_normalization lambdarank_num_pair_per_sample
+lambdarank_pair_method lambdarank_score_normalization lambdarank_unbiased learning_rate max_bin
+max_cached_hist_node max_cat_threshold max_cat_to_onehot max_delta_step max_depth max_leaves
+min_child_weight min_split_loss monotone_constraints multi_strategy n_jobs ndcg_exp_gain
+normalize_type nthread num_class num_feature num_parallel_tree num_target objective one_drop
+opt_dense_col process_type quantile_alpha random_state rate_drop refresh_leaf reg_alpha reg_lambda
+sample_type sampling_method scale_pos_weight seed seed_per_iteration skip_drop sparse_threshold
+subsample tolerance top_k tree_method tweedie_variance_power updater use_rmm validate_parameters
+verbosity
+"""
+_OLD = "gpu_id num_pairsample silent sketch_eps"  # and those that are gone
+KNOWN = frozenset([*_TODAY.split(), *_OLD.split(), *GONE])
+
+# What rabit took from the command line, and the tracker put there.
+_OF_RABIT = ("rabit_", "DMLC_", "mock")
+_IGNORED = {
+    "use_buffer": "data is not kept in a second file",
+    "dsplit": "the ranks share the rows",
+}
+_ALIASES = {
+    "train_path": "data",
+    "test_path": "test:data",
+    "name_fmap": "fmap",
+    "booster_type": "booster",
+}
+_BOOSTERS = {"0": "gbtree", "1": "gblinear", "2": "gblinear"}  # what booster_type said
+
+
+@dataclass
+class Settings:
+    """What the program is asked for; paths are "" where none is given.
+
+    `evals` are the data sets to evaluate on, by name; `parameters` those of training, as texts,
+    where eval_metric may come several times; `notes` what has no meaning here.
+    """
+
+    task: str = "train"
+    data: str = ""
+    test: str = ""
+    evals: dict[str, str] = field(default_factory=dict)
+    eval_train: bool = False
+    num_round: int = 10
+    save_period: int = 0
+    model_in: str = ""
+    model_out: str = ""
+    model_dir: str = "."
+    name_pred: str = "pred.txt"
+    pred_margin: bool = False
+    iteration_begin: int = 0
+    iteration_end: int = 0
+    name_dump: str = "dump.txt"
+    dump_format: str = "text"
+    dump_stats: bool = False
+    fmap: str = ""
+    parameters: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def settings_of(words: Sequence[str]) -> Settings:
+    """What the words `CONFIGURATION [NAME=VALUE]…` ask for; ConfigurationError where it is none."""
+    return understand([*read(words[0]), *from_words(words[1:])])
+
+
+def understand(given: Sequence[Setting]) -> Settings:
+    """What settings mean; of one name, the last counts.
+
+    ConfigurationError names the setting that has a wrong value, or a name that there is none of,
+    and what is missing for the task.
+    """
+    settings = Settings()
+    plain: dict[str, Setting] = {}
+    metrics: list[tuple[str, str]] = []
+    for each in given:
+        name = _ALIASES.get(each.name, each.name.removeprefix("bst:"))
+        if name in _OWN:
+            attribute, convert = _OWN[name]
+            value = convert(each)
+            if hasattr(settings, attribute):
+                setattr(settings, attribute, value)
+        elif name.startswith("eval[") and name.endswith("]") and name != "eval[]":
+            settings.evals[name[5:-1]] = each.value
+        elif name in _IGNORED and each.value != "col":
+            settings.notes.append(f"{each.name} is left out: {_IGNORED[name]}")
+        elif name.startswith(_OF_RABIT):
+            settings.notes.append(f"{each.name} is left out: there is no rabit any more")
+        elif name == "eval_metric":
+            metrics.append((name, each.value))
+        else:
+            plain[name] = each
+    _check_names(plain)
+    if plain.get("booster") and plain["booster"].name == "booster_type":
+        number = plain["booster"]
+        plain["booster"] = number._replace(value=_BOOSTERS.get(number.value, number.value))
+    settings.parameters = [(name, each.value) for name, each in plain.items()] + metrics
+    _check(settings, given)
+    return settings
+
+
+def _check_names(plain: dict[str, Setting]) -> None:
+    """Every other name has to be a training parameter's, unless validate_parameters=0 says not."""
+    free = plain.get("validate_parameters")
+    if free is not None and free.value.lower() in ("0", "false"):
+        return
+    for name, each in plain.items():
+        if name not in KNOWN:
+            near = difflib.get_close_matches(name, [*KNOWN, *_OWN], 1)
+            hint = f"did you mean {near[0]}?" if near else "validate_parameters=0 takes any name"
+            raise each.wrong(f"there is no such parameter; {hint}")
+
+
+def _check(settings: Settings, given: Sequence[Setting]) -> None:
+    where = given[-1].where.partition(":")[0] if given else "the configuration"
+    last = Setting("task", settings.task, where)
+    for each in given:
+        last = each if each.name == "task" else last
+    missing = {
+        "train": ("data", settings.data),
+        "pred": ("test:data", settings.test),
+        "eval": ("eval[NAME]", settings.evals),
+    }.get(settings.task)
+    if missing and not missing[1]:
+        raise last.wrong(f"{missing[0]} is missing")
+    if settings.task != "train" and not settings.model_in:
+        raise last.wrong("model_in is missing")
+
+
+def _text(each: Setting) -> str:
+    return "" if each.value == "NULL" else each.value
+
+
+def _number(each: Setting, least: int) -> int:
+    digits = each.value.strip().removeprefix("+")
+    if not (digits.isascii() and digits.isdigit()) or int(digits) < least:
+        raise each.wrong(f"it takes a whole number from {least} on")
+    return int(digits)
+
+
+def _from_zero(each: Setting) -> int:
+    return _number(each, 0)
+
+
+def _from_one(each: Setting) -> int:
+    return _number(each, 1)
+
+
+def _no_limit(each: Setting) -> str:
+    """`ntree_limit`, which counted trees; where it is 0 it says nothing."""
+    if _from_zero(each):
+        raise each.wrong("it is no more: iteration_end says how many rounds count")
+    return "0"
+
+
+def _truth(each: Setting) -> bool:
+    words = {"1": True, "true": True, "0": False, "false": False}
+    if each.value.lower() not in words:
+        raise each.wrong("it takes 0 or 1")
+    return words[each.value.lower()]
+
+
+def _one_of(choices: Sequence[str]) -> Callable[[Setting], str]:
+    def convert(each: Setting) -> str:
+        if each.value not in choices:
+            near = difflib.get_close_matches(each.value, choices, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise each.wrong(f"it takes one of {', '.join(choices)}{hint}")
+        return each.value
+
+    return convert
+
+
+# The program's own names: the attribute of `Settings`, and what makes a value of the text.
+_OWN: dict[str, tuple[str, Callable[[Setting], object]]] = {
+    "task": ("task", _one_of(TASKS)),
+    "data": ("data", _text),
+    "test:data": ("test", _text),
+    "eval_train": ("eval_train", _truth),
+    "num_round": ("num_round", _from_one),
+    "save_period": ("save_period", _from_zero),
+    "model_in": ("model_in", _text),
+    "model_out": ("model_out", _text),
+    "model_dir": ("model_dir", _text),
+    "name_pred": ("name_pred", _text),
+    "pred_margin": ("pred_margin", _truth),
+    "iteration_begin": ("iteration_begin", _from_zero),
+    "iteration_end": ("iteration_end", _from_zero),
+    "ntree_limit": ("ntree_limit", _no_limit),
+    "name_dump": ("name_dump", _text),
+    "dump_format": ("dump_format", _one_of(FORMATS)),
+    "dump_stats": ("dump_stats", _truth),
+    "fmap": ("fmap", _text),
+}

@@ -1,0 +1,229 @@
+"""The functions and methods of XGBoost as scripts of old call them.
+
+Each of them stands in the place of today's: it gives today's names to arguments that had another
+one or came by position, and calls it. What it changes is told once, by `notes`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import xgboost
+from xgboost import collective
+
+from shanty.compat.xgboost_rabit.notes import tell
+from shanty.compat.xgboost_rabit.parameters import modern
+from shanty.xgboost.errors import DataError
+from shanty.xgboost.exchange import together
+from shanty.xgboost.training import cv as cv_over_ranks
+from shanty.xgboost.training import train as train_over_ranks
+from shanty.xgboost.world import current, is_initialized
+
+Arguments = dict[str, Any]
+
+# The arguments that could come by position, in the order of XGBoost 0.72 to 1.5.
+TRAIN = (
+    *("evals", "obj", "feval", "maximize", "early_stopping_rounds", "evals_result"),
+    *("verbose_eval", "xgb_model", "callbacks", "learning_rates"),
+)
+CV = (
+    *("nfold", "stratified", "folds", "metrics", "obj", "feval", "maximize"),
+    *("early_stopping_rounds", "fpreproc", "as_pandas", "verbose_eval", "show_stdv", "seed"),
+    *("callbacks", "shuffle"),
+)
+PREDICT = (
+    *("output_margin", "ntree_limit", "pred_leaf", "pred_contribs", "approx_contribs"),
+    *("pred_interactions", "validate_features", "training", "iteration_range", "strict_shape"),
+)
+
+
+def named(order: Sequence[str], values: Sequence[Any], names: Arguments, what: str) -> Arguments:
+    """`names`, and `values` under the names that `order` gives them.
+
+    TypeError, as Python has it, where there are too many or one is given twice.
+    """
+    if len(values) > len(order):
+        raise TypeError(f"{what}() takes at most {len(order)} arguments of this kind")
+    found = dict(zip(order, values, strict=False))
+    twice = found.keys() & names.keys()
+    if twice:
+        raise TypeError(f"{what}() got multiple values for argument {min(twice)!r}")
+    return {**found, **names}
+
+
+def train(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`xgboost.train`, with `feval`, `learning_rates` and arguments by position."""
+    ours = _Ours(original, train_over_ranks)
+
+    @functools.wraps(original)
+    def train(
+        params: Any, dtrain: Any, num_boost_round: int = 10, *values: Any, **names: Any
+    ) -> Any:
+        arguments = named(TRAIN, values, names, "train")
+        notes = _metric_and_direction(arguments)
+        rates = arguments.pop("learning_rates", None)
+        if rates is not None:
+            if callable(rates) and _takes_two(rates):
+                rates = functools.partial(_rate_of_round, rates, num_boost_round)
+            scheduler = xgboost.callback.LearningRateScheduler(rates)
+            arguments["callbacks"] = [*(arguments.get("callbacks") or ()), scheduler]
+            notes.append("learning_rates= is now callbacks=[callback.LearningRateScheduler(…)]")
+        tell([*notes, *modern(params, collective.get_world_size()).notes])
+        if is_initialized():
+            _check_columns([dtrain, *(each for each, _ in arguments.get("evals") or ())])
+        return ours(params, dtrain, num_boost_round, **arguments)
+
+    return train
+
+
+def cv(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`xgboost.cv`, with `feval` and arguments by position."""
+    ours = _Ours(original, cv_over_ranks)
+
+    @functools.wraps(original)
+    def cv(params: Any, dtrain: Any, num_boost_round: int = 10, *values: Any, **names: Any) -> Any:
+        arguments = named(CV, values, names, "cv")
+        tell(_metric_and_direction(arguments))
+        return ours(params, dtrain, num_boost_round, **arguments)
+
+    return cv
+
+
+class _Ours:
+    """Calls shanty's function, which is about to call XGBoost's by a name that is ours by now."""
+
+    def __init__(self, original: Callable[..., Any], ours: Callable[..., Any]) -> None:
+        self._original = original
+        self._ours = ours
+        self._within = False
+
+    def __call__(self, *values: Any, **names: Any) -> Any:
+        if self._within or not is_initialized():
+            return self._original(*values, **names)
+        self._within = True
+        try:
+            return self._ours(*values, **names)
+        finally:
+            self._within = False
+
+
+def _check_columns(matrices: Sequence[Any]) -> None:
+    """DataError on all ranks where their matrices are not of the same columns."""
+
+    def judge(seen: list[list[int]]) -> None:
+        for rank, each in enumerate(seen):
+            if each != seen[0]:
+                raise DataError(
+                    f"The ranks train on different columns: rank 0 has {seen[0]}, rank {rank} "
+                    f"{each}, of the data to train on and of each to evaluate."
+                )
+
+    together(current(), "training", lambda _: [each.num_col() for each in matrices], judge)
+
+
+def _metric_and_direction(arguments: Arguments) -> list[str]:
+    notes = []
+    if not arguments.get("maximize", True):  # it used to mean: as the metric has it
+        del arguments["maximize"]
+    metric = arguments.pop("feval", None)
+    if metric is not None:
+        arguments["custom_metric"] = metric
+        notes.append(
+            "feval= is now custom_metric= (and gets probabilities, where an objective of "
+            "XGBoost's own makes them)"
+        )
+    return notes
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_argcount == 2
+
+
+def _rate_of_round(rates: Callable[..., float], rounds: int, round_number: int) -> float:
+    return rates(round_number, rounds)
+
+
+def set_param(original: Callable[..., None]) -> Callable[..., None]:
+    """`Booster.set_param`: all parameters of a training pass through it."""
+
+    @functools.wraps(original)
+    def set_param(self: Any, params: Any, value: Any = None) -> None:
+        if isinstance(params, str):
+            params = [(params, value)] if value is not None else []
+        today = modern(params, collective.get_world_size())
+        tell(today.notes)
+        original(self, today.pairs)
+
+    return set_param
+
+
+def predict(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`Booster.predict`, with `ntree_limit` and arguments by position."""
+
+    @functools.wraps(original)
+    def predict(self: Any, data: Any, *values: Any, **names: Any) -> Any:
+        arguments = named(PREDICT, values, names, "predict")
+        _limit(arguments, self)
+        return original(self, data, **arguments)
+
+    return predict
+
+
+def predict_by_model(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`predict`, `predict_proba` and `apply` of the scikit-learn classes, with `ntree_limit`."""
+
+    @functools.wraps(original)
+    def predict(self: Any, *values: Any, **names: Any) -> Any:
+        if "ntree_limit" in names:
+            _limit(names, self.get_booster())
+        return original(self, *values, **names)
+
+    return predict
+
+
+def _limit(arguments: Arguments, booster: Any) -> None:
+    limit = arguments.pop("ntree_limit", None)
+    if limit:  # 0 is all of them
+        rounds = limit // max(1, trees_a_round(booster))
+        arguments["iteration_range"] = (0, rounds)
+        tell([f"ntree_limit={limit} is now iteration_range=(0, {rounds})"])
+
+
+def trees_a_round(booster: Any) -> int:
+    """How many trees a round has for each class (`num_parallel_tree`); 0 of a linear model."""
+    model = json.loads(booster.save_config())["learner"]["gradient_booster"]
+    model = model.get("gbtree", model)  # dart has one within
+    found: Mapping[str, str] = model.get("gbtree_model_param", {})
+    return int(found.get("num_parallel_tree", 0))
+
+
+def best_ntree_limit(booster: Any) -> int:
+    """`Booster.best_ntree_limit`: of all rounds, where none was the best."""
+    try:
+        rounds = booster.best_iteration + 1
+    except AttributeError:
+        rounds = booster.num_boosted_rounds()
+    return int(rounds) * trees_a_round(booster)
+
+
+_OF_THE_MODEL = ("early_stopping_rounds", "eval_metric", "callbacks")
+
+
+def fit(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`fit` of the scikit-learn classes: some of its arguments are the model's today."""
+
+    @functools.wraps(original)
+    def fit(self: Any, *values: Any, **names: Any) -> Any:
+        own = {name: names.pop(name) for name in _OF_THE_MODEL if name in names}
+        given = {name: value for name, value in own.items() if value is not None}
+        if given:
+            self.set_params(**given)
+            model = type(self).__name__
+            tell([f"{name}= of fit is now one of {model}(…)" for name in given])
+        return original(self, *values, **names)
+
+    return fit

@@ -1,0 +1,210 @@
+"""What training parameters of old are called in today's XGBoost, and which have no meaning left.
+
+Pure: no XGBoost, no MPI. The facts are those of XGBoost's release notes from 1.0 to 3.2, and of
+what XGBoost 3.2 does with each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+Pairs = list[tuple[str, object]]
+
+# Parameters that are dropped, and why.
+GONE = {
+    "debug_verbose": "verbosity=3 says most",
+    "deterministic_histogram": "histograms are always deterministic",
+    "dsplit": "rows are what is split",
+    "enable_experimental_json_serialization": "it is what is done",
+    "fix_list_weight": "objectives for ranking have their own weights",
+    "gpu_batch_nrows": "nothing has taken its place",
+    "lambda_bias": "nothing has taken its place",
+    "n_gpus": "each rank uses one",
+    "num_pbuffer": "it is known without",
+    "num_roots": "nothing has taken its place",
+    "predictor": "device decides",
+    "single_precision_histogram": "nothing has taken its place",
+    "size_leaf_vector": "nothing has taken its place",
+    "sketch_ratio": "max_bin decides",
+    "use_label_encoder": "labels have to be 0, 1, 2, …",
+}
+
+# What grows the trees, by the name of a tree method or of an updater.
+_METHODS = {
+    "gpu_hist": "hist",
+    "gpu_exact": "hist",
+    "grow_gpu": "hist",
+    "grow_gpu_hist": "hist",
+    "grow_fast_histmaker": "hist",
+    "grow_local_histmaker": "approx",
+    "grow_skmaker": "approx",
+    "distcol": "approx",
+}
+_ON_GPU = {"gpu_hist", "gpu_exact", "grow_gpu", "grow_gpu_hist"}
+_EXACT = {"exact", "grow_colmaker"}
+_OBJECTIVES = {"reg:linear": "reg:squarederror"}
+
+
+@dataclass
+class Modern:
+    """Parameters as today's XGBoost takes them, and what has been changed."""
+
+    pairs: Pairs = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # "silent=1 is now verbosity=0"
+
+
+def modern(params: Mapping[str, object] | Iterable[tuple[str, object]], ranks: int) -> Modern:
+    """`params` in today's names, for a training by so many ranks.
+
+    They keep their order; names may come more than once, as `eval_metric` does. What is new is
+    never put over a value that is given by its new name. ValueError names what cannot be done.
+    """
+    items = params.items() if isinstance(params, Mapping) else params
+    state = _State([(name.removeprefix("bst:"), value) for name, value in items], ranks)
+    for name, value in state.old:
+        rule = _RULES.get(name)
+        if value is None or rule is None:
+            state.done.pairs.append((name, value))
+        else:
+            rule(state, name, value)
+    state.settle_device()
+    return state.done
+
+
+class _State:
+    """One translation: what is given, what comes of it."""
+
+    def __init__(self, old: Pairs, ranks: int) -> None:
+        self.old = old
+        self.given = dict(old)
+        self.ranks = ranks
+        self.done = Modern()
+        self.on_gpu: list[str] = []  # the words that ask for a GPU
+
+    def keep(self, name: str, value: object) -> None:
+        self.done.pairs.append((name, value))
+
+    def becomes(self, name: str, value: object, *new: tuple[str, object], why: str = "") -> None:
+        """Put `new` in place of name=value, except for what is given already."""
+        self.done.pairs += [pair for pair in new if pair[0] == name or pair[0] not in self.given]
+        now = ", ".join(f"{new_name}={new_value}" for new_name, new_value in new)
+        self.done.notes.append(f"{name}={value} is now {now}{why}")
+
+    def drop(self, name: str, why: str) -> None:
+        self.done.notes.append(f"{name} is no more: {why}")
+
+    def settle_device(self) -> None:
+        """Say which device, once all words are known; `gpu_id` counts only where a GPU is used."""
+        number = self.given.get("gpu_id")
+        if self.on_gpu and "device" not in self.given and str(number) != "-1":
+            device = "cuda" if number is None else f"cuda:{number}"
+            self.keep("device", device)
+            words = [*self.on_gpu, *([] if number is None else [f"gpu_id={number}"])]
+            self.done.notes.append(f"{', '.join(words)}: the GPU is now device={device}")
+        elif number is not None:
+            self.drop("gpu_id", "device says which GPU, and nothing here uses one")
+
+
+def _true(value: object) -> bool:
+    return str(value).lower() not in ("0", "false", "0.0", "")
+
+
+def _silent(state: _State, name: str, value: object) -> None:
+    if _true(value):
+        state.becomes(name, value, ("verbosity", 0))
+    else:
+        state.drop(f"{name}={value}", "verbosity=1 is what it was, and the default")
+
+
+def _objective(state: _State, name: str, value: object) -> None:
+    word = str(value)
+    plain = word.removeprefix("gpu:")
+    if plain != word:
+        state.on_gpu.append(f"{name}={word}")
+    today = _OBJECTIVES.get(plain, plain)
+    if today == word:
+        state.keep(name, value)
+    else:
+        state.becomes(name, word, (name, today))
+
+
+def _tree_method(state: _State, name: str, value: object) -> None:
+    word = str(value)
+    if word in _ON_GPU:
+        state.on_gpu.append(f"{name}={word}")
+    if word in _METHODS:
+        state.becomes(name, word, (name, _METHODS[word]))
+    elif word in _EXACT and state.ranks > 1:
+        state.becomes(name, word, (name, "approx"), why=": one process only can be exact")
+    else:
+        state.keep(name, value)
+
+
+def _updater(state: _State, name: str, value: object) -> None:
+    words = [word.strip() for word in str(value).split(",")]
+    if set(words) & _ON_GPU:
+        state.on_gpu.append(f"{name}={value}")
+    for word in words:
+        if word in _METHODS:
+            state.becomes(name, value, ("tree_method", _METHODS[word]))
+            return
+        if word in _EXACT and state.ranks > 1:
+            why = ": one process only can be exact"
+            state.becomes(name, value, ("tree_method", "approx"), why=why)
+            return
+    state.keep(name, value)
+
+
+def _sketch_eps(state: _State, name: str, value: object) -> None:
+    eps = float(str(value))
+    if state.given.get("tree_method") == "approx" and 0 < eps < 1:
+        state.becomes(name, value, ("max_bin", round(1 / eps)))
+    else:
+        state.drop(name, "max_bin decides")
+
+
+def _pairs_a_sample(state: _State, name: str, value: object) -> None:
+    new = ("lambdarank_num_pair_per_sample", value)
+    state.becomes(name, value, ("lambdarank_pair_method", "mean"), new)
+
+
+def _split(state: _State, name: str, value: object) -> None:
+    if str(value) == "col":
+        raise ValueError(
+            "dsplit=col splits columns over the ranks, which rows in text files cannot be. "
+            "Leave it out, and the ranks share the rows."
+        )
+    state.drop(name, GONE[name])
+
+
+def _booster(state: _State, name: str, value: object) -> None:
+    if str(value) == "gblinear" and state.ranks > 1:
+        raise ValueError(
+            "booster=gblinear does not train over ranks: XGBoost has no linear model that is "
+            "distributed, and each rank would make one of its own rows only. Use gbtree or dart, "
+            "or run it on one rank."
+        )
+    state.keep(name, value)
+
+
+def _gone(state: _State, name: str, value: object) -> None:
+    state.drop(name, GONE[name])
+
+
+def _later(state: _State, name: str, value: object) -> None:
+    """`gpu_id`: what becomes of it is said by settle_device."""
+
+
+_RULES: dict[str, Callable[[_State, str, object], None]] = {
+    **dict.fromkeys(GONE, _gone),
+    "booster": _booster,
+    "dsplit": _split,
+    "gpu_id": _later,
+    "num_pairsample": _pairs_a_sample,
+    "objective": _objective,
+    "silent": _silent,
+    "sketch_eps": _sketch_eps,
+    "tree_method": _tree_method,
+    "updater": _updater,
+}

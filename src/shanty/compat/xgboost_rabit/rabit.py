@@ -1,0 +1,127 @@
+"""`xgboost.rabit` as it was from XGBoost 0.7 to 2.0, over MPI.
+
+Each function has the name, the arguments and the results of that time; `init` joins the ranks of
+the run, with no tracker to be named.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import xgboost
+from numpy.typing import NDArray
+from xgboost import collective
+
+from shanty.compat.xgboost_rabit import replace
+from shanty.compat.xgboost_rabit.notes import tell
+from shanty.xgboost.world import finalize as part
+from shanty.xgboost.world import init as join
+
+__all__ = [
+    *("Op", "allreduce", "broadcast", "finalize", "get_processor_name", "get_rank"),
+    *("get_world_size", "init", "is_distributed", "tracker_print", "version_number"),
+]
+
+
+class Op(IntEnum):
+    """How `allreduce` combines; OR is bit by bit, of integers."""
+
+    MAX = 0
+    MIN = 1
+    SUM = 2
+    OR = 3
+
+
+MAX, MIN, SUM, OR = Op
+BITOR = Op.OR
+
+_TODAY = {
+    Op.MAX: collective.Op.MAX,
+    Op.MIN: collective.Op.MIN,
+    Op.SUM: collective.Op.SUM,
+    Op.OR: collective.Op.BITWISE_OR,
+}
+
+
+def init(args: Iterable[bytes | str] | None = None) -> None:
+    """Join the ranks of the run; all of them have to call it. Once more changes nothing.
+
+    `args` are rabit's settings, `b"DMLC_TRACKER_URI=…"` and its like: none of them is needed,
+    and none has an effect.
+    """
+    words = [each.decode() if isinstance(each, bytes) else str(each) for each in args or ()]
+    replace.put_in_place()
+    join()
+    if words:
+        tell(["the arguments of rabit.init are not needed: MPI knows the ranks"])
+
+
+def finalize() -> None:
+    """Leave: what is loaded and trained from now on is this process's own."""
+    part()
+
+
+def get_rank() -> int:
+    """This process's number, the same as MPI's; 0 before `init` and after `finalize`."""
+    return int(collective.get_rank())
+
+
+def get_world_size() -> int:
+    """How many ranks there are; 1 before `init` and after `finalize`."""
+    return int(collective.get_world_size())
+
+
+def is_distributed() -> int:
+    """1 between `init` and `finalize` where there is more than one rank, else 0."""
+    return int(get_world_size() > 1)
+
+
+def get_processor_name() -> bytes:
+    """The name of this host; bytes, as it has always been."""
+    return str(collective.get_processor_name()).encode()
+
+
+def tracker_print(msg: object) -> None:
+    """Write a line to the output of this rank, which the run keeps and shows."""
+    text = str(msg)
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def broadcast(data: Any, root: int) -> Any:
+    """The object that rank `root` has given, on every rank; pickled on its way."""
+    return collective.broadcast(data, root)
+
+
+def allreduce(
+    data: NDArray[Any],
+    op: int,
+    prepare_fun: Callable[[NDArray[Any]], object] | None = None,
+) -> NDArray[Any]:
+    """What `data` of all ranks is together, flat; `op` is one of `Op`.
+
+    `prepare_fun(data)` is called first, where it is given: it may fill `data`. TypeError for what
+    is no array, or one of another dtype than numbers.
+    """
+    if not isinstance(data, np.ndarray):
+        raise TypeError(f"allreduce takes a numpy.ndarray, not {type(data).__name__}")
+    if prepare_fun is not None:
+        prepare_fun(data)
+    result: NDArray[Any] = collective.allreduce(data, _TODAY[Op(op)])
+    return result
+
+
+def version_number() -> int:
+    """How many checkpoints there are: always 0, since a rank that dies ends the run."""
+    return 0
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(
+        f"module 'xgboost.rabit' has no attribute {name!r}. What it had in XGBoost 0.7 to 2.0 is "
+        f"here ({', '.join(__all__)}); XGBoost {xgboost.__version__} has xgboost.collective."
+    )

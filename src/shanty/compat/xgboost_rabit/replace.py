@@ -1,0 +1,69 @@
+"""Puts what scripts of old call in the place of XGBoost's own, once a script calls rabit.init.
+
+Classes are changed in place, so that names imported before (`from xgboost import DMatrix`) are
+the same; functions are put into the modules that have them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import xgboost
+from xgboost import core, training
+
+from shanty.compat.xgboost_rabit import calls, files
+from shanty.compat.xgboost_rabit.notes import tell
+
+_in_place = False
+
+
+def put_in_place() -> None:
+    """Do it; more than once changes nothing."""
+    global _in_place
+    if _in_place:
+        return
+    _in_place = True
+    _set(core.DMatrix, "__init__", files.initialise(core.DMatrix.__init__))
+    booster = core.Booster
+    _set(booster, "set_param", calls.set_param(booster.set_param))
+    _set(booster, "predict", calls.predict(booster.predict))
+    for name, value in (
+        ("best_ntree_limit", property(calls.best_ntree_limit)),
+        ("load_rabit_checkpoint", _load_checkpoint),
+        ("save_rabit_checkpoint", _save_checkpoint),
+    ):
+        if not hasattr(booster, name):
+            _set(booster, name, value)
+    for name, wrap in (("train", calls.train), ("cv", calls.cv)):
+        new = wrap(getattr(training, name))
+        _set(xgboost, name, new)
+        _set(training, name, new)
+    for model in _models():
+        for name in ("predict", "predict_proba", "apply"):
+            if name in vars(model):
+                _set(model, name, calls.predict_by_model(getattr(model, name)))
+        if "fit" in vars(model):
+            _set(model, "fit", calls.fit(model.fit))
+
+
+def _models() -> list[Any]:
+    """The scikit-learn classes; none, where there is no scikit-learn."""
+    base = getattr(xgboost, "XGBModel", None)
+    if base is None:
+        return []
+    found = [each for each in vars(xgboost.sklearn).values() if isinstance(each, type)]
+    return [each for each in found if issubclass(each, base)]
+
+
+def _load_checkpoint(self: Any) -> int:
+    """`Booster.load_rabit_checkpoint`: version 0, nothing to go on from."""
+    return 0
+
+
+def _save_checkpoint(self: Any) -> None:
+    """`Booster.save_rabit_checkpoint`: nothing is kept in memory for a rank that comes back."""
+    tell(["save_rabit_checkpoint does nothing: a rank that dies ends the run"])
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    setattr(owner, name, value)

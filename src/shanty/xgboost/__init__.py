@@ -1,0 +1,65 @@
+"""XGBoost over MPI: every rank reads and trains on its share of the rows.
+
+    import shanty.xgboost as xgb
+
+    dtrain = xgb.DMatrix("train.libsvm")          # this rank's share of the file
+    booster = xgb.train({"objective": "binary:logistic"}, dtrain, 50)
+    xgb.save_model(booster, "model.json")         # once
+
+`world` brings XGBoost's own communication up, at the first use; `matrix` are the matrices, whose
+rows `loading` reads and `text` parses; `training` and `estimators` are what trains. Every other
+name is XGBoost's own. Importing this package loads nothing of it yet.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shanty.xgboost.errors import DataError as DataError
+    from shanty.xgboost.errors import WorldError as WorldError
+    from shanty.xgboost.estimators import XGBClassifier as XGBClassifier
+    from shanty.xgboost.estimators import XGBRanker as XGBRanker
+    from shanty.xgboost.estimators import XGBRegressor as XGBRegressor
+    from shanty.xgboost.estimators import XGBRFClassifier as XGBRFClassifier
+    from shanty.xgboost.estimators import XGBRFRegressor as XGBRFRegressor
+    from shanty.xgboost.matrix import DMatrix as DMatrix
+    from shanty.xgboost.matrix import QuantileDMatrix as QuantileDMatrix
+    from shanty.xgboost.training import Report as Report
+    from shanty.xgboost.training import cv as cv
+    from shanty.xgboost.training import save_model as save_model
+    from shanty.xgboost.training import train as train
+    from shanty.xgboost.world import communicator as communicator
+    from shanty.xgboost.world import finalize as finalize
+    from shanty.xgboost.world import init as init
+    from shanty.xgboost.world import is_initialized as is_initialized
+    from shanty.xgboost.world import rank as rank
+    from shanty.xgboost.world import size as size
+
+_MODULES = {
+    "errors": ("DataError", "WorldError"),
+    "estimators": (
+        *("XGBClassifier", "XGBRanker", "XGBRegressor"),
+        *("XGBRFClassifier", "XGBRFRegressor"),
+    ),
+    "matrix": ("DMatrix", "QuantileDMatrix"),
+    "training": ("Report", "cv", "save_model", "train"),
+    "world": ("communicator", "finalize", "init", "is_initialized", "rank", "size"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    """A name of ours, else XGBoost's own, loaded when it is first used."""
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _HOME:
+        found = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    else:
+        own = import_module(f"{__name__}.installed").xgboost
+        if not hasattr(own, name):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}, nor has xgboost")
+        found = getattr(own, name)
+    globals()[name] = found
+    return found

@@ -1,0 +1,251 @@
+"""From a URI to this rank's share of its rows, agreed with all other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shanty.xgboost import text
+from shanty.xgboost.errors import DataError
+from shanty.xgboost.exchange import CalledOff, Meeting, together
+from shanty.xgboost.npz import Arrays
+from shanty.xgboost.parquet import Table
+from shanty.xgboost.share import Share, Summary, agree
+from shanty.xgboost.sources import Source, parse, side_files
+from shanty.xgboost.text import Rows
+from shanty.xgboost.world import World
+
+COLUMNS = ("label", "weight", "qid")  # what may be the name of a column of Parquet, or of an array
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a rank sees of a source, before it reads a row."""
+
+    source: Source
+    bytes: tuple[int, ...]
+    sides: dict[str, int]  # bytes of each side file, by its suffix
+    content: tuple[int, ...]  # of the files rank, rank + size, …: bytes once unpacked
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """This rank's share, and what all ranks agree on."""
+
+    share: Share
+    agreed: Summary
+    first: int  # number of the share's first row among all
+    given: dict[str, NDArray[np.generic]]  # label, weight, qid, group, base_margin
+
+
+def load(world: World, data: object, columns: dict[str, str], label: bool) -> Loaded:
+    """Read this rank's share of the files that `data` names. All ranks call it.
+
+    columns: for Parquet and npz, what is the label, the weight, the qid there. label: whether the
+    caller has labels of his own. DataError, the same on all ranks, for anything wrong with it.
+    """
+    what = f"loading {data}"
+    seen: list[Files] = []  # by this rank: another one may have the same files in other folders
+
+    def look(_: Meeting) -> Files:
+        seen.append(_look(world, data, columns))
+        return seen[0]
+
+    sizes = together(world, what, look, _same_files)
+    files = seen[0]
+    source = files.source
+    beside = _Beside(world, what, source, files.sides, sizes)
+    share = Share()
+    names: tuple[Sequence[str], Sequence[str]] = ((), ())
+
+    def read(meeting: Meeting) -> Summary:
+        nonlocal names
+        rows, names = _rows(world, source, sizes, beside)
+        for piece in rows:
+            share.add(piece)
+            if meeting.called_off():
+                raise CalledOff
+        summary = share.summary(*names)
+        beside.check(summary)
+        return summary
+
+    def judge(summaries: list[Summary]) -> tuple[Summary, list[int]]:
+        try:
+            agreed = agree(summaries, label)
+        except DataError as error:
+            raise DataError(f"{source}: {error}") from None
+        return agreed, [each.rows for each in summaries]
+
+    try:
+        agreed, rows = together(world, what, read, judge)
+        first = sum(rows[: world.rank])
+        together(world, what, lambda _: beside.take(share, first), lambda _: None)
+    except DataError:
+        share.close()
+        raise
+    agreed = replace(agreed, dense=bool(agreed.dense))
+    return Loaded(share, agreed, first, beside.given)
+
+
+def _look(world: World, data: object, columns: dict[str, str]) -> Files:
+    source = parse(data)
+    if columns and source.format in ("libsvm", "csv"):
+        raise DataError(
+            f"{source}: {', '.join(columns)}= names columns, which CSV files have not here. "
+            "Say ?label_column=0, or pass an array."
+            if source.format == "csv"
+            else f"{source}: {', '.join(columns)}= names columns, which a LibSVM file has not."
+        )
+    if source.cache:
+        raise DataError(
+            f"{source}#{source.cache}: no cache on disk is made for training (external memory). "
+            "Leave the # and what follows out; on more ranks each share is smaller."
+        )
+    if source.format == "buffer":
+        raise DataError(
+            f"{source}: a file of DMatrix.save_binary cannot be shared out. Write the rows as "
+            "Parquet, npz, CSV or LibSVM."
+        )
+    source = replace(source, options={**source.options, **columns})
+    size = tuple(Path(file).stat().st_size for file in source.files)
+    sides = {suffix: Path(file).stat().st_size for suffix, file in side_files(source).items()}
+    content: tuple[int, ...] = ()
+    if source.format in ("libsvm", "csv"):
+        content = tuple(text.sizes(source.files[world.rank :: world.size]))
+    return Files(source, size, sides, content)
+
+
+def _same_files(seen: list[Files]) -> list[int]:
+    """Where all ranks see the same files, their bytes once unpacked."""
+    first = seen[0]
+    for rank, each in enumerate(seen):
+        if _same(each) != _same(first):
+            raise DataError(
+                f"The ranks see different files: rank 0 {_spell(first)}, rank {rank} "
+                f"{_spell(each)}. All ranks name the same files, and each gets its share of them; "
+                "hosts without a shared folder need equal copies."
+            )
+    sizes = [0] * len(first.bytes)
+    for rank, each in enumerate(seen):
+        sizes[rank :: len(seen)] = each.content or [0] * len(sizes[rank :: len(seen)])
+    return sizes
+
+
+def _same(files: Files) -> tuple[object, ...]:
+    """What has to be equal on all ranks; a file may be in another folder on each host."""
+    names = [Path(file).name for file in files.source.files]
+    return names, replace(files.source, files=()), files.bytes, files.sides
+
+
+def _spell(files: Files) -> str:
+    sides = f" with {', '.join(files.sides)}" if files.sides else ""
+    return f"{files.source} ({sum(files.bytes)} bytes{sides})"
+
+
+def _rows(
+    world: World, source: Source, sizes: Sequence[int], beside: _Beside
+) -> tuple[Iterator[Rows], tuple[Sequence[str], Sequence[str]]]:
+    columns = {name: word for name, word in source.options.items() if name in COLUMNS}
+    if source.format == "parquet":
+        table = Table(source.files, columns)
+        return table.share(world.rank, world.size), (table.names, table.types)
+    if source.format == "npz":
+        return Arrays(source.files, columns).share(world.rank, world.size), ((), ())
+    skip, extra = beside.shift
+    if source.format == "libsvm":
+        mode = source.number("indexing_mode", 0)
+        if mode not in (0, 1):
+            raise DataError(
+                f"indexing_mode={mode} guesses whether indices begin at 0 or 1, which a rank "
+                "cannot know from its share. Say 0 or 1."
+            )
+        rows = text.read_libsvm(
+            source.files,
+            world.rank,
+            world.size,
+            indexing_mode=mode,
+            sizes=sizes,
+            skip=skip,
+            extra=extra,
+        )
+        return rows, ((), ())
+    rows = text.read_csv(
+        source.files,
+        world.rank,
+        world.size,
+        label_column=source.number("label_column", -1),
+        weight_column=source.number("weight_column", -1),
+        delimiter=source.options.get("delimiter", ","),
+        sizes=sizes,
+        skip=skip,
+        extra=extra,
+    )
+    return rows, ((), ())
+
+
+class _Beside:
+    """The files `.weight`, `.group` and `.base_margin` beside a text file."""
+
+    def __init__(
+        self, world: World, what: str, source: Source, sides: dict[str, int], sizes: Sequence[int]
+    ) -> None:
+        self.given: dict[str, NDArray[np.generic]] = {}
+        self.shift = (0, 0)
+        self._sides = sides
+        self._file = source.files[0]
+        self._first_group = 0
+        if ".group" not in sides:
+            return
+        comment = "#" if source.format == "libsvm" else None
+        count = together(
+            world,
+            what,
+            lambda _: text.count_rows(
+                source.files, world.rank, world.size, comment=comment, sizes=sizes
+            ),
+            lambda counts: counts,
+        )
+        start = sum(count[: world.rank])
+
+        def groups(_: Meeting) -> tuple[text.Groups, int]:
+            found = text.whole_groups(self._file + ".group", start, count[world.rank])
+            return found, len(found.group_sizes)
+
+        found = together(world, what, groups, lambda each: each)
+        own = found[world.rank][0]
+        self._first_group = sum(number for _, number in found[: world.rank])
+        self.shift = (own.skip, own.extra)
+        self.given["group"] = own.group_sizes
+
+    def check(self, summary: Summary) -> None:
+        """DataError where lines and files say two things."""
+        for suffix, name in ((".weight", "weight"), (".group", "qid")):
+            if suffix in self._sides and name in summary.given:
+                raise DataError(
+                    f"{self._file}: its lines have a {name}, and {self._file}{suffix} is there, "
+                    "too. Remove one of them."
+                )
+        if ".weight" in self._sides and "qid" in summary.given:
+            raise DataError(
+                f"{self._file}.weight: weights of groups that are told by qid are not supported. "
+                "Write the sizes of the groups to a file .group and leave qid out."
+            )
+        if ".group" in self._sides and sum(self.given["group"]) != summary.rows:
+            raise DataError(
+                f"{self._file}.group speaks of {sum(self.given['group'])} rows of this rank's "
+                f"share, but it has {summary.rows}."
+            )
+
+    def take(self, share: Share, first: int) -> None:
+        """Read what belongs to the share's rows, or to its groups."""
+        for suffix, name in ((".weight", "weight"), (".base_margin", "base_margin")):
+            if suffix not in self._sides:
+                continue
+            start, count = first, share.rows
+            if name == "weight" and "group" in self.given:
+                start, count = self._first_group, len(self.given["group"])
+            self.given[name] = text.numbers(self._file + suffix, start, count)

@@ -1,0 +1,101 @@
+"""Rows of Parquet files, in bounded memory: of each row group only what a rank's share needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from shanty.xgboost.errors import DataError
+from shanty.xgboost.groups import whole_groups
+from shanty.xgboost.text import Rows
+
+_BATCH = 1 << 16  # values that are decoded at a time, at most so many rows
+
+
+class Table:
+    """Parquet files as one table. ImportError without pyarrow, DataError for a bad file.
+
+    columns: which column is the label, the weight, the qid.
+    """
+
+    def __init__(self, files: Sequence[str], columns: dict[str, str]) -> None:
+        try:
+            import pyarrow as pa
+            from pyarrow import parquet
+        except ModuleNotFoundError:
+            raise ImportError("Parquet files need pyarrow: pip install pyarrow") from None
+        self._arrow = pa
+        self._files = []
+        for name in files:
+            try:
+                self._files.append(parquet.ParquetFile(name))
+            except pa.ArrowException as error:
+                raise DataError(f"{name}: this is no Parquet file: {error}") from None
+        self._meta = columns
+        schema = self._files[0].schema_arrow
+        for name, file in zip(files, self._files, strict=True):
+            if [(f.name, f.type) for f in file.schema_arrow] != [(f.name, f.type) for f in schema]:
+                raise DataError(f"{name}: its columns are not those of {files[0]}.")
+        for what, column in columns.items():
+            if column not in schema.names:
+                raise DataError(f"{files[0]}: there is no column {column} for {what}=.")
+        self.names = [name for name in schema.names if name not in columns.values()]
+        self.types = [self._type(schema.field(name), files[0]) for name in self.names]
+        for column in columns.values():
+            self._type(schema.field(column), files[0])
+
+    def share(self, rank: int, ranks: int) -> Iterator[Rows]:
+        """The rows of one of `ranks` equal parts; groups of a qid stay whole."""
+        whole = sum(file.metadata.num_rows for file in self._files)
+        start, stop = rank * whole // ranks, (rank + 1) * whole // ranks
+        if "qid" not in self._meta:
+            return self._rows(start, stop)
+        begun = start > 0
+        return whole_groups(self._rows(start - begun, whole), stop - start, begun)
+
+    def _rows(self, start: int, stop: int) -> Iterator[Rows]:
+        wanted = [*self.names, *self._meta.values()]
+        batch = max(1, _BATCH * 16 // len(wanted))
+        first = 0  # row of the table at which a row group begins
+        for file in self._files:
+            for group in range(file.num_row_groups):
+                count = file.metadata.row_group(group).num_rows
+                if first < stop and first + count > start:
+                    at = first
+                    for part in file.iter_batches(batch, row_groups=[group], columns=wanted):
+                        begin, end = max(start - at, 0), min(stop - at, part.num_rows)
+                        at += part.num_rows
+                        if begin < end:
+                            yield self._convert(part.slice(begin, end - begin))
+                first += count
+
+    def _convert(self, part: Any) -> Rows:
+        data = np.empty((part.num_rows, len(self.names)), np.float32)
+        for index, name in enumerate(self.names):
+            data[:, index] = self._column(part, name, self._arrow.float32())
+        given = {
+            what: self._column(
+                part, name, self._arrow.uint64() if what == "qid" else self._arrow.float32()
+            )
+            for what, name in self._meta.items()
+        }
+        return Rows(data, None, None, given.get("label"), given.get("weight"), given.get("qid"))
+
+    def _column(self, part: Any, name: str, kind: Any) -> Any:
+        return part.column(name).cast(kind, safe=False).to_numpy(zero_copy_only=False)
+
+    def _type(self, field: Any, file: str) -> str:
+        """XGBoost's word for a column's type."""
+        kinds = self._arrow.types
+        if kinds.is_boolean(field.type):
+            return "i"
+        if kinds.is_integer(field.type):
+            return "int"
+        if kinds.is_floating(field.type) or kinds.is_decimal(field.type):
+            return "float"
+        raise DataError(
+            f"{file}: column {field.name} is of type {field.type}. XGBoost needs numbers: "
+            "turn it into some, or leave the column out of the file."
+        )

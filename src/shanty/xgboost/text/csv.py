@@ -1,0 +1,196 @@
+"""CSV text as XGBoost has it: numbers only, no header, no quotes; an empty field is missing.
+
+A block's lines are read all at once with NumPy; one with something rare or wrong line by line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shanty.xgboost.text.byline import number, shown
+from shanty.xgboost.text.digits import PAD, Bytes, Digits, numbers_at
+from shanty.xgboost.text.files import PathLike
+from shanty.xgboost.text.rows import Malformed, Rows
+from shanty.xgboost.text.shares import Lines, format_error
+from shanty.xgboost.text.whole import whole_share
+
+CHUNK = 1 << 18  # bytes: the arrays for one block stay in the processor's cache
+
+Table = NDArray[np.float32]  # (rows, fields), NaN where a field is empty
+
+
+class _Form(NamedTuple):
+    """What the fields are."""
+
+    label: int | None
+    weight: int | None
+    delimiter: str
+
+
+def read_csv(
+    files: Sequence[PathLike],
+    rank: int,
+    ranks: int,
+    *,
+    label_column: int = -1,
+    weight_column: int = -1,
+    delimiter: str = ",",
+    sizes: Sequence[int] | None = None,
+    skip: int = 0,
+    extra: int = 0,
+    chunk: int = CHUNK,
+) -> Iterator[Rows]:
+    """Dense rows of a rank's share, in blocks of about `chunk` bytes of text, if it has any.
+
+    Every row has as many fields as the share's first; whether the ranks agree is not known here.
+
+    Args:
+        label_column, weight_column: from 0; below 0: there is none.
+        delimiter: one character.
+        sizes: of the files, if known already (see `sizes()`).
+        skip: rows left out at the share's beginning, as `whole_groups` tells.
+        extra: rows read on beyond its end, likewise.
+
+    Raises:
+        FormatError: a line is no row, or has another number of fields than the one before.
+        OSError: a file cannot be read.
+        ValueError: a wrong argument, at once.
+    """
+    if len(delimiter) != 1 or delimiter in "0123456789+-.eE\r\n" or not delimiter.isascii():
+        raise ValueError(f"delimiter={delimiter!r}: one character is needed that is in no number")
+    if label_column == weight_column and label_column >= 0:
+        raise ValueError(f"label_column and weight_column are both {label_column}")
+    label, weight = (each if each >= 0 else None for each in (label_column, weight_column))
+    lines = Lines(files, sizes)
+    start, stop = lines.share(rank, ranks)
+    reader = _Reader(lines, _Form(label, weight, delimiter))
+    return whole_share(reader.rows, start, stop, lines.total, chunk, skip, extra)
+
+
+class _Reader:
+    """Rows of ranges of the files, all of one width."""
+
+    def __init__(self, lines: Lines, form: _Form) -> None:
+        self._lines = lines
+        self._form = form
+        self._digits = Digits()
+        self._fields: int | None = None  # in a line
+
+    def rows(self, start: int, stop: int, chunk: int) -> Iterator[Rows]:
+        for block in self._lines.blocks(start, stop, chunk):
+            table = _table_at_once(self._digits, block.text, self._form.delimiter)
+            if table is not None and self._fields not in (None, table.shape[1]):
+                table = None
+            rows = None if table is None else _rows(table, self._form)
+            if rows is None:  # not for sure: a missing label, no number, another width, no row
+                try:
+                    table = _table_by_line(block.text.tobytes(), self._form, self._fields)
+                except Malformed as error:
+                    raise format_error(block, error) from None
+                rows = None if table is None else _rows(table, self._form)
+            if table is not None and rows is not None:
+                self._fields = table.shape[1]
+                yield rows
+
+
+def _rows(table: Table, form: _Form) -> Rows | None:
+    """The rows of a table; None where a label or weight is missing, or there is no feature."""
+    special = [each for each in (form.label, form.weight) if each is not None]
+    if table.shape[1] <= max(special, default=0) or table.shape[1] == len(special):
+        return None if special else Rows(table, None, None, None, None, None)
+    if np.isnan(table[:, special]).any():
+        return None
+    labels, weights = (
+        None if each is None else table[:, each].copy() for each in (form.label, form.weight)
+    )
+    return Rows(np.delete(table, special, axis=1), None, None, labels, weights, None)
+
+
+def _table_at_once(of: Digits, block: Bytes, delimiter: str) -> Table | None:
+    """All fields; None where that is not for sure, or there are no lines."""
+    of.read(block)
+    text = of.text
+    ends_line = text == ord("\n")
+    if of.returns:
+        ends_line |= text == ord("\r")
+    marks = np.flatnonzero((ends_line | (text == ord(delimiter)))[PAD - 1 :]) + (PAD - 1)
+    last = ends_line.take(marks)  # whether the field before the mark is its line's last
+    starts, ends = marks[:-1] + 1, marks[1:]
+    empty_line = last[:-1] & last[1:] & (starts == ends)
+    last = last[1:]
+    if empty_line.any():
+        kept = ~empty_line
+        starts, ends, last = starts[kept], ends[kept], last[kept]
+    rows = int(np.count_nonzero(last))
+    if rows == 0 or len(last) % rows:
+        return None
+    width = len(last) // rows
+    if not last[width - 1 :: width].all():
+        return None
+    given = starts < ends
+    if given.all():
+        found = numbers_at(of, starts, ends)
+        return None if found is None else found.reshape(rows, width)
+    found = numbers_at(of, starts[given], ends[given])
+    if found is None:
+        return None
+    table = np.full(len(starts), np.nan, np.float32)
+    table[given] = found
+    return table.reshape(rows, width)
+
+
+def _table_by_line(text: bytes, form: _Form, fields: int | None) -> Table | None:
+    """The same, line by line. Raises Malformed for the first that is no row of so many fields."""
+    table: list[list[float]] = []
+    start = 0
+    for line in re.split(rb"[\n\r]", text):
+        if line:
+            try:
+                row = _fields(line, form, fields)
+                fields = len(row)
+            except ValueError as error:
+                raise Malformed(start, str(error)) from None
+            table.append(row)
+        start += len(line) + 1
+    with np.errstate(over="ignore"):
+        return np.array(table, np.float64).astype(np.float32) if table else None
+
+
+def _fields(line: bytes, form: _Form, fields: int | None) -> list[float]:
+    """A line's fields. Raises ValueError if it is no row of so many."""
+    row = []
+    for place, field in enumerate(line.split(form.delimiter.encode())):
+        bare = field.strip(b" \t")
+        value = number(bare) if bare else np.nan
+        if value is None:
+            raise ValueError(
+                f"field {place} (from 0) is {shown(bare)}, which is no number; a line of names "
+                "must be taken out, and words must be made numbers"
+            )
+        row.append(value)
+    if fields not in (None, len(row)):
+        raise ValueError(
+            f"it has {len(row)} fields, and rows before it have {fields}: give every row the same; "
+            "a missing one is left empty between two delimiters"
+        )
+    special = [("label", form.label), ("weight", form.weight)]
+    named = [(what, at) for what, at in special if at is not None]
+    for what, at in named:
+        if at >= len(row):
+            raise ValueError(
+                f"{what}_column={at}, and it has {len(row)} fields (from 0) when cut at "
+                f"{form.delimiter!r}: correct {what}_column or delimiter"
+            )
+        if np.isnan(row[at]):
+            raise ValueError(f"its {what} (field {at} from 0) is empty or nan: give it one")
+    if len(row) == len(named):
+        raise ValueError(
+            f"it has no field beside label and weight when cut at {form.delimiter!r}: correct "
+            "delimiter"
+        )
+    return row

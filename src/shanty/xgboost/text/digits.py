@@ -1,0 +1,231 @@
+"""Decimal numbers in a block of text, all of them at once.
+
+For every byte of the block two things are computed, for which no byte is looked at alone: how many
+digits end there (`runs`), and what number the last four of them are (`fours`). Both double their
+reach at each step (one digit, two, four, …), in arrays of one or two bytes an element, which costs
+a few hundredths of a nanosecond a byte. A number is then read off at its last byte.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shanty.xgboost.text.byline import number
+
+Bytes = NDArray[np.uint8]
+Places = NDArray[np.int64]
+
+PAD = 32  # line ends put before a block, so that what is looked up before a token exists
+LONGEST_RUN = 32  # digits; a run that is as long or longer counts as this
+_KEPT = 1 << 24  # bytes up to which the pages of a freed array are kept for the next
+_MOST_EXPONENT_DIGITS = 2  # float32 ends at 38
+
+# Of ten: as many as a byte can name.
+POWERS = 10.0 ** np.arange(256)
+
+
+class Digits:
+    """A block of text and its digits. The arrays are made once and used for block after block.
+
+    Attributes, each with one element for each byte, until the next read():
+        text: PAD line ends, the block, a line end if it has none at its end.
+        runs: how many digits end here: 0 where there is none, at most LONGEST_RUN.
+        fours: the number that the last four (or fewer) of these digits are.
+        signs, dots: whether there is a '+' or '-', a '.' anywhere.
+        controls: whether there is a control character that is no blank and no line end.
+        returns: how many carriage returns there are, where there is no such control character.
+    """
+
+    text: Bytes
+    runs: Bytes
+    fours: NDArray[np.uint16]
+    signs: bool
+    dots: bool
+    controls: bool
+    _letters: bool  # anything above ':'
+    _marks: bool  # anything from '!' to '-', signs and '#' among them
+    returns: int
+
+    def __init__(self) -> None:
+        # glibc gives the pages of a large freed array back, and gets and clears them again for the
+        # next one, which would cost as much as all the reading here. It stops that for sizes up to
+        # one that was freed once (mallopt(3), M_MMAP_THRESHOLD). No page of this array is touched.
+        np.empty(_KEPT, np.uint8)
+        self._grow(0)
+
+    def _grow(self, size: int) -> None:
+        self._bytes = np.empty((5, size), np.uint8)
+        self._fours = np.empty(size, np.uint16)
+
+    def read(self, block: Bytes) -> None:
+        """Take `block`, which is copied."""
+        ended = len(block) > 0 and block[-1] in b"\n\r"
+        size = PAD + len(block) + (not ended)
+        if size > len(self._fours):
+            self._grow(size)
+        text, ones, twos, runs, spare = (row[:size] for row in self._bytes)
+        fours = self._fours[:size]
+        text[:PAD] = text[-1] = ord("\n")
+        text[PAD : PAD + len(block)] = block
+
+        np.subtract(text, ord("0"), out=ones)  # what is below '0' wraps round to more than 9
+        np.less_equal(ones, 9, out=runs.view(np.bool_))
+        np.multiply(ones, runs, out=ones)
+        spare[0] = 0
+        np.multiply(ones[:-1], 10, out=spare[1:])
+        np.add(ones, spare, out=twos)
+        np.multiply(twos, runs, out=twos)
+        # Now runs is 1 at every digit, spare 1 at every digit after a digit.
+        np.multiply(runs[1:], runs[:-1], out=spare[1:])
+        np.add(runs, spare, out=runs)
+        np.multiply(twos[:-2], spare[2:], out=ones[2:])
+        np.copyto(fours, ones)
+        np.multiply(fours, 100, out=fours)
+        np.add(fours, twos, out=fours)
+        np.multiply(runs[:-2], spare[2:], out=ones[2:])
+        np.add(runs[2:], ones[2:], out=runs[2:])
+        for reach in (4, 8, 16):
+            full = np.equal(runs, reach, out=spare.view(np.bool_))
+            if not full.any():
+                break
+            np.multiply(runs[:-reach], spare[reach:], out=ones[reach:])
+            np.add(runs[reach:], ones[reach:], out=runs[reach:])
+
+        self.text, self.runs, self.fours = text, runs, fours
+        self._letters = bool(text.max() > ord(":"))
+        self._marks = bool(self._between("!", "-").any())
+        self.signs = self.has("-") or self.has("+")
+        self.dots = self.has(".")
+        below_tab = bool(text.min() < ord("\t"))
+        self.returns = 0
+        self.controls = below_tab or bool(self._between("\v", "\x1f").any())
+        if self.controls and not below_tab:
+            self.returns = int(np.count_nonzero(np.equal(text, ord("\r"), out=self._mask())))
+            self.controls = self.returns != np.count_nonzero(self._between("\v", "\x1f"))
+
+    def _between(self, first: str, last: str) -> NDArray[np.bool_]:
+        """Whether a byte is one of some characters; good until the next question."""
+        offset = np.subtract(self.text, ord(first), out=self._bytes[1, : len(self.text)])
+        return np.less_equal(offset, ord(last) - ord(first), out=self._mask())
+
+    def has(self, character: str) -> bool:
+        """Whether the character is anywhere in the block."""
+        if (character > ":" and not self._letters) or ("!" <= character <= "-" and not self._marks):
+            return False
+        return bool(np.equal(self.text, ord(character), out=self._mask()).any())
+
+    def places(self, character: str) -> Places:
+        """Where the character is."""
+        return np.flatnonzero(np.equal(self.text, ord(character), out=self._mask()))
+
+    def blanks(self) -> NDArray[np.bool_]:
+        """Whether a byte is a blank or line end; good until the next question."""
+        return np.less_equal(self.text, ord(" "), out=self._mask())
+
+    def line_ends(self) -> Places:
+        """Where lines end: the one before the block, and the one after it, among them."""
+        ends = np.equal(self.text, ord("\n"), out=self._mask())
+        if self.returns:
+            ends |= self.text == ord("\r")
+        return np.flatnonzero(ends[PAD - 1 :]) + (PAD - 1)
+
+    def _mask(self) -> NDArray[np.bool_]:
+        return self._bytes[4, : len(self.text)].view(np.bool_)
+
+    def whole(self, last: Places, runs: Bytes) -> NDArray[np.float64]:
+        """The numbers of `runs` digits whose last is at `last`; 0 where there is no digit.
+
+        Exact below 2^53, else to some units in the last binary place.
+        """
+        longest = int(runs.max(initial=0))
+        found = self.fours.take(last).astype(np.float64)
+        for beyond in range(4, longest, 4):
+            more = self.fours.take(last - beyond)
+            more *= runs > beyond
+            found += more * 10.0**beyond
+        return found
+
+    def short(self, starts: Places, ends: Places) -> NDArray[np.uint16] | None:
+        """The numbers text[start:end], if each is nothing but one to four digits; else None."""
+        last = ends - 1
+        runs = self.runs.take(last)
+        if runs.max(initial=0) > 4 or runs.min(initial=1) < 1 or (runs != ends - starts).any():
+            return None
+        return self.fours.take(last)
+
+    def decimals(
+        self, starts: Places, ends: Places
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The numbers [sign] digits [. digits] at text[start:end], and which of them are such.
+
+        What is none (an exponent, nan, 32 digits and more in a row, nothing at all) has a False and
+        no meaning.
+        """
+        negative = None
+        if self.signs:
+            first = self.text.take(starts)
+            negative = first == ord("-")
+            starts = starts + (negative | (first == ord("+")))
+        last = ends - 1
+        tails = self.runs.take(last)
+        lengths = ends - starts
+        found = self.whole(last, tails)
+        good = tails == lengths
+        if self.dots:
+            points = last - tails  # where the point is, when there is one
+            fraction = self.text.take(points) == ord(".")
+            points -= 1
+            leads = self.runs.take(points)
+            if fraction.all():
+                found /= POWERS.take(tails)
+                found += self.whole(points, leads)
+            else:
+                leads *= fraction
+                found /= POWERS.take(tails * fraction)
+                found += self.whole(points, leads) * fraction
+            leads += tails
+            good |= fraction & (leads + np.int64(1) == lengths)
+            good &= leads > 0
+        else:
+            good &= tails > 0
+        good &= tails < LONGEST_RUN
+        if negative is not None:  # flips the sign's bit
+            bits = found.view(np.uint64)
+            bits ^= negative.astype(np.uint64) << np.uint64(63)
+        return found, good
+
+
+def numbers_at(of: Digits, starts: Places, ends: Places) -> NDArray[np.float32] | None:
+    """The numbers at text[start:end], of any form; None if one is none."""
+    short = None if of.dots else of.short(starts, ends)
+    if short is not None:
+        return short.astype(np.float32)
+    found, good = of.decimals(starts, ends)
+    if not good.all():
+        odd = np.flatnonzero(~good)
+        values, good = _with_exponent(of, starts[odd], ends[odd])
+        found[odd] = values
+        for place in odd[~good]:
+            value = number(of.text[starts[place] : ends[place]].tobytes())
+            if value is None:
+                return None
+            found[place] = value
+    with np.errstate(over="ignore"):
+        return found.astype(np.float32)
+
+
+def _with_exponent(
+    of: Digits, starts: Places, ends: Places
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The numbers of the form decimal e [sign] digits, and which of them are such numbers."""
+    last = ends - 1
+    runs = of.runs.take(last)
+    signs = of.text.take(last - runs)
+    negative = signs == ord("-")
+    marks = last - runs - (negative | (signs == ord("+")))
+    found, good = of.decimals(starts, marks)
+    good &= (of.text.take(marks) | np.uint8(32)) == ord("e")
+    good &= (runs > 0) & (runs <= _MOST_EXPONENT_DIGITS)
+    powers = POWERS.take(of.whole(last, runs * good).astype(np.int64) * good)
+    return np.where(negative, found / powers, found * powers), good

@@ -1,0 +1,72 @@
+"""What the readers give: rows, and the error for a line that is none."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Rows(NamedTuple):
+    """Some rows, in the order of the file; never none at all. The arrays are the caller's to keep.
+
+    LibSVM: compressed sparse rows; `indptr` begins with 0 and has one element more than there are
+    rows. CSV: dense, `data` of shape (rows, columns), NaN where a field is empty; no `indices`, no
+    `indptr`. All Rows of one share agree in having weights and qids or not.
+    """
+
+    data: NDArray[np.float32]
+    indices: NDArray[np.int32] | None
+    indptr: NDArray[np.int64] | None
+    labels: NDArray[np.float32] | None  # None: CSV without a label column
+    weights: NDArray[np.float32] | None
+    qids: NDArray[np.uint64] | None
+
+    @property
+    def size(self) -> int:
+        """How many rows."""
+        return len(self.data) if self.indptr is None else len(self.indptr) - 1
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Rows start … stop - 1, as views where that can be."""
+        if self.indptr is None or self.indices is None:
+            data, indices, indptr = self.data[start:stop], None, None
+        else:
+            first, last = self.indptr[start], self.indptr[stop]
+            data, indices = self.data[first:last], self.indices[first:last]
+            indptr = self.indptr[start : stop + 1] - first
+        return Rows(
+            data,
+            indices,
+            indptr,
+            None if self.labels is None else self.labels[start:stop],
+            None if self.weights is None else self.weights[start:stop],
+            None if self.qids is None else self.qids[start:stop],
+        )
+
+
+class FormatError(ValueError):
+    """A line of a data file that cannot be read. It can be pickled; str() has all of it.
+
+    Attributes:
+        path: the file.
+        line: number of the line in it, from 1.
+        wrong: what is wrong and what to do.
+        text: the line, shortened.
+    """
+
+    def __init__(self, path: str, line: int, wrong: str, text: str) -> None:
+        super().__init__(path, line, wrong, text)
+        self.path, self.line, self.wrong, self.text = path, line, wrong, text
+
+    def __str__(self) -> str:
+        return f"{self.path}, line {self.line}: {self.wrong}. The line: {self.text!r}"
+
+
+class Malformed(Exception):  # noqa: N818 - it does not leave this package
+    """A line of a block that cannot be read: where it begins in the block, and what is wrong."""
+
+    def __init__(self, start: int, wrong: str) -> None:
+        super().__init__(start, wrong)
+        self.start, self.wrong = start, wrong

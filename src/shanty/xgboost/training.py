@@ -1,0 +1,213 @@
+"""XGBoost's train and cv over all ranks, and the model, which one rank saves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+
+import shanty
+from shanty.carry.rundir import RUN_DIR
+from shanty.xgboost.errors import DataError
+from shanty.xgboost.exchange import together
+from shanty.xgboost.installed import xgboost
+from shanty.xgboost.world import World, blaming_the_lost, current
+
+
+class Report(xgboost.callback.TrainingCallback):  # type: ignore[misc]
+    """Sends the rounds to the run: how many of `rounds` are done, and the metrics of each.
+
+    Rank 0 does it; nothing happens without a run. `train`, `cv` and the estimators add one.
+    """
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__()
+        self._rounds = rounds
+        self._bar: Iterator[int] | None = None
+
+    def before_training(self, model: Any) -> Any:
+        """Begin the bar."""
+        if RUN_DIR in os.environ and xgboost.collective.get_rank() == 0:
+            self._bar = shanty.progress(range(self._rounds), label="rounds")
+            next(self._bar, None)
+        return model
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """Tell of a round."""
+        if self._bar is not None:
+            values = {}
+            for data, metrics in evals_log.items():
+                for metric, history in metrics.items():
+                    last = history[-1]  # of cv it is (mean, deviation)
+                    values[f"{data}-{metric}"] = last[0] if isinstance(last, tuple) else last
+            if values:
+                shanty.log(round=epoch, **values)
+            next(self._bar, None)
+        return False
+
+    def after_training(self, model: Any) -> Any:
+        """End the bar, where it stands."""
+        self._bar = None
+        return model
+
+
+def train(
+    params: dict[str, Any],
+    dtrain: Any,
+    num_boost_round: int = 10,
+    *,
+    callbacks: Sequence[Any] | None = None,
+    **options: Any,
+) -> Any:
+    """xgboost.train by all ranks; each gets the whole model, the same.
+
+    Metrics are those of all ranks' rows, so early stopping ends all of them at the same round.
+    Raises WorldError where another rank is lost meanwhile.
+    """
+    current()
+    told = [*(callbacks or ()), Report(num_boost_round)]
+    with blaming_the_lost():
+        return xgboost.train(params, dtrain, num_boost_round, callbacks=told, **options)
+
+
+def cv(
+    params: dict[str, Any],
+    dtrain: Any,
+    num_boost_round: int = 10,
+    *,
+    nfold: int = 3,
+    stratified: bool = False,
+    folds: Any = None,
+    seed: int = 0,
+    shuffle: bool = True,
+    callbacks: Sequence[Any] | None = None,
+    **options: Any,
+) -> Any:
+    """xgboost.cv over the rows of all ranks: each fold is one part of every rank's rows.
+
+    A model is trained and tested by all ranks; what comes out is the same on all of them. Which row
+    is in which fold depends on the number of ranks. stratified: each class is dealt out evenly.
+    folds: (training rows, test rows) of this rank, for each fold. Groups of a ranking stay whole;
+    each rank then needs nfold of them.
+    """
+    if folds is None and nfold < 2:
+        raise DataError(f"cv needs two folds at least, not nfold={nfold}.")
+    world = current()
+    told = [*(callbacks or ()), Report(num_boost_round)]
+    if world.size == 1:
+        given = {"nfold": nfold, "stratified": stratified, "folds": folds}
+        return xgboost.cv(
+            params,
+            dtrain,
+            num_boost_round,
+            seed=seed,
+            shuffle=shuffle,
+            callbacks=told,
+            **given,
+            **options,
+        )
+    groups = together(
+        world,
+        "cv",
+        lambda _: max(len(dtrain.get_uint_info("group_ptr")) - 1, 0),
+        lambda numbers: _enough(numbers, nfold),
+    )
+    if folds is None and not groups:
+        labels = dtrain.get_label() if stratified else None
+        folds = _folds(world, dtrain.num_row(), labels, nfold, seed, shuffle)
+    # XGBoost refuses cv among several ranks in the place where it averages a metric over them.
+    # The metrics of a fold are those of all ranks already, but the caller's own.
+    with (
+        mock.patch.object(xgboost.callback, "_allreduce_metric", _averaged),
+        blaming_the_lost(),
+    ):
+        return xgboost.cv(
+            params,
+            dtrain,
+            num_boost_round,
+            nfold=nfold,
+            folds=folds,
+            seed=seed,
+            shuffle=shuffle,
+            callbacks=told,
+            **options,
+        )
+
+
+def save_model(model: Any, path: str | os.PathLike[str]) -> None:
+    """Save a Booster, or an estimator, once: rank 0 writes it, whole or not at all.
+
+    All ranks call it, and the file is there when it returns. Any of them raises DataError where it
+    cannot be written. The format is told by the name, as XGBoost has it: .json or .ubj.
+    """
+    world = current()
+
+    def write(_: object) -> None:
+        if world.rank == 0:
+            whole = Path(path)
+            part = whole.with_name(f".{os.getpid()}.{whole.name}")
+            try:
+                _saver(model)(part)
+                part.replace(whole)
+            finally:
+                part.unlink(missing_ok=True)
+
+    together(world, f"saving {path}", write, lambda _: None)
+
+
+def _saver(model: Any) -> Any:
+    """The method that writes: XGBoost's, where the class is one of ours."""
+    if isinstance(model, xgboost.XGBModel):
+        return partial(xgboost.XGBModel.save_model, model)
+    return model.save_model
+
+
+# ---- within ------------------------------------------------------------------------------------
+
+
+def _averaged(score: Any) -> Any:
+    """A metric's mean over the ranks; of cv, mean and deviation."""
+    values = np.atleast_1d(np.asarray(score, np.float64))
+    summed = xgboost.collective.allreduce(values, xgboost.collective.Op.SUM)
+    mean = summed / xgboost.collective.get_world_size()
+    return tuple(mean.tolist()) if isinstance(score, tuple) else mean[0]
+
+
+def _enough(groups: list[int], nfold: int) -> int:
+    """The least number of groups; DataError where a rank has too few of them for the folds."""
+    if any(groups) and min(groups) < nfold:
+        raise DataError(
+            f"cv needs nfold={nfold} groups on each rank, but rank {groups.index(min(groups))} has "
+            f"{min(groups)}. Take fewer folds, or fewer ranks."
+        )
+    return min(groups)
+
+
+def _folds(
+    world: World,
+    rows: int,
+    labels: NDArray[np.float32] | None,
+    nfold: int,
+    seed: int,
+    shuffle: bool,
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Of each fold, this rank's rows to train on and to test on.
+
+    Rows are dealt out in turn, those of a class together, each rank beginning with another fold.
+    """
+    chance = np.random.default_rng([seed, world.rank])
+    order = chance.permutation(rows) if shuffle or labels is not None else np.arange(rows)
+    if labels is not None:
+        order = order[np.argsort(labels[order], kind="stable")]
+        fold = (np.arange(rows) + world.rank) % nfold
+    elif shuffle:
+        fold = (np.arange(rows) + world.rank) % nfold
+    else:
+        fold = np.arange(rows) * nfold // max(rows, 1)
+    return [(np.sort(order[fold != each]), np.sort(order[fold == each])) for each in range(nfold)]

@@ -1,0 +1,255 @@
+"""XGBoost's own communication, brought up from MPI's ranks.
+
+XGBoost's ranks find each other through a *tracker*, a server that one of them runs; afterwards they
+speak to each other over TCP and it is idle. Here rank 0 runs it, at the address that the run has
+chosen for its host, and MPI tells the others where it is. Each rank then has the same number in
+both worlds, which is checked.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import TYPE_CHECKING, Any
+
+import shanty
+from shanty.carry.rundir import RUN_DIR
+from shanty.xgboost.errors import WorldError
+from shanty.xgboost.installed import xgboost
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+TIMEOUT = 300  # seconds; XGBoost's own default
+_PARTING = 10  # seconds that rank 0 gives the others to say that they have finished
+_GRACE = 3  # seconds until a rank that lost another one says so
+_COLLECTIVE = "/collective/"  # in every error of XGBoost's communication: the source's folder
+
+_lock = threading.RLock()
+_standing: World | None = None
+_ended = False  # `finalize` was called, and `init` not since
+
+
+class World:
+    """One bring-up: MPI's ranks as they were then."""
+
+    def __init__(self, comm: MPI.Intracomm | None) -> None:
+        self.comm = comm  # of our own messages; None where a rank is by itself
+        self.rank = comm.rank if comm is not None else 0
+        self.size = comm.size if comm is not None else 1
+        self._tracker: Any = None
+        self._context: Any = None
+
+    def bring_up(self, timeout: int) -> None:
+        """Start XGBoost's communication; WorldError where that fails, on every rank."""
+        if self.comm is None or self.size == 1:
+            return
+        arguments: dict[str, Any] = {}
+        failure = ""
+        address = _address(self.comm, os.environ)
+        if self.rank == 0:
+            try:
+                self._tracker, arguments = _serve(address, self.size)
+            except (OSError, xgboost.core.XGBoostError) as error:
+                failure = str(error)  # the others must not wait for what will not come
+        arguments, failure = self.comm.bcast((arguments, failure), 0)
+        if failure:
+            raise WorldError(f"Rank 0 cannot start XGBoost's tracker: {failure}")
+        arguments |= {"dmlc_task_id": f"{self.rank:08d}", "dmlc_timeout": timeout}
+        context = xgboost.collective.CommunicatorContext(**arguments)
+        with _quiet():
+            context.__enter__()
+        self._context = context
+        found = xgboost.collective.get_rank(), xgboost.collective.get_world_size()
+        if found != (self.rank, self.size):
+            raise WorldError(
+                f"XGBoost counts this process as rank {found[0]} of {found[1]}, MPI as "
+                f"rank {self.rank} of {self.size}. This should not happen: please report it."
+            )
+
+    def take_down(self) -> None:
+        """End XGBoost's communication; XGBoostError where it has failed before."""
+        context, self._context = self._context, None
+        tracker, self._tracker = self._tracker, None
+        try:
+            if context is not None:
+                context.__exit__(None, None, None)
+            if tracker is not None:
+                tracker.wait_for(timeout=_PARTING)
+        finally:
+            if tracker is not None:
+                tracker.free()
+
+
+def init(timeout: int = TIMEOUT) -> None:
+    """Bring XGBoost's ranks together, with all other ranks; a second call changes nothing.
+
+    What is here to be called does it by itself. timeout: seconds that a rank waits for another one
+    amid a collective operation of XGBoost. Raises WorldError where MPI has been finalised, or is
+    another world than the launcher promised, and where the ranks do not reach each other.
+    """
+    global _standing, _ended
+    with _lock:
+        if _standing is not None:
+            return
+        world = World(_communicator())
+        if xgboost.collective.is_distributed():
+            _adopt(world)
+        else:
+            world.bring_up(timeout)
+        _standing, _ended = world, False
+        atexit.unregister(_at_exit)
+        atexit.register(_at_exit)  # after mpi4py's, so that it runs before
+
+
+def finalize() -> None:
+    """End it, on all ranks. From then on each rank is by itself, until `init` is called again."""
+    global _standing, _ended
+    with _lock:
+        world, _standing, _ended = _standing, None, True
+        if world is not None:
+            world.take_down()
+
+
+def is_initialized() -> bool:
+    """Whether XGBoost's ranks have been brought together, and not parted since."""
+    return _standing is not None
+
+
+@contextmanager
+def communicator(timeout: int = TIMEOUT) -> Iterator[None]:
+    """Within it the ranks are together: `init`, and `finalize` at its end if it was what began.
+
+    After an error inside there is no parting: the other ranks may be anywhere.
+    """
+    began = not is_initialized()
+    init(timeout)
+    with blaming_the_lost():
+        yield
+    if began:
+        finalize()
+
+
+def rank() -> int:
+    """This process's number among all, MPI's and XGBoost's."""
+    return current().rank
+
+
+def size() -> int:
+    """How many ranks there are."""
+    return current().size
+
+
+def current() -> World:
+    """The world as it stands. It is brought up at the first question; after `finalize` a rank
+    is by itself."""
+    with _lock:
+        if _standing is None and not _ended:
+            init()
+        return _standing if _standing is not None else World(None)
+
+
+@contextmanager
+def blaming_the_lost() -> Iterator[None]:
+    """Turn XGBoost's error over a rank that is gone into a WorldError that says so.
+
+    It waits a little before: the run is to tell of the rank that failed first, and it can take a
+    moment until that is known.
+    """
+    try:
+        yield
+    except xgboost.core.XGBoostError as error:
+        if _COLLECTIVE not in str(error):
+            raise
+        time.sleep(_GRACE)
+        words = [line.strip() for line in str(error).splitlines() if line.startswith("- [")]
+        raise WorldError(
+            "Another rank has ended or cannot be reached, or took longer than the time limit of "
+            "init(timeout=…). The log of that rank says why. "
+            f"XGBoost: {words[-1] if words else 'a collective operation failed'}"
+        ) from None
+
+
+# ---- within ------------------------------------------------------------------------------------
+
+
+def _communicator() -> MPI.Intracomm:
+    """A communicator of all ranks that nobody else uses."""
+    from mpi4py import MPI
+
+    if MPI.Is_finalized():
+        raise WorldError(
+            "MPI has been finalised, and XGBoost's ranks find each other through it. "
+            "Bring them together before MPI.Finalize()."
+        )
+    if not MPI.Is_initialized():  # mpi4py.rc.initialize = False
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    world = MPI.COMM_WORLD
+    promised = os.environ.get("WORLD_SIZE", "") if RUN_DIR in os.environ else str(shanty.size())
+    if promised.isdigit() and int(promised) not in (1, world.size):
+        library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
+        raise WorldError(
+            f"The launcher has promised {promised} ranks, but MPI reports a world of {world.size}. "
+            f"The MPI library in use is {library!r}; a launcher of another MPI cannot tell it of "
+            "the other ranks. Start the script with `shanty run`, or with the mpirun that belongs "
+            "to this library."
+        )
+    return world.Dup()
+
+
+def _adopt(world: World) -> None:
+    """Take XGBoost's ranks as the script has brought them together itself."""
+    found = xgboost.collective.get_rank(), xgboost.collective.get_world_size()
+    if found != (world.rank, world.size):
+        raise WorldError(
+            f"The script has brought XGBoost's ranks together itself, this one as rank {found[0]} "
+            f"of {found[1]}; to MPI it is rank {world.rank} of {world.size}. Leave it to "
+            "shanty.xgboost, or start the tracker with sortby='task' and number the tasks as "
+            'MPI does: dmlc_task_id=f"{rank:08d}".'
+        )
+
+
+def _serve(address: str | None, size: int) -> tuple[Any, dict[str, Any]]:
+    """A tracker, and what the ranks must know to find it."""
+    tracker = xgboost.tracker.RabitTracker(n_workers=size, host_ip=address, sortby="task")
+    tracker.start()
+    return tracker, tracker.worker_args()
+
+
+def _address(comm: MPI.Intracomm, environ: Mapping[str, str]) -> str | None:
+    """Where the others reach rank 0: as the run says; else loopback, if all ranks are on one host.
+
+    None where neither is known: XGBoost then looks which interface leads outside. Collective.
+    """
+    from mpi4py import MPI
+
+    here = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    alone = here.size == comm.size
+    here.Free()
+    if RUN_DIR in environ:
+        return environ.get("SHANTY_ADDRESS") or environ.get("MASTER_ADDR") or None
+    return "127.0.0.1" if alone else None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out the line in which XGBoost tells of each rank that it has a rank."""
+    said = io.StringIO()
+    try:
+        with redirect_stdout(said):
+            yield
+    finally:
+        for line in said.getvalue().splitlines():
+            if "got rank" not in line:
+                print(line)
+
+
+def _at_exit() -> None:
+    """Part from the others. Where the world has failed there is no more to say: somebody has."""
+    with suppress(xgboost.core.XGBoostError):
+        finalize()

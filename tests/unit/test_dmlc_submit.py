@@ -1,0 +1,493 @@
+"""Lines for dmlc-submit: each of its options means something here, or is named with the reason."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shanty.carry.errors import ShantyError, UsageError
+from shanty.carry.mpi.flavours import FLAVOURS
+from shanty.carry.mpi.layout import HostSlots, Layout
+from shanty.carry.mpi.translate import translate
+from shanty.carry.rank import copies, programs
+from shanty.carry.rank.dmlc_line import Wanted, names_this_host, parse
+from shanty.carry.rank.dmlc_options import CLUSTERS, OPTIONS, REFUSED, VERB
+from shanty.carry.rank.dmlc_submit import mpirun_line, program, usage
+from shanty.carry.spec import JobSpec, Program, Raw
+from shanty.cli import app, jobs, start
+
+DOCS = Path(__file__).parents[2] / "docs"
+HERE = Layout((HostSlots("localhost", 2),), None, None, None, False, 2, "/run/hostfile")
+HOSTS = (HostSlots("10.0.0.2", 2), HostSlots("10.0.0.3", 2))
+THERE = Layout(HOSTS, None, None, None, False, 2, "/run/hostfile")
+
+# What `dmlc-submit --help` lists (opts.py of dmlc-core), its short forms and those of dmlc_mpi.py.
+EVERY = """
+--cluster mpi|--num-workers 2|-n 2|--nworker 2|--worker-cores 2|--worker-memory 2g
+--worker-memory-mb 512|--num-servers 1|-s 1|--server-nodes 1|--server-cores 2|--server-memory 4g
+--server-memory-mb 4096|--jobname my_job|--queue default|--log-level INFO|--log-file log.txt
+--host-ip auto|--hdfs-tempdir /tmp|--host-file hosts|-H hosts|--hostfile hosts|--sge-log-dir logs
+--auto-file-cache True|--files hosts|--archives libs.zip|--env A=1|--env-server A:1
+--env-worker A:1|--yarn-app-classpath x|--yarn-app-dir x|--mesos-master x:5050|--ship-libcxx /lib
+--sync-dst-dir /tmp/x|--slurm-worker-nodes 2|--slurm-server-nodes 1|--kube-namespace x
+--kube-worker-image x|--kube-server-image x|--kube-worker-template x|--kube-server-template x
+--local-num-attempt 3
+""".strip().replace("\n", "|").split("|")  # fmt: skip
+FILES = {
+    "hosts": "localhost slots=2\n",
+    "ssh": "# ours\n10.0.0.2\n\n10.0.0.3:22\nme@b:2222  # c\n",
+    "twice": "a\nb\na\n",
+    "empty": "\n# nobody\n",
+    "odd": "a\nb c\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def read(line: list[str] | str, **environ: str) -> Wanted:
+    return parse(line.split() if isinstance(line, str) else line, environ, OPTIONS, FILES.get)
+
+
+def test_the_list_is_the_table() -> None:
+    assert {option.split()[0] for option in EVERY} == set(OPTIONS) - {"-h", "--help"}
+
+
+def test_the_docs_name_every_option_and_cluster() -> None:
+    text = (DOCS / "dmlc-submit.md").read_text()
+    named = set(re.findall(r"`(--?[a-z-]+)", text, re.IGNORECASE))
+    assert set(OPTIONS) | set(VERB) <= named
+    assert all(f"`{name}`" in text for name in CLUSTERS)
+
+
+@pytest.mark.parametrize("layout", [HERE, THERE], ids=["here", "there"])
+@pytest.mark.parametrize("option", EVERY)
+def test_every_option_on_every_mpi(option: str, layout: Layout) -> None:
+    wanted = read([*option.split(), "--num-workers", "2", "python", "x.py", "-n", "9"])
+    assert wanted.command == ["python", "x.py", "-n", "9"]
+    assert wanted.ranks == 2
+    line = mpirun_line(wanted, layout, {})
+    assert line[-6:] == ["-np", "2", *wanted.command]
+    for flavour in FLAVOURS.values():
+        translation = translate(line, flavour, layout, given_environment={}, read=FILES.get)
+        assert translation.argv[-4:] == ("python", "x.py", "-n", "9")
+
+
+TUTORIAL = "--cluster mpi --num-workers 3 python xgboost/main.py --num_round 50 --data_dir DIR"
+
+
+def test_the_line_of_the_tutorial() -> None:
+    wanted = read(TUTORIAL)
+    assert (wanted.cluster, wanted.ranks, wanted.note) == ("mpi", 3, "")
+    assert wanted.command == ["python", "xgboost/main.py", "--num_round", "50", "--data_dir", "DIR"]
+    assert wanted.variables == {
+        "DMLC_ROLE": "worker",
+        "DMLC_NUM_WORKER": "3",
+        "DMLC_NUM_SERVER": "0",
+        "DMLC_JOB_CLUSTER": "mpi",
+        "DMLC_NUM_ATTEMPT": "0",
+    }
+
+
+def test_options_after_the_command() -> None:
+    """As argparse has it; once the line is complete, what comes after is the command's own."""
+    late = read("python x.py --cluster=local --lr 1 --num-workers 2 --env A=1 data")
+    assert (late.cluster, late.ranks, late.variables["A"]) == ("local", 2, "1")
+    assert late.command == ["python", "x.py", "--lr", "1", "data"]
+    assert read("-n 2 python x.py --cluster ssh --env A").command == [
+        *("python", "x.py", "--cluster", "ssh", "--env", "A"),
+    ]
+
+
+VARIABLES = {
+    "--env A=1": {"A": "1"},
+    "--env A=1 --env B=": {"A": "1", "B": ""},
+    "--env A=1,B=2": {"A": "1", "B": "2"},
+    "--env PATHS=a,b": {"PATHS": "a,b"},
+    "--env URL=http://x?a=b,c=d": {"URL": "http://x?a=b", "c": "d"},
+    "--env URL=http://x,y:1": {"URL": "http://x,y:1"},
+    "--env HOME": {"HOME": "/h"},
+    "--env HOME,LANG": {"HOME": "/h", "LANG": "C"},
+    "--env-worker A:1,B:http://x": {"A": "1", "B": "http://x"},
+    "--env DMLC_NUM_SERVER=1": {"DMLC_NUM_SERVER": "1"},
+    "--worker-cores 2": {"DMLC_WORKER_CORES": "2"},
+    "--worker-memory 2g": {"DMLC_WORKER_MEMORY_MB": "2048"},
+    "--worker-memory 1.5G": {"DMLC_WORKER_MEMORY_MB": "1536"},
+    "--worker-memory=300m": {"DMLC_WORKER_MEMORY_MB": "300"},
+    "--worker-memory-mb 64": {"DMLC_WORKER_MEMORY_MB": "64"},
+}
+
+
+@pytest.mark.parametrize("option", VARIABLES)
+def test_what_becomes_a_variable(option: str) -> None:
+    wanted = read([*option.split(), "-n", "2", "true"], HOME="/h", LANG="C")
+    plain = read("-n 2 true").variables
+    assert wanted.variables == {**plain, **VARIABLES[option]}
+    there = mpirun_line(wanted, THERE, {"OMP_NUM_THREADS": "1"})
+    assert [f"{name}={value}" for name, value in wanted.variables.items()] == [
+        after for word, after in itertools.pairwise(there) if word == "-x"
+    ]
+
+
+LINES = {
+    "-n 2 python x.py": "-np 2 python x.py",
+    "-n 4 python x.py": "-H localhost:4 -np 4 python x.py",  # more than there are cores
+    "-n 2 x.py a": "-np 2 python x.py a",
+    "-n 2 hosts": "-np 2 ./hosts",
+    "-n 2 ../../xgboost a.conf b=1": "-np 2 ../../xgboost a.conf b=1",
+    "-n 2 -H hosts true": "--hostfile hosts -np 2 true",
+    "-n 4 --cluster local -H hosts true": "-H localhost:4 -np 4 true",
+    "-n 2 --cluster ssh true": "-np 2 true",
+    "-n 2 -H /generated/hostfile true": "-np 2 true",
+    "-n 2 -- true": "-np 2 true",
+    "--num-w=2 true": "-np 2 true",
+    "-n2 true": "-np 2 true",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_line_for_mpirun(line: str) -> None:
+    assert mpirun_line(read(line), HERE, {}) == LINES[line].split()
+
+
+def test_a_line_as_one_text_is_for_a_shell() -> None:
+    assert program(["python x.py > out"]) == ["sh", "-c", "python x.py > out"]
+
+
+def test_amid_a_run_on_hosts() -> None:
+    local = mpirun_line(read("--cluster local -n 3 true"), THERE, {})
+    assert local[:2] == ["-H", "10.0.0.2:3"]
+    ssh = read("--cluster ssh --host-file ssh -n 3 --log-file l --jobname j true")
+    assert "-H" not in mpirun_line(ssh, THERE, {})
+    assert "--host-file (the run has its hosts)" in ssh.note
+    assert "--log-file l (`shanty logs` has" in ssh.note
+    assert "--jobname j (the run has its name" in ssh.note
+    with pytest.raises(UsageError, match=r"this run is on localhost only.* names 10\.0\.0\.2"):
+        mpirun_line(read("--cluster ssh --host-file ssh -n 3 true"), HERE, {})
+
+
+def test_cores_amid_a_run_are_threads_unless_the_user_says() -> None:
+    wanted = read("--worker-cores 2 -n 2 true")
+    mpirun_line(wanted, HERE, {})
+    assert wanted.variables["OMP_NUM_THREADS"] == "2"
+    wanted = read("--worker-cores 2 -n 2 true")
+    mpirun_line(wanted, HERE, {"OMP_NUM_THREADS": "1"})
+    assert "OMP_NUM_THREADS" not in wanted.variables
+
+
+def test_a_log_file_amid_a_run() -> None:
+    wanted = read("--log-file l -n 2 true")
+    mpirun_line(wanted, HERE, {})
+    assert wanted.variables[copies.LINES] == str(Path("l").absolute())
+
+
+def test_hosts_for_ssh() -> None:
+    wanted = read("--cluster ssh --host-file ssh -n 4 true")
+    assert wanted.hosts == ["10.0.0.2", "10.0.0.3", "ssh://me@b:2222"]
+    assert wanted.each == 2
+    wanted = read("--cluster ssh --host-file twice -n 4 true")
+    assert (wanted.hosts, wanted.each) == (["a", "b", "a"], None)
+    wanted = read("--cluster ssh --host-file hosts -n 4 true")  # mpirun's
+    assert (wanted.hosts, wanted.hostfile) == ([], "hosts")
+    assert names_this_host(["localhost", "me@127.0.0.1", os.uname().nodename])
+    assert not names_this_host(["localhost", "b"])
+
+
+def test_all_that_is_left_out_is_one_note() -> None:
+    wanted = read("--num-servers 2 --server-memory 1g --queue q --num-workers 2 true")
+    assert wanted.note == (
+        "left out of this dmlc-submit line: --num-servers 2, --server-memory 1g (there is no "
+        "parameter server, the ranks talk to each other); --queue q (a run starts at once and "
+        "waits in no queue)"
+    )
+    assert read("--num-servers 0 --local-num-attempt 0 -n 2 true").note == ""
+    assert "this machine" in read("--cluster local -H hosts -n 2 true").note
+
+
+def test_the_cluster_of_the_environment() -> None:
+    assert read("-n 2 true", DMLC_SUBMIT_CLUSTER="local").cluster == "local"
+    assert read("-n 2 --cluster mpi true", DMLC_SUBMIT_CLUSTER="yarn").cluster == "mpi"
+    with pytest.raises(UsageError, match=r"\$DMLC_SUBMIT_CLUSTER yarn is no place for a run"):
+        read("-n 2 true", DMLC_SUBMIT_CLUSTER="yarn")
+
+
+@pytest.mark.parametrize("cluster", REFUSED)
+def test_a_cluster_that_is_refused(cluster: str) -> None:
+    with pytest.raises(UsageError, match=rf"--cluster {cluster} is no place") as error:
+        read(f"-n 2 --cluster {cluster} true")
+    assert "--cluster" in error.value.fix
+    assert error.value.why
+
+
+WRONG = {
+    "--num-worker-count 2 true": "has no option --num-worker-count",
+    "--num_workers 2 true": "did you mean --num-workers?",
+    "--frobnicate -n 2 true": "has no option --frobnicate",
+    "-x 2 true": "has no option -x",
+    "--num-workers": "--num-workers needs a value",
+    "--num-workers two true": "--num-workers takes a whole number, not 'two'",
+    "--num-workers 1.5 true": "--num-workers takes a whole number, not '1.5'",
+    "--num-workers 0 true": "--num-workers must be at least 1, not 0",
+    "--num-workers -3 true": "--num-workers must be at least 1, not -3",
+    "--cluster mpi true": "--num-workers is missing",
+    "python x.py --num 3": "--num-workers is missing",
+    "-n 2": "has no command",
+    "--server 1 -n 2 true": "--server may mean",
+    "-n 2 --cluster MPI true": "did you mean mpi?",
+    "-n 2 --cluster moon true": "--cluster takes one of mpi, local, ssh",
+    "-n 2 --worker-cores 0 true": "--worker-cores must be at least 1",
+    "-n 2 --worker-memory 4 true": "--worker-memory takes a size, not '4'",
+    "-n 2 --worker-memory 0g true": "--worker-memory takes a size, not '0g'",
+    "-n 2 --log-level loud true": "--log-level takes INFO or DEBUG, not 'loud'",
+    "-n 2 --env NONE true": "--env NONE: there is no such variable",
+    "-n 2 --env 1=2 true": "--env 1=2: '1=2' is no KEY=VALUE",
+    "-n 2 --env-worker A=1 true": "'A=1' is no KEY:VALUE",
+    "-n 2 --files none.py true": "--files none.py: there is no such file",
+    "-n 2 -H none true": "--host-file none: there is no such file",
+    "-n 2 -H empty true": "--host-file empty names no host",
+    "-n 2 --cluster ssh -H odd true": "--host-file odd, line 2: 'b c' is no host",
+    "--help=1": "--help takes no value",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_what_is_wrong_is_named(line: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read(line)
+    assert WRONG[line] in str(error.value)
+
+
+@given(
+    st.lists(
+        st.sampled_from([*sorted(OPTIONS), "2", "mpi", "a=b"]) | st.text(max_size=6), max_size=7
+    )
+)
+def test_any_line_is_read_or_refused(line: list[str]) -> None:
+    with contextlib.suppress(ShantyError):
+        wanted = read(line)
+        if not wanted.help:
+            mpirun_line(wanted, THERE, {})
+
+
+@given(st.text(max_size=40))
+def test_any_host_file_is_read_or_refused(text: str) -> None:
+    for cluster in ("ssh", "mpi"):
+        with contextlib.suppress(ShantyError):
+            words = ["--cluster", cluster, "-H", "f", "-n", "2", "true"]
+            mpirun_line(parse(words, {}, OPTIONS, {"f": text}.get), THERE, {})
+
+
+def test_help_names_every_option() -> None:
+    assert all(name in usage() for name in OPTIONS)
+
+
+# ---------------------------------------------------------------------------------- the verb
+
+
+class Started:
+    """What `shanty dmlc-submit` would have started."""
+
+    def __init__(self) -> None:
+        self.job = JobSpec(Program(("none",)))
+        self.more: dict[str, Any] = {}
+
+    def __call__(self, _context: object, job: JobSpec, show: start.Show, **more: bool) -> int:
+        self.job, self.more = job, {**more, "quiet": show.quiet, "json": show.as_json}
+        if show.log is not None:
+            self.more["log"] = show.log.name
+            show.log.close()
+        return 0
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Started:
+    seen = Started()
+    monkeypatch.setattr(start, "start", seen)
+    monkeypatch.setenv("SHANTY_HOME", str(folder / "home"))
+    monkeypatch.delenv("DMLC_SUBMIT_CLUSTER", raising=False)
+    return seen
+
+
+Submit = Callable[..., int]
+
+
+@pytest.fixture
+def submit(started: Started, monkeypatch: pytest.MonkeyPatch) -> Submit:
+    def call(line: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["shanty", "dmlc-submit", *line.split()])
+        with pytest.raises(SystemExit) as stop:
+            app.main()
+        return int(stop.value.code or 0)
+
+    return call
+
+
+def test_the_run_that_a_line_asks_for(submit: Submit, started: Started) -> None:
+    line = f"--jobname a/b:c --worker-memory 1g --log-file log.txt --files hosts {TUTORIAL}"
+    assert submit(line) == 0
+    job = started.job
+    assert job.command == Program(
+        ("python", "xgboost/main.py", "--num_round", "50", "--data_dir", "DIR")
+    )
+    assert (job.ranks, job.memory_per_rank, job.name) == (3, 1 << 30, "a-b-c")
+    assert (job.on, job.hostfile, job.oversubscribe) == (None, None, True)
+    assert job.env["DMLC_NUM_WORKER"] == "3"
+    assert started.more == {
+        "dry_run": False,
+        "detach": False,
+        "quiet": False,
+        "json": False,
+        "log": "log.txt",
+    }
+
+
+def test_what_the_verb_takes_beside(submit: Submit, started: Started) -> None:
+    assert submit("--dry-run --json -q -d --mpi mpich --on a,b:2 -n 2 true") == 0
+    assert started.more == {"dry_run": True, "detach": True, "quiet": True, "json": True}
+    assert (started.job.mpi, started.job.on, started.job.oversubscribe) == ("mpich", "a,b:2", False)
+
+
+def test_cores_that_a_line_asks_for_have_to_be_there(submit: Submit, started: Started) -> None:
+    assert submit("--worker-cores 2 -n 2 true") == 0
+    assert (started.job.cpus_per_rank, started.job.oversubscribe) == (2, False)
+    assert submit("--worker-cores 2 --oversubscribe -n 2 true") == 0
+    assert started.job.oversubscribe
+
+
+def test_where_the_verb_goes(submit: Submit, started: Started, folder: Path) -> None:
+    assert submit("--cluster ssh -H ssh -n 4 true") == 0
+    assert started.job.on == "10.0.0.2,10.0.0.3,ssh://me@b:2222"
+    assert (started.job.ranks_per_host, started.job.oversubscribe) == (2, False)
+    assert submit("--cluster mpi -H hosts -n 4 true") == 0  # names this machine only
+    assert (started.job.on, started.job.hostfile, started.job.oversubscribe) == (None, None, True)
+    (folder / "hosts").write_text("a slots=2\n")
+    assert submit("--cluster mpi -H hosts -n 2 true") == 0
+    assert started.job.hostfile == str(folder / "hosts")
+
+
+def test_files_that_hosts_do_not_get(
+    submit: Submit, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(folder / "hosts", folder.parent / "outside")
+    try:
+        line = "--cluster ssh -H ssh -n 2 --files ../outside --files hosts true"
+        assert submit(line) == 0
+        said = capfd.readouterr().err
+        assert "--files ../outside (it is outside of the workspace" in said
+        assert "--files hosts" not in said
+    finally:
+        (folder.parent / "outside").unlink()
+
+
+REFUSED_HERE = {
+    "--num-workers 2 --frob true": "has no option --frob",
+    "--cluster ssh -n 2 true": "--cluster ssh needs hosts",
+    "--cluster local --on a -n 2 true": "--cluster local is this machine",
+    "--on a -H hosts -n 2 true": "--host-file and --on both name hosts",
+    "-d --log-file l -n 2 true": "--log-file and --detach do not go together",
+    "--log-file none/l -n 2 true": "--log-file none/l cannot be written",
+    "-n 200000 true": "200000 ranks are too many",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED_HERE)
+def test_what_the_verb_refuses(
+    line: str, submit: Submit, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert submit(line) == 2
+    assert REFUSED_HERE[line] in capfd.readouterr().err
+
+
+def test_help_and_completion(
+    submit: Submit, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert submit("--help") == 0
+    said = " ".join(capfd.readouterr().out.split())
+    assert all(each.names[0] in said for each in VERB.values())
+    assert "shanty dmlc-submit --cluster mpi --num-workers 3 python train.py" in said
+    for words, found in {
+        "--num-w": ["--num-workers"],
+        "--cluster ": ["mpi", "local", "ssh"],
+        "-n 2 --dry": ["--dry-run"],
+    }.items():
+        line = f"shanty dmlc-submit {words}"
+        monkeypatch.setenv("_SHANTY_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+        with pytest.raises(SystemExit):
+            app.app.main(prog_name="shanty")
+        assert [out.partition(",")[2] for out in capfd.readouterr().out.split()] == found
+
+
+# ------------------------------------------------------------------------------ in a run's line
+
+BY_PATH = {
+    "/dmlc-core/tracker/dmlc-submit -n 2 true": ["dmlc-submit", "-n", "2", "true"],
+    "python3 ../dmlc-core/tracker/dmlc-submit -n 2 true": ["dmlc-submit", "-n", "2", "true"],
+    "dmlc-submit -n 2 true": ["dmlc-submit", "-n", "2", "true"],
+}
+
+
+@pytest.mark.parametrize("line", BY_PATH)
+def test_the_path_of_the_tracker_need_not_exist(line: str, folder: Path) -> None:
+    assert jobs.make_command(line.split(), folder, raw=False) == Raw(tuple(BY_PATH[line]))
+    text = f"cd x && {line}; echo $?"
+    assert jobs.make_command([text], folder, raw=False) == Raw(
+        (f"cd x && {' '.join(BY_PATH[line])}; echo $?",), shell=True
+    )
+
+
+def test_other_lines_stay_as_they_are(folder: Path) -> None:
+    text = "echo dmlc-submit && ls /x/dmlc-submits"
+    assert jobs.make_command([text], folder, raw=False) == Raw((text,), shell=True)
+
+
+def test_the_program_xgboost(folder: Path) -> None:
+    module = ["py", "-m", "shanty.compat.xgboost_program", "a.conf", "b=1"]
+    assert programs.stand_in(["../../xgboost", "a.conf", "b=1"], "py") == module
+    own = folder / "xgboost"
+    own.mkdir()
+    assert programs.stand_in(["./xgboost", "a.conf", "b=1"], "py") == module  # a folder is none
+    own.rmdir()
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    assert programs.stand_in(["./xgboost", "a.conf"], "py") == ["./xgboost", "a.conf"]
+    assert programs.stand_in(["python", "xgboost"], "py") == ["python", "xgboost"]
+
+
+def test_a_file_for_the_lines_of_all_ranks(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "log.txt"
+    ranks = [copies.for_rank({copies.LINES: str(path), "RANK": str(rank)}) for rank in (0, 1)]
+    first, second = ranks
+    assert first is not None
+    assert second is not None
+    first.feed(1, b"a\nbeg")
+    second.feed(1, b"b\n")
+    first.feed(2, b"error\n")
+    first.feed(1, b"un")
+    first.close()
+    second.close()
+    assert path.read_text() == "[0] a\n[1] b\n[0] error\n[0] begun\n"
+    lost = copies.for_rank({copies.LINES: str(folder), "RANK": "0"})
+    assert lost is not None
+    lost.feed(1, b"a\nb\n")
+    lost.feed(1, b"c\n")
+    assert capsys.readouterr().err.count("cannot write") == 1

@@ -1,0 +1,248 @@
+"""Which files a name means, and rows of npz and Parquet: every one exactly once, groups whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("scipy")
+
+from scipy.sparse import csr_matrix, random, save_npz
+
+from shanty.xgboost.errors import DataError
+from shanty.xgboost.groups import cut, whole_groups
+from shanty.xgboost.npz import Arrays
+from shanty.xgboost.share import Share, Summary, agree
+from shanty.xgboost.sources import is_source, parse, side_files
+from shanty.xgboost.text import Rows
+
+
+def rows(labels: np.ndarray, qids: np.ndarray | None = None) -> Rows:
+    values = labels[:, None].astype(np.float32)
+    return Rows(values, None, None, labels.astype(np.float32), None, qids)
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.integers(1, 9), st.integers(1, 7))
+def test_groups_stay_whole(sizes: list[int], ranks: int, piece: int) -> None:
+    qids = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
+    count = len(qids)
+
+    def pieces(start: int) -> Iterator[Rows]:
+        for first in range(start, count, piece):
+            some = np.arange(first, min(first + piece, count))
+            yield rows(some, qids[some])
+
+    found = []
+    for rank in range(ranks):
+        start, stop = rank * count // ranks, (rank + 1) * count // ranks
+        begun = start > 0
+        parts = list(whole_groups(pieces(start - begun), stop - start, begun))
+        own = np.concatenate([each.labels for each in parts]) if parts else np.empty(0)
+        if len(own):
+            first, last = int(own[0]), int(own[-1])
+            assert first == 0 or qids[first - 1] != qids[first]
+            assert last == count - 1 or qids[last + 1] != qids[last]
+        found.append(own)
+    assert np.concatenate(found).tolist() == list(range(count))
+
+
+def test_a_cut_of_sparse_rows() -> None:
+    matrix = random(9, 5, 0.5, "csr", dtype=np.float32, random_state=1)
+    labels = np.arange(9, dtype=np.float32)
+    whole = Rows(matrix.data, matrix.indices, matrix.indptr.astype(np.int64), labels, None, None)
+    part = cut(whole, 2, 7)
+    again = csr_matrix((part.data, part.indices, part.indptr), shape=(5, 5))
+    assert (again != matrix[2:7]).nnz == 0
+    assert part.labels is not None and part.labels.tolist() == [2, 3, 4, 5, 6]
+
+
+# ---- npz and Parquet -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["dense", "compressed", "sparse", "parquet"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("ranking", [False, True], ids=["rows", "groups"])
+def test_every_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, ranks: int, ranking: bool
+) -> None:
+    monkeypatch.setattr("shanty.xgboost.npz._PIECE", 64)  # several pieces
+    monkeypatch.setattr("shanty.xgboost.parquet._BATCH", 4)
+    counts = (23, 0, 8)
+    matrix = random(sum(counts), 5, 0.6, "csr", dtype=np.float32, random_state=2)
+    labels = np.arange(sum(counts), dtype=np.int64)
+    qids = labels // 4
+    files, first = [], 0
+    for number, count in enumerate(counts):
+        part = slice(first, first + count)
+        first += count
+        path = tmp_path / f"{number}.{'parquet' if kind == 'parquet' else 'npz'}"
+        beside = {"y": labels[part], **({"qid": qids[part]} if ranking else {})}
+        if kind == "sparse":
+            some = matrix[part]
+            arrays = {"data": some.data, "indices": some.indices, "indptr": some.indptr}
+            np.savez(path, **arrays, shape=some.shape, format=b"csr", **beside)
+        elif kind == "parquet":
+            arrow = pytest.importorskip("pyarrow")
+            parquet = pytest.importorskip("pyarrow.parquet")
+            dense = matrix[part].toarray()
+            columns = {f"f{index}": dense[:, index] for index in range(5)}
+            parquet.write_table(arrow.table({**columns, **beside}), path, row_group_size=6)
+        else:
+            save = np.savez if kind == "dense" else np.savez_compressed
+            save(path, X=matrix[part].toarray(), **beside)
+        files.append(str(path))
+    if kind == "parquet":
+        from shanty.xgboost.parquet import Table
+
+        names = {"label": "y", **({"qid": "qid"} if ranking else {})}
+        table: Table | Arrays = Table(files, names)
+    else:
+        table = Arrays(files, {})
+    seen, values = [], []
+    for rank in range(ranks):
+        share = Share()
+        for piece in table.share(rank, ranks):
+            share.add(piece)
+        own = share.meta("label")
+        seen.append(np.empty(0) if own is None else own)
+        with share.matrix(5, kind != "sparse") as found:
+            values.append(found.toarray() if kind == "sparse" else np.array(found))
+        share.close()
+    assert np.concatenate(seen).tolist() == labels.tolist()
+    assert np.array_equal(np.concatenate(values), matrix.toarray())
+    if ranking:
+        for own in seen:
+            assert len(own) == 0 or own[0] % 4 == 0
+
+
+def test_what_scipy_saves(tmp_path: Path) -> None:
+    matrix = random(6, 3, 0.5, "csr", dtype=np.float64, random_state=3)
+    for form in ("csr", "csc"):
+        save_npz(tmp_path / f"{form}.npz", matrix.asformat(form))
+    assert Arrays([str(tmp_path / "csr.npz")], {}).columns == 3
+    with pytest.raises(DataError, match="tocsr"):
+        Arrays([str(tmp_path / "csc.npz")], {})
+
+
+# ---- names of files ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.csv", "a.csv", "a.csv.weight", "x.libsvm.gz", "plain", ".hidden"):
+        (tmp_path / name).write_text("1\n")
+    (tmp_path / "more").mkdir()
+    for name in ("2.svm", "1.svm", "_SUCCESS"):
+        (tmp_path / "more" / name).write_text("1\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "form", "options"),
+    [
+        ("a.csv", ["a.csv"], "csv", {}),
+        ("a.csv?label_column=0", ["a.csv"], "csv", {"label_column": "0"}),
+        ("a.csv?delimiter=%09", ["a.csv"], "csv", {"delimiter": "\t"}),
+        ("*.csv", ["a.csv", "b.csv"], "csv", {}),
+        ("b.csv;a.csv", ["b.csv", "a.csv"], "csv", {}),
+        (["b.csv", Path("a.csv")], ["b.csv", "a.csv"], "csv", {}),
+        ("x.libsvm.gz", ["x.libsvm.gz"], "libsvm", {}),
+        ("plain?format=libsvm&indexing_mode=1", ["plain"], "libsvm", {"indexing_mode": "1"}),
+        ("more", ["more/1.svm", "more/2.svm"], "libsvm", {}),
+        ("file://a.csv", ["a.csv"], "csv", {}),
+        ("t.parquet?label=y", ["t.parquet"], "parquet", {"label": "y"}),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("folder")
+def test_a_name(name: object, files: list[str], form: str, options: dict[str, str]) -> None:
+    found = parse(name)
+    assert list(found.files) == files
+    assert (found.format, found.options) == (form, options)
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("s3://bucket/a.csv", "s3"),
+        ("plain", "?format=libsvm"),
+        ("plain?format=libfm", "libfm"),
+        ("a.csv?label", "name=value"),
+        ("a.csv?colour=1", "colour"),
+        ("a.csv#c#d", "only one"),
+        ("no*.csv", "no file"),
+        ("", "no file is named"),
+        ("a.csv;x.libsvm.gz", "several formats"),
+        (["a.csv", "b.csv?label_column=0"], "differently"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("folder")
+def test_a_name_that_is_refused(name: object, word: str) -> None:
+    with pytest.raises(DataError) as caught:
+        parse(name)
+    assert word in str(caught.value)
+
+
+@pytest.mark.usefixtures("folder")
+def test_files_beside() -> None:
+    assert side_files(parse("a.csv")) == {".weight": "a.csv.weight"}
+    assert side_files(parse("b.csv")) == {}
+    with pytest.raises(DataError, match=r"a\.csv\.weight"):
+        side_files(parse("*.csv"))
+
+
+@pytest.mark.parametrize(
+    ("data", "is_one"),
+    [("a", True), (Path("a"), True), (["a", Path("b")], True), ([], False), ([[1.0]], False)],
+    ids=str,
+)
+def test_what_names_files(data: object, is_one: bool) -> None:
+    assert is_source(data) is is_one
+
+
+# ---- what the ranks agree on ---------------------------------------------------------------------
+
+
+def told(count: int, columns: int, dense: bool | None, *given: str) -> Summary:
+    return Summary(count, columns, dense, given)
+
+
+def test_agreement() -> None:
+    empty = told(0, 0, None)
+    agreed = agree([empty, told(3, 4, False, "label"), told(2, 9, False, "label"), empty], False)
+    assert (agreed.rows, agreed.columns, agreed.dense, agreed.given) == (5, 9, False, ("label",))
+
+
+@pytest.mark.parametrize(
+    ("summaries", "label", "word"),
+    [
+        ([told(0, 0, None)], False, "no row"),
+        ([told(1, 2, True), told(1, 3, True)], False, "rank 1 3"),
+        ([told(1, 2, False, "label"), told(1, 2, False)], False, "without a label"),
+        ([told(1, 2, False, "label")], True, "twice"),
+    ],
+    ids=["empty", "columns", "labels", "twice"],
+)
+def test_no_agreement(summaries: list[Summary], label: bool, word: str) -> None:
+    with pytest.raises(DataError) as caught:
+        agree(summaries, label)
+    assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("values", [[0, np.inf], [np.nan, 1]], ids=str)
+def test_a_label_that_is_no_number(values: list[float]) -> None:
+    share = Share()
+    with pytest.raises(DataError, match="the label of row"):
+        share.add(rows(np.array(values)))
+    share.close()
