@@ -19,7 +19,7 @@ pytestmark = pytest.mark.mpi
 )
 def test_steps_leave_nothing(ranks: int, steps: int) -> None:
     # few names are remembered, so that the others must be forgotten
-    done = launch(ranks, "hvd_long.py", str(steps), HOROVOD_CACHE_CAPACITY="64")
+    done = launch(ranks, "hvd_long.py", str(steps), HOROVOD_CACHE_CAPACITY="16")
     for name in checks("hvd_long.py"):
         passed(done, name)
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,7 +48,7 @@ def test_everything_once_and_alike_with_alike(
     drawn: list[tuple[Kind, list[torch.Tensor], Op, float]], threshold: int
 ) -> None:
     wanted = keys(drawn)
-    planner = Planner(threshold)
+    planner = Planner(threshold, 100)
     batches = planner.plan(wanted)
     assert sorted(each.key for batch in batches for each in batch.items) == sorted(wanted)
     for batch in batches:
@@ -62,10 +64,20 @@ def test_everything_once_and_alike_with_alike(
 
 
 def test_a_plan_is_kept_until_numbers_change() -> None:
-    planner = Planner(1 << 20)
+    planner = Planner(1 << 20, 100)
     wanted = keys([(Kind.ALLREDUCE, [torch.empty(2, 2)], Op.SUM, 1.0)] * 3)
     assert planner.known(7) is None
     made = planner.plan(wanted, 7)
     assert planner.known(7) is made
     planner.renumbered()
     assert planner.known(7) is None
+
+
+def test_what_is_not_asked_for_again_is_forgotten() -> None:
+    planner = Planner(1 << 20, 10)
+    gone = []
+    for size in range(1, 100):
+        (batch,) = planner.plan(keys([(Kind.ALLREDUCE, [torch.empty(size)], Op.SUM, 1.0)]))
+        gone.append(weakref.ref(batch.items[0]))
+        del batch
+    assert sum(each() is not None for each in gone) <= 11

@@ -73,7 +73,7 @@ class Engine:
         self._linger = settings.cycle_time
         self._ledger = Ledger(settings.cache_capacity)
         self._executor = Executor(self._at)
-        self._planner = Planner(settings.fusion_threshold)
+        self._planner = Planner(settings.fusion_threshold, settings.cache_capacity)
         self._stalls = Stalls(self.rank, self.ranks, settings)
         # Shared with the callers' threads:
         self._new: deque[Request] = deque()

@@ -14,8 +14,7 @@ import torch
 
 from shanty.torch.hvd.requests import Kind, Name, Op, Signature
 
-_ITEMS = 10_000  # requests that are kept
-_PLANS = 64
+_PLANS = 64  # that are kept
 
 
 class Item:
@@ -78,11 +77,13 @@ class Batch:
 class Planner:
     """The plans of one process set.
 
-    threshold: bytes that are reduced at once at most; 0 fuses nothing.
+    threshold: bytes that are reduced at once at most; 0 fuses nothing. capacity: how many requests
+    are kept at most; beyond it all are forgotten.
     """
 
-    def __init__(self, threshold: int) -> None:
+    def __init__(self, threshold: int, capacity: int) -> None:
         self._threshold = threshold
+        self._capacity = capacity
         self._items: dict[Signature, Item] = {}
         self._plans: dict[int, list[Batch]] = {}
 
@@ -92,7 +93,7 @@ class Planner:
 
     def plan(self, keys: Sequence[Signature], mask: int = 0) -> list[Batch]:
         """What is done after each other for these requests. mask: their numbers, to keep it by."""
-        if len(self._items) > _ITEMS:
+        if len(self._items) > self._capacity:
             self._items.clear()
             self._plans.clear()
         items = [self._items.get(key) or self._item(key) for key in keys]
