@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 from shanty.carry.agent.channel import Channel
 from shanty.carry.agent.dial import ssh_command
 from shanty.carry.agent.relay import Relay
+from shanty.carry.agent.silence import Silence
 from shanty.carry.agent.warden import BEAT, SILENCE
 from shanty.carry.mirror import APPENDED, REPLACED, Change, may_write, put
 from shanty.carry.rundir import RunDir
@@ -36,7 +37,7 @@ class Worker:
         self.process = process
         self.channel = Channel(process.stdout.fileno(), process.stdin.fileno())
         self.state = "connecting"
-        self.heard = time.monotonic()
+        self.silence = Silence()
         self.port = 0  # one that was free there
 
     @property
@@ -123,7 +124,7 @@ class Fleet:
     def receive(self, worker: Worker) -> None:
         """Take what a worker's warden has sent."""
         for message in worker.channel.receive():
-            worker.heard = time.monotonic()
+            worker.silence.broken()
             try:
                 self._take(worker, message)
             except (KeyError, TypeError, ValueError) as error:
@@ -176,7 +177,7 @@ class Fleet:
             worker.channel.flush()
             if worker.live:
                 patience = CONNECTING if worker.state == "connecting" else SILENCE
-                if now > worker.heard + patience:
+                if worker.silence.look(now) > patience:
                     self._lose(worker, self._silent(worker, patience))
 
     def _lose(self, worker: Worker, failure: Failure) -> None:
@@ -206,9 +207,8 @@ class Fleet:
                 f"the lead host must reach {worker.host['address']} port {worker.host['port']}",
                 host=worker.name,
             )
-        now = time.monotonic()
         others = [w for w in self.workers if w is not worker and w.state != "lost"]
-        if others and all(now > w.heard + patience / 2 for w in others):
+        if others and all(w.silence.seconds > patience / 2 for w in others):
             names = ", ".join(w.name for w in self.workers)
             return Failure(
                 f"the lead host {self.plan['name']} has lost all other hosts at once ({names})",

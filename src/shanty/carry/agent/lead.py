@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from shanty.carry import platform
 from shanty.carry.agent.channel import Channel, readable
+from shanty.carry.agent.silence import Silence
 from shanty.carry.agent.stacks import collect, with_native
 from shanty.carry.agent.stalls import Stalls
 from shanty.carry.agent.sweep import end_all, sweep_after
@@ -62,7 +63,7 @@ class Lead:
         self.ending = False
         self.began = time.monotonic()
         self.next_beat = 0.0
-        self.heard = self.began
+        self.silence = Silence()  # the warden's
         self.fleet: Optional[Fleet] = None  # the other hosts; None for a run on this machine
         self.muster: Muster
         self.stalls = Stalls(self)
@@ -103,7 +104,7 @@ class Lead:
             self._beat(time.monotonic())
             if self.fleet is not None:
                 self.muster.advance(poll)
-            if time.monotonic() > self.heard + SILENCE:
+            if self.silence.look(time.monotonic()) > SILENCE:
                 self.event("warden-silent", seconds=SILENCE)
                 os.kill(warden, signal.SIGKILL)  # frozen: what it holds becomes ours
                 break
@@ -129,7 +130,7 @@ class Lead:
         return _TICK if soon is None else min(_TICK, max(0.005, soon - time.monotonic()))
 
     def _hear(self, message: Mapping[str, Any]) -> None:
-        self.heard = time.monotonic()
+        self.silence.broken()
         if "report" in message:
             self.report(message["report"], self.plan.get("name"))
         elif "launcher" in message:
@@ -295,7 +296,7 @@ class Lead:
         """The warden died: its children are ours now; end them and say so."""
         host = self.plan.get("name") or os.uname().nodename
         self.failure = self.failure or Failure(
-            f"the warden on {host} (pid {warden}) was killed or frozen",
+            f"the warden on {host} (pid {warden}) {self._end_of(warden)}",
             "without it nothing watches the ranks, so they were ended",
             "see `shanty logs --agent`; run again",
             host=host,
@@ -306,6 +307,16 @@ class Lead:
         ssh = {worker.process.pid for worker in self.fleet.workers} if self.fleet else set()
         end_all(lambda: [e for e in platform.descendants(os.getpid()) if e.pid not in ssh])
         sweep_after(self.plan)
+
+    def _end_of(self, warden: int) -> str:
+        """How it came that the warden is no longer there."""
+        if self.silence.seconds > SILENCE:
+            return f"was frozen: it has said nothing for {SILENCE:g} s"
+        with contextlib.suppress(ChildProcessError):
+            code = os.waitstatus_to_exitcode(os.waitpid(warden, 0)[1])
+            if code < 0:
+                return f"was killed by {signal.Signals(-code).name}"
+        return "ended by an error of its own"
 
     def _finish(self) -> None:
         """Write how it ended."""

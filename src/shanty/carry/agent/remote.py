@@ -118,7 +118,7 @@ class RemoteWarden(Warden):
         if self.lead.open:
             self._send_files(_AHEAD)
             with contextlib.suppress(OSError):
-                heard = time.time() - (time.monotonic() - self.heard)
+                heard = time.time() - (time.monotonic() - self.silence.since)
                 os.utime(self.run_dir.path / HEARD, (heard, heard))
         if time.monotonic() > self._next_renewal:
             self._next_renewal = time.monotonic() + _RENEWAL

@@ -20,6 +20,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, 
 from shanty.carry import platform
 from shanty.carry.agent.channel import Channel, decode_reports
 from shanty.carry.agent.launcher import Launcher
+from shanty.carry.agent.silence import Silence
 from shanty.carry.errors import ShantyError
 from shanty.carry.rank.reports import open_reports
 from shanty.carry.rundir import RunDir
@@ -69,7 +70,7 @@ class Warden:
         self.programs: Dict[Tuple[str, int], _Program] = {}
         self.ending: List[Tuple[float, Optional[str]]] = []  # (when to SIGKILL, which world)
         self.leftovers: Set[str] = set()
-        self.heard = time.monotonic()
+        self.silence = Silence()  # the lead's
         self.next_beat = 0.0
         self.linger: Optional[float] = None
         self.leaving = False  # the lead wants nothing more of us
@@ -182,7 +183,7 @@ class Warden:
     def _obey(self) -> bool:
         """Do what the lead says; False when it is gone."""
         for order in self.lead.receive():
-            self.heard = time.monotonic()
+            self.silence.broken()
             if "end" in order:
                 self._end(order["grace"], order["end"])
             elif "stacks" in order:
@@ -295,7 +296,7 @@ class Warden:
             if now >= self.next_beat:
                 self.next_beat = now + BEAT
                 self.lead.send(beat=True)
-            if now > self.heard + SILENCE:
+            if self.silence.look(now) > SILENCE:
                 self.lead.open = False
                 self._end(0.0, None)
         for when, world in list(self.ending):
