@@ -198,7 +198,7 @@ def test_every_command_does_what_is_said(
     for text in section.toml:
         (workspace.folder / "shanty.toml").write_text(text)
     for number, text in enumerate(section.python):
-        needs_torch(text)
+        needs(text)
         if text not in SAVED.values():
             workspace.script(text, f"block{number}.py")
             perform(workspace, Step(f"shanty run -n 2 block{number}.py", (), 0))
@@ -221,7 +221,7 @@ def perform(shanty: Shanty, step: Step) -> None:
         return
     if wanted and not (mpi_folder() / wanted[1]).exists():
         return  # the other tests say what is not installed
-    needs_torch(step.command)
+    needs(step.command)
     assert "shanty " in step.command, f"this test does not know {step.command!r}"
     if ELSEWHERE in step.command:
         check(step.command)
@@ -274,10 +274,18 @@ def check(command: str) -> None:
         raise AssertionError(f"{command}: {error.format_message()}") from None
 
 
-def needs_torch(text: str) -> None:
-    wanted = "torch" in text or "examples/digits" in text
-    if wanted and not (find_spec("torch") and find_spec("sklearn")):
-        pytest.skip("PyTorch or scikit-learn is not installed")
+NEEDS = {  # words of a command or script, and what must be installed for them
+    "torch": ("torch", "sklearn"),
+    "examples/digits": ("torch", "sklearn"),
+    "xgboost": ("xgboost", "sklearn"),
+}
+
+
+def needs(text: str) -> None:
+    wanted = {name for word, names in NEEDS.items() if word in text for name in names}
+    missing = sorted(name for name in wanted if not find_spec(name))
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
 
 
 def environ(shanty: Shanty) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Programs that are no more, and the Python modules that do their work.
 
-XGBoost had a program of its own, `xgboost train.conf key=value`, up to version 2.1.
+XGBoost had a program of its own, `xgboost train.conf key=value`, up to version 3.1.
 """
 
 from __future__ import annotations

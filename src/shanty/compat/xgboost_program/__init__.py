@@ -1,4 +1,4 @@
-"""XGBoost's own program, `xgboost train.conf key=value`, which is gone since XGBoost 3.0.
+"""XGBoost's own program, `xgboost train.conf key=value`, which is gone since XGBoost 3.2.
 
 `python -m shanty.compat.xgboost_program` does its work over the ranks of a run. `lines` reads the
 configuration file, `settings` knows what the names in it mean, `tasks` trains, predicts and dumps.
