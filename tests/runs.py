@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,23 +39,46 @@ def flavour(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def thin(items: list[pytest.Item], folder: Path) -> None:
-    """Keep each test of a folder on one MPI of either family, in turn; on every one if LONG.
+def thin(
+    items: list[pytest.Item], folder: Path, families: Iterable[tuple[str, ...]] = FAMILIES
+) -> None:
+    """Keep each test of a folder on one MPI of each family, in turn, and of tests marked as
+    `sampled` every third case; everything if LONG.
 
     What differs in other parameters is another test, unless it shares launches.
     """
-    kept, left_out = [], []
+    if LONG:
+        return
+    variants: dict[str, list[pytest.Item]] = {}  # the same test on several MPIs
+    cases: dict[str, int] = {}
+    left_out: set[pytest.Item] = set()
     for item in items:
-        parameters = getattr(getattr(item, "callspec", None), "params", {})
-        flavour = parameters.get("flavour") or parameters.get("mpi")
+        if item.path.parent != folder:
+            continue
+        flavour = _flavour(item)
         shares = "launches" in getattr(item, "fixturenames", ())
-        name = item.name.partition("[")[0] if shares else item.name.replace(str(flavour), "")
-        chosen = {family[crc32(name.encode()) % len(family)] for family in FAMILIES}
-        concerned = item.path.parent == folder and flavour in FLAVOURS and not LONG
-        (left_out if concerned and flavour not in chosen else kept).append(item)
+        name = item.name.partition("[")[0] if shares else item.name.replace(flavour, "")
+        if flavour:
+            variants.setdefault(f"{item.path.stem} {name}", []).append(item)
+        if item.get_closest_marker("sampled"):
+            case = f"{item.path.stem} {item.name.partition('[')[0]}"
+            cases[case] = cases.get(case, -1) + 1
+            if cases[case] % 3:
+                left_out.add(item)
+    for name, several in variants.items():
+        there = {_flavour(item) for item in several}
+        able = [[each for each in family if each in there] for family in families]
+        chosen = {family[crc32(name.encode()) % len(family)] for family in able if family}
+        left_out |= {item for item in several if _flavour(item) not in chosen}
     if left_out:
-        left_out[0].config.hook.pytest_deselected(items=left_out)
-        items[:] = kept
+        items[0].config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _flavour(item: pytest.Item) -> str:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    flavour = parameters.get("flavour") or parameters.get("mpi") or ""
+    return flavour if flavour in FLAVOURS else ""
 
 
 @dataclass

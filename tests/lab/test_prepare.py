@@ -21,6 +21,7 @@ from site_runs import Site
 
 from shanty.carry.rundir import read_lines
 from shanty.launch.site import builds
+from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
@@ -106,6 +107,7 @@ def sent(site: Site) -> dict[str, int]:
 # -------------------------------------------------------------------- the whole of it
 
 
+@LONG
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not (find_spec("torch") and find_spec("sklearn")), reason="no torch here")
 def test_digits_train_on_three_bare_hosts_in_one_command(site: Site) -> None:

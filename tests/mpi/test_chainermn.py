@@ -11,6 +11,7 @@ import pytest
 
 from environments import CHAINER, environment
 from runs import Shanty, wait_for
+from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.xdist_group("chainermn")]
 
@@ -42,6 +43,7 @@ def test_accuracy(shanty: Shanty, chainer: Path, flavour: str) -> None:
     assert shanty.status()["joined"] == 2
 
 
+@LONG
 def test_going_on_from_a_checkpoint(shanty: Shanty, chainer: Path) -> None:
     """A run that was stopped has left its checkpoints, and the same command goes on."""
     options = ["run", "-q", "-n", 2, "--python", chainer, SCRIPT]

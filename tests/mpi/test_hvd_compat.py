@@ -23,6 +23,7 @@ LINE = WORKERS / "hvd_line.py"
 # ------------------------------------------------------------------------ unchanged scripts
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["seen", "alone"])
 def test_an_unchanged_script(tmp_path: Path, flavour: str, how: str) -> None:
     pytest.importorskip("torch")
