@@ -9,24 +9,25 @@ in. XGBoost reads the rest from a pipe. As SciPy's CSR the same rows take it twi
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from shanty.xgboost.installed import xgboost
+from shanty.xgboost.spill import Spill
 
-_ENTRY = np.dtype([("index", "<u4"), ("value", "<f4")])
+ENTRY = np.dtype([("index", "<i4"), ("value", "<f4")])
 _SCALAR = b"\x04\x01"  # a field of the type uint64, one value of it
 _NO_ROWS = struct.pack("<QQQ", 1, 0, 0)  # row 0 would begin at 0; there is no entry
-_PIECE = 1 << 16  # entries that go into the pipe at a time
+_PIPE = 1 << 20  # bytes that the pipe holds, if it may: fewer turns between writer and reader
 
 
 def fields(rows: int, columns: int, entries: int) -> bytes:
@@ -54,33 +55,28 @@ def fields(rows: int, columns: int, entries: int) -> bytes:
 
 
 @contextmanager
-def piped(
-    head: bytes,
-    starts: NDArray[np.int64],
-    indices: NDArray[np.int32],
-    values: NDArray[np.float32],
-) -> Iterator[str]:
+def piped(head: bytes, starts: Spill, entries: Spill) -> Iterator[str]:
     """A name under which XGBoost reads the matrix, once, while this lasts.
 
-    head: of `fields`. The others are those of CSR; in each row columns rise, and no value is NaN.
+    head: of `fields`. starts: int64, as in CSR. entries: ENTRY; in each row columns rise, and no
+    value is NaN.
     """
     reading, writing = os.pipe()
-    counts = struct.pack("<Q", len(starts)), struct.pack("<Q", len(values))
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with suppress(OSError):
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE)
 
-    def parts() -> Iterator[memoryview]:
-        yield memoryview(head + counts[0])
-        yield starts.astype("<u8", copy=False).view(np.uint8).data
-        yield memoryview(counts[1])
-        entries = np.empty(_PIECE, _ENTRY)
-        for first in range(0, len(values), _PIECE):
-            some = entries[: len(values) - first]
-            some["index"] = indices[first : first + _PIECE]
-            some["value"] = values[first : first + _PIECE]
-            yield some.view(np.uint8).data
+    def feed() -> None:
+        try:
+            with suppress(BrokenPipeError):
+                _write(writing, head + struct.pack("<Q", starts.size))
+                starts.pour(writing)
+                _write(writing, struct.pack("<Q", entries.size))
+                entries.pour(writing)
+        finally:
+            os.close(writing)
 
-    thread = threading.Thread(
-        target=_feed, args=(writing, parts()), name="shanty-feed", daemon=True
-    )
+    thread = threading.Thread(target=feed, name="shanty-feed", daemon=True)
     thread.start()
     try:
         yield f"/dev/fd/{reading}"
@@ -89,11 +85,6 @@ def piped(
         thread.join()
 
 
-def _feed(writing: int, parts: Iterable[memoryview]) -> None:
-    try:
-        with suppress(BrokenPipeError):
-            for part in parts:
-                while part:
-                    part = part[os.write(writing, part) :]
-    finally:
-        os.close(writing)
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]

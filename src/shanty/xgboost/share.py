@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from shanty.xgboost.buffer import fields, piped
+from shanty.xgboost.buffer import ENTRY, fields, piped
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.spill import Spill, dropping
 from shanty.xgboost.text import Rows
@@ -33,8 +33,8 @@ class Share:
     """Rows that are collected; their values go to disk, what is one number a row stays here."""
 
     def __init__(self) -> None:
-        self._values = Spill(np.float32)
-        self._indices = Spill(np.int32)  # of sparse rows: the column of each value
+        self._values = Spill(np.float32)  # of dense rows
+        self._entries = Spill(ENTRY)  # of sparse rows
         self._starts = Spill(np.int64)  # of sparse rows: where each begins among the values
         self._starts.append(np.zeros(1, np.int64))
         self._meta: dict[str, list[NDArray[np.generic]]] = {"label": [], "weight": [], "qid": []}
@@ -78,9 +78,10 @@ class Share:
             data = self._values.array().reshape(self.rows, columns)
         else:
             data = csr_matrix((self.rows, columns), dtype=np.float32)
-            data.data, data.indices = self._values.array(), self._indices.array()
+            entries = self._entries.array()
+            data.data, data.indices = entries["value"], entries["index"]
             data.indptr = self._starts.array()
-        with dropping([self._values, self._indices, self._starts]):
+        with dropping([self._values, self._entries, self._starts]):
             yield data
 
     @contextmanager
@@ -89,17 +90,14 @@ class Share:
 
         It is read once only: not for a QuantileDMatrix. All ranks call it.
         """
-        head = fields(self.rows, columns, self._values.size)
-        with self.matrix(columns, dense=False) as data:
-            if not head:
-                yield data
-                return
-            with piped(head, data.indptr, data.indices, data.data) as name:
-                yield name
+        head = fields(self.rows, columns, self._entries.size)
+        whole = piped(head, self._starts, self._entries) if head else self.matrix(columns, False)
+        with whole as data:
+            yield data
 
     def close(self) -> None:
         """Give the disk back."""
-        for spill in (self._values, self._indices, self._starts):
+        for spill in (self._values, self._entries, self._starts):
             spill.close()
 
     def _row(self, which: int) -> str:
@@ -138,9 +136,10 @@ class Share:
         if len(indices):
             self.columns = max(self.columns, int(indices.max()) + 1)
         self.dense = False
-        self._starts.append(starts[1:] + self._values.size)
-        self._indices.append(indices)
-        self._values.append(values)
+        entries = np.empty(len(indices), ENTRY)
+        entries["index"], entries["value"] = indices, values
+        self._starts.append(starts[1:] + self._entries.size)
+        self._entries.append(entries)
 
 
 def agree(summaries: Sequence[Summary], label: bool) -> Summary:

@@ -2,8 +2,9 @@
 
 XGBoost copies what it is given. Arrays in memory beside the matrix made of them would be twice the
 share; so they are written, piece by piece as they are read, to temporary files that have no name
-any more, and mapped. While XGBoost goes through a mapping, a thread drops what has been read. The
-system may keep those pages in its cache for as long as it has memory to spare.
+any more. From there they go to XGBoost through a pipe, or they are mapped, and while XGBoost goes
+through the mapping a thread drops what has been read. The system may keep those pages in its cache
+for as long as it has memory to spare.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 _EVERY = 0.004  # seconds between two times that pages are dropped
+_PIECE = 1 << 20  # bytes that go to a pipe at a time, if it takes as much
 
 
 class Spill:
@@ -46,6 +48,15 @@ class Spill:
             return np.empty(0, self._dtype)
         self.map = self.map or mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
         return np.frombuffer(self.map, self._dtype)
+
+    def pour(self, pipe: int) -> None:
+        """Write all of it to a pipe, without a copy where the system can do that."""
+        file, place, end = self._file.fileno(), 0, self.size * self._dtype.itemsize
+        while place < end:
+            if hasattr(os, "splice"):
+                place += os.splice(file, pipe, min(end - place, _PIECE), offset_src=place)
+            else:
+                place += os.write(pipe, os.pread(file, min(end - place, _PIECE), place))
 
     def close(self) -> None:
         """Let go of the file; the arrays must be gone, or live as long as they are used."""
