@@ -100,6 +100,8 @@ def _rows_at_once(of: Digits, block: Bytes, indexing_mode: int) -> Rows | None:
     found = _plain_entries(of) or _any_entries(of)
     if found is None:
         return None
+    if found.starts is None:
+        return _short_rows(of, found, indexing_mode)
     labels = numbers_at(of, *found.labels)
     weights = None if found.weights is None else numbers_at(of, *found.weights)
     indices = _indices(of, found.starts, found.middles, indexing_mode)
@@ -118,14 +120,32 @@ def _rows_at_once(of: Digits, block: Bytes, indexing_mode: int) -> Rows | None:
     return Rows(values, indices, found.indptr, labels, weights, found.qids)
 
 
+def _short_rows(of: Digits, found: _Entries, indexing_mode: int) -> Rows | None:
+    """The rows where every number is one to four digits, so that its end says all of it."""
+    labels, values, indices = (
+        of.fours.take(ends - 1) for ends in (found.labels[1], found.ends, found.middles)
+    )
+    whole = indices.astype(np.int32)
+    if indexing_mode:
+        whole -= indexing_mode
+        if whole.min(initial=0) < 0:
+            return None
+    return Rows(
+        values.astype(np.float32), whole, found.indptr, labels.astype(np.float32), None, None
+    )
+
+
 class _Entries(NamedTuple):
-    """Where in a block's text its numbers are; an entry is start … middle (a colon) … end."""
+    """Where in a block's text its numbers are; an entry is start … middle (a colon) … end.
+
+    starts: None where all numbers are of one to four digits, and end where they end.
+    """
 
     labels: tuple[Places, Places]  # starts and ends
     weights: tuple[Places, Places] | None
     qids: NDArray[np.uint64] | None
     indptr: Places
-    starts: Places
+    starts: Places | None
     middles: Places  # of the colons; where there is none, the end
     ends: Places
 
@@ -159,12 +179,15 @@ def _plain_entries(of: Digits) -> _Entries | None:
     np.subtract(label_ends_at, np.arange(1, len(label_ends) + 1), out=indptr[:-1])
     indptr[:-1] >>= 1
     indptr[-1] = len(colons)
+    labels = line_ends[:-1] + 1, label_ends
+    if of.all_short(PAD - 1 + len(marks)):
+        return _Entries(labels, None, None, indptr, None, colons, ends)
     # An entry begins after the one before it ends, a line's first one after the label.
     filled = indptr[:-1] < indptr[1:]
     starts = np.empty(len(ends), np.int64)
     np.add(ends[:-1], 1, out=starts[1:])
     starts[indptr[:-1][filled]] = label_ends[filled] + 1
-    return _Entries((line_ends[:-1] + 1, label_ends), None, None, indptr, starts, colons, ends)
+    return _Entries(labels, None, None, indptr, starts, colons, ends)
 
 
 def _any_entries(of: Digits) -> _Entries | None:
