@@ -73,6 +73,20 @@ def test_it_is_called_deep_inside_a_script(shanty: Shanty, flavour: str) -> None
     assert "--num-workers must be at least 1, not 0" in done.stderr
 
 
+STARTERS = ("horovodrun", "mlx.launch", "dmlc-submit")
+
+
+def test_a_rank_calls_it(shanty: Shanty, flavour: str) -> None:
+    """It says what to do, as others do that start ranks; what is installed comes first."""
+    (shanty.folder / "x.sh").write_text("".join(f"{name}\n" for name in STARTERS))
+    words = ["-q", "--mpi", flavour, "-n", 1, "bash", "x.sh"]
+    done = shanty("run", *words)
+    assert done.returncode == 2, done.stderr
+    for name in STARTERS:
+        assert f"shanty: {name}: this is a rank of a run, and {name} starts ranks" in done.stderr
+    assert "its line: shanty run --raw bash x.sh" in done.stderr
+
+
 def test_the_output_goes_to_a_log_file_as_well(shanty: Shanty) -> None:
     (shanty.folder / "log.txt").write_text("before\n")
     line = ["--num-workers", "2", "--log-file", "log.txt", "--jobname", "my job", "python", LINE]

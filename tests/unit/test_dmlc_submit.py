@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import re
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.carry.errors import ShantyError, UsageError
+from shanty.carry.errors import NotFoundError, ShantyError, UsageError
 from shanty.carry.mpi.flavours import FLAVOURS
 from shanty.carry.mpi.layout import HostSlots, Layout
 from shanty.carry.mpi.translate import translate
 from shanty.carry.rank import copies, programs
-from shanty.carry.rank.dmlc_line import Wanted, names_this_host, parse
+from shanty.carry.rank.dmlc_line import Wanted, parse
 from shanty.carry.rank.dmlc_options import CLUSTERS, OPTIONS, REFUSED, VERB
 from shanty.carry.rank.dmlc_submit import mpirun_line, program, usage
-from shanty.carry.spec import JobSpec, Program, Raw
+from shanty.carry.spec import JobSpec, Program, Raw, Script
 from shanty.cli import app, jobs, start
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -50,6 +50,7 @@ FILES = {
     "twice": "a\nb\na\n",
     "empty": "\n# nobody\n",
     "odd": "a\nb c\n",
+    "far": f"a:{'9' * 5000}\n",
 }
 
 
@@ -166,8 +167,29 @@ def test_the_line_for_mpirun(line: str) -> None:
     assert mpirun_line(read(line), HERE, {}) == LINES[line].split()
 
 
-def test_a_line_as_one_text_is_for_a_shell() -> None:
-    assert program(["python x.py > out"]) == ["sh", "-c", "python x.py > out"]
+# What DMLC's tracker gives to a shell, words with spaces in them parted by "|" here.
+FOR_A_SHELL = {
+    "python x.py > out": "python x.py > out",
+    "python hello.py|a": "python hello.py a",
+    "python hello.py|x.py|a": "python hello.py x.py a",
+    "A=1|python|hello.py": "A=1 python hello.py",
+    "echo|id $DMLC_TASK_ID": "echo id $DMLC_TASK_ID",
+    "echo|'a  b'": "echo 'a  b'",
+    "x.py|$DMLC_TASK_ID": "python x.py $DMLC_TASK_ID",
+    "hosts|>out": "./hosts >out",
+    "true|&&|ls|*.txt": "true && ls *.txt",
+    "cd x;|ls": "cd x; ls",
+}
+
+
+@pytest.mark.parametrize("words", FOR_A_SHELL)
+def test_a_command_for_a_shell(words: str) -> None:
+    assert program(words.split("|")) == ["sh", "-c", FOR_A_SHELL[words]]
+
+
+@pytest.mark.parametrize("words", ["python|x.py|a b|--lr=0.1", "./a=1|x", "xgboost|eval[a]=b?c=d"])
+def test_a_command_that_needs_no_shell(words: str) -> None:
+    assert program(words.split("|")) == words.split("|")
 
 
 def test_amid_a_run_on_hosts() -> None:
@@ -205,8 +227,6 @@ def test_hosts_for_ssh() -> None:
     assert (wanted.hosts, wanted.each) == (["a", "b", "a"], None)
     wanted = read("--cluster ssh --host-file hosts -n 4 true")  # mpirun's
     assert (wanted.hosts, wanted.hostfile) == ([], "hosts")
-    assert names_this_host(["localhost", "me@127.0.0.1", os.uname().nodename])
-    assert not names_this_host(["localhost", "b"])
 
 
 def test_all_that_is_left_out_is_one_note() -> None:
@@ -241,18 +261,21 @@ WRONG = {
     "--frobnicate -n 2 true": "has no option --frobnicate",
     "-x 2 true": "has no option -x",
     "--num-workers": "--num-workers needs a value",
-    "--num-workers two true": "--num-workers takes a whole number, not 'two'",
-    "--num-workers 1.5 true": "--num-workers takes a whole number, not '1.5'",
+    "--num-workers two true": "--num-workers takes a whole number from 0 on, not 'two'",
+    "--num-workers 1.5 true": "--num-workers takes a whole number from 0 on, not '1.5'",
     "--num-workers 0 true": "--num-workers must be at least 1, not 0",
-    "--num-workers -3 true": "--num-workers must be at least 1, not -3",
+    "--num-workers -3 true": "--num-workers takes a whole number from 0 on, not '-3'",
+    f"-n {'9' * 5000} true": f"-n takes a whole number from 0 on, not '{'9' * 18}…'",
+    f"-n 2 --num-servers {'9' * 5000} true": "--num-servers takes a whole number",
     "--cluster mpi true": "--num-workers is missing",
     "python x.py --num 3": "--num-workers is missing",
     "-n 2": "has no command",
-    "--server 1 -n 2 true": "--server may mean",
+    "--server 1 -n 2 true": "--server of dmlc-submit may mean",
     "-n 2 --cluster MPI true": "did you mean mpi?",
     "-n 2 --cluster moon true": "--cluster takes one of mpi, local, ssh",
     "-n 2 --worker-cores 0 true": "--worker-cores must be at least 1",
     "-n 2 --worker-memory 4 true": "--worker-memory takes a size, not '4'",
+    f"-n 2 --worker-memory {'9' * 400}g true": "--worker-memory takes a size",
     "-n 2 --worker-memory 0g true": "--worker-memory takes a size, not '0g'",
     "-n 2 --log-level loud true": "--log-level takes INFO or DEBUG, not 'loud'",
     "-n 2 --env NONE true": "--env NONE: there is no such variable",
@@ -262,7 +285,8 @@ WRONG = {
     "-n 2 -H none true": "--host-file none: there is no such file",
     "-n 2 -H empty true": "--host-file empty names no host",
     "-n 2 --cluster ssh -H odd true": "--host-file odd, line 2: 'b c' is no host",
-    "--help=1": "--help takes no value",
+    "-n 2 --cluster ssh -H far true": "is no host",
+    "--help=1": "--help of dmlc-submit takes no value",
 }
 
 
@@ -451,6 +475,21 @@ def test_the_path_of_the_tracker_need_not_exist(line: str, folder: Path) -> None
     assert jobs.make_command([text], folder, raw=False) == Raw(
         (f"cd x && {' '.join(BY_PATH[line])}; echo $?",), shell=True
     )
+
+
+def test_a_folder_beside_the_program(folder: Path) -> None:
+    """One that Python can run is a script; another does not stand in a program's way."""
+    for name in ("xgboost", "true", "data"):
+        (folder / name).mkdir()
+    make = partial(jobs.make_command, workspace=folder, raw=False)
+    assert make(["xgboost", "a.conf"]) == Program(("xgboost", "a.conf"))
+    assert make(["./xgboost", "a.conf"]) == Program(("./xgboost", "a.conf"))
+    assert make(["true"]) == Program(("true",))
+    for name in ("data", "./data", "."):
+        with pytest.raises(NotFoundError, match=r"is a folder without __main__\.py"):
+            make([name])
+    (folder / "data" / "__main__.py").write_text("")
+    assert make(["data", "a"]) == Script("data", ("a",))
 
 
 def test_other_lines_stay_as_they_are(folder: Path) -> None:

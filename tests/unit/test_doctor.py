@@ -227,7 +227,7 @@ def test_sizes_as_people_write_them(text: str, size: int) -> None:
     assert jobs.size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "G", "4 gigs", "-1G"])
+@pytest.mark.parametrize("text", ["", "G", "4 gigs", "-1G", "9" * 400 + "G"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UsageError):
         jobs.size(text)

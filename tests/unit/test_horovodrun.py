@@ -16,7 +16,7 @@ from shanty.carry.mpi.flavours import FLAVOURS
 from shanty.carry.mpi.layout import HostSlots, Layout
 from shanty.carry.mpi.translate import translate
 from shanty.carry.rank import copies
-from shanty.carry.rank.horovodrun import answer, mpirun_line, on_this_host, parse
+from shanty.carry.rank.horovodrun import answer, mpirun_line, parse
 from shanty.carry.rank.horovodrun_options import OPTIONS
 from shanty.carry.rank.settings_file import read_settings
 
@@ -173,7 +173,11 @@ def test_ssh_options_amid_a_run_on_hosts() -> None:
 
 
 REFUSED = {
-    "--frobnicate -np 2 true": "no option --frobnicate",
+    "--frobnicate -np 2 true": "horovodrun has no option --frobnicate",
+    "--num_proc 2 true": "did you mean --num-proc?",
+    f"-np {'9' * 5000} true": "-np takes a whole number from 0 on",
+    f"-np 2 --fusion-threshold-mb {'9' * 4299} true": "takes a whole number",
+    "-np 2 --cycle-time-ms inf true": "--cycle-time-ms takes a number from 0 on",
     "-np 2 -x A true": "no option -x",
     "-np": "-np needs a value",
     "-np two true": "-np takes a whole number from 0 on, not 'two'",
@@ -300,12 +304,6 @@ def test_what_starts_nothing() -> None:
     assert "[X] MPI" in built
     usage = answer(read(["--help"]), sys.executable)
     assert all(name in usage for name in OPTIONS)
-
-
-def test_hosts_that_are_this_one() -> None:
-    assert on_this_host("")
-    assert on_this_host("localhost:4,127.0.0.1:2")
-    assert not on_this_host("localhost:4,other:2")
 
 
 def test_files_for_a_ranks_output(tmp_path: Path) -> None:

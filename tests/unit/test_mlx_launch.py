@@ -22,6 +22,8 @@ FILES = {
     ),
     "ring.json": json.dumps({"backend": "ring", "hosts": []}),
     "hostfile": "10.0.0.2 slots=1\n",
+    "envs.json": json.dumps({"envs": 5, "hosts": [{"ssh": "a"}]}),
+    "an-env.json": json.dumps({"envs": [5], "hosts": [{"ssh": "a"}]}),
     "no-names.json": json.dumps([{"ips": ["10.0.0.2"]}]),
 }
 
@@ -92,6 +94,9 @@ def test_all_else_is_left_to_mlx(line: str) -> None:
         ("--backend mpi -n two x.py", "two"),
         ("--backend mpi --hostfile missing.json x.py", "missing.json cannot be read"),
         ("--backend mpi --hostfile hostfile x.py", "hostfile is no host file of MLX"),
+        ("--backend mpi --hostfile envs.json x.py", "envs.json is no host file of MLX"),
+        ("--backend mpi --hostfile an-env.json x.py", "an-env.json is no host file of MLX"),
+        ("--backend mpi --mpi-arg ' x.py", "--mpi-arg ': No closing quotation"),
         ("--backend mpi --hostfile no-names.json x.py", "no-names.json is no host file of MLX"),
     ],
 )

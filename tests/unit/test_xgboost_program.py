@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.compat.xgboost_program.__main__ import main
+from shanty.carry.rank import stand_in, xgboost_rabit
+from shanty.compat.xgboost_program import __main__
+from shanty.compat.xgboost_program.__main__ import NEEDS, main
 from shanty.compat.xgboost_program.lines import ConfigurationError, Setting, from_words, parse, read
 from shanty.compat.xgboost_program.results import missing, model_file, unwritable
 from shanty.compat.xgboost_program.settings import Settings, settings_of, understand
+from shanty.launch.site.parcel import parcel
 
 MUSHROOM = """\
 # General Parameters
@@ -83,6 +86,27 @@ def test_a_configuration_of_the_oldest() -> None:
     ]
 
 
+OLD = """\
+data = x
+parallel_option = 1
+cache_opt = 1
+prob_buffer_row = 1.0
+max_row_perbatch = 100
+test_flag = x
+split_evaluator = elastic_net
+enable_feature_grouping = 1
+max_conflict_rate = 0
+max_search_group = 100
+"""
+
+
+def test_parameters_that_are_gone_are_left_out_with_a_word() -> None:
+    found = meant(OLD)
+    names = [line.split()[0] for line in OLD.splitlines()[1:]]
+    assert [note.partition(" is left out: ")[0] for note in found.notes] == names
+    assert found.parameters == []
+
+
 def test_other_tasks() -> None:
     pred = meant(MUSHROOM, "task=pred", "model_in=0002.model", "name_pred=stdout", "pred_margin=1")
     assert (pred.task, pred.model_in, pred.name_pred) == ("pred", "0002.model", "stdout")
@@ -106,6 +130,7 @@ WRONG = {
     "a = \"x' # ": "a.conf:1:",
     "a = #": "a.conf:1:",
     "num_round = 0": "a.conf:1: num_round = 0: it takes a whole number from 1 on",
+    f"num_round = {'9' * 5000}": "it takes a whole number from 1 on",
     "num_round = 1.5": "it takes a whole number from 1 on",
     "save_period = -1": "it takes a whole number from 0 on",
     "eval_train = maybe": "a.conf:1: eval_train = maybe: it takes 0 or 1",
@@ -196,6 +221,22 @@ def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture
     found = meant("data = x", f"model_in={tmp_path / 'model'}", f"fmap={tmp_path / 'none'}")
     assert missing(found).startswith("fmap = ")
     assert not missing(meant("data = x", f"model_in={tmp_path / 'model'}"))
+
+
+def test_a_python_that_is_too_old_is_told_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert NEEDS == stand_in._NEEDS == xgboost_rabit._NEEDS
+    monkeypatch.setattr(__main__, "NEEDS", (99, 0))
+    assert main(["none.conf"]) == 1
+    said = capsys.readouterr().err
+    assert re.match(r"xgboost: this is Python 3\.\d+, and .* needs 99\.0 or later", said)
+    assert "--python" in said
+
+
+def test_it_travels_to_other_hosts() -> None:
+    names = {name for name, _, _ in parcel().files}
+    assert {"compat/xgboost_program/__main__.py", "xgboost/training.py"} <= names
 
 
 def test_line_ends_and_a_mark_at_the_beginning(tmp_path: Path) -> None:

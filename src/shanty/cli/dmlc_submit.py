@@ -12,7 +12,8 @@ from typing import BinaryIO
 import click
 
 from shanty.carry.rank import dmlc_options
-from shanty.carry.rank.dmlc_options import OPTIONS, VERB, Option
+from shanty.carry.rank.dmlc_options import OPTIONS, VERB
+from shanty.carry.rank.options import SWITCH, WHOLE, Option
 from shanty.cli import jobs
 from shanty.cli.arguments import complete_group
 from shanty.cli.context import Context, context, note
@@ -54,8 +55,8 @@ def _option(option: Option) -> click.Option:
         type=kind,
         help=option.help,
         hidden=option.rule[:1] != "@",
-        metavar="N" if option.takes == dmlc_options.WHOLE else None,
-        is_flag=option.takes == dmlc_options.SWITCH,
+        metavar="N" if option.takes == WHOLE else None,
+        is_flag=option.takes == SWITCH,
         shell_complete=complete_group if first == "--on" else None,
     )
 
@@ -110,16 +111,17 @@ def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
 def _job(wanted: Wanted, here: Context) -> JobSpec:
     """The run that a line asks for."""
     from shanty.carry.errors import UsageError
-    from shanty.carry.rank.dmlc_line import hosts_of, names_this_host
+    from shanty.carry.here import all_here
+    from shanty.carry.rank.dmlc_line import hosts_of
     from shanty.carry.rank.dmlc_submit import program
     from shanty.carry.spec import Program
 
     folder = Path.cwd()
     on, hostfile = wanted.verb.get("on"), wanted.hostfile or None
     each = wanted.each
-    if wanted.hosts and not names_this_host(wanted.hosts):
+    if wanted.hosts and not all_here(wanted.hosts):
         on = ",".join(wanted.hosts)
-    elif wanted.hosts or (hostfile and names_this_host(hosts_of(hostfile))):
+    elif wanted.hosts or (hostfile and all_here(hosts_of(hostfile))):
         hostfile, each = None, None
     elif wanted.cluster == "ssh" and not on and not hostfile:
         raise UsageError(

@@ -30,8 +30,9 @@ def horovodrun(words: tuple[str, ...]) -> None:
       shanty horovodrun -np 4 -H a:2,b:2 python train.py
     """
     from shanty.carry.errors import UsageError
+    from shanty.carry.here import all_here
     from shanty.carry.rank import copies
-    from shanty.carry.rank.horovodrun import answer, mpirun_words, on_this_host, parse
+    from shanty.carry.rank.horovodrun import answer, mpirun_words, parse
     from shanty.carry.spec import Raw
 
     wanted = parse(words)
@@ -50,7 +51,7 @@ def horovodrun(words: tuple[str, ...]) -> None:
     variables = dict(wanted.variables)
     if wanted.output:
         variables[copies.VARIABLE] = os.path.abspath(wanted.output)  # noqa: PTH100
-    local = not wanted.hostfile and on_this_host(wanted.hosts)
+    local = not wanted.hostfile and all_here(filter(None, wanted.hosts.split(",")))
     job = jobs.make_job(
         Raw(("mpirun", *mpirun_words(wanted))),
         folder,

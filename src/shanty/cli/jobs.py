@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ _TIME = (int, float, str)
 _SHORTEST_STALL, _LONGEST_STALL = 1.0, 30 * 86400.0  # seconds
 _TRACKER = "dmlc-submit"
 _TRACKER_IN_TEXT = re.compile(r"(?<!\S)(?:python[\d.]*\s+)?[\w./~${}-]*/dmlc-submit(?=\s)")
+_NUMBER = r"\d{1,18}(?:\.\d+)?"  # with hundreds of digits there is no such number
 _MOST = 100_000  # ranks; more is a slip of the finger
 _KEYS: dict[str, tuple[type, ...]] = {
     "ranks": (int,),
@@ -107,7 +109,13 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
     if raw or os.path.basename(first) in LAUNCHERS:
         return Raw(tuple(words))
     path = workspace / first
-    if first.endswith(".py") or path.is_dir():
+    if path.is_dir() and not (path / "__main__.py").is_file() and not _is_program(first):
+        raise NotFoundError(
+            f"{first!r} in {workspace} is a folder without __main__.py",
+            "there is no program of that name either",
+            "give the script in it, or -m MODULE",
+        )
+    if first.endswith(".py") or (path / "__main__.py").is_file():
         if not path.exists():
             raise NotFoundError(
                 f"there is no script {first!r} in {workspace}",
@@ -115,6 +123,16 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
             )
         return Script(first, rest)
     return Program(tuple(words))
+
+
+def _is_program(name: str) -> bool:
+    """Whether a name, which a folder has too, is that of a program or of one that we stand in for.
+
+    A folder itself is none, whatever may be done with it.
+    """
+    from shanty.carry.rank.programs import stand_in
+
+    return shutil.which(name) is not None or stand_in([name], "") != [name]
 
 
 def _by_name(words: Sequence[str]) -> Sequence[str]:
@@ -186,12 +204,12 @@ def _pair(text: str, environ: Mapping[str, str], where: str) -> dict[str, str]:
 
 def seconds(text: str) -> float:
     """A time as people write it: 90, 90s, 15m, 2h, 1h30m, 1:30:00."""
-    clock = re.fullmatch(r"(?:(\d+):)?(\d+):(\d{2})", text)
+    clock = re.fullmatch(r"(?:(\d{1,9}):)?(\d{1,9}):(\d{2})", text)
     if clock:
         hours, minutes, rest = (int(part or 0) for part in clock.groups())
         return hours * 3600.0 + minutes * 60 + rest
     units = re.fullmatch(
-        r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?",
+        "".join(rf"(?:({_NUMBER}){unit})?" for unit in ("d", "h", "m", "s?")),
         text.strip(),
     )
     if not text.strip() or not units:
@@ -214,7 +232,7 @@ def stall_after(text: str) -> float:
 
 def size(text: str) -> int:
     """Bytes as people write them: 500000000, 800M, 4G, 4GiB, 1.5T; all of them powers of 1024."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(rf"({_NUMBER})\s*([KMGTP]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not found:
         raise UsageError(f"{text!r} is no size", fix="write 800M, 4G or 1.5T")
     return int(float(found[1]) * 1024 ** " KMGTP".index(found[2].upper() or " "))

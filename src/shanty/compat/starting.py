@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from shanty.carry.here import all_here
 from shanty.carry.rundir import RUN_DIR, RunDir, read_json
 from shanty.compat import payload
 from shanty.compat.output import Output
@@ -119,7 +120,7 @@ def run(
     command = _command(
         num_proc,
         {
-            "--on": None if hosts is None or _all_here(hosts) else hosts,
+            "--on": None if hosts is None or all_here(hosts.split(",")) else hosts,
             "--hostfile": hostfile,
             "--start-timeout": start_timeout,
             "--python": executable,
@@ -230,9 +231,3 @@ def _discovered(script: str, slots: int | None) -> str:
     if not words:
         raise ValueError(f"host_discovery_script {script} named no hosts")
     return ",".join(word if ":" in word or not slots else f"{word}:{slots}" for word in words)
-
-
-def _all_here(hosts: str) -> bool:
-    """Whether a list of hosts means this machine only."""
-    own = ("localhost", "127.0.0.1", os.uname().nodename)
-    return all(part.partition(":")[0] in own for part in hosts.split(","))

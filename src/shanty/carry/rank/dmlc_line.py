@@ -13,12 +13,13 @@ from shanty.carry.mpi.draft import FOREIGN_HOSTFILES
 from shanty.carry.mpi.hostfiles import hosts_in
 from shanty.carry.mpi.translate import read_file
 from shanty.carry.rank import dmlc_options as known
-from shanty.carry.rank.dmlc_options import OPTIONS, Option
+from shanty.carry.rank.dmlc_options import OPTIONS
+from shanty.carry.rank.options import WHOLE, Given, Line, Option
 
 CLUSTER = "DMLC_SUBMIT_CLUSTER"  # the variable with the cluster, where the line names none
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([gm])b?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d+)?)\s*([gm])b?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_SSH_HOST = re.compile(r"((?:[^\s@:]+@)?(?:\[[0-9A-Fa-f:.]+\]|[^\s@:\[\]]+))(?::(\d+))?")
+_SSH_HOST = re.compile(r"((?:[^\s@:]+@)?(?:\[[0-9A-Fa-f:.]+\]|[^\s@:\[\]]+))(?::(\d{1,5}))?")
 _SSH_PORT = 22
 _SCALE = {"g": 1 << 30, "m": 1 << 20}
 
@@ -67,9 +68,6 @@ class Wanted:
         return "left out of this dmlc-submit line: " + "; ".join(parts)
 
 
-Given = Tuple[str, Option, str]  # as it was written, what it is, its value or ""
-
-
 def parse(
     words: Sequence[str],
     environ: Mapping[str, str],
@@ -83,9 +81,10 @@ def parse(
     of, that lacks its value or has a wrong one, a file that is not there and a cluster that runs
     do not go to.
     """
-    given, command = _split(words, options)
+    line = Line("dmlc-submit", options)
+    given, command = line.split(words)
     if not any(option.names[0] == "--num-workers" for _, option, _ in given):
-        later, command = _from_command(command)
+        later, command = _from_command(command, line)
         given += later
     wanted = Wanted(command=command)
     maker = _Maker(wanted, environ, read)
@@ -96,22 +95,7 @@ def parse(
     return wanted
 
 
-def _split(words: Sequence[str], options: Mapping[str, Option]) -> Tuple[List[Given], List[str]]:
-    """The options before the command, and the command."""
-    given: List[Given] = []
-    index = 0
-    while index < len(words) and words[index].startswith("-") and words[index] != "-":
-        if words[index] == "--":
-            index += 1
-            break
-        spelled, option, value = _option(words[index], options)
-        used, one = _with_value(spelled, option, value, words[index + 1 :])
-        given.append(one)
-        index += 1 + used
-    return given, list(words[index:])
-
-
-def _from_command(words: Sequence[str]) -> Tuple[List[Given], List[str]]:
+def _from_command(words: Sequence[str], line: Line) -> Tuple[List[Given], List[str]]:
     """The options that stand after the command, where DMLC's tracker takes them as well.
 
     Asked only for a line that would be incomplete without: else they are the command's own.
@@ -123,54 +107,13 @@ def _from_command(words: Sequence[str]) -> Tuple[List[Given], List[str]]:
         name, equals, value = words[index].partition("=")
         if index and name.startswith("--") and name in OPTIONS:
             after = words[index + 1 :]
-            used, one = _with_value(name, OPTIONS[name], value if equals else None, after)
+            used, one = line.valued(name, OPTIONS[name], value if equals else None, after)
             given.append(one)
             index += used
         else:
             rest.append(words[index])
         index += 1
     return given, rest
-
-
-def _with_value(
-    spelled: str, option: Option, value: Optional[str], after: Sequence[str]
-) -> Tuple[int, Given]:
-    """How many words after an option are its own, and the option with its value."""
-    if option.takes == known.SWITCH:
-        if value is not None:
-            raise UsageError(f"{spelled} takes no value")
-        return 0, (spelled, option, "")
-    if value is None and not after:
-        raise UsageError(f"{spelled} needs a value", fix=f"it is {option.takes}")
-    taken = after[0] if value is None else value
-    if option.takes == known.WHOLE and not _whole(taken):
-        raise UsageError(f"{spelled} takes a whole number, not {taken!r}")
-    return int(value is None), (spelled, option, taken)
-
-
-def _whole(text: str) -> bool:
-    digits = text[1:] if text[:1] in "+-" else text
-    return digits.isascii() and digits.isdigit()
-
-
-def _option(word: str, options: Mapping[str, Option]) -> Tuple[str, Option, Optional[str]]:
-    """How the option is written, which it is, and the value that stands in the same word."""
-    name, equals, value = word.partition("=")
-    if name in options:
-        return name, options[name], value if equals else None
-    if name.startswith("--"):  # as argparse has it, the beginning of a name will do
-        found = {options[each].names[0] for each in options if each.startswith(name)}
-        if len(found) == 1:
-            return name, options[found.pop()], value if equals else None
-        if found:
-            raise UsageError(f"{name} may mean " + " or ".join(sorted(found)))
-    elif word[:2] in options and options[word[:2]].takes != known.SWITCH:
-        return word[:2], options[word[:2]], word[2:]
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), options, 1)
-    raise UsageError(
-        f"dmlc-submit has no option {name}",
-        fix=f"did you mean {near[0]}?" if near else "see `shanty dmlc-submit --help`",
-    )
 
 
 class _Maker:
@@ -188,7 +131,7 @@ class _Maker:
         kind, rest = option.rule[:1], option.rule[1:]
         if rest == "verb":
             self.wanted.verb[option.names[0].lstrip("-")] = value or "yes"
-        elif kind == "-" and not (option.takes == known.WHOLE and int(value) == 0):
+        elif kind == "-" and not (option.takes == WHOLE and int(value) == 0):
             self.wanted.leave_out(f"{spelled} {value}", rest)
         elif kind == "@":
             getattr(self, "_" + rest.replace("-", "_"))(spelled, value)
@@ -347,12 +290,6 @@ def _ssh_lines(text: str, file: str) -> Optional[List[str]]:
             )
         hosts.append(found[1] if port == _SSH_PORT else f"ssh://{found[1]}:{port}")
     return hosts
-
-
-def names_this_host(names: Sequence[str]) -> bool:
-    """Whether a list of hosts names none but this one."""
-    own = ("localhost", "127.0.0.1", "[::1]", os.uname().nodename)
-    return all(name.rpartition("@")[2] in own for name in names)
 
 
 def hosts_of(file: str, read: Read = read_file) -> List[str]:

@@ -10,23 +10,12 @@ its forerunners (dmlc_mpi.py, mxnet's launch.py). A rule is one of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Dict, List, Mapping, Tuple
 
-TEXT, WHOLE, SWITCH = "a text", "a whole number", ""
+from shanty.carry.rank.options import SWITCH, TEXT, WHOLE, Option
 
 CLUSTERS = ("mpi", "local", "ssh", "slurm", "sge", "yarn", "mesos", "kubernetes")
 LOG_LEVELS = ("INFO", "DEBUG")
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option: its names, the first one for messages, what it takes, its rule, its help."""
-
-    names: Tuple[str, ...]
-    takes: str
-    rule: str
-    help: str
 
 
 _ALL: List[Option] = []

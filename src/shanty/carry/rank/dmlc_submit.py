@@ -6,17 +6,22 @@ What mpirun makes of it is up to the translation, as with any line of the user's
 from __future__ import annotations
 
 import os
+import re
 from typing import List, Mapping
 
 from shanty.carry.errors import UsageError
+from shanty.carry.here import all_here
 from shanty.carry.mpi.layout import Layout
 from shanty.carry.rank import copies
-from shanty.carry.rank.dmlc_line import Wanted, hosts_of, names_this_host, parse
+from shanty.carry.rank.dmlc_line import Wanted, hosts_of, parse
 from shanty.carry.rank.dmlc_options import OPTIONS
 
 __all__ = ["NAME", "Wanted", "mpirun_line", "parse", "program", "usage"]
 
 NAME = "dmlc-submit"
+
+_BEGINNING = re.compile(r"\s*(?:\S+\s+\S|[A-Za-z_]\w*=)")  # several words, or a variable
+_FOR_A_SHELL = re.compile(r"[$|&;<>*`'\"\\\n]")
 
 
 def mpirun_line(wanted: Wanted, layout: Layout, environ: Mapping[str, str]) -> List[str]:
@@ -50,7 +55,7 @@ def _placement(wanted: Wanted, layout: Layout) -> List[str]:
     if wanted.cluster == "ssh" and several and named:
         wanted.leave_out("--host-file", "the run has its hosts")
         return []
-    if wanted.cluster == "ssh" and not names_this_host(named):
+    if wanted.cluster == "ssh" and not all_here(named):
         raise UsageError(
             f"this run is on {first} only, and --host-file names {', '.join(named)}",
             "within a run ranks go to the hosts of the run",
@@ -68,17 +73,19 @@ def _placement(wanted: Wanted, layout: Layout) -> List[str]:
 def program(command: List[str]) -> List[str]:
     """The command of a line as an argv.
 
-    DMLC's tracker gives it to a shell in the working folder: so a text is for `sh`, a script of
-    Python's for `python`, and the name of a file is that file.
+    DMLC's tracker joins its words and gives them to a shell in the working folder: so what only a
+    shell understands is for `sh`, and the name of a file is that file. Beyond that, a script of
+    Python's is for `python`, and words that a shell would leave as they are keep their spaces.
     """
-    first = command[0]
-    if len(command) == 1 and any(space in first.strip() for space in " \t\n"):
-        return ["sh", "-c", first]
+    first, words = command[0], list(command)
+    if _BEGINNING.match(first):
+        return ["sh", "-c", " ".join(words)]
     if first.endswith(".py"):
-        return ["python", *command]
-    if os.sep not in first and os.path.isfile(first):
-        return [f"./{first}", *command[1:]]
-    return list(command)
+        words.insert(0, "python")
+    elif os.sep not in first and os.path.isfile(first):
+        words[0] = f"./{first}"
+    line = " ".join(words)
+    return ["sh", "-c", line] if _FOR_A_SHELL.search(line) else words
 
 
 def usage() -> str:

@@ -50,6 +50,10 @@ def main(argv: list[str]) -> int:
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
     environ.update({key: str(value) for key, value in place.items()})
     environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS", "1"))
+    here = os.path.dirname(os.path.abspath(__file__))
+    # Last: there, what starts ranks itself and is not installed says so (a line's own shims and
+    # programs that are installed come before).
+    environ["PATH"] = os.pathsep.join([environ.get("PATH") or os.defpath, f"{here}/shims"])
     if "DMLC_NUM_WORKER" in environ:  # a line for dmlc-submit has set it, and could not set this
         environ["DMLC_TASK_ID"] = str(rank)
     if rank != 0:
@@ -62,7 +66,6 @@ def main(argv: list[str]) -> int:
         0o644,
     )
     writer = FrameWriter(log, int(environ.get("SHANTY_LOG_LIMIT", 1 << 40)))
-    here = os.path.dirname(os.path.abspath(__file__))
     chosen = environ.get(PYTHON)
     if chosen and os.sep not in argv[0] and is_python(argv[0]):
         argv = [chosen, *argv[1:]]  # every host has its own

@@ -13,7 +13,7 @@ from shanty.carry.rank import copies
 from shanty.carry.rank.horovodrun_line import Wanted, parse
 from shanty.carry.rank.horovodrun_options import OPTIONS
 
-__all__ = ["HOROVOD", "Wanted", "answer", "mpirun_line", "mpirun_words", "on_this_host", "parse"]
+__all__ = ["HOROVOD", "Wanted", "answer", "mpirun_line", "mpirun_words", "parse"]
 
 HOROVOD = "0.28.1"  # whose line this is
 
@@ -59,12 +59,6 @@ def mpirun_line(wanted: Wanted, layout: Layout, environ: Mapping[str, str]) -> L
         for name, value in {**own, **wanted.variables}.items():
             words += ["-x", f"{name}={value}"]
     return [*words, *mpirun_words(wanted)]
-
-
-def on_this_host(hosts: str) -> bool:
-    """Whether a list of hosts names none but this one; true of an empty one."""
-    own = ("", "localhost", "127.0.0.1", os.uname().nodename)
-    return all(part.partition(":")[0] in own for part in hosts.split(","))
 
 
 _TRY = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, NoReturn, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, List, NoReturn, Optional, Sequence, Set
 
 from shanty.carry.errors import NotFoundError, UsageError
 from shanty.carry.mpi.translate import read_file
 from shanty.carry.rank import horovodrun_options as known
-from shanty.carry.rank.horovodrun_options import IN_FILE, OPTIONS, Option
+from shanty.carry.rank.horovodrun_options import IN_FILE, OPTIONS
+from shanty.carry.rank.options import Given, Line, Option, check
 from shanty.carry.rank.settings_file import read_settings
 
 _HOSTS = re.compile(r"^[\w.-]+(:[0-9]+)?(,[\w.-]+(:[0-9]+)?)*$")
@@ -44,9 +45,6 @@ class Wanted:
     command: List[str] = field(default_factory=list)
 
 
-Given = Tuple[str, Option, str]  # as it was written, what it is, its value or ""
-
-
 def parse(
     words: Sequence[str],
     read: Callable[[str], Optional[str]] = read_file,
@@ -57,12 +55,12 @@ def parse(
     `read` gives the text of a file or None, `run` the output of the script that names the hosts.
     UsageError names an option that there is none of, that lacks its value, or that is refused.
     """
-    line = _Line(read)
-    given, command = line.options(words)
+    given, command = Line("horovodrun", OPTIONS).split(words)
     wanted = Wanted(command=command)
     maker = _Maker(wanted)
     decided = _decided(given)
-    for each in line.from_file:
+    files = [value for _, option, value in given if option.rule == "@config"]
+    for each in [one for file in files for one in _from_file(file, read)]:
         if not decided.intersection(each[1].names):
             maker.take(*each)
     for each in given:
@@ -80,97 +78,32 @@ def _decided(given: Sequence[Given]) -> Set[str]:
     return names
 
 
-class _Line:
-    """The words of a line, and of the configuration file that it names."""
-
-    def __init__(self, read: Callable[[str], Optional[str]]) -> None:
-        self.read = read
-        self.from_file: List[Given] = []
-
-    def options(self, words: Sequence[str]) -> Tuple[List[Given], List[str]]:
-        """The options before the command, and the command."""
-        given: List[Given] = []
-        index = 0
-        while index < len(words) and words[index].startswith("-") and words[index] != "-":
-            word = words[index]
-            index += 1
-            if word == "--":
-                break
-            spelled, option, value = _option(word)
-            if option.takes == known.SWITCH:
-                if value is not None:
-                    raise UsageError(f"{spelled} of horovodrun takes no value")
-                given.append((spelled, option, ""))
-                continue
-            wants = (2 if option.takes == known.PAIR else 1) - (value is not None)
-            values = [] if value is None else [value]
-            if index + wants > len(words):
-                raise UsageError(f"{spelled} needs a value", fix=f"it is {option.takes}")
-            values += words[index : index + wants]
-            index += wants
-            given.append((spelled, option, " ".join(values)))
-            _check(spelled, option, values)
-            if option.rule == "@config":
-                self.take_file(values[0])
-        return given, list(words[index:])
-
-    def take_file(self, path: str) -> None:
-        """The options that a configuration file stands for."""
-        text = self.read(path)
-        if text is None:
-            raise NotFoundError(f"--config-file {path}: there is no such file")
-        for key, value in read_settings(text, path).items():
-            where = f"{key} in {path}"
-            if key == "controller" and str(value).lower() in ("mpi", "gloo"):
-                name = f"--{str(value).lower()}"
-                self.from_file.append((where, OPTIONS[name], ""))
-                continue
-            sides = IN_FILE.get(key)
-            if sides is None:
-                raise UsageError(
-                    f"{where}: horovodrun has no such setting",
-                    fix="the settings are " + ", ".join(["controller", *IN_FILE]),
-                )
-            if value is None:
-                continue
-            option = OPTIONS[sides[0]]
-            if len(sides) == 2:
-                self.from_file.append((where, OPTIONS[sides[0 if value else 1]], ""))
-            else:
-                _check(where, option, [str(value)])
-                self.from_file.append((where, option, str(value)))
-
-
-def _option(word: str) -> Tuple[str, Option, Optional[str]]:
-    """How the option is written, which it is, and the value that stands in the same word."""
-    name, equals, value = word.partition("=")
-    if name in OPTIONS:
-        return name, OPTIONS[name], value if equals else None
-    if name.startswith("--"):  # as argparse has it, the beginning of a name will do
-        found = {OPTIONS[each].names[0] for each in OPTIONS if each.startswith(name)}
-        if len(found) == 1:
-            return name, OPTIONS[found.pop()], value if equals else None
-        if found:
-            raise UsageError(f"{name} of horovodrun may mean " + " or ".join(sorted(found)))
-    elif word[:2] in OPTIONS and OPTIONS[word[:2]].takes != known.SWITCH:
-        return word[:2], OPTIONS[word[:2]], word[2:]
-    raise UsageError(
-        f"horovodrun has no option {name}",
-        fix="leave it out, or use mpirun or shanty's own options",
-    )
-
-
-def _check(spelled: str, option: Option, values: Sequence[str]) -> None:
-    kind = float if option.takes == known.NUMBER else int
-    for value in values:
-        if option.takes == known.TEXT:
+def _from_file(path: str, read: Callable[[str], Optional[str]]) -> List[Given]:
+    """The options that a configuration file stands for."""
+    text = read(path)
+    if text is None:
+        raise NotFoundError(f"--config-file {path}: there is no such file")
+    found: List[Given] = []
+    for key, value in read_settings(text, path).items():
+        where = f"{key} in {path}"
+        if key == "controller" and str(value).lower() in ("mpi", "gloo"):
+            found.append((where, OPTIONS[f"--{str(value).lower()}"], ""))
             continue
-        try:
-            right = kind(value) >= 0
-        except ValueError:
-            right = False
-        if not right:
-            raise UsageError(f"{spelled} takes {option.takes} from 0 on, not {value!r}")
+        sides = IN_FILE.get(key)
+        if sides is None:
+            raise UsageError(
+                f"{where}: horovodrun has no such setting",
+                fix="the settings are " + ", ".join(["controller", *IN_FILE]),
+            )
+        if value is None:
+            continue
+        option = OPTIONS[sides[0]]
+        if len(sides) == 2:
+            found.append((where, OPTIONS[sides[0 if value else 1]], ""))
+        else:
+            check(where, option, [str(value)])
+            found.append((where, option, str(value)))
+    return found
 
 
 class _Maker:

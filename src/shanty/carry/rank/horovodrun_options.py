@@ -12,30 +12,15 @@ A rule is one of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Dict, List, Mapping, Tuple
 
-TEXT, WHOLE, NUMBER, SWITCH, PAIR = "a text", "a whole number", "a number", "", "two whole numbers"
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option: its names, the first one for messages, what it takes, and its rule.
-
-    `scale` is what the value is multiplied by for the variable.
-    """
-
-    names: Tuple[str, ...]
-    takes: str
-    rule: str
-    scale: int = 1
-
+from shanty.carry.rank.options import NUMBER, PAIR, SWITCH, TEXT, WHOLE, Option
 
 _ALL: List[Option] = []
 
 
 def _row(names: str, takes: str, rule: str = "", scale: int = 1) -> None:
-    _ALL.append(Option(tuple(names.split()), takes, rule, scale))
+    _ALL.append(Option(tuple(names.split()), takes, rule, scale=scale))
 
 
 _LEVELS = "-how an allreduce goes over the hosts is decided by the run"

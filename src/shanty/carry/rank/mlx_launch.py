@@ -13,6 +13,7 @@ from collections import Counter
 from typing import Any, Callable, List, NamedTuple, NoReturn, Optional, Sequence
 
 from shanty.carry.errors import UsageError
+from shanty.carry.here import is_here
 from shanty.carry.mpi.layout import Layout
 from shanty.carry.mpi.translate import read_file
 
@@ -79,7 +80,7 @@ def parse(words: Sequence[str], read: Callable[[str], Optional[str]] = read_file
         hosts,
         given.repeat_hosts,
         [*named.get("envs", []), *given.env],
-        [word for text in given.mpi_arg for word in shlex.split(text)],
+        [word for text in given.mpi_arg for word in _words(text)],
         given.cwd or "",
         given.verbose,
         command,
@@ -91,7 +92,7 @@ def mpirun_line(line: Line, layout: Layout) -> List[str]:
     own = [host.name for host in layout.hosts if host.slots > 0]
     hosts = line.hosts or [name for name in own for _ in range(line.repeat)]
     if len(own) == 1:
-        hosts = [own[0] if name in ("127.0.0.1", "localhost") else name for name in hosts]
+        hosts = [own[0] if is_here(name) else name for name in hosts]
     slots = Counter(hosts)
     words = ["-np", str(len(hosts)), "-H", ",".join(f"{name}:{n}" for name, n in slots.items())]
     if line.folder:
@@ -99,6 +100,13 @@ def mpirun_line(line: Line, layout: Layout) -> List[str]:
     for variable in line.variables:
         words += ["-x", variable]
     return [*words, *line.launcher, *line.command]
+
+
+def _words(text: str) -> List[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--mpi-arg {text}: {error}") from None
 
 
 def _hostfile(path: str, read: Callable[[str], Optional[str]]) -> Any:
@@ -109,8 +117,8 @@ def _hostfile(path: str, read: Callable[[str], Optional[str]]) -> Any:
     try:
         content = json.loads(text)
         table = {"hosts": content} if isinstance(content, list) else content
-        for host in table["hosts"]:
-            host["ssh"].split()
+        for text in [*(host["ssh"] for host in table["hosts"]), *table.get("envs", [])]:
+            text.split()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path} is no host file of MLX: {error!r}",

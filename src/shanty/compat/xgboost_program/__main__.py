@@ -10,6 +10,8 @@ from shanty.compat.xgboost_program.lines import ConfigurationError
 from shanty.compat.xgboost_program.results import missing, unwritable
 from shanty.compat.xgboost_program.settings import USAGE, settings_of
 
+NEEDS = (3, 11)  # the Python of all that a script imports of shanty, as in carry/rank/stand_in.py
+
 
 def main(words: list[str]) -> int:
     """Do what the words ask for; returns the exit code."""
@@ -24,6 +26,14 @@ def main(words: list[str]) -> int:
                 print(f"XGBoost: {version(name)}")
                 return 0
         print("XGBoost is not installed", file=sys.stderr)
+        return 1
+    if sys.version_info < NEEDS:  # first: a Python that is too old need not have XGBoost
+        own, wanted = (".".join(map(str, each[:2])) for each in (sys.version_info, NEEDS))
+        print(
+            f"xgboost: this is Python {own}, and shanty's stand-in for XGBoost's program needs "
+            f"{wanted} or later, with XGBoost: choose it with `shanty run --python`",
+            file=sys.stderr,
+        )
         return 1
     try:
         settings = settings_of(words)

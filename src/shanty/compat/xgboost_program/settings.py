@@ -53,6 +53,16 @@ _OF_RABIT = ("rabit_", "DMLC_", "mock")
 _IGNORED = {
     "use_buffer": "data is not kept in a second file",
     "dsplit": "the ranks share the rows",
+    # Training parameters of 0.4 to 1.2 that XGBoost no longer knows.
+    "cache_opt": "nothing has taken its place",
+    "enable_feature_grouping": "histograms have no groups of features",
+    "max_conflict_rate": "histograms have no groups of features",
+    "max_row_perbatch": "nothing has taken its place",
+    "max_search_group": "histograms have no groups of features",
+    "parallel_option": "nothing has taken its place",
+    "prob_buffer_row": "nothing has taken its place",
+    "split_evaluator": "constraints have parameters of their own",
+    "test_flag": "nothing has taken its place",
 }
 _ALIASES = {
     "train_path": "data",
@@ -60,6 +70,7 @@ _ALIASES = {
     "name_fmap": "fmap",
     "booster_type": "booster",
 }
+_DIGITS = 18  # of a number, at most: Python refuses thousands
 _BOOSTERS = {"0": "gbtree", "1": "gblinear", "2": "gblinear"}  # what booster_type said
 
 
@@ -167,7 +178,8 @@ def _text(each: Setting) -> str:
 
 def _number(each: Setting, least: int) -> int:
     digits = each.value.strip().removeprefix("+")
-    if not (digits.isascii() and digits.isdigit()) or int(digits) < least:
+    right = digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS
+    if not right or int(digits) < least:
         raise each.wrong(f"it takes a whole number from {least} on")
     return int(digits)
 

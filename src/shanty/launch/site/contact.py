@@ -8,7 +8,6 @@ connection behind; over that one the host is asked once more.
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from shanty.carry import here
 from shanty.carry.errors import PrepareError, ShantyError
 from shanty.launch.site.host import Host
 from shanty.launch.site.inventory import similar_group
@@ -36,15 +36,13 @@ _LOGIN = 180.0  # seconds that a person has for one login
 _LOGIN_ALONE = 30.0  # seconds for one that asks nobody
 _OF_SSH = 255  # the exit code of an ssh that failed itself
 PATIENCE = 30.0  # seconds in which a host that was logged in to has to say something
-_HERE = ("localhost", "127.0.0.1", "::1")
 
 
 def is_here(host: Host) -> bool:
     """True when the name means this machine, and nothing says to get there by ssh."""
     if host.user or host.port or host.config:
         return False
-    own = socket.gethostname()
-    return host.name in (*_HERE, own, own.partition(".")[0])
+    return here.is_here(host.name)
 
 
 def transport_to(host: Host) -> Transport:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import shanty
 
-_PARTS = ("__init__.py", "_script.py", "py.typed", "carry", "compat", "torch")
+_PARTS = ("__init__.py", "_script.py", "py.typed", "carry", "compat", "torch", "xgboost")
 
 
 @dataclass(frozen=True, slots=True)

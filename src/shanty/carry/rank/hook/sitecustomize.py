@@ -33,28 +33,30 @@ def _arm() -> None:
     importlib.machinery.SourceFileLoader("_shanty_watch", watching.__file__).exec_module(watching)
     watch = watching.start()
     if watch is not None:
-        sys.meta_path.insert(0, watching.MpiFinder(watch.loading, lambda mpi: _begin(watch, mpi)))
+
+        def begin(mpi) -> None:  # type: ignore[no-untyped-def]
+            _claim(watch, lambda: watch.saw_mpi(mpi))
+
+        sys.meta_path.insert(0, watching.MpiFinder(watch.loading, begin))
         sys.meta_path.insert(0, watching.OfferFinder())
         sys.meta_path.insert(0, watching.WatchedFinder(watch, lambda: _claim(watch)))
 
 
-def _begin(watch, mpi) -> None:  # type: ignore[no-untyped-def]
-    """This process initialises MPI: it is the rank, unless another one was before."""
+def _claim(watch, then=None) -> bool:  # type: ignore[no-untyped-def]
+    """Whether this process, which initialises MPI, is the rank: no other one was before.
+
+    `then` is called if so, and before the guard: of exit handlers the last comes first, and the
+    guard's has to come before MPI_Finalize.
+    """
     new = not watch.claimed
-    if watch.claim():
-        if new:
-            watch.allow_stacks()
-        watch.saw_mpi(mpi)
-        if new:
-            _guard(watch)
-
-
-def _claim(watch) -> bool:  # type: ignore[no-untyped-def]
-    """Whether this process, which initialises MPI without mpi4py, is the rank."""
-    if watch.claimed or not watch.claim():
-        return bool(watch.claimed)
-    watch.allow_stacks()
-    _guard(watch)
+    if not watch.claim():
+        return False
+    if new:
+        watch.allow_stacks()
+    if then is not None:
+        then()
+    if new:
+        _guard(watch)
     return True
 
 

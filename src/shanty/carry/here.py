@@ -1,0 +1,28 @@
+"""Which names of hosts mean this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Iterable
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
+_SLOTS = re.compile(r":\d+$")
+
+
+def is_here(name: str) -> bool:
+    """Whether the name of a host is one of this machine's."""
+    own = os.uname().nodename
+    return name in (*_LOOPBACK, own, own.partition(".")[0])
+
+
+def all_here(hosts: Iterable[str]) -> bool:
+    """Whether hosts, each as [USER@]HOST[:SLOTS], are none but this machine.
+
+    One with a port of its own (ssh://HOST:PORT) is another, whatever its name.
+    """
+    for host in hosts:
+        name = host.rpartition("@")[2]
+        if "://" in host or not (is_here(name) or is_here(_SLOTS.sub("", name))):
+            return False
+    return True
