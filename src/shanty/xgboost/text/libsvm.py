@@ -42,7 +42,7 @@ def read_libsvm(
     Args:
         indexing_mode: 0 takes indices as they are, 1 as counted from 1 (one is taken off).
         sizes: of the files, if known already (see `sizes()`).
-        skip: rows left out at the share's beginning, as `whole_groups` tells; not with qids.
+        skip: rows left out at the share's beginning, as `groups_of_share` tells; not with qids.
         extra: rows read on beyond its end, likewise.
 
     Raises:
