@@ -39,7 +39,10 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> Once:
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_every_way_to_a_matrix(launches: Once, flavour: str) -> None:
-    every_check(launches(flavour, 3, "xgb_data.py"), "xgb_data.py")
+    done = launches(flavour, 3, "xgb_data.py")
+    every_check(done, "xgb_data.py")
+    told = "b.libsvm: beside it were found, and are used: .weight, .base_margin"
+    assert done.stderr.count(told) == 1, done.stderr
 
 
 def test_training(launches: Once) -> None:

@@ -133,6 +133,54 @@ def test_all_in_one_call() -> None:
     assert what(rank(0), rank(1), tcp=[100, 30]) == lost
 
 
+MEETING = (
+    ["/v/shanty/xgboost/exchange.py", 111, "_wait"],
+    ["/v/shanty/xgboost/exchange.py", 70, "conclude"],
+    ["/v/shanty/compat/xgboost_rabit/calls.py", 9, "train"],
+    TRAIN,
+)
+
+
+def test_a_rank_that_waits_for_others_in_shanty_xgboost() -> None:
+    """It naps, and looks into MPI in between; the one that has ended is to be named."""
+    for seen in ({}, {"call": "MPI_Iprobe"}, {"through": 3.0}):
+        waiting = away(1, *MEETING, cpu=0.01, ready=0.0, **seen)
+        at_its_end = rank(0, TRAIN, call="MPI_Finalize")
+        said = what(at_its_end, waiting)
+        assert said == "rank 0 on a is at its end, in MPI_Finalize, rank 1 waits in shanty.xgboost"
+    assert waiting.place == "train (train.py:31)"
+    assert what(waiting, rank(0), ended={2: "b"}).startswith("rank 2 on b is no more")
+    assert what(waiting, rank(0), away(2, TRAIN)).startswith("rank 2 on a is busy in train")
+    assert what(waiting, away(0)) == ""  # nobody has measured how long it waits
+
+
+def test_a_rank_that_loads_for_shanty_xgboost_is_at_work() -> None:
+    """What is done `together` has the same module further out."""
+    loading = ["/v/shanty/xgboost/text/files.py", 5, "read"]
+    together = ["/v/shanty/xgboost/exchange.py", 150, "together"]
+    assert what(rank(0), away(1, loading, together, TRAIN)).startswith(
+        "rank 1 on a is busy in train (train.py:31)"
+    )
+
+
+@pytest.mark.parametrize(("number", "whom"), [(0, "rank 1, 2"), (1, "rank 0, which hears all")])
+def test_a_rank_says_whom_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, whom: str
+) -> None:
+    pytest.importorskip("xgboost")
+    from shanty.xgboost import exchange
+    from shanty.xgboost.world import World
+
+    monkeypatch.setattr(exchange, "_LONG", -1)
+    comm: Any = SimpleNamespace(rank=number, size=3, iprobe=lambda **_: False)
+    looks = iter([False, False, True])
+    meeting = exchange.Meeting(World(comm), "training")
+    meeting._outcomes[0] = None
+    meeting._wait(lambda: next(looks))
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"shanty.xgboost: training: rank {number} is still waiting for {whom}")
+
+
 def test_collectives_of_torch() -> None:
     frames = (
         ["/v/torch/distributed/distributed_c10d.py", 7, "all_reduce"],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
 from shanty.compat.xgboost_rabit.whose import Claim, claim, parties
+from shanty.xgboost.errors import DataError
 
 ALL = [0, 0, 0]
 EACH = [0, 1, 2]
@@ -32,21 +34,56 @@ def test_folders_and_patterns_go_by_their_names() -> None:
     assert parties([Claim("a", ""), Claim("b", ""), Claim("c", "")]) == EACH
 
 
+@pytest.mark.parametrize("ranks", [["a1", "a2"], ["b1", "a1", "a2"], ["a", "a1", "b1", "a2"]])
+def test_one_name_of_other_contents(ranks: list[str]) -> None:
+    with pytest.raises(DataError, match=r"different files under one name, a: rank \d of 7 bytes"):
+        parties([Claim(word[0], f"7 bytes {word[1:]}" * (word != "a"), "x") for word in ranks])
+
+
+def test_one_content_in_files_of_other_names() -> None:
+    assert parties([Claim("a", "1", "x.0"), Claim("b", "1", "x.1"), Claim("c", "1", "x.2")]) == EACH
+
+
 def test_some_may_share() -> None:
     found = parties([Claim("a", "1"), Claim("b", "2"), Claim("a", "1")])
     assert found == [0, 1, 0]
 
 
-@pytest.mark.parametrize("size", [0, 10, 65536, 70000, 200_000])
+@pytest.mark.parametrize("size", [0, 10, 65536, 70000, 131072, 200_000])
 def test_what_a_file_holds_is_looked_at(tmp_path: Path, size: int) -> None:
-    one, same, other = (tmp_path / name for name in ("one", "same", "other"))
-    one.write_bytes(b"1" * size)
-    same.write_bytes(b"1" * size)
-    other.write_bytes(b"1" * size + b"2")
-    claims = [claim("x", str(path)) for path in (one, same, other)]
-    assert claims[0] == claims[1]
-    assert claims[0] != claims[2]
+    files = {"one": b"", "same": b"", "longer": b"2", "other": b"3"}
+    for folder, end in files.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x").write_bytes(b"1" * size + end)
+    one, same, longer, other = (claim("x", [str(tmp_path / name / "x")]) for name in files)
+    assert one == same
+    assert len({one.content, longer.content, other.content}) == 3
+
+
+@pytest.mark.parametrize("count", [2, 100])
+def test_many_files(tmp_path: Path, count: int) -> None:
+    """In folders of different names; the last of their files may be another."""
+    claims = []
+    for name in ("one", "same", "moved", "other"):
+        folder = tmp_path / name
+        folder.mkdir()
+        files = [folder / f"{number}{'x' * (name == 'moved')}" for number in range(count)]
+        for file in files:
+            file.write_bytes(file.name.encode()[:2] * 20_000)
+        if name == "other":
+            files[-1].write_bytes(b"!".rjust(files[-1].stat().st_size))
+        claims.append(claim(str(folder), [str(file) for file in files]))
+    assert parties(claims) == [0, 0, 2, 3]
+
+
+def test_when_and_where_it_was_packed_does_not_matter(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        packed = gzip.compress(b"0 0:1\n", mtime=number)
+        (tmp_path / str(number) / "x.gz").write_bytes(packed)
+    claims = [claim("x.gz", [str(tmp_path / str(number) / "x.gz")]) for number in range(2)]
+    assert parties(claims) == [0, 0]
 
 
 def test_a_file_that_is_not_there() -> None:
-    assert claim("x", "/nowhere/at/all") == Claim("x", "")
+    assert claim("x", ["/nowhere/at/all"]) == claim("x", []) == Claim("x", "")

@@ -115,3 +115,38 @@ def test_every_outcome_is_a_parameter_of_today_s() -> None:
             xgboost.train(new, rows, 1)
         found = [str(each.message) for each in said]
         assert not [text for text in found if "not used" in text or "deprecated" in text], new
+
+
+@pytest.mark.parametrize(
+    ("values", "second"),
+    [
+        ((), "NEW"),
+        ((-999.0,), "OLD"),
+        ((-999.0, [1.0], 0), "OLD"),
+        ((None,), "OLD"),
+        ((None, [1.0]), "OLD"),
+        ((None, [1.0], False, ["a"]), "OLD"),
+        ((None, None, None, ["a"]), "OLD"),
+        ((None, None, -999.0), "NEW"),
+        (([1.0], None, -999.0, True), "NEW"),
+    ],
+)
+def test_what_a_matrix_is_told_by_position(values: tuple[Any, ...], second: str) -> None:
+    pytest.importorskip("xgboost")
+    from shanty.compat.xgboost_rabit import files
+
+    assert files._order(values) is getattr(files, second)
+
+
+def test_which_matrices_all_ranks_make() -> None:
+    xgboost = pytest.importorskip("xgboost")
+    sparse = pytest.importorskip("scipy.sparse")
+    from shanty.compat.xgboost_rabit.files import _of_all_ranks
+
+    pieces = type("Pieces", (xgboost.DataIter,), dict.fromkeys(("next", "reset")))
+    rows = sparse.csr_matrix([[0.0, 1.0]])
+    assert _of_all_ranks(rows, [1.0])
+    assert _of_all_ranks(None, None)
+    assert _of_all_ranks(pieces(), None)
+    for data, label in ((rows, None), ([[0.0]], [1.0]), (rows.toarray(), [1.0])):
+        assert not _of_all_ranks(data, label)

@@ -14,8 +14,9 @@ pytest.importorskip("scipy")
 
 from scipy.sparse import csr_matrix, random, save_npz
 
+from shanty.xgboost import groups
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.groups import cut, whole_groups
+from shanty.xgboost.groups import whole_groups
 from shanty.xgboost.npz import Arrays
 from shanty.xgboost.share import Share, Summary, agree
 from shanty.xgboost.sources import is_source, parse, side_files
@@ -59,10 +60,35 @@ def test_a_cut_of_sparse_rows() -> None:
     matrix = random(9, 5, 0.5, "csr", dtype=np.float32, random_state=1)
     labels = np.arange(9, dtype=np.float32)
     whole = Rows(matrix.data, matrix.indices, matrix.indptr.astype(np.int64), labels, None, None)
-    part = cut(whole, 2, 7)
+    part = whole.part(2, 7)
     again = csr_matrix((part.data, part.indices, part.indptr), shape=(5, 5))
     assert (again != matrix[2:7]).nnz == 0
     assert part.labels is not None and part.labels.tolist() == [2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("qids", "sizes"),
+    [
+        ([], []),
+        ([4], [1]),
+        ([5, 5, 3, 7, 7, 7], [2, 1, 3]),
+        ([1, 1, 1 + 2**32, 2**64 - 1, 2**64 - 1], [2, 1, 2]),
+    ],
+    ids=["none", "one", "falling", "large"],
+)
+def test_sizes_of_groups(qids: list[int], sizes: list[int]) -> None:
+    found = np.array(qids, np.uint64)
+    assert groups.sizes(found).tolist() == sizes
+    assert np.repeat(groups.ids(found), sizes).tolist() == qids
+
+
+def test_groups_that_come_back() -> None:
+    groups.refuse_twice(np.array([5, 3, 2**64 - 1], np.uint64), "a.npz")
+    with pytest.raises(DataError, match=r"a\.npz: qid 3 comes back"):
+        groups.refuse_twice(np.array([3, 5, 3], np.uint64), "a.npz")
+    assert not groups.overlap([(7, 9), None, (1, 6), (10, 10)])
+    assert groups.overlap([(7, 9), None, (1, 7)])
+    assert groups.overlap([(3, 4), (1, 9), (12, 13)])
 
 
 # ---- npz and Parquet -----------------------------------------------------------------------------
@@ -116,6 +142,8 @@ def test_every_row_once(
         seen.append(np.empty(0) if own is None else own)
         with share.matrix(5, kind != "sparse") as found:
             values.append(found.toarray() if kind == "sparse" else np.array(found))
+            if kind == "sparse":  # XGBoost 3.2 reads the wrong elements where there are gaps
+                assert found.data.flags.c_contiguous and found.indices.flags.c_contiguous
         share.close()
     assert np.concatenate(seen).tolist() == labels.tolist()
     assert np.array_equal(np.concatenate(values), matrix.toarray())
@@ -125,12 +153,86 @@ def test_every_row_once(
 
 
 def test_what_scipy_saves(tmp_path: Path) -> None:
-    matrix = random(6, 3, 0.5, "csr", dtype=np.float64, random_state=3)
+    matrix = random(6, 3, 0.5, "csr", dtype=np.float32, random_state=3)
+    matrix.resize(6, 7)
     for form in ("csr", "csc"):
         save_npz(tmp_path / f"{form}.npz", matrix.asformat(form))
-    assert Arrays([str(tmp_path / "csr.npz")], {}).columns == 3
+    file = str(tmp_path / "csr.npz")
+    table, share = Arrays([file], {}), Share()
+    for piece in table.share(0, 1):
+        share.add(piece)
+    assert share.summary(table.columns).columns == 7  # the last four have no entry
+    with share.matrix(7, False) as found:
+        assert (found != matrix).nnz == 0
+    share.close()
     with pytest.raises(DataError, match="tocsr"):
         Arrays([str(tmp_path / "csc.npz")], {})
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("labels", [np.arange(25), np.ones((10, 2))], ids=["more", "two columns"])
+def test_labels_that_do_not_fit(tmp_path: Path, sparse: bool, labels: np.ndarray) -> None:
+    matrix = csr_matrix(np.ones((10, 3), np.float32))
+    arrays = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr}
+    file = str(tmp_path / "a.npz")
+    if sparse:
+        np.savez(file, **arrays, shape=matrix.shape, y=labels)
+    else:
+        np.savez(file, X=matrix.toarray(), y=labels)
+    with pytest.raises(DataError, match=r"y \(label\) has the shape .* there are 10 rows"):
+        Arrays([file], {})
+
+
+def test_a_sparse_matrix_that_contradicts_itself(tmp_path: Path) -> None:
+    file = str(tmp_path / "a.npz")
+    arrays = {"data": np.ones(2), "indices": np.array([0, 2**32 + 1]), "indptr": [0, 1, 2]}
+    np.savez(file, **arrays, shape=(2, 3))
+    with pytest.raises(DataError, match="beyond its 3 columns"):
+        list(Arrays([file], {}).share(0, 1))
+    np.savez(file, **arrays, shape=(3, 3))
+    with pytest.raises(DataError, match="indptr has the shape"):
+        Arrays([file], {})
+
+
+@pytest.mark.parametrize("form", ["npz", "parquet"])
+@pytest.mark.parametrize(
+    "qids", [[0, -3], [1.0, 1.5], [1.0, np.nan], [1.0, np.inf]], ids=["-3", "1.5", "nan", "inf"]
+)
+def test_a_qid_that_is_none(tmp_path: Path, form: str, qids: list[float]) -> None:
+    file = str(tmp_path / f"a.{form}")
+    table: object
+    if form == "npz":
+        np.savez(file, X=np.ones((2, 1)), query=qids)
+        table = Arrays([file], {"qid": "query"})
+    else:
+        arrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        from shanty.xgboost.parquet import Table
+
+        parquet.write_table(arrow.table({"a": [1.0, 2.0], "query": qids}), file)
+        table = Table([file], {"qid": "query"})
+    with pytest.raises(DataError) as caught:
+        list(table.share(0, 1))  # type: ignore[attr-defined]
+    assert "query (qid) needs whole numbers" in str(caught.value) and file in str(caught.value)
+
+
+def test_a_qid_that_is_null(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    from shanty.xgboost.parquet import Table
+
+    file = str(tmp_path / "a.parquet")
+    whole = {"a": [1.0] * 3, "q": arrow.array([1, None, 2], arrow.int64())}
+    parquet.write_table(arrow.table(whole), file)
+    with pytest.raises(DataError, match=r"a\.parquet: column q \(qid\) has a null"):
+        list(Table([file], {"qid": "q"}).share(0, 1))
+    kinds = {"f": [1.0, 1.0, 2.0], "u": arrow.array([1, 1, 2**64 - 1], arrow.uint64())}
+    parquet.write_table(arrow.table({"a": [1.0] * 3, **kinds}), file)
+    for name, last in (("f", 2), ("u", 2**64 - 1)):
+        (rows_of_it,) = Table([file], {"qid": name}).share(0, 1)
+        assert rows_of_it.qids is not None and rows_of_it.qids.tolist() == [1, 1, last]
 
 
 # ---- names of files ------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shanty.xgboost.text import FormatError, read_libsvm, shares, sizes
+from shanty.xgboost.text import FormatError, read_libsvm, sizes
 from shanty.xgboost.text.byline import rows_by_line
 from shanty.xgboost.text.digits import Digits
 from shanty.xgboost.text.libsvm import _rows_at_once
+from shanty.xgboost.text.shares import Lines
 
 # ------------------------------------------------------------------ what text means, said simply
 
@@ -232,10 +233,40 @@ def test_packed_files_are_measured_unpacked_and_told_sizes_are_believed(tmp_path
     assert sizes(paths) == [1800] * 4
     known = all_ranks(paths, 3, sizes=[1800] * 4)
     same([row for part in known for row in part], expected(texts))
-    assert [[p.path[-11:] for p in share] for share in shares(paths, 2)] == [
+    lines = Lines(paths)
+    shares = [lines.pieces(*lines.share(rank, 2)) for rank in range(2)]
+    assert [[piece.path[-11:] for piece in share] for share in shares] == [
         ["0.libsvm.gz", "1.libsvm.gz"],
         ["2.libsvm.gz", "3.libsvm.gz"],
     ]
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 9])
+def test_a_packed_file_of_several_members(tmp_path, ranks):
+    """As `cat a.gz b.gz` makes one; a line may go on in the next member."""
+    lines = [b"1 0:%d\n0 3" % n + (b":2\r" if n % 2 else b":4\n") for n in range(50)]
+    path = tmp_path / "members.libsvm.gz"
+    path.write_bytes(
+        b"".join(gzip.compress(b"".join(lines)[at : at + 37]) for at in range(0, 900, 37))
+    )
+    text = b"".join(lines)[:900]
+    assert sizes([path]) == [len(text)]
+    parts = all_ranks([path], ranks, chunk=50)
+    same([row for part in parts for row in part], expected([text]))
+
+
+def test_measuring_a_packed_file_can_be_called_off(tmp_path, monkeypatch):
+    monkeypatch.setattr("shanty.xgboost.text.files._PAUSE", 1000)
+    (path,) = files_of(tmp_path, [b"1 1:1\n" * 500], packed=True)
+    asked = []
+    assert sizes([path], lambda: asked.append(1)) == [3000]
+    assert len(asked) == 3
+
+    def off():
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        sizes([path], off)
 
 
 def test_a_rank_reads_its_own_bytes_only(tmp_path, monkeypatch):

@@ -8,33 +8,33 @@ from hypothesis import strategies as st
 from shanty.xgboost.text import (
     FormatError,
     count_rows,
+    groups_of_share,
     numbers,
     read_csv,
     read_libsvm,
-    whole_groups,
 )
 
 
 def test_numbers_of_some_rows(tmp_path):
     path = tmp_path / "a.weight"
     path.write_bytes(b"0.5\r\n\r\n1\r\n 2e0 \r\n3\r\n4")
-    assert numbers(path, 0).tolist() == [0.5, 1, 2, 3, 4]
-    assert numbers(path, 1, 3).tolist() == [1, 2, 3]
-    assert numbers(path, 4, 1).tolist() == [4] and numbers(path, 5, 0).tolist() == []
-    assert numbers(path, 3).dtype == np.float32
+    assert numbers(path, 0, 5, 5).tolist() == [0.5, 1, 2, 3, 4]
+    assert numbers(path, 1, 3, 5).tolist() == [1, 2, 3]
+    assert numbers(path, 4, 1, 5).tolist() == [4] and numbers(path, 5, 0, 5).tolist() == []
+    assert numbers(path, 3, 2, 5).dtype == np.float32
 
 
 def test_numbers_of_rows_far_into_a_file(tmp_path):
     path = tmp_path / "a.weight"
     path.write_text("".join(f"{n}\n" for n in range(200_000)))
-    assert numbers(path, 150_000, 2).tolist() == [150_000, 150_001]
-    assert numbers(path, 199_999).tolist() == [199_999]
+    assert numbers(path, 150_000, 2, 200_000).tolist() == [150_000, 150_001]
+    assert numbers(path, 199_999, 1, 200_000).tolist() == [199_999]
 
 
 def test_several_numbers_a_row(tmp_path):
     path = tmp_path / "a.base_margin"
     path.write_bytes(b"1 2\n3 4\n5\t6\n")
-    assert numbers(path, 1, 2).tolist() == [[3, 4], [5, 6]]
+    assert numbers(path, 1, 2, 3).tolist() == [[3, 4], [5, 6]]
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,15 @@ def test_several_numbers_a_row(tmp_path):
         (b"1\n2 3\n4\n", 2, "it holds 2 numbers, the one before 1"),
         (b"1\n2", 2, "rows 0 to 2 need one number each, and 1 are missing"),
         (b"", 1, "3 are missing"),
+        (b"1\n2\n3\n\n4\n5\n", 5, "3 lines are needed, and this is one more"),
     ],
-    ids=["word", "width", "short", "empty"],
+    ids=["word", "width", "short", "empty", "long"],
 )
 def test_wrong_numbers(tmp_path, text, line, message):
     path = tmp_path / "a.weight"
     path.write_bytes(text)
     with pytest.raises(FormatError, match=message) as caught:
-        numbers(path, 0, 3)
+        numbers(path, 0, 3, 3)
     assert caught.value.line == line
 
 
@@ -99,7 +100,7 @@ def test_groups_by_number_stay_whole(tmp_path_factory, sizes, ranks, table):
     starts = np.cumsum([0, *counts])[:-1]
     rows, found = [], []
     for rank in range(ranks):
-        mine = whole_groups(groups, int(starts[rank]), counts[rank])
+        mine = groups_of_share(groups, int(starts[rank]), counts[rank], sum(counts))
         more = {"skip": mine.skip, "extra": mine.extra}
         if table:
             parts = list(read_csv([data], rank, ranks, label_column=0, **more))
@@ -110,7 +111,7 @@ def test_groups_by_number_stay_whole(tmp_path_factory, sizes, ranks, table):
         rows += labels
         found += mine.group_sizes.tolist()
     assert rows == list(range(sum(sizes)))
-    assert [size for size in found if size] == [size for size in sizes if size]
+    assert found == (sizes if sum(sizes) else [])
     data.unlink()
     groups.unlink()
     folder.rmdir()
@@ -120,11 +121,35 @@ def test_groups_that_do_not_fit(tmp_path):
     path = tmp_path / "x.group"
     path.write_bytes(b"3\n4\n")
     with pytest.raises(FormatError, match=r"line 2: .* 7 rows in all, and the data has 8 or more"):
-        whole_groups(path, 5, 3)
+        groups_of_share(path, 5, 3, 8)
     path.write_bytes(b"3\n-4\n")
     with pytest.raises(FormatError, match=r"line 2: it is no size of a group"):
-        whole_groups(path, 0, 7)
+        groups_of_share(path, 0, 7, 7)
+    path.write_bytes(b"3\n4\n\n0\n1\n")
+    with pytest.raises(FormatError, match=r"line 5: .* have 8 rows, and the data has 7"):
+        groups_of_share(path, 5, 2, 7)
+    path.write_bytes(b"3\n5\n")
+    with pytest.raises(FormatError, match=r"line 2: .* have 8 rows, and the data has 7"):
+        groups_of_share(path, 0, 4, 7)
     data = tmp_path / "x"
     data.write_bytes(b"1 1:1\n" * 7)
     with pytest.raises(ValueError, match="the last group has 2 rows more"):
         list(read_libsvm([data], 0, 1, extra=2))
+
+
+def test_it_can_be_called_off(tmp_path):
+    """Whoever reads asks between two pieces whether to go on."""
+    data, side = tmp_path / "x", tmp_path / "x.group"
+    data.write_bytes(b"1 1:1\n" * 3)
+    side.write_bytes(b"1\n" * 3)
+
+    def off():
+        raise InterruptedError
+
+    for work in (
+        lambda: count_rows([data], 0, 1, between=off),
+        lambda: numbers(side, 0, 3, 3, off),
+        lambda: groups_of_share(side, 0, 3, 3, off),
+    ):
+        with pytest.raises(InterruptedError):
+            work()

@@ -14,6 +14,7 @@ import os
 import struct
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +23,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from shanty.xgboost.installed import xgboost
-from shanty.xgboost.spill import Spill
+from shanty.xgboost.spill import Spill, folder
 
 ENTRY = np.dtype([("index", "<i4"), ("value", "<f4")])
 _SCALAR = b"\x04\x01"  # a field of the type uint64, one value of it
@@ -31,20 +32,13 @@ _PIPE = 1 << 20  # bytes that the pipe holds, if it may: fewer turns between wri
 
 
 def fields(rows: int, columns: int, entries: int) -> bytes:
-    """What stands before the rows; empty where this XGBoost writes something else.
-
-    All ranks call it: XGBoost compares the columns of any matrix that it makes.
-    """
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "none")
-        xgboost.DMatrix(csr_matrix((0, columns), dtype=np.float32)).save_binary(path)
-        written = path.read_bytes()
-        try:
-            loads = xgboost.DMatrix(str(path)).num_col() == columns
-        except xgboost.core.XGBoostError:  # not any more
-            loads = False
+    """What stands before the rows; empty where this XGBoost writes something else."""
+    with ThreadPoolExecutor(1) as thread:
+        # XGBoost's ranks compare the columns of any matrix that they make, but for those in a
+        # thread in which they are not joined.
+        written = thread.submit(_without_rows, columns).result()
     found = bytearray(written.removesuffix(_NO_ROWS))
-    if not loads or len(found) == len(written):
+    if len(found) == len(written):
         return b""
     for name, number in (("num_row", rows), ("num_nonzero", entries)):
         field = struct.pack("<Q", len(name)) + name.encode() + _SCALAR
@@ -52,6 +46,18 @@ def fields(rows: int, columns: int, entries: int) -> bytes:
             return b""
         struct.pack_into("<Q", found, found.index(field) + len(field), number)
     return bytes(found)
+
+
+def _without_rows(columns: int) -> bytes:
+    """What XGBoost writes of a matrix without rows; empty where it does not load that any more."""
+    with TemporaryDirectory(dir=folder()) as place:
+        path = Path(place, "none")
+        xgboost.DMatrix(csr_matrix((0, columns), dtype=np.float32)).save_binary(path)
+        try:
+            loads = xgboost.DMatrix(str(path)).num_col() == columns
+        except xgboost.core.XGBoostError:
+            loads = False
+        return path.read_bytes() if loads else b""
 
 
 @contextmanager

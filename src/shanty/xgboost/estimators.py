@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.exchange import together
+from shanty.xgboost.exchange import Meeting, together
 from shanty.xgboost.installed import xgboost
 from shanty.xgboost.training import Report, save_model
 from shanty.xgboost.world import blaming_the_lost, current
@@ -35,14 +35,22 @@ def _reported(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _together() -> Iterator[None]:
+def _joined() -> Iterator[None]:
     """Train within XGBoost's world; of a forest, which is a single round, nothing is told."""
     current()
     with blaming_the_lost():
         yield
 
 
-class XGBRegressor(xgboost.XGBRegressor):  # type: ignore[misc]
+class _Saving:
+    """What all of these classes do otherwise than XGBoost's."""
+
+    def save_model(self, fname: str | os.PathLike[str]) -> None:
+        """Write the model, on rank 0; all ranks call it."""
+        save_model(self, fname)
+
+
+class XGBRegressor(_Saving, xgboost.XGBRegressor):  # type: ignore[misc]
     """XGBoost's regressor over all ranks."""
 
     def fit(self, X: Any, y: Any, **options: Any) -> XGBRegressor:  # noqa: N803
@@ -51,26 +59,18 @@ class XGBRegressor(xgboost.XGBRegressor):  # type: ignore[misc]
             super().fit(X, y, **options)
         return self
 
-    def save_model(self, fname: str | os.PathLike[str]) -> None:
-        """Write the model, on rank 0; all ranks call it."""
-        save_model(self, fname)
 
-
-class XGBRFRegressor(xgboost.XGBRFRegressor):  # type: ignore[misc]
+class XGBRFRegressor(_Saving, xgboost.XGBRFRegressor):  # type: ignore[misc]
     """XGBoost's random forest for regression over all ranks."""
 
     def fit(self, X: Any, y: Any, **options: Any) -> XGBRFRegressor:  # noqa: N803
         """Train on the rows of all ranks; X and y are this rank's."""
-        with _together():
+        with _joined():
             super().fit(X, y, **options)
         return self
 
-    def save_model(self, fname: str | os.PathLike[str]) -> None:
-        """Write the model, on rank 0; all ranks call it."""
-        save_model(self, fname)
 
-
-class XGBRanker(xgboost.XGBRanker):  # type: ignore[misc]
+class XGBRanker(_Saving, xgboost.XGBRanker):  # type: ignore[misc]
     """XGBoost's ranker over all ranks. A group (qid) is on one rank."""
 
     def fit(self, X: Any, y: Any, **options: Any) -> XGBRanker:  # noqa: N803
@@ -79,12 +79,8 @@ class XGBRanker(xgboost.XGBRanker):  # type: ignore[misc]
             super().fit(X, y, **options)
         return self
 
-    def save_model(self, fname: str | os.PathLike[str]) -> None:
-        """Write the model, on rank 0; all ranks call it."""
-        save_model(self, fname)
 
-
-class _Classes:
+class _Classes(_Saving):
     """The classes of all ranks, which XGBoost would look for among the rows of this one."""
 
     _own: NDArray[np.generic] | None = None  # while it trains: the classes of this rank's rows
@@ -108,10 +104,15 @@ class _Classes:
             self._all = number
 
     def _agree(self, y: Any) -> None:
-        own = np.unique(np.asarray(y))
+        def look(_: Meeting) -> NDArray[np.generic]:
+            self._own = np.unique(np.asarray(y))
+            return self._own
 
         def judge(seen: list[NDArray[np.generic]]) -> int:
-            classes = np.unique(np.concatenate([each for each in seen if len(each)]))
+            told = [each for each in seen if len(each)]
+            if not told:
+                raise DataError("y has no rows, on any rank.")
+            classes = np.unique(np.concatenate(told))
             if not np.array_equal(classes, np.arange(len(classes))):
                 raise DataError(
                     f"The classes in y are {classes.tolist()}, over all ranks; XGBoost counts "
@@ -120,8 +121,7 @@ class _Classes:
                 )
             return len(classes)
 
-        self._all = together(current(), "fit", lambda _: own, judge)
-        self._own = own
+        self._all = together(current(), "fit", look, judge)
 
 
 class XGBClassifier(_Classes, xgboost.XGBClassifier):  # type: ignore[misc]
@@ -130,16 +130,12 @@ class XGBClassifier(_Classes, xgboost.XGBClassifier):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, **options: Any) -> XGBClassifier:  # noqa: N803
         """Train on the rows of all ranks; X and y are this rank's."""
         with _reported(self):
-            self._agree(y)
             try:
+                self._agree(y)
                 super().fit(X, y, **options)
             finally:
                 self._own = None
         return self
-
-    def save_model(self, fname: str | os.PathLike[str]) -> None:
-        """Write the model, on rank 0; all ranks call it."""
-        save_model(self, fname)
 
 
 class XGBRFClassifier(_Classes, xgboost.XGBRFClassifier):  # type: ignore[misc]
@@ -147,14 +143,10 @@ class XGBRFClassifier(_Classes, xgboost.XGBRFClassifier):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, **options: Any) -> XGBRFClassifier:  # noqa: N803
         """Train on the rows of all ranks; X and y are this rank's."""
-        with _together():
-            self._agree(y)
+        with _joined():
             try:
+                self._agree(y)
                 super().fit(X, y, **options)
             finally:
                 self._own = None
         return self
-
-    def save_model(self, fname: str | os.PathLike[str]) -> None:
-        """Write the model, on rank 0; all ranks call it."""
-        save_model(self, fname)

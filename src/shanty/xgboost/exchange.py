@@ -3,6 +3,7 @@
 Rank 0 hears the outcome of every rank, judges, and tells all. A rank whose work fails says so at
 once, and the others hear of it between two pieces of theirs, so that nobody works on for minutes.
 Whoever waits sleeps: MPI's own waits take all of a core, which a rank that still works may need.
+Ranks give signs of life now and then, at work and while they wait, so that no wait is for ever.
 """
 
 from __future__ import annotations
@@ -13,41 +14,64 @@ import time
 import zlib
 from collections.abc import Callable
 from socket import gethostname
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 from zipfile import BadZipFile
 
-from shanty.xgboost.errors import DataError
+from shanty.xgboost.errors import DataError, WorldError
 from shanty.xgboost.spill import room
-from shanty.xgboost.world import World
+
+if TYPE_CHECKING:
+    from shanty.xgboost.world import World
 
 T = TypeVar("T")
 V = TypeVar("V")
 
-_OUTCOME, _STOP, _VERDICT = 1, 2, 3  # tags of messages
+_OUTCOME, _STOP, _VERDICT, _ALIVE = 1, 2, 3, 4  # tags of messages
 _NAPS = (0.0002, 0.005)  # seconds between two looks: at first, and at last
-_LONG = 60  # seconds after which rank 0 says whom it waits for
+_LONG = 60  # seconds after which a rank says whom it waits for
+_BEAT = 5  # seconds between two signs of life; less where the limit is low
+
+_unheard: list[Any] = []  # what was sent to ranks that may never take it: MPI needs the memory
+
+
+class _Outcome(NamedTuple):
+    what: str
+    value: Any
+    failed: bool
+    lost: str  # why this rank cannot meet any more
+
+
+class _Verdict(NamedTuple):
+    value: Any
+    stopped: bool
+    lost: str
 
 
 class Meeting:
     """One piece of work of all ranks, and its end, at which they meet. All ranks make one.
 
-    what: the work, in words ("loading train.libsvm"), for whoever wonders what is waited for.
+    what: the work, in words ("loading train.libsvm"), for whoever wonders what is waited for. The
+    first word is the same on all ranks: where it is not, they have gone different ways.
     """
 
     def __init__(self, world: World, what: str) -> None:
+        self._world = world
         self._comm = world.comm if world.size > 1 else None
         self._rank, self._size = world.rank, world.size
         self._what = what
         self._outcomes: dict[int, Any] = {}
         self._stopped = False  # rank 0: it has told the others to stop; others: they were told
+        self._lost = ""  # rank 0: why they cannot meet
+        self._heard = self._beaten = time.monotonic()  # the last sign of life; this rank's own
 
     def called_off(self) -> bool:
         """Whether some rank has failed, so that going on is in vain. For looks now and then."""
-        if self._comm is None or self._stopped:
-            return self._stopped
+        if self._comm is None:
+            return False
+        self._beat()
         if self._rank == 0:
             self._take()
-        elif self._comm.iprobe(source=0, tag=_STOP):
+        elif not self._stopped and self._comm.iprobe(source=0, tag=_STOP):
             self._comm.recv(source=0, tag=_STOP)
             self._stopped = True
         return self._stopped
@@ -55,35 +79,78 @@ class Meeting:
     def conclude(self, outcome: T, failed: bool, judge: Callable[[list[T]], V]) -> V:
         """Tell this rank's outcome, and hear what `judge` makes of all ranks', in their order.
 
-        failed: the others need not go on. The judge runs on rank 0 only, and must not raise.
+        failed: the others need not go on. The judge runs on rank 0 only. WorldError, on all ranks,
+        where one of them does not come, or comes from elsewhere, or where the judge raises; then
+        rank 0 raises what the judge did.
         """
         if self._comm is None:
             return judge([outcome])
         if self._rank == 0:
-            self._outcomes[0] = outcome
-            if failed:
-                self._stop()
-            self._wait(self._all_there)
-            verdict = judge([self._outcomes[rank] for rank in range(self._size)])
-            sends = [
-                self._comm.isend((verdict, self._stopped), rank, _VERDICT)
-                for rank in range(1, self._size)
-            ]
-            self._wait(lambda: all(send.test()[0] for send in sends))
-            return verdict
+            return self._lead(outcome, failed, judge)
         comm = self._comm
-        send = comm.isend((outcome, failed), 0, _OUTCOME)
+        send = comm.isend(_Outcome(self._what, outcome, failed, ""), 0, _OUTCOME)
+        _unheard.append(send)
         self._wait(lambda: send.test()[0])
         self._wait(lambda: comm.iprobe(source=0, tag=_VERDICT))
-        answer, stopped = comm.recv(source=0, tag=_VERDICT)
-        if stopped and not self._stopped:
+        _unheard.remove(send)
+        answer = comm.recv(source=0, tag=_VERDICT)
+        if answer.stopped and not self._stopped:
             comm.recv(source=0, tag=_STOP)
-        result: V = answer
+        self._hear()
+        if answer.lost:
+            self._fail(answer.lost)
+        result: V = answer.value
         return result
+
+    def leave(self, why: str) -> None:
+        """End it for all ranks, at once: this one cannot meet any more."""
+        self._world.failed = True
+        if self._comm is None:
+            return
+        why = f"rank {self._rank} on {gethostname()}: {why}"
+        if self._rank == 0:
+            self._stop()
+            self._tell(None, why)
+        else:
+            _unheard.append(self._comm.isend(_Outcome(self._what, None, True, why), 0, _OUTCOME))
+
+    def _lead(self, outcome: T, failed: bool, judge: Callable[[list[T]], V]) -> V:
+        """Rank 0's part of the end."""
+        self._outcomes[0] = outcome
+        if failed:
+            self._stop()
+        try:
+            self._wait(self._all_there)
+        except WorldError as error:
+            self._lost = str(error)
+        if self._lost:
+            self._tell(None, self._lost)
+            self._fail(self._lost)
+        try:
+            verdict = judge([self._outcomes[rank] for rank in range(self._size)])
+        except Exception as error:
+            self._tell(None, f"rank 0 on {gethostname()}: {type(error).__name__}: {error}")
+            raise
+        sends = self._tell(verdict, "")
+        self._wait(lambda: all(send.test()[0] for send in sends))
+        for send in sends:
+            _unheard.remove(send)
+        return verdict
+
+    def _tell(self, verdict: object, lost: str) -> list[Any]:
+        assert self._comm is not None
+        answer = _Verdict(verdict, self._stopped, lost)
+        sends = [self._comm.isend(answer, rank, _VERDICT) for rank in range(1, self._size)]
+        _unheard.extend(sends)
+        return sends
+
+    def _fail(self, why: str) -> NoReturn:
+        self._world.failed = True
+        raise WorldError(why)
 
     def _all_there(self) -> bool:
         self._take()
-        return len(self._outcomes) == self._size
+        return len(self._outcomes) == self._size or bool(self._lost)
 
     def _take(self) -> None:
         """Rank 0: take the outcomes that have come."""
@@ -93,8 +160,16 @@ class Meeting:
         status = MPI.Status()
         while self._comm.iprobe(source=MPI.ANY_SOURCE, tag=_OUTCOME, status=status):
             source = status.Get_source()
-            self._outcomes[source], failed = self._comm.recv(source=source, tag=_OUTCOME)
-            if failed:
+            told = self._comm.recv(source=source, tag=_OUTCOME)
+            self._heard = time.monotonic()
+            self._outcomes[source] = told.value
+            if told.what.split()[0] != self._what.split()[0]:
+                self._lost = (
+                    f"The ranks have gone different ways: rank 0 is at {self._what!r}, rank "
+                    f"{source} at {told.what!r}. All ranks have to do the same, in one order."
+                )
+            self._lost = told.lost or self._lost
+            if told.failed or self._lost:
                 self._stop()
 
     def _stop(self) -> None:
@@ -104,21 +179,54 @@ class Meeting:
             for rank in range(1, self._size):
                 self._comm.send(None, rank, _STOP)  # a few bytes, which MPI takes at once
 
+    def _beat(self) -> None:
+        """Give a sign of life, if it is time, to those who may wait for this rank."""
+        assert self._comm is not None
+        now = time.monotonic()
+        if now < self._beaten + min(_BEAT, self._world.timeout / 4):
+            return
+        self._beaten = now
+        for rank in list(self._outcomes) if self._rank == 0 else [0]:
+            if rank != self._rank:
+                self._comm.send(None, rank, _ALIVE)  # as in _stop
+
+    def _hear(self) -> None:
+        """Take the signs of life that have come."""
+        from mpi4py import MPI
+
+        assert self._comm is not None
+        while self._comm.iprobe(source=MPI.ANY_SOURCE, tag=_ALIVE):
+            self._comm.recv(source=MPI.ANY_SOURCE, tag=_ALIVE)
+            self._heard = time.monotonic()
+
     def _wait(self, done: Callable[[], object]) -> None:
         nap, told = _NAPS[0], time.monotonic() + _LONG
+        self._heard = time.monotonic()
         while not done():
             time.sleep(nap)
             nap = min(nap * 1.2, _NAPS[1])
-            if self._rank == 0 and time.monotonic() > told:
+            self._hear()
+            if self._rank == 0:
+                self._beat()
+            if time.monotonic() > told:
                 told = float("inf")
-                missing = ", ".join(
-                    str(rank) for rank in range(self._size) if rank not in self._outcomes
-                )
                 print(
-                    f"shanty.xgboost: {self._what}: still waiting for rank {missing}. "
-                    "All ranks have to come here.",
+                    f"shanty.xgboost: {self._what}: rank {self._rank} is still waiting for "
+                    f"{self._missing()}. All ranks have to come here.",
                     file=sys.stderr,
                 )
+            if time.monotonic() > self._heard + self._world.timeout:
+                self._fail(
+                    f"{self._what}: in {self._world.timeout} seconds there was no sign of life of "
+                    f"{self._missing()}. All ranks have to come here; where one needs longer, "
+                    "init(timeout=…) gives it."
+                )
+
+    def _missing(self) -> str:
+        if self._rank:
+            return "rank 0, which hears all others first"
+        ranks = [str(rank) for rank in range(self._size) if rank not in self._outcomes]
+        return f"rank {', '.join(ranks)}"
 
 
 class CalledOff(Exception):  # noqa: N818 (it is none of this rank)
@@ -134,18 +242,27 @@ def together(
 ) -> V:
     """Do `work` on all ranks, then `judge` on rank 0 what came of it, and return that everywhere.
 
-    Where one of them fails because of the data, all ranks raise the same DataError. Work that
-    takes long asks its meeting whether it was called off, and raises CalledOff then.
+    Where one of them fails because of the data, all ranks raise the same DataError. An error of
+    another kind leaves the rank as it is, once the others have heard of it; to them it is a
+    DataError. Work that takes long asks its meeting whether it was called off, and raises
+    CalledOff then; WorldError is for work after which this rank cannot meet.
     """
     meeting = Meeting(world, what)
     done: list[T] = []
     failure = ""
+    own: list[Exception] = []
     try:
         done.append(work(meeting))
     except CalledOff:
         pass
-    except _FAILURES as error:
+    except WorldError as error:
+        meeting.leave(str(error))
+        raise
+    except Exception as error:  # noqa: BLE001 (raised below, once the others have heard)
         failure = _spell(error) or type(error).__name__
+        if not isinstance(error, _FAILURES):
+            own.append(error)
+            failure = f"{type(error).__name__}: {error}"
         if world.size > 1:
             failure = f"rank {world.rank} on {gethostname()}: {failure}"
 
@@ -158,8 +275,13 @@ def together(
             return [judge([each[0] for each, _ in outcomes])], ""
         except DataError as error:
             return [], str(error)
+        except Exception as error:  # noqa: BLE001 (as above)
+            own.append(error)
+            return [], f"rank 0 on {gethostname()}: {type(error).__name__}: {error}"
 
     result, failure = meeting.conclude((done, failure), bool(failure), decide)
+    if own:
+        raise own[0]
     if failure:
         raise DataError(failure)
     return result[0]
@@ -170,4 +292,4 @@ def _spell(error: BaseException) -> str:
         where = f": {error.filename}" if error.filename else ""
         full = f". {room()}" if error.errno == errno.ENOSPC else ""
         return f"{error.strerror}{where}{full}"
-    return str(error)
+    return str(error).partition("\nStack trace")[0].rstrip()  # XGBoost's, of addresses only

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shanty.xgboost.errors import DataError
 from shanty.xgboost.text import Rows
-
-T = TypeVar("T", bound=np.generic)
 
 
 def whole_groups(pieces: Iterable[Rows], wanted: int, started: bool) -> Iterator[Rows]:
@@ -42,21 +41,38 @@ def whole_groups(pieces: Iterable[Rows], wanted: int, started: bool) -> Iterator
         elif stop:
             last = qids[stop - 1]
         if stop > first:
-            yield cut(piece, first, stop)
+            yield piece.part(first, stop)
         if stop < len(qids):
             return
         position += len(qids)
 
 
-def cut(rows: Rows, first: int, stop: int) -> Rows:
-    """Some of the rows."""
+def sizes(qids: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """How many rows of one qid follow each other, group by group.
 
-    def some(values: NDArray[T] | None) -> NDArray[T] | None:
-        return None if values is None else values[first:stop]
+    XGBoost is told these, not the ids: of an id it keeps 32 bits, and it wants ids that rise.
+    """
+    cuts = np.flatnonzero(qids[1:] != qids[:-1]) + 1
+    return np.diff(cuts, prepend=0, append=len(qids)) if len(qids) else cuts
 
-    meta = some(rows.labels), some(rows.weights), some(rows.qids)
-    if rows.indptr is None or rows.indices is None:
-        return Rows(rows.data[first:stop], None, None, *meta)
-    begin, end = int(rows.indptr[first]), int(rows.indptr[stop])
-    starts = rows.indptr[first : stop + 1] - begin
-    return Rows(rows.data[begin:end], rows.indices[begin:end], starts, *meta)
+
+def ids(qids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The qid of each group, in the order of the rows."""
+    return qids[np.append(True, qids[1:] != qids[:-1])] if len(qids) else qids
+
+
+def refuse_twice(groups: NDArray[np.uint64], where: str) -> None:
+    """DataError where one of these ids of groups, each with rows of its own, comes back."""
+    ordered = np.sort(groups)
+    again = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(again):
+        raise DataError(
+            f"{where}: qid {ordered[again[0]]} comes back after rows of another one. Rows of one "
+            "qid have to follow each other: sort them by it."
+        )
+
+
+def overlap(spans: Iterable[tuple[int, int] | None]) -> bool:
+    """Whether ranges (lowest, highest) reach into each other, so that ids may be in several."""
+    there = sorted(span for span in spans if span is not None)
+    return any(after[0] <= before[1] for before, after in pairwise(there))

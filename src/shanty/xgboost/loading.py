@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shanty.xgboost import text
+from shanty.xgboost import groups, text
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.exchange import CalledOff, Meeting, together
 from shanty.xgboost.npz import Arrays
@@ -39,7 +41,8 @@ class Loaded:
     share: Share
     agreed: Summary
     first: int  # number of the share's first row among all
-    given: dict[str, NDArray[np.generic]]  # label, weight, qid, group, base_margin
+    ranks: int  # among which the rows are shared out
+    given: dict[str, NDArray[np.generic]]  # weight, group, base_margin: of files beside it
 
 
 def load(world: World, data: object, columns: dict[str, str], label: bool) -> Loaded:
@@ -51,47 +54,72 @@ def load(world: World, data: object, columns: dict[str, str], label: bool) -> Lo
     what = f"loading {data}"
     seen: list[Files] = []  # by this rank: another one may have the same files in other folders
 
-    def look(_: Meeting) -> Files:
-        seen.append(_look(world, data, columns))
+    def look(meeting: Meeting) -> Files:
+        seen.append(_look(world, data, columns, _asking(meeting)))
         return seen[0]
 
     sizes = together(world, what, look, _same_files)
     files = seen[0]
     source = files.source
     beside = _Beside(world, what, source, files.sides, sizes)
-    share = Share()
-    names: tuple[Sequence[str], Sequence[str]] = ((), ())
+    made: list[Share] = []
+    ids = np.empty(0, np.uint64)  # of this rank's groups, where none may come back later
 
     def read(meeting: Meeting) -> Summary:
-        nonlocal names
-        rows, names = _rows(world, source, sizes, beside)
+        nonlocal ids
+        go_on = _asking(meeting)
+        share = Share()
+        made.append(share)
+        rows, known = _rows(world, source, sizes, beside)
         for piece in rows:
             share.add(piece)
-            if meeting.called_off():
-                raise CalledOff
-        summary = share.summary(*names)
+            go_on()
+        summary = share.summary(*known)
         beside.check(summary)
-        return summary
+        qids = share.meta("qid")
+        if qids is None or source.format not in ("parquet", "npz"):
+            return summary
+        ids = groups.ids(qids)
+        groups.refuse_twice(ids, str(source))
+        return replace(summary, groups=(int(ids.min()), int(ids.max())))
 
-    def judge(summaries: list[Summary]) -> tuple[Summary, list[int]]:
+    def judge(summaries: list[Summary]) -> tuple[Summary, list[int], bool]:
         try:
             agreed = agree(summaries, label)
         except DataError as error:
             raise DataError(f"{source}: {error}") from None
-        return agreed, [each.rows for each in summaries]
+        mixed = groups.overlap(each.groups for each in summaries)
+        return agreed, [each.rows for each in summaries], mixed
+
+    def compare(found: list[NDArray[np.uint64]]) -> None:
+        groups.refuse_twice(np.concatenate(found), str(source))
 
     try:
-        agreed, rows = together(world, what, read, judge)
+        agreed, rows, mixed = together(world, what, read, judge)
         first = sum(rows[: world.rank])
-        together(world, what, lambda _: beside.take(share, first), lambda _: None)
-    except DataError:
-        share.close()
+        if mixed:
+            together(world, what, lambda _: ids, compare)
+        own = rows[world.rank]
+        together(world, what, partial(beside.take, own, first, agreed.rows), lambda _: None)
+    except Exception:
+        for share in made:
+            share.close()
         raise
     agreed = replace(agreed, dense=bool(agreed.dense))
-    return Loaded(share, agreed, first, beside.given)
+    return Loaded(made[0], agreed, first, world.size, beside.given)
 
 
-def _look(world: World, data: object, columns: dict[str, str]) -> Files:
+def _asking(meeting: Meeting) -> Callable[[], None]:
+    """To be called between two pieces of work; raises CalledOff where another rank has failed."""
+
+    def go_on() -> None:
+        if meeting.called_off():
+            raise CalledOff
+
+    return go_on
+
+
+def _look(world: World, data: object, columns: dict[str, str], go_on: Callable[[], None]) -> Files:
     source = parse(data)
     if columns and source.format in ("libsvm", "csv"):
         raise DataError(
@@ -115,7 +143,7 @@ def _look(world: World, data: object, columns: dict[str, str]) -> Files:
     sides = {suffix: Path(file).stat().st_size for suffix, file in side_files(source).items()}
     content: tuple[int, ...] = ()
     if source.format in ("libsvm", "csv"):
-        content = tuple(text.sizes(source.files[world.rank :: world.size]))
+        content = tuple(text.sizes(source.files[world.rank :: world.size], go_on))
     return Files(source, size, sides, content)
 
 
@@ -146,15 +174,20 @@ def _spell(files: Files) -> str:
     return f"{files.source} ({sum(files.bytes)} bytes{sides})"
 
 
+_Known = tuple[int, Sequence[str], Sequence[str]]  # at least so many columns; names, types
+
+
 def _rows(
     world: World, source: Source, sizes: Sequence[int], beside: _Beside
-) -> tuple[Iterator[Rows], tuple[Sequence[str], Sequence[str]]]:
+) -> tuple[Iterator[Rows], _Known]:
     columns = {name: word for name, word in source.options.items() if name in COLUMNS}
     if source.format == "parquet":
         table = Table(source.files, columns)
-        return table.share(world.rank, world.size), (table.names, table.types)
+        known = len(table.names), table.names, table.types
+        return table.share(world.rank, world.size), known
     if source.format == "npz":
-        return Arrays(source.files, columns).share(world.rank, world.size), ((), ())
+        arrays = Arrays(source.files, columns)
+        return arrays.share(world.rank, world.size), (arrays.columns, (), ())
     skip, extra = beside.shift
     if source.format == "libsvm":
         mode = source.number("indexing_mode", 0)
@@ -172,7 +205,7 @@ def _rows(
             skip=skip,
             extra=extra,
         )
-        return rows, ((), ())
+        return rows, (0, (), ())
     rows = text.read_csv(
         source.files,
         world.rank,
@@ -184,7 +217,7 @@ def _rows(
         skip=skip,
         extra=extra,
     )
-    return rows, ((), ())
+    return rows, (0, (), ())
 
 
 class _Beside:
@@ -197,29 +230,40 @@ class _Beside:
         self.shift = (0, 0)
         self._sides = sides
         self._file = source.files[0]
-        self._first_group = 0
+        self._first_group = self._groups = 0  # groups before this rank's, and of all ranks
+        if sides and world.rank == 0:
+            _tell(f"{self._file}: beside it were found, and are used: {', '.join(sides)}")
         if ".group" not in sides:
             return
         comment = "#" if source.format == "libsvm" else None
         count = together(
             world,
             what,
-            lambda _: text.count_rows(
-                source.files, world.rank, world.size, comment=comment, sizes=sizes
+            lambda meeting: text.count_rows(
+                source.files,
+                world.rank,
+                world.size,
+                comment=comment,
+                sizes=sizes,
+                between=_asking(meeting),
             ),
             lambda counts: counts,
         )
         start = sum(count[: world.rank])
 
-        def groups(_: Meeting) -> tuple[text.Groups, int]:
-            found = text.whole_groups(self._file + ".group", start, count[world.rank])
-            return found, len(found.group_sizes)
+        own: list[text.Groups] = []
 
-        found = together(world, what, groups, lambda each: each)
-        own = found[world.rank][0]
-        self._first_group = sum(number for _, number in found[: world.rank])
-        self.shift = (own.skip, own.extra)
-        self.given["group"] = own.group_sizes
+        def find(meeting: Meeting) -> int:
+            found = text.groups_of_share(
+                self._file + ".group", start, count[world.rank], sum(count), _asking(meeting)
+            )
+            own.append(found)
+            return len(found.group_sizes)
+
+        numbers = together(world, what, find, lambda each: each)
+        self._first_group, self._groups = sum(numbers[: world.rank]), sum(numbers)
+        self.shift = (own[0].skip, own[0].extra)
+        self.given["group"] = own[0].group_sizes
 
     def check(self, summary: Summary) -> None:
         """DataError where lines and files say two things."""
@@ -240,12 +284,18 @@ class _Beside:
                 f"share, but it has {summary.rows}."
             )
 
-    def take(self, share: Share, first: int) -> None:
-        """Read what belongs to the share's rows, or to its groups."""
+    def take(self, rows: int, first: int, total: int, meeting: Meeting) -> None:
+        """Read what belongs to a share's rows, of which `first` is the first, or to its groups."""
         for suffix, name in ((".weight", "weight"), (".base_margin", "base_margin")):
             if suffix not in self._sides:
                 continue
-            start, count = first, share.rows
+            part = first, rows, total
             if name == "weight" and "group" in self.given:
-                start, count = self._first_group, len(self.given["group"])
-            self.given[name] = text.numbers(self._file + suffix, start, count)
+                part = self._first_group, len(self.given["group"]), self._groups
+            self.given[name] = text.numbers(self._file + suffix, *part, _asking(meeting))
+
+
+@cache
+def _tell(text: str) -> None:
+    """Print something, once."""
+    print(f"shanty.xgboost: {text}", file=sys.stderr)

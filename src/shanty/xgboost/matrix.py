@@ -5,17 +5,19 @@ What is no name of a file is passed on to XGBoost: it is this rank's share as it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix, issparse
 
-from shanty.xgboost.errors import DataError
+from shanty.xgboost.errors import DataError, WorldError
 from shanty.xgboost.exchange import together
+from shanty.xgboost.groups import sizes as group_sizes
 from shanty.xgboost.installed import xgboost
 from shanty.xgboost.loading import COLUMNS, Loaded, load
+from shanty.xgboost.share import Summary
 from shanty.xgboost.sources import is_source
 from shanty.xgboost.world import World, blaming_the_lost, current
 
@@ -23,6 +25,11 @@ _OF_ROWS = (
     *("label", "weight", "qid", "base_margin"),
     *("label_lower_bound", "label_upper_bound"),
 )
+_NO_ROWS = csr_matrix((0, 0), dtype=np.float32)
+
+
+def _attend() -> object:
+    return xgboost.DMatrix(_NO_ROWS)
 
 
 class DMatrix(xgboost.DMatrix):  # type: ignore[misc]
@@ -37,11 +44,9 @@ class DMatrix(xgboost.DMatrix):  # type: ignore[misc]
     """
 
     def __init__(self, data: Any, label: Any = None, **options: Any) -> None:
-        world = current()
-        shared = share(world, data, label, options, _in_least_form)
-        with shared as (rows, arguments), blaming_the_lost():
-            super().__init__(rows, **arguments)
-        compare(world, self)
+        world, construct = current(), super().__init__
+        with share(world, data, label, options, _in_least_form) as (rows, arguments):
+            made_by_all(world, self, lambda: construct(rows, **arguments))
 
 
 class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]
@@ -51,10 +56,15 @@ class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]
     """
 
     def __init__(self, data: Any, label: Any = None, **options: Any) -> None:
-        world = current()
-        with share(world, data, label, options) as (rows, arguments), blaming_the_lost():
-            super().__init__(rows, **arguments)
-        compare(world, self)
+        world, construct = current(), super().__init__
+        with share(world, data, label, options) as (rows, arguments):
+            bins = {name: arguments[name] for name in ("max_bin", "ref") if name in arguments}
+
+            def checked() -> None:
+                _finite(rows, arguments.get("missing"))
+                construct(rows, **arguments)
+
+            made_by_all(world, self, checked, lambda: xgboost.QuantileDMatrix(_NO_ROWS, **bins))
 
 
 _Way = Callable[[Loaded, int, dict[str, Any]], AbstractContextManager[Any]]
@@ -84,23 +94,30 @@ def share(
     own = {"label": label, **options}
     columns = {name: own.pop(name) for name in COLUMNS if isinstance(own.get(name), str)}
     loaded = load(world, data, columns, own.get("label") is not None)
-    try:
-        arguments: dict[str, Any] = {}
-        work = partial(_arguments, loaded, own, arguments)
-        together(world, f"loading {data}", work, lambda _: None)
-        names = arguments.get("feature_names")
-        width = max(loaded.agreed.columns, len(names) if names is not None else 0)
-        with way(loaded, width, arguments) as rows:
-            yield rows, arguments
-    finally:
-        loaded.share.close()
+    arguments: dict[str, Any] = {}
+    ready: list[Any] = []
+    with ExitStack() as stack:
+        stack.callback(loaded.share.close)
+
+        def prepare(_: object) -> None:
+            _arguments(loaded, own, arguments, _)
+            names = arguments.get("feature_names")
+            width = max(loaded.agreed.columns, len(names) if names is not None else 0)
+            ready.append(stack.enter_context(way(loaded, width, arguments)))
+
+        together(world, f"loading {data}", prepare, lambda _: None)
+        yield ready[0], arguments
 
 
 def _arguments(loaded: Loaded, own: dict[str, Any], arguments: dict[str, Any], _: object) -> None:
     """Put together what XGBoost is to know beside the rows: of the files, and of the caller."""
     for name in loaded.agreed.given:
         found = loaded.share.meta(name)
-        arguments[name] = found if found is not None else np.empty(0, np.float32)
+        if name == "qid":
+            qids = np.empty(0, np.uint64) if found is None else found
+            arguments["group"] = group_sizes(qids)
+        else:
+            arguments[name] = found if found is not None else np.empty(0, np.float32)
     arguments.update(loaded.given)
     if loaded.agreed.names:
         arguments["feature_names"] = list(loaded.agreed.names)
@@ -108,9 +125,27 @@ def _arguments(loaded: Loaded, own: dict[str, Any], arguments: dict[str, Any], _
     for name, value in own.items():
         if value is None:
             continue
+        if name in ("qid", "group"):
+            if "group" in arguments:
+                raise DataError(f"groups are given twice: in the files and as {name}=.")
+            if loaded.ranks > 1:
+                raise DataError(
+                    f"{name}= beside a file cannot keep groups whole on several ranks. Write qid "
+                    "into the file."
+                )
         if name in arguments and name in _OF_ROWS:
             raise DataError(f"{name} is given twice: in the files and as {name}=.")
+        if name == "feature_names":
+            _same_width(loaded.agreed, [value] if isinstance(value, str) else value)
         arguments[name] = _own_rows(loaded, name, value) if name in _OF_ROWS else value
+
+
+def _same_width(agreed: Summary, names: Sequence[str]) -> None:
+    """DataError for too few names, or too many; columns of sparse rows may be empty at the end."""
+    if len(names) < agreed.columns or (agreed.dense and len(names) > agreed.columns):
+        raise DataError(
+            f"feature_names has {len(names)} names, the files {agreed.columns} columns."
+        )
 
 
 def _own_rows(loaded: Loaded, name: str, value: Any) -> Any:
@@ -127,24 +162,72 @@ def _own_rows(loaded: Loaded, name: str, value: Any) -> Any:
     return value.iloc[taken] if hasattr(value, "iloc") else value[taken]
 
 
+def made_by_all(
+    world: World,
+    matrix: Any,
+    construct: Callable[[], object],
+    attend: Callable[[], object] = _attend,
+) -> None:
+    """Construct the matrix on all ranks; DataError on all of them where one cannot.
+
+    attend: makes a matrix without rows in its place. Amid the constructor the ranks agree on the
+    columns (and on bins), and those whose rows are in order would wait there for the one that has
+    failed before. Labels and weights of a DMatrix are looked at after that.
+    """
+
+    def make(_: object) -> _Columns:
+        try:
+            with blaming_the_lost():
+                construct()
+        except WorldError:
+            raise
+        except Exception:
+            if world.size > 1 and not hasattr(matrix, "handle"):
+                with suppress(xgboost.core.XGBoostError):
+                    attend()
+            raise
+        return _columns(matrix)
+
+    together(world, "making a matrix", make, _alike)
+
+
 def compare(world: World, matrix: Any) -> None:
     """DataError where the ranks' matrices are not of the same columns."""
-    if world.size == 1:
+    together(world, "making a matrix", lambda _: _columns(matrix), _alike)
+
+
+def _finite(rows: Any, missing: float | None) -> None:
+    """DataError where one of the values is infinite, which XGBoost finds amid the bins: too late.
+
+    Of arrays, SciPy's matrices and tables; others it looks at itself.
+    """
+    if missing is not None and np.isinf(missing):
         return
-    own = (matrix.num_col(), matrix.feature_names, matrix.feature_types)
+    columns = [rows.iloc[:, at] for at in range(rows.shape[1])] if hasattr(rows, "iloc") else [rows]
+    for column in columns:
+        values = column.data if issparse(column) else column
+        kind = getattr(getattr(values, "dtype", None), "kind", "")
+        if kind == "f" and np.isinf(np.asarray(values)).any():
+            raise DataError("there is an infinite value in the rows.")
 
-    def judge(seen: list[tuple[int, Any, Any]]) -> None:
-        for rank, each in enumerate(seen):
-            for what, here, there in zip(
-                ("columns", "feature names", "feature types"), seen[0], each, strict=True
-            ):
-                if here != there:
-                    raise DataError(
-                        f"The ranks' matrices have different {what}: rank 0 {_short(here)}, "
-                        f"rank {rank} {_short(there)}."
-                    )
 
-    together(world, "making a matrix", lambda _: own, judge)
+_Columns = tuple[int, Any, Any]
+
+
+def _columns(matrix: Any) -> _Columns:
+    return matrix.num_col(), matrix.feature_names, matrix.feature_types
+
+
+def _alike(seen: list[_Columns]) -> None:
+    for rank, each in enumerate(seen):
+        for what, here, there in zip(
+            ("columns", "feature names", "feature types"), seen[0], each, strict=True
+        ):
+            if here != there:
+                raise DataError(
+                    f"The ranks' matrices have different {what}: rank 0 {_short(here)}, "
+                    f"rank {rank} {_short(there)}."
+                )
 
 
 def _short(value: Any) -> str:

@@ -90,15 +90,20 @@ class _Part:
                     form = loaded["format"].item()
             if form not in ("csr", b"csr"):
                 raise DataError(f"{file}: the matrix is not CSR. Save matrix.tocsr().")
-            return
-        found = [name for name in _NAMES["features"] if name in there]
-        if not found:
-            raise DataError(f"{file}: there is no array X or data. It has {sorted(there)}.")
-        self._features = found[0]
-        shape = _shape(file, self._features)
-        if len(shape) != 2:
-            raise DataError(f"{file}: {self._features} has {len(shape)} dimensions, not two.")
-        self.rows, self.columns = shape
+            if _shape(file, "indptr") != (self.rows + 1,):
+                raise DataError(
+                    f"{file}: indptr has the shape {_shape(file, 'indptr')}, but there are "
+                    f"{self.rows} rows."
+                )
+        else:
+            found = [name for name in _NAMES["features"] if name in there]
+            if not found:
+                raise DataError(f"{file}: there is no array X or data. It has {sorted(there)}.")
+            self._features = found[0]
+            shape = _shape(file, self._features)
+            if len(shape) != 2:
+                raise DataError(f"{file}: {self._features} has {len(shape)} dimensions, not two.")
+            self.rows, self.columns = shape
         for what, name in self.meta.items():
             if _shape(file, name) != (self.rows,):
                 raise DataError(
@@ -127,8 +132,20 @@ class _Part:
                 starts,
                 None if label is None else label.astype(np.float32),
                 None if weight is None else weight.astype(np.float32),
-                None if qid is None else qid.astype(np.uint64),
+                None if qid is None else self._qids(qid),
             )
+
+    def _qids(self, values: NDArray[np.generic]) -> NDArray[np.uint64]:
+        numbers = np.asarray(values)
+        wrong = numbers < 0
+        if numbers.dtype.kind == "f":
+            wrong = ~((numbers >= 0) & (numbers < 2.0**64) & (numbers == np.floor(numbers)))
+        if wrong.any():
+            raise DataError(
+                f"{self.file}: {self.meta['qid']} (qid) needs whole numbers, 0 or more; it has "
+                f"{numbers[wrong][0]}."
+            )
+        return numbers.astype(np.uint64)
 
     def _dense(self, start: int, stop: int, step: int) -> Iterator[_Features]:
         for data in _stream(self.file, self._features, start, stop, repeat(step)):
@@ -149,7 +166,10 @@ class _Part:
             if not counts[number]:
                 yield np.empty(0, np.float32), np.empty(0, np.int32), part - part[0]
                 continue
-            yield next(values).astype(np.float32), next(indices).astype(np.int32), part - part[0]
+            columns = np.asarray(next(indices))
+            if (columns < 0).any() or (columns >= self.columns).any():
+                raise DataError(f"{self.file}: indices go beyond its {self.columns} columns.")
+            yield next(values).astype(np.float32), columns.astype(np.int32), part - part[0]
 
 
 def _header(

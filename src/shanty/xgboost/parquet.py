@@ -27,6 +27,7 @@ class Table:
         except ModuleNotFoundError:
             raise ImportError("Parquet files need pyarrow: pip install pyarrow") from None
         self._arrow = pa
+        self._names = files
         self._files = []
         for name in files:
             try:
@@ -59,7 +60,7 @@ class Table:
         wanted = [*self.names, *self._meta.values()]
         batch = max(1, _BATCH * 16 // len(wanted))
         first = 0  # row of the table at which a row group begins
-        for file in self._files:
+        for name, file in zip(self._names, self._files, strict=True):
             for group in range(file.num_row_groups):
                 count = file.metadata.row_group(group).num_rows
                 if first < stop and first + count > start:
@@ -68,23 +69,34 @@ class Table:
                         begin, end = max(start - at, 0), min(stop - at, part.num_rows)
                         at += part.num_rows
                         if begin < end:
-                            yield self._convert(part.slice(begin, end - begin))
+                            yield self._convert(part.slice(begin, end - begin), name)
                 first += count
 
-    def _convert(self, part: Any) -> Rows:
+    def _convert(self, part: Any, file: str) -> Rows:
         data = np.empty((part.num_rows, len(self.names)), np.float32)
         for index, name in enumerate(self.names):
             data[:, index] = self._column(part, name, self._arrow.float32())
         given = {
-            what: self._column(
-                part, name, self._arrow.uint64() if what == "qid" else self._arrow.float32()
-            )
+            what: self._qids(part, name, file)
+            if what == "qid"
+            else self._column(part, name, self._arrow.float32())
             for what, name in self._meta.items()
         }
         return Rows(data, None, None, given.get("label"), given.get("weight"), given.get("qid"))
 
     def _column(self, part: Any, name: str, kind: Any) -> Any:
         return part.column(name).cast(kind, safe=False).to_numpy(zero_copy_only=False)
+
+    def _qids(self, part: Any, name: str, file: str) -> Any:
+        column = part.column(name)
+        if column.null_count:
+            raise DataError(f"{file}: column {name} (qid) has a null. Give every row a group.")
+        try:
+            return column.cast(self._arrow.uint64()).to_numpy(zero_copy_only=False)
+        except self._arrow.ArrowException as error:
+            raise DataError(
+                f"{file}: column {name} (qid) needs whole numbers, 0 or more: {error}"
+            ) from None
 
     def _type(self, field: Any, file: str) -> str:
         """XGBoost's word for a column's type."""

@@ -16,6 +16,8 @@ from shanty.xgboost.errors import DataError
 from shanty.xgboost.spill import Spill, dropping
 from shanty.xgboost.text import Rows
 
+_PIECE = 1 << 18  # entries at a time
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -27,6 +29,7 @@ class Summary:
     given: tuple[str, ...]  # of label, weight, qid: what the rows have
     names: tuple[str, ...] = ()  # of the features
     types: tuple[str, ...] = ()
+    groups: tuple[int, int] | None = None  # lowest and highest qid, where none may come back
 
 
 class Share:
@@ -58,12 +61,15 @@ class Share:
             self._add_sparse(rows.data, rows.indices, rows.indptr)
             self.rows += len(rows.indptr) - 1
 
-    def summary(self, names: Sequence[str] = (), types: Sequence[str] = ()) -> Summary:
-        """What to tell the others."""
+    def summary(
+        self, columns: int = 0, names: Sequence[str] = (), types: Sequence[str] = ()
+    ) -> Summary:
+        """What to tell the others. columns: that the files tell of, though the last be empty."""
         given = tuple(name for name, parts in self._meta.items() if parts)
-        return Summary(self.rows, self.columns, self.dense, given, tuple(names), tuple(types))
+        width = max(self.columns, columns)
+        return Summary(self.rows, width, self.dense, given, tuple(names), tuple(types))
 
-    def meta(self, name: str) -> NDArray[np.generic] | None:
+    def meta(self, name: str) -> NDArray[Any] | None:
         """The labels, weights or qids of all rows; None where the source has none."""
         parts = self._meta[name]
         return np.concatenate(parts) if parts else None
@@ -76,19 +82,26 @@ class Share:
         """
         if dense:
             data = self._values.array().reshape(self.rows, columns)
-        else:
+            with dropping([self._values]):
+                yield data
+            return
+        values, indices = Spill(np.float32), Spill(np.int32)
+        try:
+            self._part_entries(values, indices)
             data = csr_matrix((self.rows, columns), dtype=np.float32)
-            entries = self._entries.array()
-            data.data, data.indices = entries["value"], entries["index"]
+            data.data, data.indices = values.array(), indices.array()
             data.indptr = self._starts.array()
-        with dropping([self._values, self._entries, self._starts]):
-            yield data
+            with dropping([values, indices, self._starts]):
+                yield data
+        finally:
+            values.close()
+            indices.close()
 
     @contextmanager
     def form(self, columns: int) -> Iterator[Any]:
         """Sparse rows, `columns` wide, in the form that costs XGBoost least, while this lasts.
 
-        It is read once only: not for a QuantileDMatrix. All ranks call it.
+        It is read once only: not for a QuantileDMatrix.
         """
         head = fields(self.rows, columns, self._entries.size)
         whole = piped(head, self._starts, self._entries) if head else self.matrix(columns, False)
@@ -99,6 +112,16 @@ class Share:
         """Give the disk back."""
         for spill in (self._values, self._entries, self._starts):
             spill.close()
+
+    def _part_entries(self, values: Spill, indices: Spill) -> None:
+        """Write out what stands side by side one by one: of arrays of a CSR that lie with gaps
+        between their elements XGBoost (3.2) reads the wrong ones."""
+        entries = self._entries.array()
+        with dropping([self._entries]):
+            for first in range(0, len(entries), _PIECE):
+                some = entries[first : first + _PIECE]
+                values.append(some["value"])
+                indices.append(some["index"])
 
     def _row(self, which: int) -> str:
         return f"row {self.rows + which + 1} of this rank's share"

@@ -73,7 +73,11 @@ def train(
     current()
     told = [*(callbacks or ()), Report(num_boost_round)]
     with blaming_the_lost():
-        return xgboost.train(params, dtrain, num_boost_round, callbacks=told, **options)
+        booster = xgboost.train(params, dtrain, num_boost_round, callbacks=told, **options)
+    for what in ("feature_names", "feature_types"):
+        if getattr(booster, what) is None:  # XGBoost takes none from a matrix without rows
+            setattr(booster, what, getattr(dtrain, what))
+    return booster
 
 
 def cv(

@@ -11,6 +11,8 @@ from __future__ import annotations
 import atexit
 import io
 import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -20,15 +22,23 @@ from typing import TYPE_CHECKING, Any
 import shanty
 from shanty.carry.rundir import RUN_DIR
 from shanty.xgboost.errors import WorldError
+from shanty.xgboost.exchange import Meeting
 from shanty.xgboost.installed import xgboost
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 TIMEOUT = 300  # seconds; XGBoost's own default
-_PARTING = 10  # seconds that rank 0 gives the others to say that they have finished
+_TRIES = 3
+_JOINING = 20  # seconds that the tracker waits for one more rank; they all begin at one moment
+_PARTING = 10  # seconds that it takes to tell the tracker that all have finished, at most
 _GRACE = 3  # seconds until a rank that lost another one says so
 _COLLECTIVE = "/collective/"  # in every error of XGBoost's communication: the source's folder
+
+_ALONE = (
+    "XGBoost's ranks were joined in another thread, or the script has parted them itself: here "
+    "this process would train alone. Call init(), load and train in one and the same thread."
+)
 
 _lock = threading.RLock()
 _standing: World | None = None
@@ -38,70 +48,116 @@ _ended = False  # `finalize` was called, and `init` not since
 class World:
     """One bring-up: MPI's ranks as they were then."""
 
-    def __init__(self, comm: MPI.Intracomm | None) -> None:
+    def __init__(self, comm: MPI.Intracomm | None, timeout: int = TIMEOUT) -> None:
         self.comm = comm  # of our own messages; None where a rank is by itself
         self.rank = comm.rank if comm is not None else 0
         self.size = comm.size if comm is not None else 1
+        self.timeout = timeout  # seconds that a rank waits for another one
+        self.failed = False  # some ranks cannot be reached any more
         self._tracker: Any = None
         self._context: Any = None
 
-    def bring_up(self, timeout: int) -> None:
+    def bring_up(self) -> None:
         """Start XGBoost's communication; WorldError where that fails, on every rank."""
         if self.comm is None or self.size == 1:
             return
+        address = _address(self.comm, os.environ)
+        failures: list[str] = []
+        for _ in range(_TRIES):
+            with _undisturbed():
+                failures = self.comm.allgather(self._join(self.comm, address))
+                if not any(failures):
+                    return
+                with suppress(xgboost.core.XGBoostError):
+                    self.take_down()
+        self.comm.Free()
+        told = [f"rank {rank}: {each}" for rank, each in enumerate(failures) if each]
+        more = [f"(and {len(told) - 3} more ranks)"] if len(told) > 3 else []
+        raise WorldError("\n".join(["XGBoost's ranks do not come together.", *told[:3], *more]))
+
+    def _join(self, comm: MPI.Intracomm, address: str | None) -> str:
+        """Join XGBoost's world; why it failed, or nothing."""
         arguments: dict[str, Any] = {}
         failure = ""
-        address = _address(self.comm, os.environ)
         if self.rank == 0:
             try:
-                self._tracker, arguments = _serve(address, self.size)
-            except (OSError, xgboost.core.XGBoostError) as error:
-                failure = str(error)  # the others must not wait for what will not come
-        arguments, failure = self.comm.bcast((arguments, failure), 0)
-        if failure:
-            raise WorldError(f"Rank 0 cannot start XGBoost's tracker: {failure}")
-        arguments |= {"dmlc_task_id": f"{self.rank:08d}", "dmlc_timeout": timeout}
-        context = xgboost.collective.CommunicatorContext(**arguments)
-        with _quiet():
-            context.__enter__()
-        self._context = context
+                self._tracker, arguments = _serve(address, self.size, min(_JOINING, self.timeout))
+            except Exception as error:  # noqa: BLE001 (the others must hear of any)
+                failure = f"The tracker does not start: {_last_words(error)}"
+        arguments, failed = comm.bcast((arguments, bool(failure)), 0)
+        if failed:
+            return failure  # the others do not wait for what will not come
+        arguments |= {"dmlc_task_id": f"{self.rank:08d}", "dmlc_timeout": self.timeout}
+        self._context = xgboost.collective.CommunicatorContext(**arguments)
+        try:
+            with _quiet():
+                self._context.__enter__()
+        except (AssertionError, xgboost.core.XGBoostError) as error:
+            return _last_words(error)
         found = xgboost.collective.get_rank(), xgboost.collective.get_world_size()
         if found != (self.rank, self.size):
-            raise WorldError(
+            return (
                 f"XGBoost counts this process as rank {found[0]} of {found[1]}, MPI as "
                 f"rank {self.rank} of {self.size}. This should not happen: please report it."
             )
+        return ""
+
+    def check(self) -> None:
+        """WorldError where this is a thread in which XGBoost's ranks are not joined."""
+        if self.size > 1 and xgboost.collective.get_world_size() != self.size:
+            raise WorldError(_ALONE)
+
+    def part(self) -> None:
+        """End XGBoost's communication, once all ranks have come here.
+
+        WorldError where a rank does not come, XGBoostError where the communication has failed
+        before. Whoever goes first takes along what the others need to go in good order.
+        """
+        try:
+            if not self.failed and self.comm is not None:
+                Meeting(self, "parting").conclude(None, False, lambda _: None)
+        except WorldError:
+            with suppress(xgboost.core.XGBoostError):
+                self.take_down()
+            raise
+        self.take_down()
+        if not self.failed and self.comm is not None:
+            self.comm.Free()  # MPICH has 2,048 of them
 
     def take_down(self) -> None:
-        """End XGBoost's communication; XGBoostError where it has failed before."""
+        """End XGBoost's communication at once; XGBoostError where it has failed before."""
         context, self._context = self._context, None
         tracker, self._tracker = self._tracker, None
         try:
-            if context is not None:
-                context.__exit__(None, None, None)
-            if tracker is not None:
-                tracker.wait_for(timeout=_PARTING)
+            with _undisturbed():
+                if context is not None:
+                    context.__exit__(None, None, None)
+                if tracker is not None:
+                    tracker.wait_for(timeout=_PARTING)
         finally:
             if tracker is not None:
-                tracker.free()
+                with suppress(xgboost.core.XGBoostError):  # of what failed before
+                    tracker.free()
 
 
 def init(timeout: int = TIMEOUT) -> None:
     """Bring XGBoost's ranks together, with all other ranks; a second call changes nothing.
 
     What is here to be called does it by itself. timeout: seconds that a rank waits for another one
-    amid a collective operation of XGBoost. Raises WorldError where MPI has been finalised, or is
-    another world than the launcher promised, and where the ranks do not reach each other.
+    amid a collective operation, or where all meet. Raises WorldError where MPI has been finalised,
+    or is another world than the launcher promised, where the ranks do not reach each other, and
+    where they have been brought together in another thread.
     """
     global _standing, _ended
     with _lock:
         if _standing is not None:
+            _standing.check()
             return
-        world = World(_communicator())
+        world = World(_communicator(), timeout)
         if xgboost.collective.is_distributed():
             _adopt(world)
         else:
-            world.bring_up(timeout)
+            world.bring_up()
         _standing, _ended = world, False
         atexit.unregister(_at_exit)
         atexit.register(_at_exit)  # after mpi4py's, so that it runs before
@@ -113,7 +169,7 @@ def finalize() -> None:
     with _lock:
         world, _standing, _ended = _standing, None, True
         if world is not None:
-            world.take_down()
+            world.part()
 
 
 def is_initialized() -> bool:
@@ -137,21 +193,20 @@ def communicator(timeout: int = TIMEOUT) -> Iterator[None]:
 
 def rank() -> int:
     """This process's number among all, MPI's and XGBoost's."""
-    return current().rank
+    return _now().rank
 
 
 def size() -> int:
     """How many ranks there are."""
-    return current().size
+    return _now().size
 
 
 def current() -> World:
     """The world as it stands. It is brought up at the first question; after `finalize` a rank
-    is by itself."""
-    with _lock:
-        if _standing is None and not _ended:
-            init()
-        return _standing if _standing is not None else World(None)
+    is by itself. WorldError in another thread than it was brought up in: XGBoost's is of one."""
+    world = _now()
+    world.check()
+    return world
 
 
 @contextmanager
@@ -166,16 +221,24 @@ def blaming_the_lost() -> Iterator[None]:
     except xgboost.core.XGBoostError as error:
         if _COLLECTIVE not in str(error):
             raise
+        if _standing is not None:
+            _standing.failed = True
         time.sleep(_GRACE)
-        words = [line.strip() for line in str(error).splitlines() if line.startswith("- [")]
         raise WorldError(
             "Another rank has ended or cannot be reached, or took longer than the time limit of "
             "init(timeout=…). The log of that rank says why. "
-            f"XGBoost: {words[-1] if words else 'a collective operation failed'}"
+            f"XGBoost: {_last_words(error)}"
         ) from None
 
 
 # ---- within ------------------------------------------------------------------------------------
+
+
+def _now() -> World:
+    with _lock:
+        if _standing is None and not _ended:
+            init()
+        return _standing if _standing is not None else World(None)
 
 
 def _communicator() -> MPI.Intracomm:
@@ -214,11 +277,19 @@ def _adopt(world: World) -> None:
         )
 
 
-def _serve(address: str | None, size: int) -> tuple[Any, dict[str, Any]]:
+def _serve(address: str | None, size: int, timeout: int) -> tuple[Any, dict[str, Any]]:
     """A tracker, and what the ranks must know to find it."""
-    tracker = xgboost.tracker.RabitTracker(n_workers=size, host_ip=address, sortby="task")
+    tracker = xgboost.tracker.RabitTracker(
+        n_workers=size, host_ip=address, sortby="task", timeout=timeout
+    )
     tracker.start()
     return tracker, tracker.worker_args()
+
+
+def _last_words(error: Exception) -> str:
+    """Of XGBoost's chain of reasons the last one, which is the first cause."""
+    words = [line[2:].strip() for line in str(error).splitlines() if line.startswith("- [")]
+    return words[-1] if words else str(error).partition("\nStack trace")[0] or repr(error)
 
 
 def _address(comm: MPI.Intracomm, environ: Mapping[str, str]) -> str | None:
@@ -249,7 +320,28 @@ def _quiet() -> Iterator[None]:
                 print(line)
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep back the signals by which the run looks whether a rank moves: real-time ones.
+
+    XGBoost's receiving, as its ranks come together and part, fails where a signal interrupts it.
+    """
+    least = getattr(signal, "SIGRTMIN", 1)
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, range(least, getattr(signal, "SIGRTMAX", 0) + 1)
+    )
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _at_exit() -> None:
     """Part from the others. Where the world has failed there is no more to say: somebody has."""
-    with suppress(xgboost.core.XGBoostError):
-        finalize()
+    global _standing
+    with suppress(xgboost.core.XGBoostError, WorldError):
+        if _standing is not None and hasattr(sys, "last_value"):  # the script ends by an error:
+            world, _standing = _standing, None
+            world.take_down()  # the others may be anywhere
+        else:
+            finalize()

@@ -200,6 +200,15 @@ def check_columns_agree() -> None:
     names = [f"n{number}" for number in range(12)]
     matrix = xgb.DMatrix(str(FOLDER / "c.libsvm"), feature_names=names)
     assert matrix.num_col() == 12 and matrix.feature_names == names
+    found = refused(str(FOLDER / "c.libsvm"), "has 3 names", feature_names=names[:3])
+    assert "the files 10 columns" in found
+    dense = text("names.csv", "1,2,3\n" * 2)
+    refused(dense, "has 4 names, the files 3 columns", feature_names=list("abcd"))
+    refused(dense, "has 2 names, the files 3 columns", feature_names=list("ab"))
+    assert xgb.DMatrix(dense, feature_names=list("abc")).feature_names == list("abc")
+    sparse = csr_matrix(np.array([[1, 2, 0, 0]] * 10, np.float32))
+    data = made("w.npz", lambda path: save_npz(path, sparse))
+    assert xgb.DMatrix(data, label=np.zeros(10)).num_col() == 4
 
 
 def check_empty_shares() -> None:
@@ -256,6 +265,63 @@ def check_groups_stay_whole() -> None:
         booster = xgb.train({"objective": "rank:ndcg", "nthread": 1}, matrix, 3)
         same(bytes(booster.save_raw("json")))
     refused(there["npz"][0], "twice", qid=qids)
+    refused(there["group"][0], "twice", group=found)
+
+
+def group_sizes(matrix: xgb.DMatrix) -> list[int]:
+    """Of all ranks."""
+    own = np.diff(matrix.get_uint_info("group_ptr"))
+    return [int(size) for size in np.concatenate(WORLD.allgather(own))]
+
+
+def ranking(name: str, qids: np.ndarray) -> dict[str, tuple[str, dict[str, object]]]:
+    """Some rows with these qids, in each format that has them."""
+    count = len(qids)
+    features, labels = X[:count], (DIGITS[:count] % 5).astype(np.float32)
+    return {
+        "libsvm": (text(f"{name}.libsvm", svm(features, labels, qids)), {}),
+        "parquet": (
+            made(f"{name}.parquet", lambda path: table(path, features, 37, y=labels, q=qids)),
+            {"label": "y", "qid": "q"},
+        ),
+        "npz": (made(f"{name}.npz", partial(np.savez, X=features, y=labels, qid=qids)), {}),
+    }
+
+
+def check_any_qids() -> None:
+    """Ids that fall, ids that are equal in 32 bits, and one group for all ranks."""
+    odd = [2**32 + 1, 1, 2**40 + 1, 2**63 + 1, 0, 2**64 - 1]
+    sizes = [20, 20, 30, 1, 9, 40]
+    params = {"objective": "rank:ndcg", "nthread": 1}
+    for _, (data, options) in ranking("odd", np.repeat(np.array(odd, np.uint64), sizes)).items():
+        matrix = xgb.DMatrix(data, **options)
+        assert group_sizes(matrix) == sizes
+        same(bytes(xgb.train(params, matrix, 3).save_raw("json")))
+    for _, (data, options) in ranking("one", np.full(40, 7)).items():
+        for kind in (xgb.DMatrix, xgb.QuantileDMatrix):
+            matrix = kind(data, **options)
+            assert [size for size in group_sizes(matrix) if size] == [40]
+            same(xgb.train(params, matrix, 3).get_dump(with_stats=True))
+
+
+def check_qids_that_come_back() -> None:
+    """On the same rank, and on another one; in LibSVM they are groups of their own, as always."""
+    for name, sizes in (("near", [3, 3, 3, 90]), ("far", [40, 4, 40, 40])):
+        there = ranking(name, np.repeat([5, 8, 5, 9], sizes))
+        assert group_sizes(xgb.DMatrix(there["libsvm"][0])) == sizes
+        for form in ("parquet", "npz"):
+            data, options = there[form]
+            refused(data, f"{name}.{form}", "qid 5 comes back", **options)
+
+
+def check_groups_as_arrays() -> None:
+    data = text("arrays.csv", csv(X[:40], Y[:40])) + "?label_column=0"
+    if WORLD.size > 1:
+        for options in ({"qid": np.repeat([0, 1], 20)}, {"group": [20, 20]}):
+            refused(data, "cannot keep groups whole", **options)
+    else:
+        assert group_sizes(xgb.DMatrix(data, qid=np.repeat([0, 1], 20))) == [20, 20]
+        assert group_sizes(xgb.DMatrix(data, group=[15, 25])) == [15, 25]
 
 
 def check_files_beside() -> None:
@@ -271,7 +337,23 @@ def check_files_beside() -> None:
     assert own.get_weight().tolist() == matrix.get_weight().tolist()
     refused(str(FOLDER / "n.libsvm"), "weight= has 3 values", weight=[1, 2, 3])
     text("b.libsvm.weight", "1\n2\n")
-    refused(data, "b.libsvm.weight")
+    refused(data, "b.libsvm.weight", "too early")
+    text("b.libsvm.weight", "1\n" * (len(X) + 1))
+    refused(data, f"b.libsvm.weight, line {len(X) + 1}", "one more")
+    made("b.libsvm.weight", lambda path: path.unlink())
+    text("b.libsvm.base_margin", "1\n" * (len(X) + 2))
+    refused(data, f"b.libsvm.base_margin, line {len(X) + 1}", "one more")
+    made("b.libsvm.base_margin", lambda path: path.unlink())
+    text("b.libsvm.group", f"{len(X)}\n0\n")
+    text("b.libsvm.weight", "3\n1\n")
+    weights = np.concatenate(WORLD.allgather(xgb.DMatrix(data).get_weight()))
+    assert weights.tolist() == [3, 1]
+    text("b.libsvm.weight", "3\n1\n1\n")
+    refused(data, "b.libsvm.weight, line 3", "one more")
+    text("b.libsvm.group", f"{len(X) - 1}\n1\n0\n2\n")
+    refused(data, "b.libsvm.group, line 4", f"the data has {len(X)}")
+    text("b.libsvm.group", f"{len(X) - 1}\n")
+    refused(data, "b.libsvm.group", "too early")
     text("two/a.libsvm.weight", "1\n")
     refused(str(FOLDER / "two"), "a.libsvm.weight", "2 files")
 

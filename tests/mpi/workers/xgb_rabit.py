@@ -3,16 +3,20 @@
 FOLDER is one that all ranks have, for files that they split.
 """
 
+import io
 import os
 import sys
 import traceback
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import numpy as np
 import xgboost as xgb
 from mpi4py import MPI
-from xgboost import Booster, DMatrix  # names from before rabit.init are the same later on
+from scipy.sparse import csr_matrix
+from xgboost import Booster, DMatrix, cv, train  # before rabit.init; to work as well later on
 
 WORLD = MPI.COMM_WORLD
 FOLDER = Path(sys.argv[1])
@@ -39,6 +43,13 @@ def warned(call):
     return result, WORLD.allgather(texts)
 
 
+def at_descriptor(folder, number):
+    """A name for `folder` that other ranks, which have other descriptors, do not find."""
+    opened = os.open(folder, os.O_RDONLY)
+    os.dup2(opened, number)
+    return f"/proc/self/fd/{number}"
+
+
 def check_nobody_is_anybody_before():
     assert xgb.rabit.get_rank() == 0
     assert xgb.rabit.get_world_size() == 1
@@ -63,6 +74,7 @@ def check_init():
     assert rabit.is_distributed() == 1
     assert rabit.get_processor_name().decode()
     assert rabit.version_number() == 0
+    assert rabit.DTYPE_ENUM__[np.dtype("float64")] == 7
 
 
 def check_names_that_never_were():
@@ -126,7 +138,10 @@ def check_files_that_are_split_already():
     """Each rank names a file of its own, and gets all of it."""
     own = FOLDER / f"train.{WORLD.rank}"
     own.write_text("\n".join(LINES[WORLD.rank :: WORLD.size]) + "\n")
-    matrix = DMatrix(str(own))
+    with redirect_stderr(io.StringIO()) as said:
+        matrix = DMatrix(str(own))
+        DMatrix(str(own))
+    assert said.getvalue().count("each rank reads a file of its own") == (WORLD.rank == 0)
     assert rows(matrix) == list(range(WORLD.rank, ROWS, WORLD.size))
     assert everybodys(matrix) == list(range(ROWS))
 
@@ -136,11 +151,28 @@ def check_one_file_under_many_names():
     folder = FOLDER / f"host-{WORLD.rank}"
     folder.mkdir()
     (folder / "train.libsvm").write_text(WHOLE.read_text())
-    opened = os.open(folder, os.O_RDONLY)
-    os.dup2(opened, 200 + WORLD.rank)
-    matrix = DMatrix(f"/proc/self/fd/{200 + WORLD.rank}/train.libsvm")
-    assert matrix.num_row() < ROWS
-    assert everybodys(matrix) == list(range(ROWS))
+    parts = folder / "parts"
+    parts.mkdir()
+    for number in range(2):
+        (parts / f"part-{number}").write_text("\n".join(LINES[number::2]) + "\n")
+    own = at_descriptor(folder, 200 + WORLD.rank)
+    for name in ("train.libsvm", "parts", "parts/part-*", f"parts/part-0;{own}/parts/part-1"):
+        matrix = DMatrix(f"{own}/{name}")
+        assert matrix.num_row() < ROWS, name
+        assert everybodys(matrix) == list(range(ROWS)), name
+
+
+def check_other_rows_under_one_name():
+    folder = FOLDER / f"other-{WORLD.rank}"
+    folder.mkdir()
+    (folder / "train").write_text(f"0 0:{WORLD.rank + 1}\n")
+    try:
+        DMatrix(at_descriptor(folder, 200) + "/train")
+    except ValueError as error:
+        assert "different files under one name" in str(error), error
+        assert "/fd/200/train: rank 0 of 6 bytes, rank 1 of 6 bytes" in str(error), error
+    else:
+        raise AssertionError
 
 
 def check_some_share_a_file():
@@ -159,19 +191,84 @@ def check_arrays_are_each_rank_s_own():
     assert matrix.num_row() == 4
     weighted = DMatrix(values, np.ones(4), np.full(4, 2.0))
     assert weighted.get_weight().tolist() == [2, 2, 2, 2]
+    values[0, 0] = -999
+    for between in ((), (None, None), (np.ones(4), None)):
+        assert DMatrix(values, np.ones(4), *between, -999.0).num_nonmissing() == 7, between
+
+
+def check_an_iterator_of_arrays():
+    class Pieces(xgb.DataIter):
+        number = 0
+
+        def next(self, input_data):
+            if self.number == 2:
+                return False
+            self.number += 1
+            asked.append(xgb.rabit.get_rank())
+            input_data(data=np.ones((3, 2)), label=np.arange(3) % 2)
+            return True
+
+        def reset(self):
+            self.number = 0
+
+    asked = []
+    matrix = DMatrix(Pieces(cache_prefix=str(FOLDER / f"pieces-{WORLD.rank}")))
+    assert matrix.num_row() == 6
+    assert set(asked) == {WORLD.rank}
+    assert xgb.train({}, matrix, 1).num_boosted_rounds() == 1
 
 
 def check_one_rank_may_predict_by_itself():
     values, labels = np.arange(8.0).reshape(4, 2) + WORLD.rank, np.arange(4) % 2
     booster = xgb.train({"max_depth": 2}, DMatrix(values, labels), 1)
     if WORLD.rank == 1:
-        assert booster.predict(DMatrix(values)).shape == (4,)
+        whole = booster.predict(DMatrix(values))
+        for rows_of_its_own in (csr_matrix(values), values.tolist(), DMatrix(values).slice([0, 1])):
+            if not isinstance(rows_of_its_own, DMatrix):
+                rows_of_its_own = DMatrix(rows_of_its_own)
+            found = booster.predict(rows_of_its_own)
+            assert found.tolist() == whole[: len(found)].tolist()
+    mine = np.array([10 + WORLD.rank])  # with what has one rank's matrix been mistaken for?
+    assert xgb.rabit.allreduce(mine, xgb.rabit.Op.SUM).tolist() == [33]
     try:
         xgb.train({}, DMatrix(np.ones((4, 2 + WORLD.rank)), labels), 1)
     except ValueError as error:
         assert "columns: rank 0 has [2], rank 1 [3]" in str(error), error
     else:
         raise AssertionError
+
+
+def check_sparse_rows_of_different_widths():
+    values, labels = csr_matrix(np.ones((4, 2 + WORLD.rank))), np.arange(4) % 2
+    matrix = DMatrix(values, labels)
+    assert matrix.num_col() == 4
+    xgb.train({}, matrix, 1)
+    matrix = DMatrix(values)
+    matrix.set_label(labels)
+    try:
+        xgb.train({}, matrix, 1)
+    except ValueError as error:
+        assert "where they get their labels as they are made" in str(error), error
+    else:
+        raise AssertionError
+
+
+def check_another_thread():
+    """XGBoost's ranks are joined in one; in others each rank would train alone."""
+    values, labels = np.arange(8.0).reshape(4, 2), np.arange(4) % 2
+    made = DMatrix(values, labels)
+    model = xgb.XGBClassifier(n_estimators=1)
+    for work in (
+        lambda: DMatrix(str(WHOLE)),
+        lambda: xgb.train({}, made, 1),
+        lambda: xgb.cv({}, made, 1, 2),
+        lambda: model.fit(values, labels),
+        xgb.rabit.init,
+    ):
+        with ThreadPoolExecutor(1) as thread:
+            error = thread.submit(work).exception()
+        assert "were joined in another thread" in str(error), error
+    assert everybodys(DMatrix(str(WHOLE))) == list(range(ROWS))
 
 
 def check_training_with_old_names():
@@ -212,6 +309,19 @@ def check_training_with_old_names():
     assert booster.best_ntree_limit == 4
     whole = booster.predict(dtrain, ntree_limit=booster.best_ntree_limit)
     assert np.array_equal(whole, booster.predict(dtrain))
+
+
+def check_functions_imported_before_init():
+    dtrain = DMatrix(str(WHOLE))
+    history = {}
+    params = {"silent": 1, "max_depth": 2}
+
+    def half(predictions, matrix):
+        return "half", 0.5
+
+    train(params, dtrain, 2, [(dtrain, "train")], None, half, evals_result=history)
+    assert history["train"]["half"] == [0.5, 0.5]
+    assert len(cv(params, dtrain, 2, 3, feval=half)) == 2
 
 
 def check_cross_validation():
@@ -261,8 +371,14 @@ def check_scikit_learn_s_classes():
     values, labels = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
     model = xgb.XGBClassifier(n_estimators=3, silent=True, nthread=1)
     model.fit(values, labels, eval_set=[(values, labels)], early_stopping_rounds=2, verbose=False)
+    assert model.early_stopping_rounds is None  # it was of this fit
     limited = model.predict_proba(values, ntree_limit=1)
     assert np.array_equal(limited, model.predict_proba(values, iteration_range=(0, 1)))
+    limit = model.best_ntree_limit
+    assert limit == model.best_iteration + 1
+    best = model.predict_proba(values, ntree_limit=limit)
+    assert np.array_equal(best, model.predict_proba(values))
+    assert model.fit(values, labels).best_ntree_limit == 3
 
 
 def check_a_missing_file_is_every_rank_s_error():
@@ -291,6 +407,9 @@ def check_it_can_begin_again():
     assert xgb.rabit.get_rank() == WORLD.rank
     assert everybodys(DMatrix(str(WHOLE))) == list(range(ROWS))
     xgb.rabit.finalize()
+    with xgb.rabit.RabitContext([]):
+        assert xgb.rabit.get_world_size() == WORLD.size
+    assert xgb.rabit.get_world_size() == 1
 
 
 def main():

@@ -6,18 +6,27 @@ parting.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import xgboost
 from mpi4py import MPI
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from xgb_data import WORLD, X, Y, made, run, same, svm, total
+from xgb_data import BOUND, WORLD, X, Y, made, refused, run, same, svm, text, total
 
 import shanty.xgboost as xgb
+from shanty.xgboost import buffer, spill, world
+from shanty.xgboost.exchange import Meeting, together
+from shanty.xgboost.world import World, current
 
 FOLDER = Path(sys.argv[1])
 PARAMS = {"objective": "binary:logistic", "max_depth": 3, "nthread": 1}
@@ -66,6 +75,13 @@ def check_metrics_are_of_all_rows() -> None:
     )
     wrong = ((booster.inplace_predict(X) > 0.5) != Y).mean()
     assert np.isclose(found["train"]["error"][-1], wrong)
+
+
+def check_a_rank_without_rows_knows_the_names() -> None:
+    rows = slice(0, 0) if WORLD.rank == 0 else slice(0, 40)
+    names = [f"pixel{number}" for number in range(X.shape[1])]
+    train = xgb.DMatrix(X[rows], Y[rows], feature_names=names)
+    assert xgb.train(PARAMS, train, 2).feature_names == names
 
 
 def check_cv() -> None:
@@ -175,6 +191,173 @@ def check_parting_and_coming_together_again() -> None:
         assert xgb.is_initialized()
         assert total(xgb.DMatrix(text).num_row()) == len(X)
     assert not xgb.is_initialized()
+    xgb.init()
+
+
+def told_by(who: int, make: Callable[[], object], kind: type[Exception] = xgb.DataError) -> None:
+    """Rank `who` fails with `kind`, and all others hear of it, at once."""
+    begun = time.monotonic()
+    try:
+        make()
+    except (xgb.DataError, kind) as error:
+        assert type(error) is (kind if WORLD.rank == who else xgb.DataError), repr(error)
+        assert WORLD.rank == who or f"rank {who} on " in str(error), repr(error)
+        assert "Stack trace" not in str(error)
+    else:
+        raise AssertionError("no error")
+    assert time.monotonic() - begun < BOUND
+
+
+def check_a_matrix_that_one_rank_cannot_make() -> None:
+    """Before XGBoost's ranks agree on columns, and after; the next matrix is made again."""
+    weights = svm(X, Y).splitlines(keepends=True)
+    weights[-2] = "1:-1 0:1\n"
+    weighed = text(
+        "weights.libsvm", "".join(w.replace(" ", ":1 ", 1) for w in weights[:-2]) + weights[-2]
+    )
+    for make in (xgb.DMatrix, xgb.QuantileDMatrix):
+        told_by(WORLD.size - 1, partial(make, weighed))
+        for who in {0, WORLD.size - 1}:
+            mine = who == WORLD.rank
+            told_by(who, partial(make, X[:9], Y[: 9 - mine]))
+            told_by(who, partial(make, X[:9] + np.float32(np.inf if mine else 0), Y[:9]))
+            told_by(who, partial(make, object() if mine else X[:9], Y[:9]), TypeError)
+        assert make(X[:9], Y[:9]).num_row() == 9
+
+
+def check_a_disk_that_is_full() -> None:
+    """Of one rank: where its share goes, and where XGBoost's own form is made."""
+    data = text("full.libsvm", svm(X, Y))
+    full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    for module, name in ((spill, "TemporaryFile"), (buffer, "TemporaryDirectory")):
+        for who in {0, WORLD.size - 1}:
+            with mock.patch.object(module, name, full) if who == WORLD.rank else nullcontext():
+                refused(data, "No space left", "TMPDIR")
+    with mock.patch.object(buffer, "folder", lambda: str(FOLDER)):
+        assert total(xgb.DMatrix(data).num_row()) == len(X)
+
+
+def check_meetings() -> None:
+    """What one rank's work or the judge raises reaches all; the next meeting is as ever."""
+
+    def fail(who: int, error: Exception, _: object) -> int:
+        if who == WORLD.rank:
+            raise error
+        return WORLD.rank
+
+    now = current()
+    for who in {0, WORLD.size - 1}:
+        for error in (KeyError("mine"), xgb.DataError("mine")):
+            work = partial(fail, who, error)
+            told_by(who, partial(together, now, "a test", work, sum), type(error))
+    for error in (KeyError("judge"), xgb.DataError("judge")):
+        judge = partial(fail, 0, error)
+        try:
+            together(now, "a test", lambda _: 1, judge)
+        except Exception as found:  # noqa: BLE001 (looked at)
+            assert type(found) is (xgb.DataError if WORLD.rank else type(error)), repr(found)
+            assert "judge" in str(found)
+        else:
+            raise AssertionError("no error")
+        assert together(now, "a test", lambda _: WORLD.rank, list) == list(range(WORLD.size))
+
+
+def check_a_meeting_to_which_one_rank_does_not_come() -> None:
+    """Those who wait give up; not while another one is at work, and shows it."""
+    if WORLD.size == 1:
+        return
+    last, words = WORLD.size - 1, f"rank {WORLD.size - 1}"
+    now = World(WORLD.Dup(), 1)
+
+    def work(meeting: Meeting) -> None:
+        until = time.monotonic() + 2 * (WORLD.rank == last)
+        while time.monotonic() < until:
+            meeting.called_off()
+
+    together(now, "a test", work, list)
+    for who in (last, 0):
+        now, begun = World(WORLD.Dup(), 1), time.monotonic()
+        if WORLD.rank != who:
+            lost(partial(together, now, "a test", lambda _: 1, list), f"rank {who}")
+            assert time.monotonic() - begun < BOUND
+            assert now.failed
+        WORLD.Barrier()
+    now = World(WORLD.Dup())
+    lost(
+        partial(together, now, f"{'else' if WORLD.rank == last else 'a'} test", lambda _: 1, list),
+        "different ways",
+        words,
+    )
+    now = World(WORLD.Dup())
+    lost(partial(together, now, "a test", partial(leave, last), list), "gone")
+
+
+def leave(who: int, _: Meeting) -> None:
+    if WORLD.rank == who:
+        raise xgb.WorldError("gone")
+
+
+def lost(meet: Callable[[], object], *words: str) -> None:
+    try:
+        meet()
+    except xgb.WorldError as error:
+        assert all(word in str(error) for word in words), error
+    else:
+        raise AssertionError("no error")
+
+
+def check_parting_at_different_times() -> None:
+    """Whoever comes first waits for the others, in good order."""
+    for who in {0, WORLD.size - 1}:
+        xgb.init()
+        with mock.patch.object(world, "_PARTING", 1):
+            if who == WORLD.rank:
+                time.sleep(2)
+            xgb.finalize()
+    if WORLD.size > 1:
+        xgb.init(timeout=1)
+        WORLD.Barrier()
+        if WORLD.rank:
+            time.sleep(3)
+        try:
+            xgb.finalize()
+        except (xgb.WorldError, xgboost.core.XGBoostError) as error:
+            assert WORLD.rank or ", ".join(map(str, range(1, WORLD.size))) in str(error), error
+        else:
+            raise AssertionError("no error")
+        WORLD.Barrier()
+    xgb.init()
+
+
+def check_a_bring_up_that_fails() -> None:
+    """On one rank only: all hear of it, and can try again."""
+    if WORLD.size == 1:
+        return
+    xgb.finalize()
+    enter = xgboost.collective.CommunicatorContext.__enter__
+    for times, who in ((1, 0), (1, WORLD.size - 1), (3, WORLD.size - 1)):
+        left = [times if who == WORLD.rank else 0]
+
+        def fail(self: object, left: list[int] = left) -> object:
+            left[0] -= 1
+            if left[0] >= 0:
+                raise xgboost.core.XGBoostError("top\n\n- [first]: Interrupted system call")
+            return enter(self)
+
+        with (
+            mock.patch.object(xgboost.collective.CommunicatorContext, "__enter__", fail),
+            mock.patch.object(world, "_JOINING", 1),
+        ):
+            try:
+                xgb.init()
+            except xgb.WorldError as error:
+                assert times == 3
+                assert f"rank {who}: [first]: Interrupted system call" in str(error), error
+                same(str(error))
+            else:
+                assert times == 1
+                xgb.finalize()
+        assert not xgb.is_initialized()
     xgb.init()
 
 

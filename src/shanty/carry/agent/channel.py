@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import threading
 import time
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 
@@ -25,7 +26,10 @@ def readable(fds: Iterable[int], seconds: float) -> List[int]:
 
 
 class Channel:
-    """One end of the line; `open` turns False when the other end is gone."""
+    """One end of the line; `open` turns False when the other end is gone.
+
+    Any thread may send; one receives.
+    """
 
     def __init__(self, source: int, sink: int) -> None:
         self.source = source
@@ -34,6 +38,7 @@ class Channel:
         self._rest = b""
         self._put_back: List[Dict[str, Any]] = []
         self._unsent = bytearray()
+        self._sending = threading.Lock()
         os.set_blocking(source, False)
         os.set_blocking(sink, False)
 
@@ -44,12 +49,18 @@ class Channel:
 
     def send(self, **message: Any) -> None:
         """Send a message, now or as soon as there is room."""
-        if self.open:
-            self._unsent += (json.dumps(message) + "\n").encode()
-            self.flush()
+        line = (json.dumps(message) + "\n").encode()
+        with self._sending:
+            if self.open:
+                self._unsent += line
+                self._write()
 
     def flush(self) -> None:
         """Write what there is room for."""
+        with self._sending:
+            self._write()
+
+    def _write(self) -> None:
         try:
             while self._unsent:
                 del self._unsent[: os.write(self.sink, self._unsent)]
@@ -93,9 +104,11 @@ class Channel:
 
     def close(self) -> None:
         """Close both descriptors."""
-        self.open = False
-        for fd in {self.source, self.sink}:
-            os.close(fd)
+        with self._sending:
+            self.open = False
+            self._unsent.clear()
+            for fd in {self.source, self.sink}:
+                os.close(fd)
 
 
 def decode(lines: List[bytes]) -> List[Dict[str, Any]]:

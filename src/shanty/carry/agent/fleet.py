@@ -17,7 +17,7 @@ from shanty.carry.agent.channel import Channel
 from shanty.carry.agent.dial import ssh_command
 from shanty.carry.agent.relay import Relay
 from shanty.carry.agent.silence import Silence
-from shanty.carry.agent.warden import BEAT, SILENCE
+from shanty.carry.agent.warden import SILENCE
 from shanty.carry.mirror import APPENDED, REPLACED, Change, may_write, put
 from shanty.carry.rundir import RunDir
 from shanty.carry.spec import Failure
@@ -61,7 +61,6 @@ class Fleet:
         self.failure: Optional[Failure] = None
         self.stored = 0.0  # when the last piece of a file came
         self._hear = hear
-        self._next_beat = 0.0
         self._begun: Dict[str, Worker] = {}  # artifacts, and whose they are
         self._reapers: List[subprocess.Popen[bytes]] = []
         self.relay = Relay(self)
@@ -169,10 +168,7 @@ class Fleet:
                 worker.channel.send(**message)
 
     def tick(self, now: float) -> None:
-        """What is due by the clock: beats, and who has been silent for too long."""
-        if now >= self._next_beat:
-            self._next_beat = now + BEAT
-            self.send(alive=True)
+        """What is due by the clock: who has been silent for too long."""
         for worker in self.workers:
             worker.channel.flush()
             if worker.live:

@@ -17,13 +17,14 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
 from shanty.carry import platform
+from shanty.carry.agent.beats import Beats
 from shanty.carry.agent.channel import Channel, readable
 from shanty.carry.agent.silence import Silence
 from shanty.carry.agent.stacks import collect, with_native
 from shanty.carry.agent.stalls import Stalls
 from shanty.carry.agent.sweep import end_all, sweep_after
 from shanty.carry.agent.verdicts import TOP, Verdict, at_end, late, misplaced
-from shanty.carry.agent.warden import BEAT, SILENCE
+from shanty.carry.agent.warden import SILENCE
 from shanty.carry.agent.world import World
 from shanty.carry.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError
 from shanty.carry.logfile import last_lines
@@ -62,11 +63,11 @@ class Lead:
         self.gone = False
         self.ending = False
         self.began = time.monotonic()
-        self.next_beat = 0.0
         self.silence = Silence()  # the warden's
         self.fleet: Optional[Fleet] = None  # the other hosts; None for a run on this machine
         self.muster: Muster
         self.stalls = Stalls(self)
+        self.beats: Beats
 
     def run(self, lead: Channel, warden: int) -> None:
         """Live until the wardens have gone, then write the last word."""
@@ -89,7 +90,9 @@ class Lead:
         poll = select.poll()
         poll.register(wake, select.POLLIN)
         poll.register(lead.source, select.POLLIN)
+        self.beats = Beats(self._say_alive)
         while not self.gone and lead.open:
+            self.beats.turn()
             for fd, _ in poll.poll(self._patience() * 1000):
                 if fd == wake:
                     os.read(wake, 512)
@@ -101,7 +104,7 @@ class Lead:
             self.answer_asks()
             self._judge(time.monotonic())
             self.stalls.tick(time.monotonic())
-            self._beat(time.monotonic())
+            self.warden.flush()
             if self.fleet is not None:
                 self.muster.advance(poll)
             if self.silence.look(time.monotonic()) > SILENCE:
@@ -114,14 +117,14 @@ class Lead:
             self._without_warden(warden)
         if self.fleet is not None:
             self.muster.dismiss()
+        self.beats.end()
         self._finish()
 
-    def _beat(self, now: float) -> None:
-        """A word to the warden now and then: while it hears none it counts the seconds."""
-        self.warden.flush()
-        if now >= self.next_beat:
-            self.next_beat = now + BEAT
-            self.warden.send(alive=True)
+    def _say_alive(self) -> None:
+        """A word to the wardens: while they hear none they count the seconds."""
+        self.warden.send(alive=True)
+        if self.fleet is not None:
+            self.fleet.send(alive=True)
 
     def _patience(self) -> float:
         """Seconds until something is due."""
@@ -273,7 +276,8 @@ class Lead:
 
     def _service(self) -> None:
         """Keep the warden's and the ranks' messages flowing while a request is served."""
-        self._beat(time.monotonic())
+        self.beats.turn()
+        self.warden.flush()
         sources = [self.warden.source, *(self.fleet.sources if self.fleet is not None else ())]
         ready = readable(sources, 0.02)
         for message in self.warden.receive():

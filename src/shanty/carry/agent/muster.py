@@ -134,6 +134,7 @@ class Muster:
         self.fleet.send(leave=True)
         began, stopped = time.monotonic(), self.lead.stopped
         while not self.fleet.done and time.monotonic() < max(began, self.fleet.stored) + _HOME:
+            self.lead.beats.turn()
             self.lead.answer_asks()
             if self.lead.stopped != stopped:
                 break  # whoever stops the run now does without the rest of its files

@@ -21,10 +21,11 @@ _FROZEN = 0.003  # of a core; a rank that waits in MPI gives most of its share a
 _MOSTLY = 0.8  # of the looks at a rank
 _IDLE = 0.05  # of a core: with less a process waits for something
 _FOREIGN = re.compile(
-    r"/(site|dist)-packages/|/lib(64)?/python\d|^<frozen|/shanty/(carry|torch)/"
+    r"/(site|dist)-packages/|/lib(64)?/python\d|^<frozen|/shanty/(carry|torch|xgboost|compat)/"
     r"|/torch/(distributed|utils/data|nn|autograd)/|^$"
 )
 _COLLECTIVE = ("/torch/distributed/", "/shanty/torch/")
+_MEETING = ("/shanty/xgboost/exchange.py", "_wait")  # it naps, and asks MPI in between
 _GRADIENTS = ("/torch/nn/parallel/", "/torch/autograd/")  # they exchange gradients, too
 # How bad it is, the worst first.
 STOPPED, STARVED, ELSEWHERE, ENDED, FROZEN, OTHER_CALL, UNSEEN = range(7)
@@ -42,6 +43,7 @@ class Standing:
     call: str = ""
     waits: float = 0.0
     place: str = ""  # "train (train.py:31)"
+    meets: bool = False  # waits for other ranks outside MPI, nobody knows for how long
     files: Tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
@@ -53,6 +55,7 @@ class Standing:
             path, line, function = frames[own or 0]
             where = f"{os.path.basename(path)}:{line}" if line else os.path.basename(path)
             self.place = f"{function} ({where})" if where else function
+        self.meets = any(f[0].endswith(_MEETING[0]) and f[2] == _MEETING[1] for f in frames)
         self.call, self.waits = self._wait(frames)
 
     @property
@@ -63,6 +66,8 @@ class Standing:
     def _wait(self, frames: Sequence[Sequence[Any]]) -> Tuple[str, float]:
         """Which call it has been in, and for how long."""
         told, still = self.told, self.told.get("still")
+        if self.meets:
+            return "shanty.xgboost", 0.0
         if told["call"]:
             return told["call"], told["waits"]
         if not frames or still is None or not told["read"]:
@@ -119,7 +124,9 @@ def judge(
     waiting = [r for r in ranks if r.call and r.waits >= after]
     for rank in ranks:
         through = rank.told["through"]
-        if rank not in waiting and (rank.call or (through is not None and through < after)):
+        if rank in waiting or rank.meets:
+            continue
+        if rank.call or (through is not None and through < after):
             return None  # it has come into MPI only now, or comes and goes
     if not waiting:
         return None
@@ -133,7 +140,7 @@ def judge(
             used = f"{rank.told['cpu'] * 100:.1f} % of a core"
             kind = FROZEN if rank.call else STARVED
             sorted_out.setdefault((kind, f"ready to run, but gets {used}"), []).append(rank)
-        elif rank not in waiting:
+        elif rank not in waiting and not rank.meets:
             kind = ELSEWHERE if rank.told["read"] else UNSEEN  # it may be in MPI, too
             sorted_out.setdefault((kind, rank.doing(pids)), []).append(rank)
         elif rank.call == "MPI_Finalize":

@@ -18,6 +18,7 @@ import time
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from shanty.carry import platform
+from shanty.carry.agent.beats import Beats
 from shanty.carry.agent.channel import Channel, decode_reports
 from shanty.carry.agent.launcher import Launcher
 from shanty.carry.agent.silence import Silence
@@ -33,7 +34,6 @@ SILENCE = 10.0  # seconds without a word from the lead after which its ranks are
 LINGER = 2.0  # seconds that what a launcher left running may go on after it
 SPAWNING = 0.5  # seconds from the first rank's word to the launcher's last file
 PLAIN = 2.0  # seconds without a libmpi after which a rank counts as no MPI program (so far)
-BEAT = 1.0  # seconds between two words without a reason
 _TICK = 0.25
 _LOOKS = (0.3, 0.8, 1.5, 2.1, 4.0, 8.0, 20.0, 60.0)  # seconds after its start: has it an MPI?
 
@@ -71,7 +71,6 @@ class Warden:
         self.ending: List[Tuple[float, Optional[str]]] = []  # (when to SIGKILL, which world)
         self.leftovers: Set[str] = set()
         self.silence = Silence()  # the lead's
-        self.next_beat = 0.0
         self.linger: Optional[float] = None
         self.leaving = False  # the lead wants nothing more of us
         self.watch: Optional[Movement] = None  # while the run is silent
@@ -105,7 +104,9 @@ class Warden:
 
         for fd in (wake, fifo, self.lead.source):
             self._poll.register(fd, select.POLLIN)
+        beats = Beats(lambda: self.lead.send(beat=True))
         while True:
+            beats.turn()
             for fd, _ in self._poll.poll(_TICK * 1000):
                 if fd == wake:
                     os.read(wake, 512)
@@ -130,6 +131,7 @@ class Warden:
         )
         removed = sweep(self.plan["scratch"], self.leftovers, self.plan["residue"], self.born)
         self.leave(removed)
+        beats.end()
 
     def begin(self) -> None:
         """Start the launcher, unless other hosts have to be made ready first."""
@@ -292,13 +294,9 @@ class Warden:
         """What is due by the clock."""
         self.lead.flush()
         self.tick()
-        if self.lead.open:
-            if now >= self.next_beat:
-                self.next_beat = now + BEAT
-                self.lead.send(beat=True)
-            if self.silence.look(now) > SILENCE:
-                self.lead.open = False
-                self._end(0.0, None)
+        if self.lead.open and self.silence.look(now) > SILENCE:
+            self.lead.open = False
+            self._end(0.0, None)
         for when, world in list(self.ending):
             if now >= when:
                 members = self._members(world)

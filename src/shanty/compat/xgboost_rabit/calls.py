@@ -118,7 +118,8 @@ def _check_columns(matrices: Sequence[Any]) -> None:
             if each != seen[0]:
                 raise DataError(
                     f"The ranks train on different columns: rank 0 has {seen[0]}, rank {rank} "
-                    f"{each}, of the data to train on and of each to evaluate."
+                    f"{each}, of the data to train on and of each to evaluate. Sparse matrices "
+                    "become as wide as the widest where they get their labels as they are made."
                 )
 
     together(current(), "training", lambda _: [each.num_col() for each in matrices], judge)
@@ -210,20 +211,38 @@ def best_ntree_limit(booster: Any) -> int:
     return int(rounds) * trees_a_round(booster)
 
 
+def best_ntree_limit_of_model(model: Any) -> int:
+    """`best_ntree_limit` of the scikit-learn classes."""
+    return best_ntree_limit(model.get_booster())
+
+
 _OF_THE_MODEL = ("early_stopping_rounds", "eval_metric", "callbacks")
 
 
 def fit(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`fit` of the scikit-learn classes: some of its arguments are the model's today."""
+    """`fit` of the scikit-learn classes: some of its arguments are the model's today.
+
+    They are so for this fit only, as they were.
+    """
 
     @functools.wraps(original)
     def fit(self: Any, *values: Any, **names: Any) -> Any:
         own = {name: names.pop(name) for name in _OF_THE_MODEL if name in names}
         given = {name: value for name, value in own.items() if value is not None}
-        if given:
-            self.set_params(**given)
-            model = type(self).__name__
-            tell([f"{name}= of fit is now one of {model}(…)" for name in given])
-        return original(self, *values, **names)
+        model = type(self).__name__
+        tell([f"{name}= of fit is now one of {model}(…)" for name in given])
+        if is_initialized():
+            current()  # else, in another thread, each rank would make a model of its own
+        before = {name: getattr(self, name, None) for name in given}
+        try:
+            _put(self, given)
+            return original(self, *values, **names)
+        finally:
+            _put(self, before)
 
     return fit
+
+
+def _put(model: Any, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():  # set_params would also change the trees it has
+        setattr(model, name, value)

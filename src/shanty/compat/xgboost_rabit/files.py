@@ -1,30 +1,33 @@
 """`xgb.DMatrix` as it was with rabit: of a file, between init and finalize, this rank's share.
 
-Which share is said by `whose`; reading is the business of shanty.xgboost. A matrix of an array was
-each rank's own affair, and could be made by one of them only, to predict with.
+Which share is said by `whose`; reading is the business of shanty.xgboost. A matrix of what is in
+memory was each rank's own affair, and could be made by one of them only, to predict with.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import xgboost
+from xgboost import collective
 
 from shanty.compat.xgboost_rabit.calls import Arguments, named
-from shanty.compat.xgboost_rabit.notes import tell
+from shanty.compat.xgboost_rabit.notes import say, tell
 from shanty.compat.xgboost_rabit.whose import claim, parties
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.exchange import together
-from shanty.xgboost.matrix import compare, share
+from shanty.xgboost.matrix import made_by_all, share
 from shanty.xgboost.sources import SUFFIXES, parse
-from shanty.xgboost.world import World, blaming_the_lost, current
+from shanty.xgboost.world import World, current
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -45,19 +48,38 @@ def initialise(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(  # noqa: N807
         self: Any, data: Any, label: Any = None, *values: Any, **names: Any
     ) -> None:
-        old = values and (values[0] is None or np.isscalar(values[0]))  # no weights: `missing`
-        order = OLD if old else NEW
-        options = named(order, values, names, "DMatrix")
+        options = named(_order(values), values, names, "DMatrix")
         if sys._getframe(1).f_globals.get("__name__", "").startswith("shanty."):  # how it loads
             original(self, data, label, **options)
         elif isinstance(data, (str, os.PathLike)):
             _load(original, self, os.fspath(data), label, options)
-        elif isinstance(data, np.ndarray) or hasattr(data, "columns"):
-            _alone(functools.partial(original, self, data, label, **options))
-        else:  # sparse ones may differ in width, over which today's XGBoost agrees by itself
+        elif _of_all_ranks(data, label):
             original(self, data, label, **options)
+        else:
+            _alone(functools.partial(original, self, data, label, **options))
 
     return __init__
+
+
+def _order(values: Sequence[Any]) -> Sequence[str]:
+    """What arguments by position mean: the first of old was `missing`, and the third `silent`."""
+    if values and np.isscalar(values[0]):
+        return OLD
+    third = values[2] if len(values) > 2 else None
+    old = values and values[0] is None and (third is None or isinstance(third, bool))
+    return OLD if old else NEW
+
+
+def _of_all_ranks(data: Any, label: Any) -> bool:
+    """Whether all ranks make the matrix, or none is made of it.
+
+    Sparse rows to train on may differ in width, over which today's XGBoost agrees by itself. An
+    iterator may ask for its rank. A handle is what `DMatrix.slice` has made already.
+    """
+    if data is None or isinstance(data, (xgboost.DataIter, ctypes.c_void_p)):
+        return True
+    sparse = sys.modules.get("scipy.sparse")
+    return label is not None and sparse is not None and bool(sparse.issparse(data))
 
 
 def _alone(call: Callable[[], None]) -> None:
@@ -65,6 +87,9 @@ def _alone(call: Callable[[], None]) -> None:
 
     Else each matrix is made by all ranks together. What that is good for, `calls.train` checks.
     """
+    if collective.get_world_size() == 1:
+        call()
+        return
     with ThreadPoolExecutor(1) as thread:
         thread.submit(call).result()
 
@@ -75,8 +100,10 @@ def _load(
     """Make `matrix` of this rank's share of `uri`, all of it where the rank is alone with it."""
     world = current()
     what = f"loading {uri}"
-    data, path = _meant(uri)
-    first = together(world, what, lambda _: claim(uri, path), parties)
+    data, paths = _meant(uri)
+    first = together(world, what, lambda _: claim(uri, paths), parties)
+    if world.rank == 0 and any(first):
+        say(_not_shared(uri, first))
     with ExitStack() as stack:
         if not any(first):
             rows, arguments = stack.enter_context(share(world, data, label, options))
@@ -91,13 +118,19 @@ def _load(
             together(world, what, read, lambda _: None)
             comm.Free()
             ((rows, arguments),) = made
-        with blaming_the_lost():
-            original(matrix, rows, **arguments)
-    compare(world, matrix)
+        made_by_all(world, matrix, lambda: original(matrix, rows, **arguments))
 
 
-def _meant(uri: str) -> tuple[str, str]:
-    """The URI with the format that it had with rabit, and its file, where it is only one.
+def _not_shared(uri: str, first: Sequence[int]) -> str:
+    others = [str(rank) for rank, party in enumerate(first) if rank and not party]
+    if len(set(first)) == len(first):
+        return f"{uri} is rank 0's alone: each rank reads a file of its own"
+    whose = f"shared with rank {', '.join(others)} only" if others else "rank 0's alone"
+    return f"{uri} is {whose}: the other ranks read other files"
+
+
+def _meant(uri: str) -> tuple[str, tuple[str, ...]]:
+    """The URI with the format that it had with rabit, and its files.
 
     What nothing tells a format of was LibSVM. A cache is left out.
     """
@@ -110,10 +143,10 @@ def _meant(uri: str) -> tuple[str, str]:
     try:
         files = parse(meant).files
     except (DataError, OSError):  # told by whoever reads it, on all ranks
-        return name, name
+        return name, ()
     if any(_tells(file) for file in files):
         meant = name
-    return meant, files[0] if len(files) == 1 else ""
+    return meant, files
 
 
 def _tells(file: str) -> bool:

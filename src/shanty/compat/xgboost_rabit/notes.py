@@ -12,6 +12,7 @@ from xgboost import collective
 
 _OURS = (str(Path(__file__).parent), str(Path(xgboost.__file__).parent))
 _told: set[str] = set()
+_said: list[str] = []
 
 
 class OldNameWarning(UserWarning):
@@ -25,6 +26,13 @@ def tell(notes: Sequence[str]) -> None:
     if new and collective.get_rank() == 0:
         text = f"shanty: taken as today's XGBoost has it: {'; '.join(new)}."
         warnings.warn(text, OldNameWarning, stacklevel=_script_s_level() + 1)
+
+
+def say(note: str) -> None:
+    """Print a note that is none of names, once in a script; for rank 0."""
+    if not _said:
+        _said.append(note)
+        print(f"shanty: {note}.", file=sys.stderr, flush=True)
 
 
 def _script_s_level() -> int:

@@ -24,6 +24,7 @@ from shanty.xgboost.world import init as join
 __all__ = [
     *("Op", "allreduce", "broadcast", "finalize", "get_processor_name", "get_rank"),
     *("get_world_size", "init", "is_distributed", "tracker_print", "version_number"),
+    *("DTYPE_ENUM__", "RabitContext"),
 ]
 
 
@@ -38,6 +39,9 @@ class Op(IntEnum):
 
 MAX, MIN, SUM, OR = Op
 BITOR = Op.OR
+
+_DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64")
+DTYPE_ENUM__ = {np.dtype(name): number for number, name in enumerate(_DTYPES)}
 
 _TODAY = {
     Op.MAX: collective.Op.MAX,
@@ -63,6 +67,24 @@ def init(args: Iterable[bytes | str] | None = None) -> None:
 def finalize() -> None:
     """Leave: what is loaded and trained from now on is this process's own."""
     part()
+
+
+class RabitContext:
+    """`init(args)` and `finalize()` around a block.
+
+    After an error in it there is no `finalize`, for which ranks wait for each other: the others
+    may be anywhere.
+    """
+
+    def __init__(self, args: Iterable[bytes | str] | None = None) -> None:
+        self.args = args
+
+    def __enter__(self) -> None:
+        init(self.args)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            finalize()
 
 
 def get_rank() -> int:

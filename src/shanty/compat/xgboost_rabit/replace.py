@@ -1,11 +1,13 @@
 """Puts what scripts of old call in the place of XGBoost's own, once a script calls rabit.init.
 
 Classes are changed in place, so that names imported before (`from xgboost import DMatrix`) are
-the same; functions are put into the modules that have them.
+the same; functions are put into the modules that have them, the script's and those it uses.
 """
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import xgboost
@@ -35,15 +37,30 @@ def put_in_place() -> None:
         if not hasattr(booster, name):
             _set(booster, name, value)
     for name, wrap in (("train", calls.train), ("cv", calls.cv)):
-        new = wrap(getattr(training, name))
+        old = getattr(training, name)
+        new = wrap(old)
         _set(xgboost, name, new)
         _set(training, name, new)
+        _rebind(old, new)
     for model in _models():
         for name in ("predict", "predict_proba", "apply"):
             if name in vars(model):
                 _set(model, name, calls.predict_by_model(getattr(model, name)))
         if "fit" in vars(model):
             _set(model, "fit", calls.fit(model.fit))
+        if not hasattr(model, "best_ntree_limit"):
+            _set(model, "best_ntree_limit", property(calls.best_ntree_limit_of_model))
+
+
+def _rebind(old: object, new: object) -> None:
+    """Put `new` where modules have imported `old` by name; XGBoost's own keep what they have."""
+    modules: list[tuple[str, object]] = list(sys.modules.items())  # anything may stand there
+    for name, module in modules:
+        if not isinstance(module, ModuleType) or name.partition(".")[0] in ("shanty", "xgboost"):
+            continue
+        names = object.__getattribute__(module, "__dict__")  # asks no module that loads itself late
+        for each in [key for key, value in list(names.items()) if value is old]:
+            names[each] = new
 
 
 def _models() -> list[Any]:

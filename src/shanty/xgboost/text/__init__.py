@@ -12,19 +12,16 @@ from shanty.xgboost.text.csv import read_csv
 from shanty.xgboost.text.files import sizes
 from shanty.xgboost.text.libsvm import read_libsvm
 from shanty.xgboost.text.rows import FormatError, Rows
-from shanty.xgboost.text.shares import Piece, shares
-from shanty.xgboost.text.sides import Groups, count_rows, numbers, whole_groups
+from shanty.xgboost.text.sides import Groups, count_rows, groups_of_share, numbers
 
 __all__ = [
     "FormatError",
     "Groups",
-    "Piece",
     "Rows",
     "count_rows",
+    "groups_of_share",
     "numbers",
     "read_csv",
     "read_libsvm",
-    "shares",
     "sizes",
-    "whole_groups",
 ]

@@ -53,7 +53,7 @@ def read_csv(
         label_column, weight_column: from 0; below 0: there is none.
         delimiter: one character.
         sizes: of the files, if known already (see `sizes()`).
-        skip: rows left out at the share's beginning, as `whole_groups` tells.
+        skip: rows left out at the share's beginning, as `groups_of_share` tells.
         extra: rows read on beyond its end, likewise.
 
     Raises:

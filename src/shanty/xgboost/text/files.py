@@ -6,7 +6,7 @@ import errno
 import gzip
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -14,6 +14,7 @@ from typing import Protocol, Self
 PathLike = str | os.PathLike[str]
 
 _STEP = 1 << 20  # bytes unpacked at a time while going forward in a gzipped file
+_PAUSE = 1 << 25  # bytes unpacked between two times that the caller is asked
 
 
 class Source(Protocol):
@@ -41,17 +42,29 @@ def is_packed(path: PathLike) -> bool:
     return os.fspath(path).endswith(".gz")
 
 
-def sizes(files: Sequence[PathLike]) -> list[int]:
+def never() -> None:
+    """Nothing to do between two pieces of work."""
+
+
+def sizes(files: Sequence[PathLike], between: Callable[[], None] = never) -> list[int]:
     """Bytes of each file; of a `.gz` those of its content, for which all of it is unpacked once.
 
     Ranks may share this work: rank r measures files[r::n], they exchange, and pass `sizes=` on.
+    `between` is called between two pieces of it, and may raise.
     """
-    return [_unpacked_size(os.fspath(f)) if is_packed(f) else Path(f).stat().st_size for f in files]
+    return [
+        _unpacked_size(os.fspath(file), between) if is_packed(file) else Path(file).stat().st_size
+        for file in files
+    ]
 
 
-def _unpacked_size(path: str) -> int:
+def _unpacked_size(path: str, between: Callable[[], None]) -> int:
     with _Packed(path) as packed:
-        return packed.forward_to(None)
+        place = 0
+        while (at := packed.forward_to(place + _PAUSE)) == place + _PAUSE:
+            place = at
+            between()
+        return at
 
 
 class _Plain:
@@ -90,13 +103,13 @@ class _Packed:
         self.forward_to(place)
         return self._read(into) if self._at == place else 0
 
-    def forward_to(self, place: int | None) -> int:
-        """Go on to a place or, None, to the end; where it came to."""
+    def forward_to(self, place: int) -> int:
+        """Go on to a place, or to the end if that is before it; where it came to."""
         if place == self._at:
             return self._at
         waste = memoryview(bytearray(_STEP))
-        while place is None or self._at < place:
-            if not self._read(waste if place is None else waste[: place - self._at]):
+        while self._at < place:
+            if not self._read(waste[: place - self._at]):
                 break
         return self._at
 

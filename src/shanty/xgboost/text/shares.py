@@ -78,14 +78,6 @@ class Lines:
                 yield from _blocks(opened, piece, chunk)
 
 
-def shares(
-    files: Sequence[PathLike], ranks: int, sizes: Sequence[int] | None = None
-) -> list[list[Piece]]:
-    """Each rank's pieces of the files, which are looked at only when `sizes` is not given."""
-    lines = Lines(files, sizes)
-    return [lines.pieces(*lines.share(rank, ranks)) for rank in range(ranks)]
-
-
 def line_number(path: str, place: int) -> int:
     """Number (from 1) of the line that begins at a byte of a file; all before it is read."""
     ends = 0

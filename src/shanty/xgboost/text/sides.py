@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shanty.xgboost.text.byline import number, shown
-from shanty.xgboost.text.files import PathLike, source
+from shanty.xgboost.text.files import PathLike, never, source
 from shanty.xgboost.text.rows import FormatError, Malformed
 from shanty.xgboost.text.shares import Lines, format_error, line_number
 
 _CHUNK = 1 << 18  # bytes
+_WHOSE = "does the file belong to this data"
 
 
 def count_rows(
@@ -25,6 +26,7 @@ def count_rows(
     *,
     comment: str | None = "#",
     sizes: Sequence[int] | None = None,
+    between: Callable[[], None] = never,
 ) -> int:
     """How many rows begin in a rank's share, before groups are made whole.
 
@@ -33,10 +35,15 @@ def count_rows(
     Args:
         comment: what begins one; None: nothing does (CSV, where a line of blanks is a row, too).
         sizes: of the files, if known already (see `sizes()`).
+        between: is called between two pieces of the work, and may raise; so below.
     """
     lines = Lines(files, sizes)
     start, stop = lines.share(rank, ranks)
-    return sum(_rows_in(block.text, comment) for block in lines.blocks(start, stop, _CHUNK))
+    count = 0
+    for block in lines.blocks(start, stop, _CHUNK):
+        count += _rows_in(block.text, comment)
+        between()
+    return count
 
 
 def _rows_in(text: NDArray[np.uint8], comment: str | None) -> int:
@@ -56,21 +63,27 @@ def _first_filled(text: NDArray[np.uint8], ends: NDArray[np.bool_]) -> NDArray[n
     return filled[first[np.append(first[1:] != first[:-1], True) & (first < len(filled))]]
 
 
-def numbers(path: PathLike, start: int, count: int | None = None) -> NDArray[np.float32]:
-    """The numbers of `count` lines from line `start` on; of all that follow when count is None.
+def numbers(
+    path: PathLike, start: int, count: int, total: int, between: Callable[[], None] = never
+) -> NDArray[np.float32]:
+    """The numbers of `count` lines from line `start` on, of `total` lines.
 
     Lines are counted from 0, without blank ones: `start` is the number of a share's first row, of
     all files end to end. The shape is (count,), or (count, k) where lines hold k > 1 numbers.
 
     Raises:
         FormatError: a line is no number, holds more or fewer than the one before, or there are not
-            enough lines.
+            enough lines; or, for who reads the last of them, more.
         OSError: the file cannot be read.
     """
     found = array("d")
     seen, width = 0, 1
-    for place, words in _filled_lines(path, start):
-        if count is not None and seen == count:
+    for place, words in _filled_lines(path, start, between):
+        if seen == count:
+            if start + count == total:
+                raise _error(
+                    path, place, f"{total} lines are needed, and this is one more; {_WHOSE}"
+                )
             break
         values = [number(word) for word in words]
         wrong = [shown(word) for word, value in zip(words, values, strict=True) if value is None]
@@ -81,7 +94,7 @@ def numbers(path: PathLike, start: int, count: int | None = None) -> NDArray[np.
         width = len(values)
         found.extend(value for value in values if value is not None)
         seen += 1
-    if count is not None and seen < count:
+    if seen < count:
         need = f"rows {start} to {start + count - 1} need one number each"
         raise _too_short(path, f"{need}, and {count - seen} are missing")
     with np.errstate(over="ignore"):
@@ -97,26 +110,34 @@ class Groups(NamedTuple):
     group_sizes: NDArray[np.int64]  # of the groups that begin in it, in order
 
 
-def whole_groups(path: PathLike, start: int, count: int) -> Groups:
-    """The groups (sizes, one a line) that begin at the rows [start, start + count) of all files.
+def groups_of_share(
+    path: PathLike, start: int, count: int, total: int, between: Callable[[], None] = never
+) -> Groups:
+    """The groups (sizes, one a line) that begin at the rows [start, start + count) of `total`.
 
-    With skip, extra, rows and sizes agree: count - skip + extra == group_sizes.sum().
+    With skip, extra, rows and sizes agree: count - skip + extra == group_sizes.sum(). Groups of no
+    row at the end belong to who has the last row.
 
     Raises:
-        FormatError: a line is no size, or the groups end before row start + count.
+        FormatError: a line is no size, the groups end before row start + count, or go on beyond
+            the last.
         OSError: the file cannot be read.
     """
+    last = start < total == start + count
     begin = 0  # the row at which the next group begins
     skip = 0
     found: list[int] = []
-    for place, words in _filled_lines(path, 0):
-        if begin >= start + count:
+    for place, words in _filled_lines(path, 0, between):
+        if begin >= start + count and not last:
             break
         if len(words) != 1 or not words[0].isdigit():
             raise _error(path, place, "it is no size of a group (a whole number); correct the line")
         if begin >= start:
             found.append(int(words[0]))
         begin += int(words[0])
+        if begin > total:
+            have = f"the groups up to this one have {begin} rows"
+            raise _error(path, place, f"{have}, and the data has {total}; {_WHOSE}")
         if not found:
             skip = min(max(begin - start, 0), count)
     if begin < start + count:
@@ -126,10 +147,13 @@ def whole_groups(path: PathLike, start: int, count: int) -> Groups:
     return Groups(skip, extra, np.array(found, np.int64))
 
 
-def _filled_lines(path: PathLike, skip: int) -> Iterator[tuple[int, list[bytes]]]:
+def _filled_lines(
+    path: PathLike, skip: int, between: Callable[[], None]
+) -> Iterator[tuple[int, list[bytes]]]:
     """Place in the file and words of every line that is not blank, but the first `skip` of them."""
     lines = Lines([path])
     for block in lines.blocks(0, lines.total, _CHUNK):
+        between()
         ends = (block.text == ord("\n")) | (block.text == ord("\r"))
         here = len(_first_filled(block.text, ends))
         if here <= skip:
@@ -159,4 +183,4 @@ def _too_short(path: PathLike, wrong: str) -> FormatError:
     with source(name) as opened:
         opened.read_at(max(total - 1, 0), memoryview(last))
     line = line_number(name, total) - (total > 0 and last in b"\r\n")
-    return FormatError(name, line, f"it ends too early: {wrong}; does it belong to this data", "")
+    return FormatError(name, line, f"it ends too early: {wrong}; {_WHOSE}", "")
