@@ -7,7 +7,7 @@ All of them get the same model; `predict` and all else are of one rank.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,9 +22,9 @@ from shanty.xgboost.world import blaming_the_lost, current
 
 
 @contextmanager
-def _reported(model: Any) -> Iterator[None]:
+def _reported(model: Any, X: Any, y: Any, options: Mapping[str, Any]) -> Iterator[None]:  # noqa: N803
     """Train within XGBoost's world, and tell the run of the rounds."""
-    current()
+    _compare_lengths(X, y, options)
     before = model.callbacks
     model.callbacks = [*(before or ()), Report(model.get_num_boosting_rounds())]
     try:
@@ -35,11 +35,28 @@ def _reported(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _joined() -> Iterator[None]:
+def _joined(X: Any, y: Any, options: Mapping[str, Any]) -> Iterator[None]:  # noqa: N803
     """Train within XGBoost's world; of a forest, which is a single round, nothing is told."""
-    current()
+    _compare_lengths(X, y, options)
     with blaming_the_lost():
         yield
+
+
+def _compare_lengths(X: Any, y: Any, options: Mapping[str, Any]) -> None:  # noqa: N803
+    """DataError on all ranks where one rank's rows and labels do not fit: XGBoost finds that out
+    on one rank only, for which the others would wait."""
+
+    def look(_: Meeting) -> None:
+        rows = _length(X)
+        for name, value in (("y", y), ("sample_weight", options.get("sample_weight"))):
+            if value is not None and _length(value) != rows:
+                raise DataError(f"X has {rows} rows, but {name} {_length(value)}.")
+
+    together(current(), "fit", look, lambda _: None)
+
+
+def _length(rows: Any) -> int:
+    return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
 
 
 class _Saving:
@@ -55,7 +72,7 @@ class XGBRegressor(_Saving, xgboost.XGBRegressor):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, **options: Any) -> XGBRegressor:  # noqa: N803
         """Train on the rows of all ranks; X and y are this rank's."""
-        with _reported(self):
+        with _reported(self, X, y, options):
             super().fit(X, y, **options)
         return self
 
@@ -65,7 +82,7 @@ class XGBRFRegressor(_Saving, xgboost.XGBRFRegressor):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, **options: Any) -> XGBRFRegressor:  # noqa: N803
         """Train on the rows of all ranks; X and y are this rank's."""
-        with _joined():
+        with _joined(X, y, options):
             super().fit(X, y, **options)
         return self
 
@@ -75,7 +92,7 @@ class XGBRanker(_Saving, xgboost.XGBRanker):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, **options: Any) -> XGBRanker:  # noqa: N803
         """Train on the groups of all ranks; X, y and what is told of them are this rank's."""
-        with _reported(self):
+        with _reported(self, X, y, options):
             super().fit(X, y, **options)
         return self
 
@@ -129,7 +146,7 @@ class XGBClassifier(_Classes, xgboost.XGBClassifier):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, **options: Any) -> XGBClassifier:  # noqa: N803
         """Train on the rows of all ranks; X and y are this rank's."""
-        with _reported(self):
+        with _reported(self, X, y, options):
             try:
                 self._agree(y)
                 super().fit(X, y, **options)
@@ -143,7 +160,7 @@ class XGBRFClassifier(_Classes, xgboost.XGBRFClassifier):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, **options: Any) -> XGBRFClassifier:  # noqa: N803
         """Train on the rows of all ranks; X and y are this rank's."""
-        with _joined():
+        with _joined(X, y, options):
             try:
                 self._agree(y)
                 super().fit(X, y, **options)

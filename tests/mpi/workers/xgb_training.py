@@ -223,6 +223,9 @@ def check_a_matrix_that_one_rank_cannot_make() -> None:
             told_by(who, partial(make, X[:9] + np.float32(np.inf if mine else 0), Y[:9]))
             told_by(who, partial(make, object() if mine else X[:9], Y[:9]), TypeError)
         assert make(X[:9], Y[:9]).num_row() == 9
+    for model in (xgb.XGBClassifier(n_estimators=1), xgb.XGBRFRegressor(n_estimators=1)):
+        told_by(0, partial(model.fit, X[:9], Y[: 9 - (WORLD.rank == 0)]))
+        assert model.fit(X[:9], Y[:9]).n_features_in_ == X.shape[1]
 
 
 def check_a_disk_that_is_full() -> None:
