@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,7 @@ from shanty.carry import platform
 from shanty.carry.agent.sweep import in_use
 from shanty.carry.rundir import RunDir, read_json
 
-FAMILIES = (("openmpi5", "openmpi4"), ("mpich", "intel"))
-FLAVOURS = tuple(name for family in FAMILIES for name in family)
+FLAVOURS = ("openmpi5", "openmpi4", "mpich", "intel")
 LONG = bool(os.environ.get("SHANTY_TEST_LONG"))
 WORKERS = Path(__file__).parent / "mpi" / "workers"
 
@@ -39,18 +38,15 @@ def flavour(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def thin(
-    items: list[pytest.Item], folder: Path, families: Iterable[tuple[str, ...]] = FAMILIES
-) -> None:
-    """Keep each test of a folder on one MPI of each family, in turn, and of tests marked as
-    `sampled` every third case; everything if LONG.
+def thin(items: list[pytest.Item], folder: Path, every: int = 1) -> None:
+    """Keep each test of a folder on one MPI, in turn, and of the tests of a file every so manieth,
+    of those marked as `sampled` every third; everything if LONG.
 
-    What differs in other parameters is another test, unless it shares launches.
+    What differs in other parameters than the MPI is another test, unless it shares launches.
     """
     if LONG:
         return
     variants: dict[str, list[pytest.Item]] = {}  # the same test on several MPIs
-    cases: dict[str, int] = {}
     left_out: set[pytest.Item] = set()
     for item in items:
         if item.path.parent != folder:
@@ -60,16 +56,17 @@ def thin(
         name = item.name.partition("[")[0] if shares else item.name.replace(flavour, "")
         if flavour:
             variants.setdefault(f"{item.path.stem} {name}", []).append(item)
-        if item.get_closest_marker("sampled"):
-            case = f"{item.path.stem} {item.name.partition('[')[0]}"
-            cases[case] = cases.get(case, -1) + 1
-            if cases[case] % 3:
-                left_out.add(item)
     for name, several in variants.items():
-        there = {_flavour(item) for item in several}
-        able = [[each for each in family if each in there] for family in families]
-        chosen = {family[crc32(name.encode()) % len(family)] for family in able if family}
-        left_out |= {item for item in several if _flavour(item) not in chosen}
+        there = sorted({_flavour(item) for item in several})
+        chosen = there[crc32(name.encode()) % len(there)]
+        left_out |= {item for item in several if _flavour(item) != chosen}
+    counts: dict[tuple[Path, int], int] = {}
+    for item in items:
+        if item.path.parent == folder and item not in left_out:
+            share = 3 if item.get_closest_marker("sampled") else every
+            place = counts[item.path, share] = counts.get((item.path, share), -1) + 1
+            if place % share:
+                left_out.add(item)
     if left_out:
         items[0].config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]

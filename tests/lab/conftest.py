@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from runs import FLAVOURS, flavour, thin, wait_for
+from runs import flavour, thin, wait_for
 from shanty.launch.lab import console, labs
 from shanty.launch.lab.labs import Known
 
@@ -31,7 +31,7 @@ CANNOT = 69  # the exit code of a PrepareError
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file is for one worker of pytest-xdist, since its tests share a lab."""
-    thin(items, Path(__file__).parent, [FLAVOURS])
+    thin(items, Path(__file__).parent, every=2)
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.xdist_group(f"lab {item.path.stem}"))
@@ -202,7 +202,7 @@ def _end(home: LabHome, before: list[str]) -> None:
         done = home("lab", "down", known.lab.name)
         assert done.returncode == 0, done.stderr
         assert time.monotonic() - began < 10
-    wait_for(lambda: not home.left(), 5, f"the labs leave something: {home.left()}")
+    wait_for(lambda: not home.left(), 20, f"the labs leave something: {home.left()}")
     wait_for(lambda: links() == before, 5, "the machine has other interfaces than before")
 
 

@@ -144,6 +144,7 @@ def test_digits_train_on_three_bare_hosts_in_one_command(site: Site) -> None:
         assert lab.out(host, "ls -d /tmp") == "/tmp"
 
 
+@LONG
 def test_the_second_run_sends_next_to_nothing(site: Site) -> None:
     first = site(*RUN, "3", "hello.py", timeout=300)
     assert first.returncode == 0, first.stderr

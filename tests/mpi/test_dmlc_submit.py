@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from runs import WORKERS, Shanty
+from torch_runs import LONG
 
 pytestmark = pytest.mark.mpi
 LINE = WORKERS / "dmlc_line.py"
@@ -173,6 +174,7 @@ def test_a_configuration_file(configured: Shanty, flavour: str) -> None:
     assert len(learner["gradient_booster"]["model"]["trees"]) == 5
 
 
+@LONG
 def test_what_can_be_done_with_a_model(configured: Shanty) -> None:
     """Predict, over two ranks; go on training; dump."""
     shanty, folder = configured, configured.folder

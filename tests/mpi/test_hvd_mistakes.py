@@ -55,6 +55,7 @@ FATAL = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mistake", [each for each in FATAL if each != "exits"])
 def test_ranks_that_do_not_come(mistake: str) -> None:
     expected = FATAL[mistake]

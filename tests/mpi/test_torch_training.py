@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_runs import Launches, checks, passed
+from torch_runs import LONG, Launches, checks, passed
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
@@ -18,7 +18,7 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=LONG)])
 def test_training(launches: Launches, ranks: int, name: str) -> None:
     folder = launches.scratch / f"saved-{ranks}"
     folder.mkdir(exist_ok=True)
