@@ -39,8 +39,8 @@ def flavour(request: pytest.FixtureRequest) -> str:
 
 
 def thin(items: list[pytest.Item], folder: Path, every: int = 1) -> None:
-    """Keep each test of a folder on one MPI, in turn, and of the tests of a file every so manieth,
-    of those marked as `sampled` every third; everything if LONG.
+    """Keep each test of a folder on one MPI, in turn. Of the tests of a file that are left, every
+    `every`-th is kept, of those marked as `sampled` every third. Everything is if LONG.
 
     What differs in other parameters than the MPI is another test, unless it shares launches.
     """

@@ -25,7 +25,7 @@ from shanty.carry.agent.stalls import Stalls
 from shanty.carry.agent.sweep import end_all, sweep_after
 from shanty.carry.agent.verdicts import TOP, Verdict, at_end, late, misplaced
 from shanty.carry.agent.warden import SILENCE
-from shanty.carry.agent.world import World
+from shanty.carry.agent.world import World, signal_name
 from shanty.carry.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError
 from shanty.carry.logfile import last_lines
 from shanty.carry.mpi.installation import Installation
@@ -319,7 +319,7 @@ class Lead:
         with contextlib.suppress(ChildProcessError):
             code = os.waitstatus_to_exitcode(os.waitpid(warden, 0)[1])
             if code < 0:
-                return f"was killed by {signal.Signals(-code).name}"
+                return f"was killed by {signal_name(-code)}"
         return "ended by an error of its own"
 
     def _finish(self) -> None:
