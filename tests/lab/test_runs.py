@@ -146,6 +146,34 @@ def test_the_first_failure(site: Site, flavour: str) -> None:
     assert Path(failure["log"]).is_file()
 
 
+def test_the_first_failure_is_the_first_though_its_host_is_late_to_tell(
+    site: Site, flavour: str
+) -> None:
+    """The host of the failed rank stands still for a moment; the others fail in the meantime."""
+    site.write(
+        "late.py",
+        "import json, os, signal, socket, subprocess, sys\nfrom mpi4py import MPI\n"
+        "world = MPI.COMM_WORLD\n"
+        "if world.rank == 2:\n"
+        "    with open(os.environ['SHANTY_RUN_DIR'] + '/agents.json') as file:\n"
+        "        warden = json.load(file)['warden']['pid']\n"
+        "    there = socket.create_connection(world.recv(source=0))\n"
+        "    os.kill(warden, signal.SIGSTOP)\n"
+        "    wakes = f'sleep 0.8; kill -CONT {warden}'\n"
+        "    subprocess.Popen(['sh', '-c', wakes], start_new_session=True, close_fds=True)\n"
+        "    sys.exit(3)\n"
+        "if world.rank == 0:\n"
+        "    with socket.create_server(('0.0.0.0', 0)) as server:\n"
+        "        world.send((os.uname().nodename, server.getsockname()[1]), 2)\n"
+        "        server.accept()[0].recv(1)  # until that rank is no more\n"
+        "    os._exit(14)\n"
+        "world.barrier()\n",
+    )
+    done = site("run", "-q", "--on", "lab", "--mpi", flavour, "-n", "3", "--ppn", "1", "late.py")
+    assert done.returncode == 3, done.stderr
+    assert "rank 2 on lab3 ended with exit code 3" in done.stderr
+
+
 def test_stacks_of_all_hosts(site: Site) -> None:
     with site.running("openmpi5") as process:
         done = site("stacks", "last", "--json")

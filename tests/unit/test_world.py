@@ -30,8 +30,9 @@ def join(world: World, now: float = 1.0, size: int | None = None, **more: object
         world.report({**report, "mpi_size": size or world.expected, **LIBRARY, **more}, now)
 
 
-def end(world: World, rank: int, code: int, now: float, **more: object) -> None:
-    world.report({"event": "exited", "rank": rank, "code": code, "host": "h", **more}, now)
+def end(world: World, rank: int, code: int, now: float, **more: object) -> bool:
+    report = {"event": "exited", "rank": rank, "code": code, "host": "h", **more}
+    return world.report(report, now)
 
 
 def test_it_is_complete_when_all_have_joined():
@@ -134,6 +135,31 @@ def test_there_is_a_moment_for_what_came_first_and_is_told_second():
     assert world.verdict(5.0) is None
     assert world.deadline() == pytest.approx(5.0 + judge.SETTLE)
     assert world.verdict(5.0 + judge.SETTLE) is not None
+
+
+def test_the_verdict_waits_for_every_host_that_was_asked():
+    world = started(3)
+    join(world)
+    assert not end(world, 2, 0, 4.0)
+    assert end(world, 0, 14, 5.0)
+    world.awaited = {"far"}
+    assert world.verdict(5.0 + judge.SETTLE) is None
+    assert world.deadline() == pytest.approx(5.0 + judge.ROLL_CALL)
+    assert not end(world, 1, 3, 6.0, at=4.9)
+    world.awaited.discard("far")
+    verdict = world.verdict(6.0)
+    assert verdict is not None
+    assert (verdict.rank, world.exit_code(verdict)) == (1, 3)
+
+
+def test_a_host_that_does_not_answer_holds_the_verdict_up_for_a_moment_only():
+    world = started(3)
+    join(world)
+    end(world, 0, 14, 5.0)
+    world.awaited = {"far"}
+    verdict = world.verdict(5.0 + judge.ROLL_CALL)
+    assert verdict is not None
+    assert verdict.rank == 0
 
 
 def test_a_rank_that_left_in_silence():

@@ -20,7 +20,7 @@ from shanty.carry import platform
 from shanty.carry.agent.beats import Beats
 from shanty.carry.agent.channel import Channel, readable
 from shanty.carry.agent.silence import Silence
-from shanty.carry.agent.stacks import collect, with_native
+from shanty.carry.agent.stacks import collect, with_native, written
 from shanty.carry.agent.stalls import Stalls
 from shanty.carry.agent.sweep import end_all, sweep_after
 from shanty.carry.agent.verdicts import TOP, Verdict, at_end, late, misplaced
@@ -90,7 +90,8 @@ class Lead:
         poll = select.poll()
         poll.register(wake, select.POLLIN)
         poll.register(lead.source, select.POLLIN)
-        self.beats = Beats(self._say_alive)
+        # Wardens that hear no word count the seconds.
+        self.beats = Beats(lambda: self.tell(alive=True))
         while not self.gone and lead.open:
             self.beats.turn()
             for fd, _ in poll.poll(self._patience() * 1000):
@@ -120,12 +121,6 @@ class Lead:
         self.beats.end()
         self._finish()
 
-    def _say_alive(self) -> None:
-        """A word to the wardens: while they hear none they count the seconds."""
-        self.warden.send(alive=True)
-        if self.fleet is not None:
-            self.fleet.send(alive=True)
-
     def _patience(self) -> float:
         """Seconds until something is due."""
         due = [world.deadline() for world in self.worlds.values()]
@@ -144,6 +139,8 @@ class Lead:
             self.launcher_hung = message["hung"] == TOP
         elif "moves" in message:
             self.stalls.hear(self.plan.get("name") or os.uname().nodename, message)
+        elif "roll" in message:
+            self.worlds[message["roll"]].awaited.discard(self.plan.get("name", ""))
         elif "gone" in message:
             self.gone = True
             self.event("swept", removed=message["gone"])
@@ -162,7 +159,8 @@ class Lead:
             expected = self.plan["ranks"] if name == TOP else None
             self.worlds[name] = World(expected, self.launcher)
         world = self.worlds[name]
-        world.report(report, now)
+        if world.report(report, now):
+            self._call_the_roll(name)
         self.event("rank-" + str(report.get("event")), report=report)
         changed: Dict[str, Any] = {"ranks": world.expected, "up": world.up, "joined": world.joined}
         if world.complete and self.status.state is State.STARTING:
@@ -173,6 +171,13 @@ class Lead:
                 changed["state"] = State.RUNNING
         if any(getattr(self.status, key) != value for key, value in changed.items()):
             self._write(**changed)
+
+    def _call_the_roll(self, name: str) -> None:
+        """Ask every host for what its ranks had said before a failure in this world was known."""
+        others = self.fleet.workers if self.fleet is not None else ()
+        names = (worker.name for worker in others if worker.live)
+        self.worlds[name].awaited = {self.plan.get("name", ""), *names}
+        self.tell(roll=name)
 
     def _judge(self, now: float) -> None:
         """End what has to end: a world with a verdict, or the run at one of its limits."""
@@ -261,7 +266,7 @@ class Lead:
 
     def ask_stacks(self) -> List[Dict[str, Any]]:
         """Where every rank stands, as `collect` has it, with the MPI call that it is in."""
-        before = {rank: self._size(rank) for rank in self._alive()}
+        before = {rank: written(self.run_dir, rank) for rank in self._alive()}
         self.stalls.looks.clear()
         self.tell(stacks=True)
         answers = collect(self.run_dir, before, self._service)
@@ -289,12 +294,6 @@ class Lead:
     def _alive(self) -> List[int]:
         ranks = [r for world in self.worlds.values() for r in world.ranks.values()]
         return sorted({rank.rank for rank in ranks if rank.ended is None})
-
-    def _size(self, rank: int) -> int:
-        try:
-            return self.run_dir.rank_stacks(rank).stat().st_size
-        except OSError:
-            return 0
 
     def _without_warden(self, warden: int) -> None:
         """The warden died: its children are ours now; end them and say so."""

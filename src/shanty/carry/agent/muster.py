@@ -103,6 +103,8 @@ class Muster:
             self.lead.report(message["report"], worker.name)
         elif "moves" in message:
             self.lead.stalls.hear(worker.name, message)
+        elif "roll" in message:
+            self.lead.worlds[message["roll"]].awaited.discard(worker.name)
         elif "gone" in message:
             self.lead.event("swept", host=worker.name, removed=message["gone"])
             if not message.get("whole", True):

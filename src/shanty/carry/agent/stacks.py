@@ -30,7 +30,7 @@ def collect(
     while time.monotonic() < deadline:
         now = time.monotonic()
         for rank in before:
-            size = _size(run, rank)
+            size = written(run, rank)
             if size != sizes[rank]:
                 sizes[rank], grown[rank] = size, now
         if all(rank in grown and now - grown[rank] > _SETTLED for rank in before):
@@ -39,7 +39,8 @@ def collect(
     return [_answer(run, rank, start) for rank, start in before.items()]
 
 
-def _size(run: RunDir, rank: int) -> int:
+def written(run: RunDir, rank: int) -> int:
+    """How many bytes of stacks the rank has written so far."""
     try:
         return run.rank_stacks(rank).stat().st_size
     except OSError:

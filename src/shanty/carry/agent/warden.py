@@ -77,6 +77,7 @@ class Warden:
         self.next_look = self.between_looks = 0.0
         self.environment: Dict[str, str] = {}  # for what starts here, once the host is ready
         self._poll = select.poll()
+        self._fifo = -1  # of the ranks' reports
         self._rest = b""
         self._oom = platform.oom_kills()
 
@@ -95,14 +96,15 @@ class Warden:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the lead decides; SIGKILL is heard by it
         os.mkfifo(self.run_dir.reports, 0o600)
-        fifo = os.open(self.run_dir.reports, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        self._fifo = os.open(self.run_dir.reports, flags)
         keep = open_reports(str(self.run_dir.reports))  # so that the FIFO never ends
         platform.adopt_orphans()
         self.begin()
         # While the launcher is at work: what the end will need at once.
         from shanty.carry.agent.sweep import made_between, sweep
 
-        for fd in (wake, fifo, self.lead.source):
+        for fd in (wake, self._fifo, self.lead.source):
             self._poll.register(fd, select.POLLIN)
         beats = Beats(lambda: self.lead.send(beat=True))
         while True:
@@ -110,8 +112,8 @@ class Warden:
             for fd, _ in self._poll.poll(_TICK * 1000):
                 if fd == wake:
                     os.read(wake, 512)
-                elif fd == fifo:
-                    self._hear(os.read(fifo, 1 << 16))
+                elif fd == self._fifo:
+                    self._hear()
                 elif fd == self.lead.source:
                     if not self._obey():
                         self._poll.unregister(fd)
@@ -122,8 +124,7 @@ class Warden:
             self.launcher.show_partial()
             if self.over and not platform.descendants(os.getpid()):
                 break
-        with contextlib.suppress(BlockingIOError):
-            self._hear(os.read(fifo, 1 << 20))
+        self._hear()
         os.close(keep)
         self.launcher.finish()
         self.leftovers |= made_between(
@@ -159,8 +160,12 @@ class Warden:
         self.lead.send(gone=list(removed))
         self.lead.drain(SILENCE)
 
-    def _hear(self, data: bytes) -> None:
-        """Take the ranks' reports and pass them on to the lead."""
+    def _hear(self) -> None:
+        """Take the reports that the ranks have sent and pass them on to the lead."""
+        try:
+            data = os.read(self._fifo, 1 << 20)
+        except BlockingIOError:
+            return
         reports, self._rest = decode_reports(self._rest, data)
         for report in reports:
             key = (str(report.get("world")), int(report["rank"]))
@@ -192,6 +197,9 @@ class Warden:
                 self._look_around(closely=True)  # before a signal makes them stir
                 for program in self.programs.values():
                     self._ask_stacks(program)
+            elif "roll" in order:
+                self._hear()
+                self.lead.send(roll=order["roll"])
             elif "watch" in order:
                 self._watch(order["watch"])
             elif "leave" in order:

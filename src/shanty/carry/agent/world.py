@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
 from shanty.carry.errors import WorldError
 from shanty.carry.mpi.flavours import FLAVOURS, identify_library
@@ -14,6 +14,7 @@ from shanty.carry.rank.reports import UNSPAWNED, UNWRITABLE
 from shanty.carry.spec import Failure
 
 SETTLE = 0.15  # seconds in which a failure that came first may still be reported second
+ROLL_CALL = 2.0  # seconds that a host may take to pass on what its ranks had said by then
 LEFT_EARLY = 10.0  # seconds that the others may go on after a rank left without MPI_Finalize
 UNJOINED = 5.0  # seconds that a rank with another MPI's library may take to join all the same
 
@@ -55,10 +56,12 @@ class World:
         self.mismatch: Optional[Failure] = None
         self.began: Optional[float] = None  # when its first rank spoke
         self.over_since: Optional[float] = None  # when its last rank ended
+        self.awaited: Set[str] = set()  # hosts whose ranks may have failed before the first known
         self._first_failure: Optional[float] = None
 
-    def report(self, report: Mapping[str, Any], now: float) -> None:
-        """Take one report of a rank."""
+    def report(self, report: Mapping[str, Any], now: float) -> bool:
+        """Take one report of a rank; True when it is the first that tells of a failure."""
+        well = self._first_failure is None
         number = report["rank"]
         self.began = self.began or now
         event = report.get("event")
@@ -96,6 +99,7 @@ class World:
                 rank.code, rank.why = report["code"], report.get("why", "")
                 if rank.code != 0:
                     self._fault(rank, report.get("at", now))
+        return well and self._first_failure is not None
 
     def _fault(self, rank: Rank, now: float) -> None:
         rank.failed = now
@@ -181,7 +185,7 @@ class World:
     def verdict(self, now: float) -> Optional[Failure]:
         """The first cause for which this world has to end; None while it is well."""
         if self._first_failure is not None:
-            if now < self._first_failure + SETTLE and not self._all_ended():
+            if now < self._settled_by() and not self._all_ended():
                 return None
             culprit = self._culprit()
             leavers = [r for r in self.early_leavers() if (r.ended or now) <= (culprit.failed or 0)]
@@ -202,6 +206,10 @@ class World:
                 return self.left_early(rank)
         return None
 
+    def _settled_by(self) -> float:
+        """When it counts as known which rank failed first."""
+        return (self._first_failure or 0.0) + (ROLL_CALL if self.awaited else SETTLE)
+
     def waiting_in_init(self) -> List[int]:
         """The ranks that have loaded their MPI and have not come through MPI_Init."""
         return [
@@ -214,7 +222,7 @@ class World:
         """When `verdict` may change without a report; None when it cannot."""
         times: List[float] = []
         if self._first_failure is not None:
-            times.append(self._first_failure + SETTLE)
+            times.append(self._settled_by())
         for rank in self.ranks.values():
             if self._stranger(rank) and rank.ended is None:
                 times.append(rank.seen + UNJOINED + 0.01)
