@@ -17,6 +17,7 @@ from shanty.xgboost.text.byline import rows_by_line
 from shanty.xgboost.text.digits import Digits
 from shanty.xgboost.text.libsvm import _rows_at_once
 from shanty.xgboost.text.shares import Lines
+from shanty.xgboost.text.short import Short
 
 # ------------------------------------------------------------------ what text means, said simply
 
@@ -169,6 +170,49 @@ def test_what_is_read_at_once_is_what_the_lines_say(text, changes, indexing_mode
         with np.errstate(over="ignore"):
             by_line = rows_by_line(text, indexing_mode, None)  # raises if a line is no row
         same(flat([at_once]), flat([by_line]))
+
+
+digits = st.text("0123456789", min_size=1, max_size=4).map(str.encode)
+short_entry = st.tuples(digits, digits).map(b":".join)
+short_row = st.tuples(digits, st.lists(short_entry, max_size=5)).map(
+    lambda row: b" ".join([row[0], *row[1]])
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.lists(short_row, min_size=1, max_size=8),
+    end=st.sampled_from([b"\n", b"\r"]),
+    change=st.none()
+    | st.tuples(st.floats(0, 1), st.sampled_from([bytes([c]) for c in b" :.-0#\t\n\rq,\0/\xff"])),
+    indexing_mode=st.integers(0, 1),
+)
+def test_short_numbers_are_what_the_lines_say(rows, end, change, indexing_mode):
+    """Read twice by one reader: the second time its arrays have something in them."""
+    text = b"".join(row + end for row in rows)
+    if change is not None:
+        at = int(change[0] * len(text))
+        text = text[:at] + change[1] + text[at + 1 :]
+    reader = Short()
+    reader.rows(np.frombuffer(b"1234 99:5678\n" * 40, np.uint8), 0)
+    found = reader.rows(np.frombuffer(text, np.uint8), indexing_mode)
+    if change is None and indexing_mode == 0:
+        assert found is not None
+    if found is not None:
+        expected = rows_by_line(text, indexing_mode, None)
+        assert expected is not None
+        assert flat([found]) == flat([expected])
+        assert found.entries["index"].tolist() == expected.indices.tolist()
+        assert np.array_equal(found.entries, expected.entries)
+
+
+@pytest.mark.parametrize("odd", [b"12345", b"1.5", b"-1", b"1e3", b"0:1:2", b"", b"5"])
+def test_numbers_of_another_form_are_not_short(odd):
+    text = b"1 0:1 3:2\n0 1:1 2:" + odd + b"\n1 0:1\n"
+    if odd == b"5":
+        assert Short().rows(np.frombuffer(text, np.uint8), 0) is not None
+    else:
+        assert Short().rows(np.frombuffer(text, np.uint8), 0) is None
 
 
 @settings(max_examples=40, deadline=None)

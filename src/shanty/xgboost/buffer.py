@@ -25,7 +25,6 @@ from scipy.sparse import csr_matrix
 from shanty.xgboost.installed import xgboost
 from shanty.xgboost.spill import Spill, folder
 
-ENTRY = np.dtype([("index", "<i4"), ("value", "<f4")])
 _SCALAR = b"\x04\x01"  # a field of the type uint64, one value of it
 _NO_ROWS = struct.pack("<QQQ", 1, 0, 0)  # row 0 would begin at 0; there is no entry
 _PIPE = 1 << 20  # bytes that the pipe holds, if it may: fewer turns between writer and reader

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from shanty.xgboost.buffer import ENTRY, fields, piped
+from shanty.xgboost.buffer import fields, piped
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.spill import Spill, dropping
-from shanty.xgboost.text import Rows
+from shanty.xgboost.text import ENTRY, Rows
 
 _PIECE = 1 << 18  # entries at a time
 
@@ -58,7 +58,7 @@ class Share:
             self._add_dense(rows.data)
             self.rows += len(rows.data)
         else:
-            self._add_sparse(rows.data, rows.indices, rows.indptr)
+            self._add_sparse(rows.entries, rows.indptr)
             self.rows += len(rows.indptr) - 1
 
     def summary(
@@ -137,9 +137,8 @@ class Share:
         self.dense, self.columns = True, values.shape[1]
         self._values.append(values)
 
-    def _add_sparse(
-        self, values: NDArray[np.float32], indices: NDArray[np.int32], starts: NDArray[np.int64]
-    ) -> None:
+    def _add_sparse(self, entries: NDArray[Any], starts: NDArray[np.int64]) -> None:
+        values, indices = entries["value"], entries["index"]
         if not np.isfinite(values).all():
             if np.isinf(values).any():
                 entry = int(np.flatnonzero(np.isinf(values))[0])
@@ -147,22 +146,29 @@ class Share:
                 raise DataError(f"{self._row(which)} has an infinite value.")
             there = ~np.isnan(values)  # what is NaN is missing, and has no entry
             starts = np.concatenate([[0], np.cumsum(there)])[starts]
-            values, indices = values[there], indices[there]
+            entries = entries[there]
+            indices = entries["index"]
         falls = indices[1:] < indices[:-1]
         inner = starts[1:-1]
         falls[inner[(inner > 0) & (inner < len(indices))] - 1] = False
         if falls.any():  # XGBoost looks for columns in rows that are sorted
-            matrix = csr_matrix((len(starts) - 1, 1 << 31), dtype=np.float32)
-            matrix.data, matrix.indices, matrix.indptr = values, indices, starts.astype(np.int32)
-            matrix.sort_indices()
-            values, indices = matrix.data, matrix.indices
+            entries = _sorted(entries, starts)
         if len(indices):
             self.columns = max(self.columns, int(indices.max()) + 1)
         self.dense = False
-        entries = np.empty(len(indices), ENTRY)
-        entries["index"], entries["value"] = indices, values
         self._starts.append(starts[1:] + self._entries.size)
         self._entries.append(entries)
+
+
+def _sorted(entries: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
+    """The entries with those of each row in the order of their columns."""
+    matrix = csr_matrix((len(starts) - 1, 1 << 31), dtype=np.float32)
+    matrix.data, matrix.indices = entries["value"].copy(), entries["index"].copy()
+    matrix.indptr = starts.astype(np.int32)
+    matrix.sort_indices()
+    found = np.empty(len(entries), ENTRY)
+    found["index"], found["value"] = matrix.indices, matrix.data
+    return found
 
 
 def agree(summaries: Sequence[Summary], label: bool) -> Summary:

@@ -11,10 +11,11 @@ passes `sizes`, `skip` and `extra` in.
 from shanty.xgboost.text.csv import read_csv
 from shanty.xgboost.text.files import sizes
 from shanty.xgboost.text.libsvm import read_libsvm
-from shanty.xgboost.text.rows import FormatError, Rows
+from shanty.xgboost.text.rows import ENTRY, FormatError, Rows
 from shanty.xgboost.text.sides import Groups, count_rows, groups_of_share, numbers
 
 __all__ = [
+    "ENTRY",
     "FormatError",
     "Groups",
     "Rows",

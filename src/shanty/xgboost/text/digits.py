@@ -133,12 +133,6 @@ class Digits:
     def _mask(self) -> NDArray[np.bool_]:
         return self._bytes[4, : len(self.text)].view(np.bool_)
 
-    def all_short(self, marks: int) -> bool:
-        """Whether all bytes but so many are digits, at most four of them in a row."""
-        if self.runs.max() > 4:
-            return False
-        return bool(np.count_nonzero(self.runs) + marks == len(self.text))
-
     def whole(self, last: Places, runs: Bytes) -> NDArray[np.float64]:
         """The numbers of `runs` digits whose last is at `last`; 0 where there is no digit.
 

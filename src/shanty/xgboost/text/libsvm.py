@@ -1,7 +1,8 @@
 """LibSVM text: label[:weight] [qid:N] index[:value] … [# comment], a row a line.
 
-A block's lines are read all at once with NumPy (`_rows_at_once`); a block with something rare or
-wrong in it goes through `byline`, which finds the line and says what it is.
+A block's lines are read all at once with NumPy, by `short` where that can be, else by
+`_rows_at_once`; a block with something rare or wrong in it goes through `byline`, which finds the
+line and says what it is.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from shanty.xgboost.text.digits import PAD, Bytes, Digits, Places, numbers_at
 from shanty.xgboost.text.files import PathLike
 from shanty.xgboost.text.rows import Malformed, Rows
 from shanty.xgboost.text.shares import Block, Lines, format_error
+from shanty.xgboost.text.short import Short
 from shanty.xgboost.text.whole import whole_share
 
 CHUNK = 1 << 18  # bytes: the arrays for one block stay in the processor's cache
+_TRIES = 3  # blocks that are no short numbers before that is not tried any more
 _LARGEST_INDEX = 2**31 - 1
 _INDEX_DIGITS = 15  # that float64 holds exactly
 
@@ -67,6 +70,8 @@ class _Reader:
     def __init__(self, lines: Lines, indexing_mode: int) -> None:
         self._lines = lines
         self._indexing_mode = indexing_mode
+        self._short = Short()
+        self._tries = _TRIES  # at reading a block as short numbers
         self._digits = Digits()
         self._kind: Kind | None = None
 
@@ -78,7 +83,12 @@ class _Reader:
                 yield rows
 
     def _block_rows(self, block: Block) -> Rows | None:
-        rows = _rows_at_once(self._digits, block.text, self._indexing_mode)
+        rows = None
+        if self._tries:
+            rows = self._short.rows(block.text, self._indexing_mode)
+            self._tries -= rows is None
+        if rows is None:
+            rows = _rows_at_once(self._digits, block.text, self._indexing_mode)
         if rows is not None and self._kind in (None, _kind(rows)):
             return rows
         text = block.text.tobytes()
@@ -100,8 +110,6 @@ def _rows_at_once(of: Digits, block: Bytes, indexing_mode: int) -> Rows | None:
     found = _plain_entries(of) or _any_entries(of)
     if found is None:
         return None
-    if found.starts is None:
-        return _short_rows(of, found, indexing_mode)
     labels = numbers_at(of, *found.labels)
     weights = None if found.weights is None else numbers_at(of, *found.weights)
     indices = _indices(of, found.starts, found.middles, indexing_mode)
@@ -120,32 +128,14 @@ def _rows_at_once(of: Digits, block: Bytes, indexing_mode: int) -> Rows | None:
     return Rows(values, indices, found.indptr, labels, weights, found.qids)
 
 
-def _short_rows(of: Digits, found: _Entries, indexing_mode: int) -> Rows | None:
-    """The rows where every number is one to four digits, so that its end says all of it."""
-    labels, values, indices = (
-        of.fours.take(ends - 1) for ends in (found.labels[1], found.ends, found.middles)
-    )
-    whole = indices.astype(np.int32)
-    if indexing_mode:
-        whole -= indexing_mode
-        if whole.min(initial=0) < 0:
-            return None
-    return Rows(
-        values.astype(np.float32), whole, found.indptr, labels.astype(np.float32), None, None
-    )
-
-
 class _Entries(NamedTuple):
-    """Where in a block's text its numbers are; an entry is start … middle (a colon) … end.
-
-    starts: None where all numbers are of one to four digits, and end where they end.
-    """
+    """Where in a block's text its numbers are; an entry is start … middle (a colon) … end."""
 
     labels: tuple[Places, Places]  # starts and ends
     weights: tuple[Places, Places] | None
     qids: NDArray[np.uint64] | None
     indptr: Places
-    starts: Places | None
+    starts: Places
     middles: Places  # of the colons; where there is none, the end
     ends: Places
 
@@ -180,8 +170,6 @@ def _plain_entries(of: Digits) -> _Entries | None:
     indptr[:-1] >>= 1
     indptr[-1] = len(colons)
     labels = line_ends[:-1] + 1, label_ends
-    if of.all_short(PAD - 1 + len(marks)):
-        return _Entries(labels, None, None, indptr, None, colons, ends)
     # An entry begins after the one before it ends, a line's first one after the label.
     filled = indptr[:-1] < indptr[1:]
     starts = np.empty(len(ends), np.int64)

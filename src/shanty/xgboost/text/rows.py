@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+ENTRY = np.dtype([("index", "<i4"), ("value", "<f4")])
 
 
 class Rows(NamedTuple):
     """Some rows, in the order of the file; never none at all. The arrays are the caller's to keep.
 
     LibSVM: compressed sparse rows; `indptr` begins with 0 and has one element more than there are
-    rows. CSV: dense, `data` of shape (rows, columns), NaN where a field is empty; no `indices`, no
-    `indptr`. All Rows of one share agree in having weights and qids or not.
+    rows; `data` and `indices` may be the fields of one array of ENTRY. CSV: dense, `data` of shape
+    (rows, columns), NaN where a field is empty; no `indices`, no `indptr`. All Rows of one share
+    agree in having weights and qids or not.
     """
 
     data: NDArray[np.float32]
@@ -22,6 +25,19 @@ class Rows(NamedTuple):
     labels: NDArray[np.float32] | None  # None: CSV without a label column
     weights: NDArray[np.float32] | None
     qids: NDArray[np.uint64] | None
+
+    @property
+    def entries(self) -> NDArray[Any]:
+        """Of sparse rows: indices and values side by side, as ENTRY; no copy where they are so."""
+        assert self.indices is not None
+        whole = self.data.base
+        if whole is not None and whole is self.indices.base and whole.dtype == ENTRY:
+            assert isinstance(whole, np.ndarray)
+            if len(whole) == len(self.data):
+                return whole
+        found = np.empty(len(self.data), ENTRY)
+        found["index"], found["value"] = self.indices, self.data
+        return found
 
     @property
     def size(self) -> int:
