@@ -265,8 +265,11 @@ def test_who_has_left_and_who_has_joined() -> None:
 
 def test_beyond_its_capacity_all_is_forgotten_and_begins_anew() -> None:
     ledger = Ledger(3)
-    for names in (("a", "b"), ("c", "d"), ("e",)):
-        ledger.agree([Notice(tuple(key(name) for name in names))])
+    anew = [
+        ledger.agree([Notice(tuple(key(name) for name in names))]).renumbered
+        for names in (("a", "b"), ("c", "d"), ("e",))
+    ]
+    assert anew == [False, True, False]
     assert [ledger.number(key(name)) for name in "abcde"] == [-1, -1, 0, 1, 2]
 
 

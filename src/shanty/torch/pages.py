@@ -1,4 +1,4 @@
-"""Large pages under memory that is reduced again and again, such as DDP's buckets.
+"""Large pages under memory that is reduced again and again, such as gradients.
 
 Reducing memory in pages of 4 KiB takes MPI nearly twice as long as in pages of 2 MiB
 (docs/torch.md). Linux can put such pages under memory that is in use: madvise(2), MADV_COLLAPSE,
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from torch import Tensor
@@ -16,7 +17,9 @@ from torch import Tensor
 LEAST = 4 << 20
 """Bytes from which on it is worth while."""
 
-_OFTEN = 3  # times that memory is reduced before it counts as staying where it is
+OFTEN = 3
+"""Times that memory is reduced before it counts as staying where it is."""
+
 _PAGE = 2 << 20
 _MADV_COLLAPSE = 25
 _MANY = 1000  # places that are remembered
@@ -28,16 +31,37 @@ def stays(tensor: Tensor) -> None:
     """A dense tensor in host memory, of LEAST bytes or more, is about to be reduced."""
     address = tensor.data_ptr()
     times = _times.get(address, 0) + 1
-    if times > _OFTEN:
+    if times > OFTEN:
         return
     if len(_times) >= _MANY:
         _times.clear()
     _times[address] = times
-    if times == _OFTEN and _allowed():
-        start = -(-address // _PAGE) * _PAGE
-        length = (address + tensor.nbytes) // _PAGE * _PAGE - start
-        # Where it is refused (an older Linux, no such page free) all stays as it was.
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_COLLAPSE)
+    if times == OFTEN:
+        widen([tensor])
+
+
+def widen(tensors: Iterable[Tensor]) -> None:
+    """Put large pages under dense tensors in host memory, wherever they fill half of one or more.
+
+    What else lies there stays as it is.
+    """
+    if not _allowed():
+        return
+    filled: dict[int, int] = {}  # page → bytes of it
+    for tensor in tensors:
+        at = tensor.data_ptr()
+        end = at + tensor.nbytes
+        while at < end:
+            page = at // _PAGE
+            upto = min(end, (page + 1) * _PAGE)
+            filled[page] = filled.get(page, 0) + upto - at
+            at = upto
+    libc = ctypes.CDLL(None)
+    for page, count in filled.items():
+        if 2 * count >= _PAGE:
+            # Where it is refused (an older Linux, no such page free) all stays as it was.
+            address, length = ctypes.c_void_p(page * _PAGE), ctypes.c_size_t(_PAGE)
+            libc.madvise(address, length, _MADV_COLLAPSE)
 
 
 def _allowed() -> bool:

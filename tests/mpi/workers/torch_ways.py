@@ -55,14 +55,16 @@ def check_in_pieces() -> None:
 
 def check_large_pages() -> None:
     """Memory that is reduced again and again gets them, where Linux has any to give."""
-    given, reduced = (torch.ones(2 * pages.LEAST, dtype=torch.uint8) for _ in range(2))
-    for _ in range(3):
+    given, reduced, cut = (torch.ones(2 * pages.LEAST, dtype=torch.uint8) for _ in range(3))
+    for _ in range(pages.OFTEN):
         pages.stays(given)
+    pages.widen(piece[:40_000] for piece in cut.split(1 << 16))
     for _ in range(4):
         dist.all_reduce(reduced, dist.ReduceOp.MAX)
     assert torch.all(reduced == 1)
     if large_pages(given):
         assert large_pages(reduced)
+        assert large_pages(cut)
 
 
 def large_pages(tensor: torch.Tensor) -> bool:

@@ -329,8 +329,9 @@ class Engine:
         notices = self._at.comm.allgather(notice)
         agreed = self._ledger.agree(notices)
         self._away = agreed.joined
-        self._planner.renumbered()
-        self._waiting.renumber()
+        if agreed.renumbered:
+            self._planner.renumbered()
+        self._waiting.renumber(anew=agreed.renumbered)
         for name, text in agreed.mismatched.items():
             self._finish((name,), HorovodInternalError(text))
             if self.timeline is not None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from shanty.torch import collectives
+from shanty.torch import collectives, pages
 from shanty.torch.dtypes import Reduction
 from shanty.torch.hvd.plan import Item, Part
 from shanty.torch.meeting import Channel
@@ -66,14 +67,17 @@ class _Piece:
         self.theirs = [each.theirs[0] for each in places], [each.theirs[1] for each in places]
 
 
-class _Layout(NamedTuple):
+@dataclass
+class _Layout:
     """How a part is reduced: which tensors by themselves, and which in which pieces or, if there
-    is no shared memory, through a buffer.
+    is no shared memory, through a buffer. times: how often it was; nbytes: of the fused ones.
     """
 
     alone: list[int]
     fused: list[int]
     pieces: list[_Piece] | None
+    nbytes: int
+    times: int = 0
 
 
 class Fusion:
@@ -93,12 +97,16 @@ class Fusion:
         """Each tensor of the part becomes its reduction."""
         if part.layout is None:
             part.layout = self._layout(part, tensors[0], how)
-        alone, fused, pieces = part.layout
+        layout: _Layout = part.layout
+        alone, fused, pieces = layout.alone, layout.fused, layout.pieces
         if alone:
             with doing(_REDUCE):
                 collectives.all_reduce(self._at, [tensors[i] for i in alone], how)
         if not fused:
             return
+        layout.times += 1
+        if layout.times == pages.OFTEN and layout.nbytes >= pages.LEAST and tensors[0].is_cpu:
+            pages.widen([tensors[i] for i in fused])
         if pieces is None:
             self._through_a_buffer([tensors[i] for i in fused], how, doing)
         elif self._paired(how):
@@ -113,14 +121,15 @@ class Fusion:
         fused = [i for i, size in enumerate(sizes) if size <= most]
         if len(fused) == 1:
             alone, fused = [*alone, *fused], []
+        nbytes = sum(sizes[i] for i in fused)
         if not fused or not self._shareable(first, part, how):
-            return _Layout(alone, fused, None)
-        pieces: dict[int, list[tuple[int, _Place]]] = {}
+            return _Layout(alone, fused, None, nbytes)
+        found_in: dict[int, list[tuple[int, _Place]]] = {}
         for i in fused:
             item, which = part.tensors[i]
             place = item.room[which] or self._place(item, which, self._paired(how))
-            pieces.setdefault(place.piece, []).append((i, place))
-        return _Layout(alone, fused, [_Piece(found) for found in pieces.values()])
+            found_in.setdefault(place.piece, []).append((i, place))
+        return _Layout(alone, fused, [_Piece(found) for found in found_in.values()], nbytes)
 
     # ---- through shared memory ---------------------------------------------------------------
 

@@ -39,7 +39,8 @@ class Agreement:
 
     ready: what all ranks (that have not joined) wait for, in the order in which it is to be done.
     mismatched: requests of one name that differ, and in what. missing: the ranks that have not
-    submitted what others wait for. joined, left: ranks that have.
+    submitted what others wait for. joined, left: ranks that have. renumbered: whether numbers mean
+    something else from now on.
     """
 
     ready: list[Signature] = field(default_factory=list)
@@ -47,6 +48,7 @@ class Agreement:
     missing: dict[Name, list[int]] = field(default_factory=dict)
     joined: frozenset[int] = frozenset()
     left: list[int] = field(default_factory=list)
+    renumbered: bool = False
 
 
 class Ledger:
@@ -93,18 +95,21 @@ class Ledger:
                 made.mismatched[name] = problem
             else:
                 made.ready.append(first)
-        self._remember(made.ready)
+        made.renumbered = self._remember(made.ready)
         return made
 
-    def _remember(self, keys: Iterable[Signature]) -> None:
+    def _remember(self, keys: Iterable[Signature]) -> bool:
+        """Number what is new; whether there was no room for it, so that all begins anew."""
         new = [key for key in keys if key not in self._numbers]
-        if len(self._keys) + len(new) > self._capacity:
+        full = len(self._keys) + len(new) > self._capacity
+        if full:
             self._numbers.clear()
             self._keys.clear()
             new = new[: self._capacity]
         for key in new:
             self._numbers[key] = len(self._keys)
             self._keys.append(key)
+        return full
 
 
 def _differences(keys: dict[int, Signature]) -> str:

@@ -127,20 +127,23 @@ class Request:
 
     def asks(self, key: Signature) -> bool:
         """Whether that is its key, for the price of looking at it."""
-        what = key[-1]
-        tensors = self.tensors
-        if self.kind is not Kind.ALLREDUCE or len(tensors) != 1 or len(what) != 1:
+        if self.kind is not Kind.ALLREDUCE:
             return self.key() == key
-        (only,), ((dtype, shape, device),) = tensors, what
-        return (
-            only.dtype is dtype
-            and only.shape == shape
-            and self.op is key[2]
+        tensors, what = self.tensors, key[-1]
+        same = (
+            self.op is key[2]
             and self.prescale == key[3]
             and self.postscale == key[4]
             and self.grouped == key[6]
-            and _device(only) == device
+            and len(tensors) == len(what)
             and self.name == key[0]
+        )
+        if same and len(what) == 1:  # as most are
+            (only,), ((dtype, shape, device),) = tensors, what
+            return only.dtype is dtype and only.shape == shape and _device(only) == device
+        return same and all(
+            each.dtype is dtype and each.shape == shape and _device(each) == device
+            for each, (dtype, shape, device) in zip(tensors, what, strict=True)
         )
 
     def wait(self) -> Sequence[Tensor]:

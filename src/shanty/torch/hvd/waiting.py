@@ -90,10 +90,11 @@ class Waiting:
         self._held.clear()
         self.mask = self.unknown = 0
 
-    def renumber(self) -> None:
-        """The ledger has changed."""
+    def renumber(self, *, anew: bool) -> None:
+        """The ledger has changed. anew: what had numbers has others now."""
         self.mask = self.unknown = 0
-        self._last.clear()
+        if anew:
+            self._last.clear()
         for request in self:
             self._number(request)
 
