@@ -4,12 +4,12 @@
                                       [--out benchmarks/results/horovod_step.json]
     HOROVOD_PYTHON=/path/to/python …         beside C++ Horovod, which that Python can import
 
-Each MPI is one `shanty run` whose ranks do everything in turn, round by round
-(horovod_step_rank.py), so that a machine that gets slower gets slower for all. Printed are medians
-and quartiles of each, and of the ratios round by round, with what they should reach; the raw
-figures are kept in the file. Horovod itself has runs of its own, of three rounds each, which take
-turns with ours. An MPI that is not installed, or whose run fails or takes too long, is left out,
-with a word.
+A round is a `shanty run` whose ranks do everything in turn (horovod_step_rank.py), so that a machine
+that gets slower gets slower for all; every round has processes of its own, since each has its own
+luck with the memory that it gets. Printed are medians and quartiles of each, and of the ratios
+round by round, with what they should reach; the raw figures are kept in the file. Horovod itself
+has runs of its own, which take turns with ours. An MPI that is not installed, or whose run fails or
+takes too long, is left out, with a word.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BOUND = 1200  # seconds for the rounds of one run
-TURN = 3  # rounds until the other one's turn
+BOUND = 300  # seconds for a round
+NAMES = 8192  # requests that are remembered: all sizes together have more than the usual 1024
 HOROVOD = os.environ.get("HOROVOD_PYTHON", "")
 Series = dict[str, list[float]]  # name → seconds, round by round
 
@@ -39,19 +39,19 @@ class Figures:
 
     def take(self, line: str) -> None:
         found = json.loads(line)
-        for name, values in found["seconds"].items():
-            self.seconds.setdefault(name, []).extend(values)
+        for name, value in found["seconds"].items():
+            self.seconds.setdefault(name, []).append(value)
         self.cycles.update(found["cycles"])
 
 
-def measure(mpi: str, ranks: int, repeats: int, python: str, into: Figures) -> str:
-    """Add rounds to the figures; why there are none, if so. `python` has Horovod, or is ""."""
-    script = [str(HERE / "horovod_step_rank.py"), str(repeats)]
+def measure(mpi: str, ranks: int, number: int, python: str, into: Figures) -> str:
+    """Add a round to the figures; why there is none, if so. `python` has Horovod, or is ""."""
+    script = [str(HERE / "horovod_step_rank.py"), str(number)]
     options = ["-q", "--mpi", mpi, "-n", str(ranks), "--oversubscribe", "--time-limit", f"{BOUND}s"]
     options += ["--python", python, "-e", "SHANTY_HOROVOD=0"] if python else []
     done = subprocess.run(
         [sys.executable, "-m", "shanty", "run", *options, *script, *(["horovod"] * bool(python))],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HOROVOD_CACHE_CAPACITY": str(NAMES)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -67,11 +67,10 @@ def measure(mpi: str, ranks: int, repeats: int, python: str, into: Figures) -> s
 def take_turns(mpi: str, ranks: int, repeats: int) -> tuple[Figures, Figures] | str:
     """Our figures and those of Horovod, which are empty where there is none."""
     ours, theirs = Figures(), Figures()
-    turns = -(-repeats // TURN) if HOROVOD else 1
-    for _ in range(turns):
-        if why := measure(mpi, ranks, -(-repeats // turns), "", ours):
+    for number in range(repeats):
+        if why := measure(mpi, ranks, number, "", ours):
             return why
-        if HOROVOD and (why := measure(mpi, ranks, -(-repeats // turns), HOROVOD, theirs)):
+        if HOROVOD and (why := measure(mpi, ranks, number, HOROVOD, theirs)):
             print(f"{mpi}, C++ Horovod: left out: {why}", file=sys.stderr)
     return ours, theirs
 

@@ -1,10 +1,10 @@
 """What each rank of horovod_step.py does: steps and reductions through Horovod's API, in turn.
 
-    horovod_step_rank.py REPEATS [horovod]
+    horovod_step_rank.py ROUND [horovod]
 
 With "horovod" it is Horovod itself that does it, else shanty, beside its own DDP and bare MPI. Who
-is first changes from round to round. Rank 0 prints one line of JSON: name → seconds, round by
-round, and name → cycles of the engine for one call.
+is first changes from ROUND to ROUND. Rank 0 prints one line of JSON: name → seconds, and name →
+cycles of the engine for one call.
 """
 
 from __future__ import annotations
@@ -160,13 +160,13 @@ def main() -> None:
     if not CPP:
         dist.init_process_group("mpi")
     everything = plan()
-    seconds: dict[str, list[float]] = {}
-    for number in range(int(sys.argv[1])):
-        for what, rounds in everything.items():
-            order = list(rounds.items())
-            first = number % len(order)
-            for over, each in order[first:] + order[:first]:
-                seconds.setdefault(f"{what} {over}", []).append(each.round())
+    seconds: dict[str, float] = {}
+    number = int(sys.argv[1])
+    for what, rounds in everything.items():
+        order = list(rounds.items())
+        first = number % len(order)
+        for over, each in order[first:] + order[:first]:
+            seconds[f"{what} {over}"] = each.round()
     counted = {
         f"{what} {over}": each.cycles()
         for what, rounds in everything.items()
