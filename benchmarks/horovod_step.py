@@ -4,12 +4,12 @@
                                       [--out benchmarks/results/horovod_step.json]
     HOROVOD_PYTHON=/path/to/python …         beside C++ Horovod, which that Python can import
 
-A round is a `shanty run` whose ranks do everything in turn (horovod_step_rank.py), so that a machine
-that gets slower gets slower for all; every round has processes of its own, since each has its own
-luck with the memory that it gets. Printed are medians and quartiles of each, and of the ratios
-round by round, with what they should reach; the raw figures are kept in the file. Horovod itself
-has runs of its own, which take turns with ours. An MPI that is not installed, or whose run fails or
-takes too long, is left out, with a word.
+A round is a `shanty run` whose ranks do everything in turn (horovod_step_rank.py), so that a
+machine that gets slower gets slower for all; every round has processes of its own, since each has
+its own luck with the memory that it gets. Printed are medians and quartiles of each, and of the
+ratios round by round, with what they should reach; the raw figures are kept in the file. Horovod
+itself has runs of its own, which take turns with ours. An MPI that is not installed, or whose run
+fails or takes too long, is left out, with a word.
 """
 
 from __future__ import annotations
