@@ -1,4 +1,4 @@
-"""What is done at once: all of it once, alike with alike, no more than the threshold."""
+"""What is done at once: all of it once, alike with alike, no more than the threshold; and how soon."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import torch
 
 from shanty.torch.hvd.plan import Planner
 from shanty.torch.hvd.requests import Kind, Op, Request, Signature
+from shanty.torch.hvd.settings import Settings
+from shanty.torch.hvd.waiting import ENOUGH, wait_for_company
 
 TENSORS = st.lists(
     st.builds(
@@ -81,3 +83,13 @@ def test_what_is_not_asked_for_again_is_forgotten() -> None:
         gone.append(weakref.ref(batch.items[0]))
         del batch
     assert sum(each() is not None for each in gone) <= 11
+
+
+def test_requests_wait_longer_where_there_is_no_core_spare() -> None:
+    roomy, tight = (wait_for_company(None, spare) for spare in (True, False))
+    assert roomy[0] < tight[0] and roomy[1] < tight[1]
+    for spare in (True, False):
+        set_by_user = Settings.read({"HOROVOD_CYCLE_TIME": "0"}).cycle_time
+        assert wait_for_company(set_by_user, spare) == (0.0, ENOUGH)
+    assert Settings.read({}).cycle_time is None
+    assert Settings.read({"HOROVOD_CYCLE_TIME": "2.5"}).cycle_time == 0.0025

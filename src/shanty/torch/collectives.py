@@ -54,7 +54,7 @@ def all_reduce(at: Channel, tensors: Sequence[Tensor], how: Reduction) -> None:
                     ring.all_reduce(at, piece.view(-1), how)
                 else:
                     at.comm.Allreduce(MPI.IN_PLACE, spec(piece, how.datatype), how.op)
-            how.divide(total, at.size)
+                how.divide(piece, at.size)  # while it is in the caches
         settle(total, tensor)
 
 

@@ -60,6 +60,7 @@ class Channel:
     collectives that are built on messages, which no message of the user may get into. identity:
     tells the group from all others that there were, on each of its ranks. rollcall: asks ranks
     where they are. crowded: more ranks than cores on some host. spread: over several hosts.
+    spare: whether that, or two cores or more for each rank, can work while a rank computes.
     """
 
     def __init__(self, comm: MPI.Intracomm, identity: tuple[int, ...], rollcall: RollCall) -> None:
@@ -68,7 +69,8 @@ class Channel:
         self.apart = comm.Dup()
         self.rank = comm.rank
         self.size = comm.size
-        self.crowded, self.spread = _hosts(comm)
+        self.crowded, tight, self.spread = _hosts(comm)
+        self.spare = self.spread or not tight
         self.identity = identity
         self.rollcall = rollcall
         self.members = world_ranks(comm)
@@ -313,15 +315,17 @@ def world_ranks(comm: MPI.Intracomm) -> tuple[int, ...]:
     return tuple(comm.group.Translate_ranks(range(comm.size), MPI.COMM_WORLD.group))
 
 
-def _hosts(comm: MPI.Intracomm) -> tuple[bool, bool]:
-    """Whether some host has more of these ranks than cores; whether there are several hosts."""
+def _hosts(comm: MPI.Intracomm) -> tuple[bool, bool, bool]:
+    """Whether some host has more of these ranks than cores, more than half as many; whether there
+    are several hosts.
+    """
     here = comm.Split_type(MPI.COMM_TYPE_SHARED)
     linux = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1
-    facts = here.size > cores, here.size < comm.size
+    facts = here.size > cores, 2 * here.size > cores, here.size < comm.size
     here.Free()
-    every = comm.allgather(facts)
-    return any(crowded for crowded, _ in every), any(spread for _, spread in every)
+    crowded, tight, spread = map(any, zip(*comm.allgather(facts), strict=True))
+    return crowded, tight, spread
 
 
 def _words(memory: array[int]) -> tuple[object, int, MPI.Datatype]:

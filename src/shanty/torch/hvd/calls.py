@@ -41,10 +41,14 @@ def allreduce(
     grouped: bool,
 ) -> int:
     """The handle of an allreduce of these tensors into those, which may be the same ones."""
-    graph = False
+    graph, good = False, None
     for each in tensors:
-        if op not in _REDUCED.get(each.dtype, ()) or each.layout is not torch.strided:
+        dtype = each.dtype
+        if dtype is not good and op not in _REDUCED.get(dtype, ()):
             raise _irreducible("allreduce", each, op)
+        if each.layout is not torch.strided:
+            raise _irreducible("allreduce", each, op)
+        good = dtype
         graph = graph or each.requires_grad
     if op is Op.ADASUM:
         _check_adasum(process_set)

@@ -3,8 +3,8 @@
 Ranks submit in any order. A thread of each rank takes part in cycles: in one small reduction, which
 does not block, the ranks say what they are ready for (`ledger`), and what all are ready for is done
 at once, in the same order everywhere (`execute`). A cycle begins when there is something to tell,
-and ends when the last rank takes part; so nothing is said while all compute. Small requests wait a
-moment for company (HOROVOD_CYCLE_TIME), unless somebody waits for them.
+and ends when the last rank takes part; so nothing is said while all compute. Requests wait a moment
+for company (`waiting`), unless somebody waits for them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from shanty.torch.hvd.requests import (
     Request,
 )
 from shanty.torch.hvd.stalls import Stalls, gone, oldest
-from shanty.torch.hvd.waiting import Waiting
+from shanty.torch.hvd.waiting import ENOUGH, Waiting, wait_for_company
 from shanty.torch.hvd.words import Words
 from shanty.torch.meeting import Channel, world_ranks
 from shanty.torch.rollcall import Activity, RollCall, State
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from shanty.torch.hvd.settings import Settings
     from shanty.torch.hvd.timeline import Timeline
 
-_ENOUGH = 1 << 20  # bytes that need not wait for company
 _BURST = 1e-3  # seconds, though, in which more may follow at once
 _UNNAMED = 128  # unnamed requests of a kind under way at a time; the next ones wait their turn
 _HERE = 2e-3  # seconds that a thread which waits looks for the others by itself
@@ -70,7 +69,7 @@ class Engine:
         self.number = number
         self.cycles = 0
         self.timeline: Timeline | None = None
-        self._linger = settings.cycle_time
+        self._linger, self._enough = wait_for_company(settings.cycle_time, self._at.spare)
         self._ledger = Ledger(settings.cache_capacity)
         self._executor = Executor(self._at)
         self._planner = Planner(settings.fusion_threshold, settings.cache_capacity)
@@ -147,10 +146,15 @@ class Engine:
         request.engine = self
         self._new.append(request)
         before = self._bytes
-        self._bytes = after = before + request.nbytes
-        if self._asleep or before < _ENOUGH <= after:
+        self._bytes = after = before + request.nbytes(ENOUGH)
+        if self._asleep or before < self._enough <= after:
             self._ring()
         self._fail_late()
+
+    def hurry(self) -> None:
+        """Somebody asks, and does not wait."""
+        self._urgent = True
+        self._ring()
 
     def stop(self) -> None:
         """Leave: what the other ranks still wait for in this set fails there. Idempotent."""
@@ -238,7 +242,7 @@ class Engine:
         if self._leaving or self._urgent:
             return 0.0
         if (fresh := self._waiting.fresh) > 0:
-            enough = self._bytes >= _ENOUGH
+            enough = self._bytes >= self._enough
             return min(fresh + self._linger, self._latest + _BURST if enough else math.inf)
         if self._waiting or self._join is not None:
             # Where all ranks wait and nobody has news, nobody needs to hear it again at once.

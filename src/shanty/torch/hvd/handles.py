@@ -42,7 +42,11 @@ def poll(handle: int) -> bool:
     found = _under_way.get(handle)
     if found is None:
         raise ValueError(f"There is no handle {handle!r}, or it has been synchronized already.")
-    return found[0].done
+    request = found[0]
+    engine = request.engine
+    if engine is not None:
+        engine.hurry()
+    return request.done
 
 
 def synchronize(handle: int) -> Any:

@@ -107,11 +107,14 @@ class Request:
     def __str__(self) -> str:
         return f"{self.kind}.{self.name}"
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that this rank gives."""
-        tensors = self.tensors
-        return tensors[0].nbytes if len(tensors) == 1 else sum(each.nbytes for each in tensors)
+    def nbytes(self, most: int) -> int:
+        """Bytes that this rank gives; where they are more than `most`, some number above that."""
+        count = 0
+        for each in self.tensors:
+            count += each.nbytes
+            if count > most:
+                break
+        return count
 
     def key(self) -> Signature:
         """The name, and all that the ranks must agree on."""
@@ -141,10 +144,11 @@ class Request:
         if same and len(what) == 1:  # as most are
             (only,), ((dtype, shape, device),) = tensors, what
             return only.dtype is dtype and only.shape == shape and _device(only) == device
-        return same and all(
-            each.dtype is dtype and each.shape == shape and _device(each) == device
-            for each, (dtype, shape, device) in zip(tensors, what, strict=True)
-        )
+        if same:
+            for each, (dtype, shape, device) in zip(tensors, what, strict=True):
+                if each.dtype is not dtype or each.shape != shape or _device(each) != device:
+                    return False
+        return same
 
     def wait(self) -> Sequence[Tensor]:
         """The results, once they are there; raises the error of a request that failed."""

@@ -22,7 +22,8 @@ class Settings:
     """Horovod's settings as far as they have a meaning here; its other variables are ignored.
 
     fusion_threshold: bytes of tensors that are reduced together at most; 0 fuses nothing.
-    cycle_time: seconds that small tensors wait for others to travel with, unless somebody waits.
+    cycle_time: seconds that small tensors wait for others to travel with, unless somebody waits;
+        None if that is left to the engine.
     cache_capacity: how many requests the ranks know by a number, so that a round about them costs
         next to nothing; 0 turns that off.
     timeline: file that the timeline is written to from the start; "" for none, "DYNAMIC" for
@@ -36,7 +37,7 @@ class Settings:
     """
 
     fusion_threshold: int = 128 * MIB
-    cycle_time: float = 0.005
+    cycle_time: float | None = None
     cache_capacity: int = 1024
     timeline: str = ""
     timeline_mark_cycles: bool = False
@@ -56,7 +57,7 @@ class Settings:
         standard = cls()
         return cls(
             fusion_threshold=seen.whole("FUSION_THRESHOLD", standard.fusion_threshold),
-            cycle_time=seen.number("CYCLE_TIME", standard.cycle_time * 1000) / 1000,
+            cycle_time=seen.number("CYCLE_TIME", 0) / 1000 if seen.text("CYCLE_TIME") else None,
             cache_capacity=seen.whole("CACHE_CAPACITY", standard.cache_capacity),
             timeline=seen.text("TIMELINE"),
             timeline_mark_cycles=seen.switch("TIMELINE_MARK_CYCLES"),

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from shanty.torch.hvd.ledger import Ledger
 from shanty.torch.hvd.requests import HorovodInternalError, Name, Request, Signature
+
+ENOUGH = 1 << 20  # bytes that need not wait for company
+_LINGER = 5e-3  # seconds that less than that does, where nobody says how long
+_LEISURE = 0.1  # the same of all requests where there is no core for communication
+
+
+def wait_for_company(cycle_time: float | None, spare: bool) -> tuple[float, float]:
+    """Seconds that requests wait for others to travel with, and bytes that need not.
+
+    cycle_time: as set by the user, if so. spare: whether there are cores, or there is a network,
+    that work while a rank computes. Else nothing is gained by an early start, and the thread that
+    waits for other ranks takes half of its core from the one that computes.
+    """
+    if cycle_time is not None:
+        return cycle_time, ENOUGH
+    return (_LINGER, ENOUGH) if spare else (_LEISURE, math.inf)
 
 
 class Waiting:
