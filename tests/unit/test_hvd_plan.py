@@ -1,4 +1,4 @@
-"""What is done at once: all of it once, alike with alike, no more than the threshold; and how soon."""
+"""What is done at once, and how soon: all of it once, alike with alike, within the threshold."""
 
 from __future__ import annotations
 
