@@ -155,9 +155,10 @@ def test_the_verdict_waits_for_every_host_that_was_asked():
 def test_a_host_that_does_not_answer_holds_the_verdict_up_for_a_moment_only():
     world = started(3)
     join(world)
-    end(world, 0, 14, 5.0)
+    end(world, 0, 14, 5.0 + judge.ROLL_CALL, at=5.0)
     world.awaited = {"far"}
-    verdict = world.verdict(5.0 + judge.ROLL_CALL)
+    assert world.verdict(5.1 + judge.ROLL_CALL) is None
+    verdict = world.verdict(5.0 + 2 * judge.ROLL_CALL)
     assert verdict is not None
     assert verdict.rank == 0
 

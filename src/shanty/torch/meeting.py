@@ -316,13 +316,14 @@ def world_ranks(comm: MPI.Intracomm) -> tuple[int, ...]:
 
 
 def _hosts(comm: MPI.Intracomm) -> tuple[bool, bool, bool]:
-    """Whether some host has more of these ranks than cores, more than half as many; whether there
-    are several hosts.
+    """Whether some host has more of these ranks than a rank has cores there, more than half of the
+    cores of all its ranks; whether there are several hosts.
     """
     here = comm.Split_type(MPI.COMM_TYPE_SHARED)
     linux = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1
-    facts = here.size > cores, 2 * here.size > cores, here.size < comm.size
+    own = os.sched_getaffinity(0) if linux else set(range(os.cpu_count() or 1))
+    cores = set[int]().union(*here.allgather(own))
+    facts = here.size > len(own), 2 * here.size > len(cores), here.size < comm.size
     here.Free()
     crowded, tight, spread = map(any, zip(*comm.allgather(facts), strict=True))
     return crowded, tight, spread

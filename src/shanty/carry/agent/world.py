@@ -58,6 +58,7 @@ class World:
         self.over_since: Optional[float] = None  # when its last rank ended
         self.awaited: Set[str] = set()  # hosts whose ranks may have failed before the first known
         self._first_failure: Optional[float] = None
+        self._known_since = 0.0  # when that was reported
 
     def report(self, report: Mapping[str, Any], now: float) -> bool:
         """Take one report of a rank; True when it is the first that tells of a failure."""
@@ -99,7 +100,10 @@ class World:
                 rank.code, rank.why = report["code"], report.get("why", "")
                 if rank.code != 0:
                     self._fault(rank, report.get("at", now))
-        return well and self._first_failure is not None
+        if not well or self._first_failure is None:
+            return False
+        self._known_since = now
+        return True
 
     def _fault(self, rank: Rank, now: float) -> None:
         rank.failed = now
@@ -208,7 +212,9 @@ class World:
 
     def _settled_by(self) -> float:
         """When it counts as known which rank failed first."""
-        return (self._first_failure or 0.0) + (ROLL_CALL if self.awaited else SETTLE)
+        if self.awaited:
+            return self._known_since + ROLL_CALL
+        return (self._first_failure or 0.0) + SETTLE
 
     def waiting_in_init(self) -> List[int]:
         """The ranks that have loaded their MPI and have not come through MPI_Init."""

@@ -66,8 +66,7 @@ class Engine:
         self._rollcall = RollCall(comm.Dup(), self._state)
         self._at = Channel(comm, (number, *world_ranks(comm)), self._rollcall)
         self.rank, self.size, self.ranks = comm.rank, comm.size, ranks
-        self.number = number
-        self.cycles = 0
+        self.number, self.cycles = number, 0
         self.timeline: Timeline | None = None
         self._linger, self._enough = wait_for_company(settings.cycle_time, self._at.spare)
         self._ledger = Ledger(settings.cache_capacity)
@@ -93,8 +92,10 @@ class Engine:
         self._away: frozenset[int] = frozenset()  # who has joined, as far as all know
         self._words = Words(comm)
         self._request: MPI.Request | None = None  # of the cycle that has begun
-        self._begun = 0.0
-        self._whole = True  # whether all ranks are at the same point
+        self._begun, self._whole = (
+            0.0,
+            True,
+        )  # when that was; whether all ranks are at the same point
         self._thread = threading.Thread(target=self._run, name=f"shanty-hvd-{number}", daemon=True)
 
     @classmethod
@@ -193,7 +194,7 @@ class Engine:
         self._driven = False
         if request.done:
             self._urgent = False
-        else:
+        if self._waiting or self._new:  # of which the thread may not know yet
             self._ring()
 
     def _run(self) -> None:
@@ -220,6 +221,8 @@ class Engine:
                 self._take()
                 if time.monotonic() < self._time():
                     return False
+                self._bytes, self._urgent = 0, False
+                self._take()  # what is submitted from here on can say again that it is urgent
                 self._begin()
             assert self._request is not None
             if not self._request.Test():
@@ -282,7 +285,7 @@ class Engine:
     def _begin(self) -> None:
         """Tell the others what this rank waits for."""
         request = self._words.say(self._flags(), self._offer(), len(self._ledger))
-        self._waiting.fresh, self._bytes, self._urgent = 0.0, 0, False
+        self._waiting.fresh = 0.0
         self._begun = time.monotonic()
         self._request = request
 

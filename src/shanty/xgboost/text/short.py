@@ -81,7 +81,9 @@ def _numbers(
     if (threes[2:] & pairs[:-3]).any():
         return None
     fours = twos.astype(np.uint16)
-    fours[2:] += twos[:-2] * threes * np.uint16(100)
+    hundreds = np.multiply(twos[:-2], threes, dtype=np.uint16)  # NumPy 1 would stay with bytes
+    hundreds *= 100
+    fours[2:] += hundreds
     return fours
 
 
