@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ datasets = pytest.importorskip("sklearn.datasets")
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, LONG, pytest.mark.timeout(900)]
 
 RANKS = 4
+ROUNDS = 3
 BYTES = int(os.environ.get("SHANTY_TEST_LIBSVM_BYTES", 2 << 30))
 
 
@@ -41,20 +43,31 @@ def reports(output: str) -> list[dict[str, float]]:
     return [json.loads(line.partition("LOADED ")[2]) for line in lines]
 
 
-def test_memory_and_time_are_no_more_than_they_must_be(data: Path) -> None:
+def of_ranks(data: Path) -> list[dict[str, float]]:
     done = bare(RANKS, "xgb_large.py", "ranks", str(data))
-    ranks = reports(done.stdout)
-    assert done.returncode == 0 and len(ranks) == RANKS, done.stdout + done.stderr
+    found = reports(done.stdout)
+    assert done.returncode == 0 and len(found) == RANKS, done.stdout + done.stderr
+    return found
+
+
+def of_one_process(data: Path) -> dict[str, float]:
     command = [sys.executable, str(WORKERS / "xgb_large.py"), "alone", str(data)]
     env = environment()
     env.pop("OMP_NUM_THREADS", None)
     alone = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500)
-    (theirs,) = reports(alone.stdout)
-    print(json.dumps({"bytes": data.stat().st_size, "ranks": ranks, "alone": theirs}))
+    (found,) = reports(alone.stdout)
+    return found
 
-    for what in ("rows", "entries", "labels"):
-        assert sum(rank[what] for rank in ranks) == theirs[what]
-    for rank in ranks:
-        matrix = 8 * (rank["entries"] + rank["rows"])
-        assert rank["peak"] <= 1.5 * matrix, (rank, matrix)
-    assert sum(rank["seconds"] for rank in ranks) <= theirs["seconds"]
+
+def test_memory_and_time_are_no_more_than_they_must_be(data: Path) -> None:
+    """In turn, and medians: where this machine is a guest, memory costs most who has it first."""
+    rounds = [(of_ranks(data), of_one_process(data)) for _ in range(ROUNDS)]
+    for ranks, theirs in rounds:
+        print(json.dumps({"bytes": data.stat().st_size, "ranks": ranks, "alone": theirs}))
+        for what in ("rows", "entries", "labels"):
+            assert sum(rank[what] for rank in ranks) == theirs[what]
+        for rank in ranks:
+            matrix = 8 * (rank["entries"] + rank["rows"])
+            assert rank["peak"] <= 1.5 * matrix, (rank, matrix)
+    ours = statistics.median(sum(rank["seconds"] for rank in ranks) for ranks, _ in rounds)
+    assert ours <= statistics.median(theirs["seconds"] for _, theirs in rounds)
