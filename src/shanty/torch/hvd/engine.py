@@ -92,10 +92,7 @@ class Engine:
         self._away: frozenset[int] = frozenset()  # who has joined, as far as all know
         self._words = Words(comm)
         self._request: MPI.Request | None = None  # of the cycle that has begun
-        self._begun, self._whole = (
-            0.0,
-            True,
-        )  # when that was; whether all ranks are at the same point
+        self._begun, self._whole = 0.0, True  # when; whether all ranks are at the same point
         self._thread = threading.Thread(target=self._run, name=f"shanty-hvd-{number}", daemon=True)
 
     @classmethod
