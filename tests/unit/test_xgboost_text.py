@@ -206,13 +206,11 @@ def test_short_numbers_are_what_the_lines_say(rows, end, change, indexing_mode):
         assert np.array_equal(found.entries, expected.entries)
 
 
-@pytest.mark.parametrize("odd", [b"12345", b"1.5", b"-1", b"1e3", b"0:1:2", b"", b"5"])
+@pytest.mark.parametrize("odd", [b"12345", b"1.5", b"-1", b"1e3", b"0:1:2", b""])
 def test_numbers_of_another_form_are_not_short(odd):
-    text = b"1 0:1 3:2\n0 1:1 2:" + odd + b"\n1 0:1\n"
-    if odd == b"5":
-        assert Short().rows(np.frombuffer(text, np.uint8), 0) is not None
-    else:
-        assert Short().rows(np.frombuffer(text, np.uint8), 0) is None
+    text = b"1 0:1 3:2\n0 1:1 2:%s\n1 0:1\n"
+    assert Short().rows(np.frombuffer(text % b"5", np.uint8), 0) is not None
+    assert Short().rows(np.frombuffer(text % odd, np.uint8), 0) is None
 
 
 @settings(max_examples=40, deadline=None)

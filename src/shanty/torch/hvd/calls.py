@@ -41,14 +41,10 @@ def allreduce(
     grouped: bool,
 ) -> int:
     """The handle of an allreduce of these tensors into those, which may be the same ones."""
-    graph, good = False, None
+    graph = False
     for each in tensors:
-        dtype = each.dtype
-        if dtype is not good and op not in _REDUCED.get(dtype, ()):
+        if op not in _REDUCED.get(each.dtype, ()) or each.layout is not torch.strided:
             raise _irreducible("allreduce", each, op)
-        if each.layout is not torch.strided:
-            raise _irreducible("allreduce", each, op)
-        good = dtype
         graph = graph or each.requires_grad
     if op is Op.ADASUM:
         _check_adasum(process_set)

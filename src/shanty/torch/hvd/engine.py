@@ -34,7 +34,7 @@ from shanty.torch.hvd.requests import (
     Request,
 )
 from shanty.torch.hvd.stalls import Stalls, gone, oldest
-from shanty.torch.hvd.waiting import ENOUGH, Waiting, wait_for_company
+from shanty.torch.hvd.waiting import Waiting, wait_for_company
 from shanty.torch.hvd.words import Words
 from shanty.torch.meeting import Channel, world_ranks
 from shanty.torch.rollcall import Activity, RollCall, State
@@ -144,7 +144,7 @@ class Engine:
         request.engine = self
         self._new.append(request)
         before = self._bytes
-        self._bytes = after = before + request.nbytes(ENOUGH)
+        self._bytes = after = before + request.nbytes
         if self._asleep or before < self._enough <= after:
             self._ring()
         self._fail_late()

@@ -107,14 +107,11 @@ class Request:
     def __str__(self) -> str:
         return f"{self.kind}.{self.name}"
 
-    def nbytes(self, most: int) -> int:
-        """Bytes that this rank gives; where they are more than `most`, some number above that."""
-        count = 0
-        for each in self.tensors:
-            count += each.nbytes
-            if count > most:
-                break
-        return count
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this rank gives."""
+        tensors = self.tensors
+        return tensors[0].nbytes if len(tensors) == 1 else sum(each.nbytes for each in tensors)
 
     def key(self) -> Signature:
         """The name, and all that the ranks must agree on."""
@@ -130,25 +127,21 @@ class Request:
 
     def asks(self, key: Signature) -> bool:
         """Whether that is its key, for the price of looking at it."""
-        if self.kind is not Kind.ALLREDUCE:
+        what = key[-1]
+        tensors = self.tensors
+        if self.kind is not Kind.ALLREDUCE or len(tensors) != 1 or len(what) != 1:
             return self.key() == key
-        tensors, what = self.tensors, key[-1]
-        same = (
-            self.op is key[2]
+        (only,), ((dtype, shape, device),) = tensors, what
+        return (
+            only.dtype is dtype
+            and only.shape == shape
+            and self.op is key[2]
             and self.prescale == key[3]
             and self.postscale == key[4]
             and self.grouped == key[6]
-            and len(tensors) == len(what)
+            and _device(only) == device
             and self.name == key[0]
         )
-        if same and len(what) == 1:  # as most are
-            (only,), ((dtype, shape, device),) = tensors, what
-            return only.dtype is dtype and only.shape == shape and _device(only) == device
-        if same:
-            for each, (dtype, shape, device) in zip(tensors, what, strict=True):
-                if each.dtype is not dtype or each.shape != shape or _device(each) != device:
-                    return False
-        return same
 
     def wait(self) -> Sequence[Tensor]:
         """The results, once they are there; raises the error of a request that failed."""
