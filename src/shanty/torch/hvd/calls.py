@@ -28,6 +28,19 @@ _REDUCED = {
     ),
     torch.bool: frozenset({Op.SUM, Op.MIN, Op.MAX, Op.PRODUCT}),
 }
+_NOTABLE = {dtype: ops - {Op.ADASUM} for dtype, ops in _REDUCED.items()}
+
+
+def notable(tensor: Tensor, op: Op) -> bool:
+    """Whether it is as most tensors are: of host memory, without a graph, of a type that has the
+    operation. Its allreduce in place needs no more than a note (`handles.note`).
+    """
+    return (
+        op in _NOTABLE.get(tensor.dtype, ())
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.requires_grad
+    )
 
 
 def allreduce(

@@ -13,27 +13,23 @@ import math
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 import torch
 from mpi4py import MPI
+from torch import Tensor
 
 from shanty.torch import sites
 from shanty.torch.hvd import words
 from shanty.torch.hvd.execute import Executor
+from shanty.torch.hvd.inbox import Inbox
 from shanty.torch.hvd.ledger import Ledger, Notice
+from shanty.torch.hvd.notes import Note
 from shanty.torch.hvd.plan import Batch, Planner
-from shanty.torch.hvd.requests import (
-    DuplicateNameError,
-    HorovodInternalError,
-    Kind,
-    Name,
-    Request,
-)
-from shanty.torch.hvd.stalls import Stalls, gone, oldest
+from shanty.torch.hvd.requests import HorovodInternalError, Kind, Name, Op, Request
+from shanty.torch.hvd.stalls import Stalls, gone
 from shanty.torch.hvd.waiting import Waiting, wait_for_company
 from shanty.torch.hvd.words import Words
 from shanty.torch.meeting import Channel, world_ranks
@@ -44,7 +40,6 @@ if TYPE_CHECKING:
     from shanty.torch.hvd.timeline import Timeline
 
 _BURST = 1e-3  # seconds, though, in which more may follow at once
-_UNNAMED = 128  # unnamed requests of a kind under way at a time; the next ones wait their turn
 _HERE = 2e-3  # seconds that a thread which waits looks for the others by itself
 _IDLE = 1.0  # seconds after which a rank without requests takes part in a cycle all the same
 _LONGEST = 1e-3  # seconds between two looks at most while something waits; else:
@@ -68,23 +63,20 @@ class Engine:
         self.rank, self.size, self.ranks = comm.rank, comm.size, ranks
         self.number, self.cycles = number, 0
         self.timeline: Timeline | None = None
-        self._linger, self._enough = wait_for_company(settings.cycle_time, self._at.spare)
+        self._linger, enough = wait_for_company(settings.cycle_time, self._at.spare)
         self._ledger = Ledger(settings.cache_capacity)
         self._executor = Executor(self._at)
         self._planner = Planner(settings.fusion_threshold, settings.cache_capacity)
         self._stalls = Stalls(self.rank, self.ranks, settings)
         # Shared with the callers' threads:
-        self._new: deque[Request] = deque()
-        self._counts = dict.fromkeys(Kind, 0)  # of unnamed requests
-        self._bytes = 0  # that were submitted since the last cycle began
-        self._latest = 0.0  # when the last one was
+        self._inbox = Inbox(enough)
         self._urgent = self._leaving = self._asleep = self._driven = False
         self._over: HorovodInternalError | None = None
         self._bell = threading.Lock()  # what the thread sleeps on
         self._bell.acquire()
         # For whoever has the turn:
         self._turn = threading.Lock()
-        self._waiting = Waiting(self._ledger)
+        self._waiting = Waiting(self._ledger, self._inbox.names)
         self._last = time.monotonic()  # when the last cycle ended
         self._all_waited = False
         self._join: Request | None = None
@@ -123,31 +115,40 @@ class Engine:
 
         Raises HorovodInternalError when one of the same name is under way, or after a rank left.
         """
-        if self._over is not None:
-            raise HorovodInternalError(f"{request.kind.value} failed: {self._over}")
-        kind = request.kind
-        if request.name is None:
-            count = self._counts[kind]
-            self._counts[kind] = count + 1
-            request.name = f"noname.{count % _UNNAMED}"
-            request.label = request.name, kind
-        elif not self._waiting.claim(label := (request.name, kind)):
-            raise DuplicateNameError(
-                f"{request} is under way already: a name can be used again when its request "
-                "has ended (synchronize). Give each tensor a name of its own."
-            )
-        else:
-            request.label = label
+        self._check(request.kind)
         if request.tensors and request.tensors[0].is_cuda:
             request.ready = torch.cuda.current_stream().record_event()
-        request.since = self._latest = time.monotonic()
         request.engine = self
-        self._new.append(request)
-        before = self._bytes
-        self._bytes = after = before + request.nbytes
-        if self._asleep or before < self._enough <= after:
+        if self._inbox.put(request) or self._asleep:
             self._ring()
-        self._fail_late()
+        if self._over is not None:
+            self._submitted_late()
+
+    def note(self, name: str, tensor: Tensor, op: Op) -> Note:
+        """The same of the allreduce of one tensor in place, in host memory. Not for Adasum."""
+        if self._over is not None:
+            self._check(Kind.ALLREDUCE)
+        note = Note(name, tensor, op, self)
+        if self._inbox.note(note) or self._asleep:
+            self._ring()
+        if self._over is not None:
+            self._submitted_late()
+        return note
+
+    def _check(self, kind: Kind) -> None:
+        if self._over is not None:
+            raise HorovodInternalError(f"{kind.value} failed: {self._over}")
+
+    def request_of(self, note: Note) -> Request:
+        """What this note has become, or does now: its wait is a long one."""
+        with self._turn:
+            if note.outcome is None and self._over is None:
+                self._take_notes()
+                self._waiting.unbundle()
+            if self._over is not None:
+                self._fail_late()
+        assert note.outcome is not None
+        return note.outcome
 
     def hurry(self) -> None:
         """Somebody asks, and does not wait."""
@@ -169,7 +170,7 @@ class Engine:
 
     # ---- the thread, and whoever waits -------------------------------------------------------
 
-    def drive(self, request: Request) -> None:
+    def drive(self, request: Request | Note) -> None:
         """In a thread that waits for this request: do the thread's work for as long as it goes on
         without delay. That saves handing it over, which takes longer than a small reduction.
         """
@@ -191,7 +192,7 @@ class Engine:
         self._driven = False
         if request.done:
             self._urgent = False
-        if self._waiting or self._new:  # of which the thread may not know yet
+        if self._waiting or self._inbox:  # of which the thread may not know yet
             self._ring()
 
     def _run(self) -> None:
@@ -202,7 +203,7 @@ class Engine:
                     nap = 0.0 if self._advance() else self._nap(time.monotonic())
             if nap > 0 and self._over is None:
                 self._asleep = nap > _LONGEST and not self._waiting.fresh
-                if not (self._asleep and self._new):
+                if not (self._asleep and self._inbox):
                     self._bell.acquire(timeout=nap)
                 self._asleep = False
         if self._whole:
@@ -218,8 +219,9 @@ class Engine:
                 self._take()
                 if time.monotonic() < self._time():
                     return False
-                self._bytes, self._urgent = 0, False
+                self._inbox.nbytes, self._urgent = 0, False
                 self._take()  # what is submitted from here on can say again that it is urgent
+                self._take_notes()
                 self._begin()
             assert self._request is not None
             if not self._request.Test():
@@ -241,33 +243,42 @@ class Engine:
         """When the next cycle is to begin."""
         if self._leaving or self._urgent:
             return 0.0
-        if (fresh := self._waiting.fresh) > 0:
-            enough = self._bytes >= self._enough
-            return min(fresh + self._linger, self._latest + _BURST if enough else math.inf)
+        inbox = self._inbox
+        if (fresh := self._waiting.fresh or inbox.since) > 0:
+            enough = inbox.nbytes >= inbox.enough
+            return min(fresh + self._linger, inbox.latest + _BURST if enough else math.inf)
         if self._waiting or self._join is not None:
             # Where all ranks wait and nobody has news, nobody needs to hear it again at once.
             return self._last + self._pause() if self._all_waited else 0.0
         return self._last + _IDLE
 
     def _pause(self) -> float:
-        return min(_LONGEST_IDLE, max(2e-4, _SLACK * oldest(self._waiting)))
+        return min(_LONGEST_IDLE, max(2e-4, _SLACK * self._waiting.oldest()))
 
     def _nap(self, now: float) -> float:
         """Seconds until there may be something to do."""
         if self._request is None:
             return max(self._time() - now, 0.0)
-        longest = _LONGEST if self._waiting or self._new else _LONGEST_IDLE
+        longest = _LONGEST if self._waiting or self._inbox else _LONGEST_IDLE
         return min(longest, max(5e-5, _SLACK * (now - self._begun)))
 
     def _look(self, waited: float) -> None:
         if waited > _LONGEST_IDLE:
             self._rollcall.answer()
-            self._stalls.look(self._at, waited, self._waiting)
+            self._stalls.look(self._at, waited, self._waiting.oldest())
 
     def _take(self) -> None:
         """Take what was submitted."""
-        while self._new:
-            self._take_one(self._new.popleft())
+        while (request := self._inbox.take()) is not None:
+            self._take_one(request)
+
+    def _take_notes(self) -> None:
+        notes, since = self._inbox.take_notes()
+        if notes:
+            self._waiting.add_notes(notes, since)
+            if self.timeline is not None:
+                for each in notes:
+                    self.timeline.negotiate_start(str(each), Kind.ALLREDUCE.name)
 
     def _take_one(self, request: Request) -> None:
         if request.kind is Kind.JOIN:
@@ -297,7 +308,12 @@ class Engine:
             planned = self._planner.known(known)
             if planned is None:
                 planned = self._planner.plan(self._ledger.keys(known), known)
-            self._perform(planned)
+            bundle = self._waiting.bundle
+            if bundle is not None and bundle.mask == known and self.timeline is None:
+                bundle.run(planned, self._executor.run)
+                self._waiting.finish_bundle()
+            else:
+                self._perform(planned)
         else:
             self._confer()
         if flags & words.JOINED and self._join is not None:
@@ -311,7 +327,7 @@ class Engine:
         flags = words.STAYS if not self._leaving else 0
         flags |= words.KNOWN if not self._waiting.unknown else 0
         # Where one has joined, who that is decides what can be done.
-        calm = not self._stalls.due(self._waiting) and not self._away
+        calm = not self._stalls.due(self._waiting.oldest()) and not self._away
         flags |= words.CALM if calm and self._join is None else 0
         if self._join is not None:
             return flags | words.JOINED | words.WAITS
@@ -320,6 +336,7 @@ class Engine:
     def _confer(self) -> None:
         """Tell each other everything, and do what follows."""
         self._take()
+        self._take_notes()
         awaited = next((each for each in self._waiting if each.awaited), self._join)
         notice = Notice(
             keys=tuple(each.signature for each in self._waiting),
@@ -327,7 +344,7 @@ class Engine:
             leaving=self._leaving,
             awaits=str(awaited or ""),
             waited=awaited.age() if awaited is not None else 0.0,
-            oldest=oldest(self._waiting),
+            oldest=self._waiting.oldest(),
             place=sites.spell(sites.main_thread()),
         )
         notices = self._at.comm.allgather(notice)
@@ -386,15 +403,18 @@ class Engine:
             self._join.finish(HorovodInternalError(f"join failed: {error}"))
             self._join = None
 
+    def _submitted_late(self) -> None:
+        with self._turn:
+            self._fail_late()
+
     def _fail_late(self) -> None:
         """What is submitted as the engine ends: this is called on both sides."""
-        while self._over is not None and self._new:
-            with suppress(IndexError):  # the other side was faster
-                request = self._new.popleft()
-                request.finish(HorovodInternalError(f"{request} failed: {self._over}"))
+        late = list(iter(self._inbox.take, None))
+        notes, since = self._inbox.take_notes()
+        for request in [*late, *(each.request(since) for each in notes)]:
+            request.finish(HorovodInternalError(f"{request} failed: {self._over}"))
 
     def _state(self) -> State:
-        waits = next(iter(self._waiting), None)
-        if waits is not None:
+        if waits := self._waiting.first():
             return State(Activity.WAITS, f"waits for {waits}", self.cycles)
         return State(Activity.RUNS, f"is at {sites.spell(sites.main_thread())}", self.cycles)

@@ -9,13 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from shanty.torch.hvd import registry
+from shanty.torch.hvd.notes import Note
 from shanty.torch.hvd.process_sets import ProcessSet
-from shanty.torch.hvd.requests import Request
+from shanty.torch.hvd.requests import Op, Request
 
 Form = Callable[[Request, Sequence[Tensor]], Any]
 """Makes what `synchronize` returns of a request that succeeded and the tensors it was to fill."""
 
-_under_way: dict[int, tuple[Request, Sequence[Tensor], Form]] = {}
+_under_way: dict[int, Note | tuple[Request, Sequence[Tensor], Form]] = {}
 _numbers = itertools.count(1)
 
 
@@ -34,6 +35,13 @@ def start(
     return handle
 
 
+def note(tensor: Tensor, name: str, op: Op, process_set: ProcessSet) -> int:
+    """The same of an allreduce of `tensor` in place, which `calls.notable` allows."""
+    handle = next(_numbers)
+    _under_way[handle] = registry.engine(process_set).note(name, tensor, op)
+    return handle
+
+
 def poll(handle: int) -> bool:
     """Whether the operation has ended, so that `synchronize` would not block.
 
@@ -42,7 +50,7 @@ def poll(handle: int) -> bool:
     found = _under_way.get(handle)
     if found is None:
         raise ValueError(f"There is no handle {handle!r}, or it has been synchronized already.")
-    request = found[0]
+    request = found if isinstance(found, Note) else found[0]
     engine = request.engine
     if engine is not None:
         engine.hurry()
@@ -59,6 +67,12 @@ def synchronize(handle: int) -> Any:
     found = _under_way.get(handle)
     if found is None:
         return None
+    if isinstance(found, Note):
+        try:
+            return found.wait()[0]
+        finally:
+            if found.done:
+                del _under_way[handle]
     request, outputs, form = found
     try:
         request.wait()

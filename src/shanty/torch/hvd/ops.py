@@ -17,6 +17,7 @@ from torch import Tensor
 
 from shanty.torch.hvd import autograd, calls
 from shanty.torch.hvd.compression import Compression, Compressor
+from shanty.torch.hvd.handles import note
 from shanty.torch.hvd.handles import poll as poll
 from shanty.torch.hvd.handles import start
 from shanty.torch.hvd.handles import synchronize as synchronize
@@ -95,9 +96,14 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an `allreduce_`; a handle to its result. Leave the tensor alone until then."""
+    op = _op(op, average)
+    plain = name is not None and prescale_factor == postscale_factor == 1
+    if plain and calls.notable(tensor, op):
+        return note(tensor, name, op, process_set)
     both = (tensor,)
-    how = _op(op, average), prescale_factor, postscale_factor
-    return calls.allreduce(both, both, name, *how, process_set, False)
+    return calls.allreduce(
+        both, both, name, op, prescale_factor, postscale_factor, process_set, False
+    )
 
 
 def grouped_allreduce(

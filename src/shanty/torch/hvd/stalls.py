@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from shanty.torch.hvd.ledger import Agreement, Notice
-from shanty.torch.hvd.requests import HorovodInternalError, Request
+from shanty.torch.hvd.requests import HorovodInternalError
 
 if TYPE_CHECKING:
     from shanty.torch.hvd.settings import Settings
@@ -32,9 +32,11 @@ class Stalls:
         self._next = _SOON
         self._next_warning = self._next_silence = self._warning
 
-    def due(self, waiting: Iterable[Request]) -> bool:
-        """Whether it is time to ask for the notices of all ranks: after 1, 2, 4, … seconds."""
-        age = oldest(waiting)
+    def due(self, age: float) -> bool:
+        """Whether it is time to ask for the notices of all ranks: after 1, 2, 4, … seconds.
+
+        age: seconds that the oldest request has waited.
+        """
         if age < _SOON:
             self._next, self._next_warning = _SOON, self._warning
         elif age >= self._next:
@@ -79,12 +81,12 @@ class Stalls:
                 )
         return None
 
-    def look(self, at: Channel, silence: float, waiting: Iterable[Request]) -> None:
+    def look(self, at: Channel, silence: float, wait: float) -> None:
         """While others do not take part in a cycle at all, as they would in any case every second.
 
-        silence: seconds so far. Raises HorovodInternalError at the time to shut down.
+        silence: seconds so far. wait: seconds that the oldest request has waited.
+        Raises HorovodInternalError at the time to shut down.
         """
-        wait = oldest(waiting)
         if silence < 5 or not wait:
             self._next_silence = self._warning
             return
@@ -115,12 +117,6 @@ class Stalls:
             place = _at(notices[rank].place)
             lines.append(f"  rank {self._ranks[rank]}{place} has not submitted {shown}")
         return "\n".join(lines)
-
-
-def oldest(waiting: Iterable[Request]) -> float:
-    """Seconds that the first of them has waited; 0 for none."""
-    first = next(iter(waiting), None)
-    return first.age() if first is not None else 0.0
 
 
 def gone(left: Sequence[int], ranks: Sequence[int], own: bool) -> HorovodInternalError:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator
 
 from shanty.torch.hvd.ledger import Ledger
-from shanty.torch.hvd.requests import HorovodInternalError, Name, Request, Signature
+from shanty.torch.hvd.notes import Bundle, Note, Patterns
+from shanty.torch.hvd.requests import HorovodInternalError, Kind, Name, Request, Signature
 
 ENOUGH = 1 << 20  # bytes that need not wait for company
 _LINGER = 5e-3  # seconds that less than that does, where nobody says how long
@@ -26,38 +28,78 @@ def wait_for_company(cycle_time: float | None, spare: bool) -> tuple[float, floa
 
 
 class Waiting:
-    """By name, in the order of submission. For one thread at a time, but for `claim`.
+    """By name, in the order of submission. For one thread at a time.
 
-    mask: bits of those that have a number. unknown: how many have none. fresh: when the first was
-    added that was not offered yet, by time.monotonic(); 0 if all were.
+    names: of those under way, by kind, out of which those that end are taken. mask: bits of those
+    that have a number. unknown: how many have none. fresh: when the first was added that was not
+    offered yet, by time.monotonic(); 0 if all were. bundle: notes that came as they came before;
+    whoever looks for single requests finds them as such, and the bundle gone.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, names: dict[Kind, set[str]]) -> None:
         self._ledger = ledger
+        self._names = names
         self._requests: dict[Name, Request] = {}
         self._held: list[Request] = []  # unnamed ones whose turn has not come
-        self._names: set[Name] = set()  # of named ones under way
+        self._patterns = Patterns()
+        self.bundle: Bundle | None = None
         self._last: dict[Name, tuple[Signature, int]] = {}  # of those that had a number
         self.mask = 0
         self.unknown = 0
         self.fresh = 0.0
 
-    def __len__(self) -> int:
-        return len(self._requests)
+    def __bool__(self) -> bool:
+        return bool(self._requests) or self.bundle is not None
 
     def __iter__(self) -> Iterator[Request]:
+        self.unbundle()
         return iter(self._requests.values())
-
-    def claim(self, label: Name) -> bool:
-        """Whether the name is free, which it then is no more until it has ended. Any thread."""
-        if label in self._names:
-            return False
-        self._names.add(label)
-        return True
 
     def find(self, label: Name) -> Request | None:
         """The one with this name."""
+        self.unbundle()
         return self._requests.get(label)
+
+    def first(self) -> str:
+        """The name of the first one; empty for none."""
+        if self._requests:
+            return str(next(iter(self._requests.values())))
+        return f"{Kind.ALLREDUCE}.{self.bundle.names[0]}" if self.bundle is not None else ""
+
+    def oldest(self) -> float:
+        """Seconds that the first one has waited; 0 for none."""
+        if self._requests:
+            return next(iter(self._requests.values())).age()
+        return time.monotonic() - self.bundle.since if self.bundle is not None else 0.0
+
+    def add_notes(self, notes: list[Note], since: float) -> None:
+        """Some that came together, the first of them at that time by time.monotonic()."""
+        self.unbundle()
+        self.bundle = self._patterns.bundle(notes, since)
+        if self.bundle is not None:
+            self.mask |= self.bundle.mask
+            self.fresh = self.fresh or since
+            return
+        for each in notes:
+            self.add(each.request(since))
+        self._patterns.learn(notes)
+
+    def unbundle(self) -> None:
+        """Make requests of what is bundled, if anything is."""
+        if self.bundle is not None:
+            bundle, self.bundle = self.bundle, None
+            fresh = self.fresh
+            for request in bundle.requests():
+                self.add(request)
+            self.fresh = fresh
+
+    def finish_bundle(self) -> None:
+        """End what is bundled, which was done."""
+        if self.bundle is not None:
+            bundle, self.bundle = self.bundle, None
+            self.mask &= ~bundle.mask
+            self._names[Kind.ALLREDUCE].difference_update(bundle.names)
+            bundle.finish()
 
     def add(self, request: Request) -> bool:
         """One more; false where an unnamed one of long ago has its name, and it is to follow."""
@@ -92,7 +134,7 @@ class Waiting:
                 numbers |= 1 << request.number
             else:
                 self.unknown -= 1
-            self._names.discard(label)
+            self._free(label)
             request.finish(error)
         self.mask &= ~numbers
         freed, self._held = self._held, []
@@ -101,7 +143,7 @@ class Waiting:
     def fail(self, error: HorovodInternalError) -> None:
         """End all of them."""
         for request in [*self, *self._held]:
-            self._names.discard(request.label)
+            self._free(request.label)
             request.finish(HorovodInternalError(f"{request} failed: {error}"))
         self._requests.clear()
         self._held.clear()
@@ -112,8 +154,14 @@ class Waiting:
         self.mask = self.unknown = 0
         if anew:
             self._last.clear()
+            self._patterns.forget()
         for request in self:
             self._number(request)
+
+    def _free(self, label: Name) -> None:
+        name, kind = label
+        if name is not None:
+            self._names[kind].discard(name)
 
     def _number(self, request: Request) -> None:
         request.number = self._ledger.number(request.signature)
