@@ -47,6 +47,10 @@ class SharedMemory:
         """Return when all ranks have come here; what they wrote before can be read then."""
         self._comm.Barrier()
 
+    def arrive(self) -> MPI.Request:
+        """Say that this rank has come here; complete when all have."""
+        return self._comm.Ibarrier()
+
 
 def _made(nbytes: int) -> Path | None:
     try:

@@ -28,19 +28,22 @@ _REDUCED = {
     ),
     torch.bool: frozenset({Op.SUM, Op.MIN, Op.MAX, Op.PRODUCT}),
 }
-_NOTABLE = {dtype: ops - {Op.ADASUM} for dtype, ops in _REDUCED.items()}
+_NOTED = {dtype: ops - {Op.ADASUM} for dtype, ops in _REDUCED.items()}
 
 
-def notable(tensor: Tensor, op: Op) -> bool:
-    """Whether it is as most tensors are: of host memory, without a graph, of a type that has the
-    operation. Its allreduce in place needs no more than a note (`handles.note`).
+def note(tensor: Tensor, name: str, op: Op, process_set: ProcessSet) -> int:
+    """The handle of an allreduce in place, for which a note will do; 0 where it will not.
+
+    It does for most: in host memory, without a graph, of a type that has the operation.
     """
-    return (
-        op in _NOTABLE.get(tensor.dtype, ())
+    if (
+        op in _NOTED.get(tensor.dtype, ())
         and tensor.is_cpu
-        and tensor.layout is torch.strided
         and not tensor.requires_grad
-    )
+        and tensor.layout is torch.strided
+    ):
+        return handles.note(registry.engine(process_set).note(name, tensor, op))
+    return 0
 
 
 def allreduce(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from mpi4py import MPI
 from torch import Tensor
 
 from shanty.torch import collectives, pages
@@ -24,7 +25,8 @@ from shanty.torch.meeting import Channel
 from shanty.torch.ring import even_counts
 from shanty.torch.shared import SharedMemory
 
-_HALF = 1 << 20  # bytes of half a rank's room: the most that is reduced at a time
+_ROOM = 2 << 20  # bytes of a rank's room
+_SLOTS = 4  # into which two ranks divide each; more of them take half a room at a time
 _BUFFERED = 8 << 20  # bytes from which on a tensor goes over the network by itself
 _ALIGNMENT = 64  # bytes between the beginnings of two tensors, a multiple of
 _SHARED = frozenset(
@@ -42,29 +44,31 @@ _IN, _REDUCE, _OUT = "MEMCPY_IN_FUSION_BUFFER", "MPI_ALLREDUCE", "MEMCPY_OUT_FUS
 Doing = Callable[[str], AbstractContextManager[object]]
 """Around what is done, for the timeline; takes Horovod's word for it."""
 
+_Copied = tuple[list[Tensor], list[Tensor], MPI.Request]
+"""Tensors of this rank, the other's, and the meeting after which those can be read."""
+
 
 class _Place(NamedTuple):
     """Where a tensor lies in the rooms: in which piece, and where that has `end` elements so far.
 
-    mine: in each half of this rank's room. theirs: the same of the other one of two ranks; else
-    the sum.
+    mine: in this rank's room. theirs: in the room of the other one of two ranks; else the sum.
     """
 
     piece: int
     end: int
-    mine: tuple[Tensor, Tensor]
-    theirs: tuple[Tensor, Tensor]
+    mine: Tensor
+    theirs: Tensor
 
 
 class _Piece:
     """Tensors that are reduced at a time, by their places among those of the part."""
 
-    def __init__(self, found: Sequence[tuple[int, _Place]]) -> None:
+    def __init__(self, number: int, found: Sequence[tuple[int, _Place]]) -> None:
+        self.number = number
         self.which = [i for i, _ in found]
-        places = [place for _, place in found]
-        self.length = max([each.end for each in places])
-        self.mine = [each.mine[0] for each in places], [each.mine[1] for each in places]
-        self.theirs = [each.theirs[0] for each in places], [each.theirs[1] for each in places]
+        self.length = max([place.end for _, place in found])
+        self.mine = [place.mine for _, place in found]
+        self.theirs = [place.theirs for _, place in found]
 
 
 @dataclass
@@ -87,7 +91,8 @@ class Fusion:
         self._at = at
         self._shared: SharedMemory | None = None
         self._tried = at.spread or at.size == 1
-        self._half = 0  # of the room that is written to next
+        self._copied = 0  # pieces so far
+        self._used = [-_SLOTS] * _SLOTS  # by which of them each slot was used last
         self._ends: dict[torch.dtype, int] = {}  # elements of the pieces so far
         self._buffers: dict[Hashable, Tensor] = {}
 
@@ -115,7 +120,7 @@ class Fusion:
             self._share_the_sum(pieces, tensors, how, doing)
 
     def _layout(self, part: Part, first: Tensor, how: Reduction) -> _Layout:
-        most = _BUFFERED if self._at.spread else _HALF
+        most = _BUFFERED if self._at.spread else self._most(how)
         sizes = [item.sizes[which] for item, which in part.tensors]
         alone = [i for i, size in enumerate(sizes) if size > most]
         fused = [i for i, size in enumerate(sizes) if size <= most]
@@ -129,7 +134,7 @@ class Fusion:
             item, which = part.tensors[i]
             place = item.room[which] or self._place(item, which, self._paired(how))
             found_in.setdefault(place.piece, []).append((i, place))
-        return _Layout(alone, fused, [_Piece(found) for found in found_in.values()], nbytes)
+        return _Layout(alone, fused, [_Piece(*each) for each in found_in.items()], nbytes)
 
     # ---- through shared memory ---------------------------------------------------------------
 
@@ -138,8 +143,12 @@ class Fusion:
             return False
         if not self._tried:
             self._tried = True
-            self._shared = SharedMemory.form(self._at.comm, 2 * _HALF)
+            self._shared = SharedMemory.form(self._at.comm, _ROOM)
         return self._shared is not None
+
+    def _most(self, how: Reduction) -> int:
+        """Bytes that are reduced at a time at most."""
+        return _ROOM // (_SLOTS if self._paired(how) else 2)
 
     def _paired(self, how: Reduction) -> bool:
         return self._at.size == 2 and how.carrier is None
@@ -149,50 +158,64 @@ class Fusion:
         return [room.view(dtype) for room in self._shared.rooms]
 
     def _place(self, item: Item, which: int, paired: bool) -> _Place:
-        """A place for the next tensor, behind all others of its type. Pieces that hold half a
-        room follow one another, and take turns in the rooms.
+        """A place for the next tensor, behind the last one of its type or where the next piece
+        begins. Pieces take turns in the slots.
         """
         dtype, shape = item.kinds[which][0], item.shapes[which]
         rooms = self._rooms(dtype)
-        half = len(rooms[0]) // 2
+        most = len(rooms[0]) // (_SLOTS if paired else 2)
         elements = math.prod(shape)
         start = self._ends.get(dtype, 0)
-        if start % half + elements > half:
-            start = -(-start // half) * half
+        if start % most + elements > most:
+            start = -(-start // most) * most
         align = _ALIGNMENT // dtype.itemsize
         self._ends[dtype] = -(-(start + elements) // align) * align
-        offset = start % half
-        other = rooms[1 - self._at.rank] if paired else rooms[0]
-
-        def both(room: Tensor) -> tuple[Tensor, Tensor]:
-            first, second = (
-                room[begin : begin + elements].view(shape) for begin in (offset, half + offset)
-            )
-            return first, second
-
-        mine, theirs = both(rooms[self._at.rank]), both(other)
-        theirs = theirs if paired else (theirs[1], theirs[1])
-        made = item.room[which] = _Place(start // half, offset + elements, mine, theirs)
+        piece, offset = divmod(start, most)
+        slot = most * (piece % _SLOTS) if paired else 0
+        other, its = (rooms[1 - self._at.rank], slot) if paired else (rooms[0], most)
+        mine, theirs = (
+            room[begin : begin + elements].view(shape)
+            for room, begin in ((rooms[self._at.rank], slot + offset), (other, its + offset))
+        )
+        made = item.room[which] = _Place(piece, offset + elements, mine, theirs)
         return made
 
     def _add_the_other(
         self, pieces: Sequence[_Piece], tensors: Sequence[Tensor], how: Reduction, doing: Doing
     ) -> None:
-        """Of two ranks each adds the other's to its own."""
+        """Of two ranks each adds the other's to its own.
+
+        They copy the next piece before they wait for each other over the last one. Who copies piece
+        n has met the other over piece n - 2, which came there after it was through with n - 4.
+        """
         assert self._shared is not None
+        copied: _Copied | None = None
         for piece in pieces:
-            own, half = [tensors[i] for i in piece.which], self._half
-            # The other rank may still read the half that was written to last. It is through with
-            # that when it comes to the meeting over this half.
-            self._half = 1 - half
-            with doing(_IN):
-                torch._foreach_copy_(piece.mine[half], own)
-            with doing(_REDUCE):
+            own, slot = [tensors[i] for i in piece.which], piece.number % _SLOTS
+            if self._copied - self._used[slot] < _SLOTS:
+                self._add(copied, how, doing)
+                copied = None
                 self._shared.meet()
-            with doing(_OUT):
-                _ADDED[how.name](own, piece.theirs[half])
-                if how.average:
-                    _divide(own, 2)
+                self._used = [self._copied - _SLOTS] * _SLOTS
+            self._used[slot] = self._copied
+            self._copied += 1
+            with doing(_IN):
+                torch._foreach_copy_(piece.mine, own)
+            meeting = self._shared.arrive()
+            self._add(copied, how, doing)
+            copied = own, piece.theirs, meeting
+        self._add(copied, how, doing)
+
+    def _add(self, copied: _Copied | None, how: Reduction, doing: Doing) -> None:
+        if copied is None:
+            return
+        own, theirs, meeting = copied
+        with doing(_REDUCE):
+            meeting.Wait()
+        with doing(_OUT):
+            _ADDED[how.name](own, theirs)
+            if how.average:
+                _divide(own, 2)
 
     def _share_the_sum(
         self, pieces: Sequence[_Piece], tensors: Sequence[Tensor], how: Reduction, doing: Doing
@@ -204,13 +227,13 @@ class Fusion:
         for piece in pieces:
             own = [tensors[i] for i in piece.which]
             with doing(_IN):
-                torch._foreach_copy_(piece.mine[0], own)
+                torch._foreach_copy_(piece.mine, own)
             with doing(_REDUCE):
                 shared.meet()
                 self._fold(piece.length, own[0].dtype, how)
                 shared.meet()
             with doing(_OUT):
-                torch._foreach_copy_(own, piece.theirs[0])
+                torch._foreach_copy_(own, piece.theirs)
         shared.meet()
 
     def _fold(self, length: int, dtype: torch.dtype, how: Reduction) -> None:

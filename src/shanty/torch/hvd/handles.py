@@ -11,7 +11,7 @@ from torch import Tensor
 from shanty.torch.hvd import registry
 from shanty.torch.hvd.notes import Note
 from shanty.torch.hvd.process_sets import ProcessSet
-from shanty.torch.hvd.requests import Op, Request
+from shanty.torch.hvd.requests import Request
 
 Form = Callable[[Request, Sequence[Tensor]], Any]
 """Makes what `synchronize` returns of a request that succeeded and the tensors it was to fill."""
@@ -35,10 +35,10 @@ def start(
     return handle
 
 
-def note(tensor: Tensor, name: str, op: Op, process_set: ProcessSet) -> int:
-    """The same of an allreduce of `tensor` in place, which `calls.notable` allows."""
+def note(made: Note) -> int:
+    """The handle of a note."""
     handle = next(_numbers)
-    _under_way[handle] = registry.engine(process_set).note(name, tensor, op)
+    _under_way[handle] = made
     return handle
 
 
@@ -68,18 +68,23 @@ def synchronize(handle: int) -> Any:
     if found is None:
         return None
     if isinstance(found, Note):
-        try:
-            return found.wait()[0]
-        finally:
-            if found.done:
-                del _under_way[handle]
-    request, outputs, form = found
-    try:
-        request.wait()
-    finally:
-        if request.done:
+        outcome = found.outcome
+        if outcome is None or not outcome.done or outcome.error is not None:
+            _wait(handle, found)
+        else:  # as for all but the first of those that are done together
             _under_way.pop(handle, None)
+        return found.tensor
+    request, outputs, form = found
+    _wait(handle, request)
     return form(request, outputs)
+
+
+def _wait(handle: int, started: Request | Note) -> None:
+    try:
+        started.wait()
+    finally:
+        if started.done:
+            _under_way.pop(handle, None)
 
 
 def forget() -> None:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from shanty.torch.hvd import autograd, calls
 from shanty.torch.hvd.compression import Compression, Compressor
-from shanty.torch.hvd.handles import note
 from shanty.torch.hvd.handles import poll as poll
 from shanty.torch.hvd.handles import start
 from shanty.torch.hvd.handles import synchronize as synchronize
@@ -97,13 +96,13 @@ def allreduce_async_(
 ) -> int:
     """Start an `allreduce_`; a handle to its result. Leave the tensor alone until then."""
     op = _op(op, average)
-    plain = name is not None and prescale_factor == postscale_factor == 1
-    if plain and calls.notable(tensor, op):
-        return note(tensor, name, op, process_set)
+    if name is not None and prescale_factor == postscale_factor == 1:
+        handle = calls.note(tensor, name, op, process_set)
+        if handle:
+            return handle
     both = (tensor,)
-    return calls.allreduce(
-        both, both, name, op, prescale_factor, postscale_factor, process_set, False
-    )
+    how = op, prescale_factor, postscale_factor
+    return calls.allreduce(both, both, name, *how, process_set, False)
 
 
 def grouped_allreduce(
