@@ -31,19 +31,26 @@ _REDUCED = {
 _NOTED = {dtype: ops - {Op.ADASUM} for dtype, ops in _REDUCED.items()}
 
 
-def note(tensor: Tensor, name: str, op: Op, process_set: ProcessSet) -> int:
-    """The handle of an allreduce in place, for which a note will do; 0 where it will not.
-
-    It does for most: in host memory, without a graph, of a type that has the operation.
-    """
+def allreduce_in_place(
+    tensor: Tensor,
+    name: str | None,
+    op: Op,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> int:
+    """The handle of an allreduce of one tensor into itself."""
     if (
-        op in _NOTED.get(tensor.dtype, ())
+        name is not None
+        and prescale == postscale == 1
+        and op in _NOTED.get(tensor.dtype, ())
         and tensor.is_cpu
         and not tensor.requires_grad
         and tensor.layout is torch.strided
-    ):
-        return handles.note(registry.engine(process_set).note(name, tensor, op))
-    return 0
+    ):  # as most are
+        return handles.note(registry.engine(process_set).inbox.note(name, tensor, op))
+    both = (tensor,)
+    return allreduce(both, both, name, op, prescale, postscale, process_set, False)
 
 
 def allreduce(

@@ -14,12 +14,9 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-import torch
 from mpi4py import MPI
-from torch import Tensor
 
 from shanty.torch import sites
 from shanty.torch.hvd import words
@@ -28,7 +25,7 @@ from shanty.torch.hvd.inbox import Inbox
 from shanty.torch.hvd.ledger import Ledger, Notice
 from shanty.torch.hvd.notes import Note
 from shanty.torch.hvd.plan import Batch, Planner
-from shanty.torch.hvd.requests import HorovodInternalError, Kind, Name, Op, Request
+from shanty.torch.hvd.requests import HorovodInternalError, Kind, Name, Request
 from shanty.torch.hvd.stalls import Stalls, gone
 from shanty.torch.hvd.waiting import Waiting, wait_for_company
 from shanty.torch.hvd.words import Words
@@ -69,14 +66,12 @@ class Engine:
         self._planner = Planner(settings.fusion_threshold, settings.cache_capacity)
         self._stalls = Stalls(self.rank, self.ranks, settings)
         # Shared with the callers' threads:
-        self._inbox = Inbox(enough)
-        self._urgent = self._leaving = self._asleep = self._driven = False
-        self._over: HorovodInternalError | None = None
-        self._bell = threading.Lock()  # what the thread sleeps on
-        self._bell.acquire()
+        self.inbox = Inbox(self, enough)
+        self._urgent = self._leaving = self._driven = False
+        self._over = False
         # For whoever has the turn:
         self._turn = threading.Lock()
-        self._waiting = Waiting(self._ledger, self._inbox.names)
+        self._waiting = Waiting(self._ledger, self.inbox.names)
         self._last = time.monotonic()  # when the last cycle ended
         self._all_waited = False
         self._join: Request | None = None
@@ -110,63 +105,28 @@ class Engine:
 
     # ---- for callers -----------------------------------------------------------------------
 
-    def submit(self, request: Request) -> None:
-        """Have it done, some time after every rank of the set has submitted its own.
-
-        Raises HorovodInternalError when one of the same name is under way, or after a rank left.
-        """
-        self._check(request.kind)
-        if request.tensors and request.tensors[0].is_cuda:
-            request.ready = torch.cuda.current_stream().record_event()
-        request.engine = self
-        if self._inbox.put(request) or self._asleep:
-            self._ring()
-        if self._over is not None:
-            self._submitted_late()
-
-    def note(self, name: str, tensor: Tensor, op: Op) -> Note:
-        """The same of the allreduce of one tensor in place, in host memory. Not for Adasum."""
-        if self._over is not None:
-            self._check(Kind.ALLREDUCE)
-        note = Note(name, tensor, op, self)
-        if self._inbox.note(note) or self._asleep:
-            self._ring()
-        if self._over is not None:
-            self._submitted_late()
-        return note
-
-    def _check(self, kind: Kind) -> None:
-        if self._over is not None:
-            raise HorovodInternalError(f"{kind.value} failed: {self._over}")
-
     def request_of(self, note: Note) -> Request:
-        """What this note has become, or does now: its wait is a long one."""
+        """What this note of the inbox has become, or does now: its wait is a long one."""
         with self._turn:
-            if note.outcome is None and self._over is None:
+            if note.outcome is None and not self._over:
                 self._take_notes()
                 self._waiting.unbundle()
-            if self._over is not None:
-                self._fail_late()
+        if note.outcome is None:
+            self.inbox.reject()
         assert note.outcome is not None
         return note.outcome
 
     def hurry(self) -> None:
         """Somebody asks, and does not wait."""
         self._urgent = True
-        self._ring()
+        self.inbox.ring()
 
     def stop(self) -> None:
         """Leave: what the other ranks still wait for in this set fails there. Idempotent."""
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._leaving = True
-            self._ring()
+            self.inbox.ring()
             self._thread.join(_PATIENCE)
-
-    def _ring(self) -> None:
-        """Wake the thread."""
-        self._asleep = False
-        with suppress(RuntimeError):  # awake: it will look before it sleeps
-            self._bell.release()
 
     # ---- the thread, and whoever waits -------------------------------------------------------
 
@@ -192,34 +152,32 @@ class Engine:
         self._driven = False
         if request.done:
             self._urgent = False
-        if self._waiting or self._inbox:  # of which the thread may not know yet
-            self._ring()
+        if self._waiting or self.inbox:  # of which the thread may not know yet
+            self.inbox.ring()
 
     def _run(self) -> None:
-        while self._over is None:
+        while not self._over:
             nap = _HERE
             if not self._driven:  # else somebody else does it meanwhile
                 with self._turn:
                     nap = 0.0 if self._advance() else self._nap(time.monotonic())
-            if nap > 0 and self._over is None:
-                self._asleep = nap > _LONGEST and not self._waiting.fresh
-                if not (self._asleep and self._inbox):
-                    self._bell.acquire(timeout=nap)
-                self._asleep = False
+            if nap > 0 and not self._over:
+                fresh = self._waiting.fresh or self.inbox.since
+                self.inbox.sleep(nap, lightly=nap <= _LONGEST or fresh > 0)
         if self._whole:
             self._at.free()
             self._rollcall.free()
 
     def _advance(self) -> bool:
         """Go on as far as can be without waiting; whether a cycle ended."""
-        if self._over is not None:
+        if self._over:
             return False
         try:
             if self._request is None:
                 self._take()
                 if time.monotonic() < self._time():
                     return False
-                self._inbox.nbytes, self._urgent = 0, False
+                self.inbox.nbytes, self._urgent = 0, False
                 self._take()  # what is submitted from here on can say again that it is urgent
                 self._take_notes()
                 self._begin()
@@ -243,7 +201,7 @@ class Engine:
         """When the next cycle is to begin."""
         if self._leaving or self._urgent:
             return 0.0
-        inbox = self._inbox
+        inbox = self.inbox
         if (fresh := self._waiting.fresh or inbox.since) > 0:
             enough = inbox.nbytes >= inbox.enough
             return min(fresh + self._linger, inbox.latest + _BURST if enough else math.inf)
@@ -259,7 +217,7 @@ class Engine:
         """Seconds until there may be something to do."""
         if self._request is None:
             return max(self._time() - now, 0.0)
-        longest = _LONGEST if self._waiting or self._inbox else _LONGEST_IDLE
+        longest = _LONGEST if self._waiting or self.inbox else _LONGEST_IDLE
         return min(longest, max(5e-5, _SLACK * (now - self._begun)))
 
     def _look(self, waited: float) -> None:
@@ -269,11 +227,11 @@ class Engine:
 
     def _take(self) -> None:
         """Take what was submitted."""
-        while (request := self._inbox.take()) is not None:
+        while (request := self.inbox.take()) is not None:
             self._take_one(request)
 
     def _take_notes(self) -> None:
-        notes, since = self._inbox.take_notes()
+        notes, since = self.inbox.take_notes()
         if notes:
             self._waiting.add_notes(notes, since)
             if self.timeline is not None:
@@ -392,9 +350,9 @@ class Engine:
         request.finish()
 
     def _end(self, error: HorovodInternalError) -> None:
-        self._over = error
+        self._over = True
         self._give_up(error)
-        self._fail_late()
+        self.inbox.close(error)
 
     def _give_up(self, error: HorovodInternalError) -> None:
         """Nothing of what waits on this rank will be done."""
@@ -402,17 +360,6 @@ class Engine:
         if self._join is not None:
             self._join.finish(HorovodInternalError(f"join failed: {error}"))
             self._join = None
-
-    def _submitted_late(self) -> None:
-        with self._turn:
-            self._fail_late()
-
-    def _fail_late(self) -> None:
-        """What is submitted as the engine ends: this is called on both sides."""
-        late = list(iter(self._inbox.take, None))
-        notes, since = self._inbox.take_notes()
-        for request in [*late, *(each.request(since) for each in notes)]:
-            request.finish(HorovodInternalError(f"{request} failed: {self._over}"))
 
     def _state(self) -> State:
         if waits := self._waiting.first():

@@ -56,7 +56,7 @@ class Reduction:
             postscale=self.postscale,
             grouped=grouped,
         )
-        registry.engine(self.process_set).submit(request)
+        registry.engine(self.process_set).inbox.put(request)
         return request
 
 

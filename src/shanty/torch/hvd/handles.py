@@ -29,7 +29,7 @@ def start(
     Raises ValueError where the process set is not registered or this rank is not in it, and
     HorovodInternalError before `init`, for a name that is in flight, or after a shutdown.
     """
-    registry.engine(process_set).submit(request)
+    registry.engine(process_set).inbox.put(request)
     handle = next(_numbers)
     _under_way[handle] = request, outputs, form
     return handle

@@ -95,14 +95,8 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an `allreduce_`; a handle to its result. Leave the tensor alone until then."""
-    op = _op(op, average)
-    if name is not None and prescale_factor == postscale_factor == 1:
-        handle = calls.note(tensor, name, op, process_set)
-        if handle:
-            return handle
-    both = (tensor,)
-    how = op, prescale_factor, postscale_factor
-    return calls.allreduce(both, both, name, *how, process_set, False)
+    how = _op(op, average), prescale_factor, postscale_factor
+    return calls.allreduce_in_place(tensor, name, *how, process_set)
 
 
 def grouped_allreduce(
