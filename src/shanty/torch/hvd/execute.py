@@ -17,7 +17,8 @@ from torch.distributed import ReduceOp
 from shanty.torch import collectives
 from shanty.torch.dtypes import Reduction, reduction
 from shanty.torch.hvd import adasum
-from shanty.torch.hvd.fusion import Doing, Fusion
+from shanty.torch.hvd.fusion import Fusion
+from shanty.torch.hvd.pair import Doing
 from shanty.torch.hvd.plan import Batch
 from shanty.torch.hvd.requests import HorovodInternalError, Kind, Op, Request, Signature
 from shanty.torch.meeting import Channel
