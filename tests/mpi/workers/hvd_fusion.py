@@ -6,6 +6,7 @@ Run by ../test_hvd_ops.py, within hvd_ops.py.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 
 import torch
 from mpi4py import MPI
@@ -13,7 +14,7 @@ from torch import Tensor
 
 import shanty.torch as hvd
 from shanty.torch import shared
-from shanty.torch.hvd import registry
+from shanty.torch.hvd import pair, registry
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64)
 OPS = {
@@ -34,7 +35,11 @@ def values(rank: int, number: int, elements: int, dtype: torch.dtype) -> Tensor:
 
 
 def agree(
-    tensors: list[Tensor], numbers: list[int], sizes: list[int], dtype: torch.dtype, op: int
+    tensors: list[Tensor],
+    numbers: list[int],
+    sizes: Sequence[int] | Mapping[int, int],
+    dtype: torch.dtype,
+    op: int,
 ) -> None:
     for tensor, number in zip(tensors, numbers, strict=True):
         parts = [
@@ -137,16 +142,146 @@ def check_without_room_to_share() -> None:
         comm.Free()
         engine = registry.engines[0]
         fusion = engine._executor._fusion
-        kept, fusion._shared = fusion._shared, None
+        kept = fusion._pair, fusion._shared, fusion._tried
+        fusion._pair, fusion._shared, fusion._tried = None, None, False
         try:
             sizes = [10, 2000, 30]
             tensors = [values(hvd.rank(), i, size, torch.float32) for i, size in enumerate(sizes)]
             hvd.grouped_allreduce_(tensors, name="buffered", op=hvd.Average)
             agree(tensors, [0, 1, 2], sizes, torch.float32, hvd.Average)
         finally:
-            fusion._shared = kept
+            fusion._pair, fusion._shared, fusion._tried = kept
     finally:
         shared._mapped = made
+
+
+def reduce_by_name(names: list[str], tensors: list[Tensor], op: int = hvd.Sum) -> list[str]:
+    """All of them, under way together; the errors of those that failed."""
+    handles = [
+        hvd.allreduce_async_(tensor, name=name, op=op)
+        for name, tensor in zip(names, tensors, strict=True)
+    ]
+    errors = []
+    for handle in handles:
+        try:
+            hvd.synchronize(handle)
+        except hvd.HorovodInternalError as error:
+            errors.append(str(error))
+    return errors
+
+
+def check_calls_that_come_again() -> None:
+    """As they came before, and not quite: each changes what is not as it was in the last step."""
+    dtype, sizes = torch.float32, [100 + i for i in range(30)]
+    names = [f"again.{i}" for i in range(30)]
+    waiting = registry.engines[0]._waiting
+    bundled = 0
+    finish = waiting.finish_bundle
+
+    def count() -> None:
+        nonlocal bundled
+        bundled += 1
+        finish()
+
+    def step(numbers: list[int], mine: list[int] | None = None, op: int = hvd.Sum) -> None:
+        mine = numbers if mine is None else mine
+        tensors = {i: values(hvd.rank(), i, sizes[i], dtype) for i in numbers}
+        hvd.barrier()
+        assert not reduce_by_name([names[i] for i in mine], [tensors[i] for i in mine], op)
+        agree([tensors[i] for i in numbers], numbers, sizes, dtype, op)
+
+    everything = list(range(30))
+    mixed = random.Random(hvd.rank()).sample(everything, 30)
+    waiting.finish_bundle = count
+    try:
+        for _ in range(6):
+            step(everything)
+        assert bundled >= 2, bundled
+        step(everything, mixed)
+        step(everything)
+        step(everything[:20])
+        step(everything, op=hvd.Max)
+        step(everything, op=hvd.Average)
+        for _ in range(4):
+            step(everything)
+        some = bundled
+
+        # Some of them come late from one rank, and one is another thing there.
+        tensors = [values(hvd.rank(), i, sizes[i], dtype) for i in everything]
+        early = everything if hvd.rank() else everything[:10]
+        handles = {i: hvd.allreduce_async_(tensors[i], name=names[i], op=hvd.Sum) for i in early}
+        hvd.synchronize(handles[3])
+        late = [i for i in everything if i not in handles]
+        for i in late:
+            handles[i] = hvd.allreduce_async_(tensors[i], name=names[i], op=hvd.Sum)
+        for handle in handles.values():
+            hvd.synchronize(handle)
+        agree(tensors, everything, sizes, dtype, hvd.Sum)
+        tensors = [values(hvd.rank(), i, sizes[i], dtype) for i in everything]
+        tensors[7] = torch.zeros(5 + hvd.rank())
+        errors = reduce_by_name(names, tensors)
+        assert len(errors) == 1, errors
+        assert "again.7" in errors[0], errors
+        agree(tensors[:7], everything[:7], sizes, dtype, hvd.Sum)
+        agree(tensors[8:], everything[8:], sizes, dtype, hvd.Sum)
+        for _ in range(3):
+            step(everything)
+        assert bundled > some
+    finally:
+        del waiting.finish_bundle
+
+
+def check_a_name_twice_among_calls_that_come_again() -> None:
+    for _ in range(4):
+        tensors = [values(hvd.rank(), i, 50, torch.float32) for i in range(10)]
+        handles = [
+            hvd.allreduce_async_(each, name=f"twice.{i}", op=hvd.Sum)
+            for i, each in enumerate(tensors)
+        ]
+        for take in (
+            lambda: hvd.allreduce_async_(torch.ones(50), name="twice.4", op=hvd.Sum),
+            lambda: hvd.allreduce_async(torch.ones(50), name="twice.4", op=hvd.Sum),
+        ):
+            try:
+                take()
+            except ValueError as error:
+                assert "allreduce.twice.4 is under way already" in str(error)
+            else:
+                raise AssertionError("a name was taken twice")
+        for handle in handles:
+            assert hvd.synchronize(handle) is tensors[handle - handles[0]]
+            assert hvd.synchronize(handle) is None
+        agree(tensors, list(range(10)), [50] * 10, torch.float32, hvd.Sum)
+
+
+def check_much_and_little_shared_memory() -> None:
+    """Whichever window two ranks go through, and however they change it on the way."""
+    if hvd.size() != 2:
+        return
+    sizes = [random.Random(1).randrange(1000, 130_000) for _ in range(150)]
+    numbers = list(range(len(sizes)))
+    fusion = registry.engines[0]._executor._fusion
+    weighty, pair._WEIGHTY = pair._WEIGHTY, 0
+    try:
+        hvd.grouped_allreduce_([torch.ones(2), torch.ones(3)], name="first")
+        choice = fusion._pair._choice
+        seen = set()
+        for step in range(12):
+            choice.now = random.Random(step).choice([pair._NEAR, pair._FAR])
+            dtype = (torch.float32, torch.float64)[step % 2]
+            chosen = numbers if step % 3 else random.Random(step).sample(numbers, 60)
+            tensors = [values(hvd.rank(), i, sizes[i] // 2, dtype) for i in chosen]
+            seen.add(choice.now)
+            if step % 2:
+                hvd.grouped_allreduce_(tensors, name=f"windows.{step % 4}", op=hvd.Sum)
+            else:
+                assert not reduce_by_name([f"windows.{i}" for i in chosen], tensors)
+            halves = {i: sizes[i] // 2 for i in chosen}
+            agree(tensors, chosen, halves, dtype, hvd.Sum)
+        assert seen == {pair._NEAR, pair._FAR}
+        assert set(fusion._pair._windows) == seen
+    finally:
+        pair._WEIGHTY = weighty
 
 
 CHECKS = [
@@ -156,4 +291,7 @@ CHECKS = [
     check_factors_and_other_outputs,
     check_tensors_of_any_stride,
     check_without_room_to_share,
+    check_calls_that_come_again,
+    check_a_name_twice_among_calls_that_come_again,
+    check_much_and_little_shared_memory,
 ]

@@ -106,14 +106,18 @@ class Engine:
     # ---- for callers -----------------------------------------------------------------------
 
     def request_of(self, note: Note) -> Request:
-        """What this note of the inbox has become, or does now: its wait is a long one."""
+        """What this note of the inbox has become, or does now: its wait is a long one.
+
+        Raises HorovodInternalError if that was interrupted.
+        """
         with self._turn:
             if note.outcome is None and not self._over:
                 self._take_notes()
                 self._waiting.unbundle()
         if note.outcome is None:
             self.inbox.reject()
-        assert note.outcome is not None
+        if note.outcome is None:
+            raise HorovodInternalError(f"{note} failed: it was interrupted.")
         return note.outcome
 
     def hurry(self) -> None:

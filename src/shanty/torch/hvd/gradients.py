@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from shanty.torch.hvd import ops, registry
 from shanty.torch.hvd.compression import Compression
+from shanty.torch.hvd.notes import Note
 from shanty.torch.hvd.process_sets import ProcessSet
 from shanty.torch.hvd.requests import Kind, Op, Request
 
@@ -44,8 +45,14 @@ class Reduction:
         self.passes = passes
         self.begun = False  # whether there were backward passes since the last synchronize
 
-    def submit(self, name: str, tensors: Sequence[Tensor], grouped: bool = False) -> Request:
-        """Have `tensors` reduced in place."""
+    def submit(self, name: str, tensor: Tensor) -> Request | Note:
+        """Have a tensor reduced in place."""
+        if self.prescale == self.postscale == 1 and tensor.is_cpu:
+            return registry.engine(self.process_set).inbox.note(name, tensor, self.op)
+        return self.submit_group(name, (tensor,), grouped=False)
+
+    def submit_group(self, name: str, tensors: Sequence[Tensor], grouped: bool = True) -> Request:
+        """The same of several: all or none."""
         request = Request(
             Kind.ALLREDUCE,
             name,
@@ -92,7 +99,7 @@ class Gradient:
         self.unit: Unit = self
         self.grad: Tensor | None = None  # what was sent off
         self._context: Any = None  # of the compression
-        self._request: Request | None = None
+        self._request: Request | Note | None = None
         self._gathering: Callable[[], Tensor] | None = None  # of a sparse gradient
         self._sparse_dim = 0  # dimensions that are sparse, once there was such a gradient
 
@@ -128,7 +135,7 @@ class Gradient:
         try:
             tensor = self.pack()
             if tensor is not None:
-                self._request = self.how.submit(self.name, (tensor,))
+                self._request = self.how.submit(self.name, tensor)
         except BaseException:  # it must not pass for reduced
             self.forget()
             raise
@@ -246,7 +253,7 @@ class Group:
                 self._packed.append(each)
         if tensors:
             name = self._packed[0].name
-            self._request = self.how.submit(name, tensors, grouped=True)
+            self._request = self.how.submit_group(name, tensors)
 
     def finish(self) -> None:
         """Part of Unit."""

@@ -56,10 +56,11 @@ class Note:
     def request(self, since: float) -> Request:
         """Have it become one of its own. since: when it was submitted, about."""
         only = (self.tensor,)
-        made = self.outcome = Request(Kind.ALLREDUCE, self.name, only, only, op=self.op)
+        made = Request(Kind.ALLREDUCE, self.name, only, only, op=self.op)
         made.label = self.name, Kind.ALLREDUCE
         made.since = since
         made.engine = self.engine
+        self.outcome = made
         return made
 
 

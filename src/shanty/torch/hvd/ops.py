@@ -95,8 +95,9 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an `allreduce_`; a handle to its result. Leave the tensor alone until then."""
-    how = _op(op, average), prescale_factor, postscale_factor
-    return calls.allreduce_in_place(tensor, name, *how, process_set)
+    return calls.allreduce_in_place(
+        tensor, name, _op(op, average), prescale_factor, postscale_factor, process_set
+    )
 
 
 def grouped_allreduce(
