@@ -17,7 +17,7 @@ from shanty.torch.hvd.engine import Engine
 from shanty.torch.hvd.inbox import Inbox
 from shanty.torch.hvd.ledger import Ledger, Notice
 from shanty.torch.hvd.notes import Note
-from shanty.torch.hvd.pair import _AT_ONCE, _FAR, _NEAR, _SETTLED, _TRIAL, _Choice
+from shanty.torch.hvd.pair import _FAR, _LATEST, _NEAR, _SOONEST, _TRIAL, _Choice
 from shanty.torch.hvd.plan import Planner
 from shanty.torch.hvd.requests import HorovodInternalError, Kind, Op, Request
 from shanty.torch.hvd.waiting import Waiting
@@ -220,16 +220,16 @@ def costs(choice: _Choice, near: float, far: float, times: int) -> list[int]:
 def test_the_faster_window_is_chosen_and_the_other_tried_now_and_then() -> None:
     choice = _Choice()
     first = costs(choice, 1.0, 2.0, 500)
-    assert first[: _AT_ONCE + _TRIAL] == [_NEAR] * _AT_ONCE + [_FAR] * _TRIAL
-    assert first.count(_FAR) <= 500 * _TRIAL / _SETTLED
+    assert first[: _SOONEST + _TRIAL] == [_NEAR] * _SOONEST + [_FAR] * _TRIAL
+    assert first[2 * _LATEST :].count(_FAR) <= _TRIAL * (500 // _LATEST)
     moved = costs(choice, 4.0, 2.0, 50)
     assert moved[-1] == _FAR
-    assert moved.count(_NEAR) <= 2 * _AT_ONCE
-    assert costs(choice, 1.0, 2.0, 2 * _SETTLED)[-1] == _NEAR
+    assert moved.count(_NEAR) <= 2 * _SOONEST
+    assert costs(choice, 1.0, 2.0, 2 * _LATEST)[-1] == _NEAR
 
 
 def test_a_single_slow_reduction_changes_nothing() -> None:
     choice = _Choice()
-    costs(choice, 1.0, 2.0, _AT_ONCE + _TRIAL + 1)
+    costs(choice, 1.0, 2.0, _SOONEST + _TRIAL + 1)
     choice.saw(50.0)
-    assert costs(choice, 1.0, 2.0, 20) == [_NEAR] * 20
+    assert costs(choice, 1.0, 2.0, _SOONEST) == [_NEAR] * _SOONEST

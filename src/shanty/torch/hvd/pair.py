@@ -37,9 +37,9 @@ MOST = 512 << 10
 
 _NEAR, _FAR = 4, 32  # pieces that a window has room for; 4 is the least (`_add_the_other`)
 _WEIGHTY = 4 << 20  # bytes of a reduction whose time tells something
-_TRIAL = 3  # reductions through the other window, to see
-_SETTLED = 100  # reductions after which it is tried again
-_SLOWER, _AT_ONCE = 1.5, 8  # or so many times slower than it was, after so many at least
+_TRIAL = 2  # reductions through the other window, to see
+_SOONEST, _LATEST = 8, 64  # reductions after which it is tried again: later each time for nothing
+_SLOWER = 1.5  # times as slow as it was, so that it is tried as soon as can be
 _BETTER = 0.9  # of the time, for which it is worth changing
 
 _COMBINED: dict[str, Callable[[list[Tensor], list[Tensor]], None]] = {
@@ -148,9 +148,10 @@ class _Choice:
 
     def __init__(self) -> None:
         self.now = self._best = _NEAR
-        self._usual = 0.0
+        self._usual = math.inf  # time of the best when it was last compared
         self._times: list[float] = []  # of the last reductions through the window of now
         self._since = 0  # reductions since that was changed
+        self._patience = _SOONEST
 
     def saw(self, seconds: float) -> None:
         """A byte took so long on the average."""
@@ -158,13 +159,15 @@ class _Choice:
         self._since += 1
         took = min(self._times)
         if self.now == self._best:
-            changed = self._since >= _AT_ONCE and took > _SLOWER * self._usual
-            if changed or self._since >= _SETTLED:
+            slower = self._since >= _SOONEST and took > _SLOWER * self._usual
+            if slower or self._since >= self._patience:
                 self._usual = took
                 self._go(_NEAR + _FAR - self._best)
         elif self._since == _TRIAL:
-            if took < _BETTER * self._usual:
+            better = took < _BETTER * self._usual
+            if better:
                 self._best, self._usual = self.now, took
+            self._patience = _SOONEST if better else min(2 * self._patience, _LATEST)
             self._go(self._best)
 
     def _go(self, window: int) -> None:
