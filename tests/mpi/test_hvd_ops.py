@@ -81,6 +81,28 @@ def test_contradicting_world_size() -> None:
     assert "MPI reports a world of 1, but WORLD_SIZE=2" in done.stderr
 
 
+INTERRUPTED = """
+import torch, shanty.torch as hvd
+from shanty.torch.hvd import registry
+hvd.init()
+engine = registry.engines[0]
+def interrupt():
+    raise KeyboardInterrupt
+engine._advance = interrupt
+try:
+    hvd.allreduce_(torch.ones(2), name="x")
+except KeyboardInterrupt:
+    del engine._advance
+engine.drive = lambda _: None  # only the engine's own thread goes on
+print(hvd.allreduce_(torch.ones(2), name="y", op=hvd.Sum).tolist())
+"""
+
+
+def test_an_interrupted_wait_leaves_the_engine_running() -> None:
+    done = alone(INTERRUPTED)
+    assert (done.returncode, done.stdout) == (0, "[1.0, 1.0]\n"), done.stderr
+
+
 BESIDE = """
 import torch, torch.distributed as dist, shanty.torch as hvd
 hvd.init()

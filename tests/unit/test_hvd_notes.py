@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from typing import Any, cast
 
 import pytest
@@ -191,6 +193,56 @@ def test_nothing_is_lost_that_comes_while_it_is_taken() -> None:
     assert taken == made
     assert not inbox
     assert inbox.since == 0
+
+
+def test_a_note_is_never_taken_for_an_old_one() -> None:
+    """Where one came while others were taken, nobody has looked at the clock for it."""
+    inbox = Inbox(ENGINE, float("inf"))
+    inbox.note("first", torch.zeros(1), Op.SUM)
+    inbox._since = 0.0
+    before = time.monotonic()
+    _, since = inbox.take_notes()
+    assert before <= since <= time.monotonic()
+
+
+def test_what_has_waited_longest_is_told() -> None:
+    rank = Rank()
+    names, tensors = [f"w{i}" for i in range(10)], [torch.zeros(4)] * 10
+    while not step(rank, names, tensors):
+        pass
+    for name, tensor in zip(names, tensors, strict=True):
+        rank.inbox.note(name, tensor, Op.SUM)
+    rank.take()
+    assert rank.waiting.bundle is not None
+    rank.waiting.bundle.since -= 100
+    rank.inbox.put(Request(Kind.BARRIER, None))
+    rank.take()
+    assert rank.waiting.first() == "allreduce.w0"
+    assert rank.waiting.oldest() >= 100
+
+
+def test_one_note_that_is_kept_keeps_one_tensor() -> None:
+    rank = Rank()
+    names = [f"w{i}" for i in range(10)]
+    while not step(rank, names, [torch.zeros(4)] * 10):
+        pass
+    tensors = [torch.zeros(4) for _ in names]
+    notes = [rank.inbox.note(name, tensor, Op.SUM) for name, tensor in zip(names, tensors)]  # noqa: B905
+    rank.take()
+    rank.do()
+    kept, others = notes[3], [weakref.ref(each.tensor) for each in notes if each is not notes[3]]
+    del notes, tensors
+    assert kept.done
+    assert not any(each() is not None for each in others)
+
+
+def test_what_is_in_the_inbox_keeps_the_engine_awake() -> None:
+    inbox = Inbox(ENGINE, float("inf"))
+    inbox.note("one", torch.zeros(1), Op.SUM)
+    sleeper = threading.Thread(target=inbox.sleep, args=(60.0,), kwargs={"lightly": False})
+    sleeper.start()
+    sleeper.join(30)
+    assert not sleeper.is_alive()
 
 
 def test_what_comes_after_the_end_fails() -> None:

@@ -112,9 +112,13 @@ class Engine:
         """
         with self._turn:
             if note.outcome is None and not self._over:
-                self._take_notes()
-                self._waiting.unbundle()
-        if note.outcome is None:
+                try:
+                    self._take_notes()
+                    self._waiting.unbundle()
+                except BaseException as error:
+                    self._break(error)
+                    raise
+        if self._over:
             self.inbox.reject()
         if note.outcome is None:
             raise HorovodInternalError(f"{note} failed: it was interrupted.")
@@ -140,20 +144,22 @@ class Engine:
         """
         self._urgent = self._driven = True
         end = time.perf_counter() + _HERE
-        while self._turn.acquire(timeout=_HERE):
-            try:
-                if request.done:
+        try:
+            while self._turn.acquire(timeout=_HERE):
+                try:
+                    if request.done:
+                        break
+                    moved = self._advance()
+                finally:
+                    self._turn.release()
+                if moved:
+                    end = time.perf_counter() + _HERE
+                elif time.perf_counter() > end:
                     break
-                moved = self._advance()
-            finally:
-                self._turn.release()
-            if moved:
-                end = time.perf_counter() + _HERE
-            elif time.perf_counter() > end:
-                break
-            else:
-                os.sched_yield()
-        self._driven = False
+                else:
+                    os.sched_yield()
+        finally:
+            self._driven = False
         if request.done:
             self._urgent = False
         if self._waiting or self.inbox:  # of which the thread may not know yet
@@ -161,13 +167,14 @@ class Engine:
 
     def _run(self) -> None:
         while not self._over:
-            nap = _HERE
+            nap, known = _HERE, True
             if not self._driven:  # else somebody else does it meanwhile
                 with self._turn:
+                    # What comes after this is not reckoned with, and has to wake the thread.
+                    known = self._waiting.fresh > 0 or self.inbox.since > 0
                     nap = 0.0 if self._advance() else self._nap(time.monotonic())
             if nap > 0 and not self._over:
-                fresh = self._waiting.fresh or self.inbox.since
-                self.inbox.sleep(nap, lightly=nap <= _LONGEST or fresh > 0)
+                self.inbox.sleep(nap, lightly=known or nap <= _LONGEST)
         if self._whole:
             self._at.free()
             self._rollcall.free()
@@ -192,14 +199,17 @@ class Engine:
             self._request = None
             self._conclude()
         except BaseException as error:
-            self._whole = False
-            if not isinstance(error, HorovodInternalError):
-                self._end(HorovodInternalError(f"{type(error).__name__}: {error}"))
-            else:
-                self._end(error)
+            self._break(error)
             if not isinstance(error, Exception):  # an interrupt of the thread that drives
                 raise
         return True
+
+    def _break(self, error: BaseException) -> None:
+        """End amid something: the other ranks may be elsewhere."""
+        self._whole = False
+        if not isinstance(error, HorovodInternalError):
+            error = HorovodInternalError(f"{type(error).__name__}: {error}")
+        self._end(error)
 
     def _time(self) -> float:
         """When the next cycle is to begin."""

@@ -131,7 +131,7 @@ class Inbox:
         since, self._since = self._since, 0.0
         taken = self._notes[:]
         del self._notes[: len(taken)]  # and none that has come meanwhile
-        return taken, since
+        return taken, since or time.monotonic()
 
     def sleep(self, seconds: float, *, lightly: bool) -> None:
         """Until the bell rings. lightly: it need not for what is put in."""

@@ -123,6 +123,7 @@ class Bundle:
         """End what was done, for whoever waits."""
         for whole, places, error in self._ended:
             whole.finish(error)
+            whole.outputs = whole.results = ()  # a note that is kept shall not keep them all
             for i in places:
                 self.notes[i].outcome = whole
 

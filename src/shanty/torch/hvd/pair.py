@@ -35,7 +35,7 @@ ALIGNMENT = 64
 MOST = 512 << 10
 """Bytes of a piece at most, and so of a tensor."""
 
-_NEAR, _FAR = 4, 32  # pieces that a window has room for; 4 is the least (`_add_the_other`)
+_NEAR, _FAR = 4, 32  # pieces that a window has room for; 4 is the least (`_Window.reduce`)
 _WEIGHTY = 4 << 20  # bytes of a reduction whose time tells something
 _TRIAL = 2  # reductions through the other window, to see
 _SOONEST, _LATEST = 8, 64  # reductions after which it is tried again: later each time for nothing

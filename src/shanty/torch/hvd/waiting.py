@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from shanty.torch.hvd.ledger import Ledger
 from shanty.torch.hvd.notes import Bundle, Note, Patterns
@@ -61,16 +62,17 @@ class Waiting:
         return self._requests.get(label)
 
     def first(self) -> str:
-        """The name of the first one; empty for none."""
-        if self._requests:
-            return str(next(iter(self._requests.values())))
-        return f"{Kind.ALLREDUCE}.{self.bundle.names[0]}" if self.bundle is not None else ""
+        """The name of the one that has waited longest; empty for none."""
+        first, bundle = next(iter(self._requests.values()), None), self.bundle
+        if bundle is not None and (first is None or bundle.since < first.since):
+            return f"{Kind.ALLREDUCE}.{bundle.names[0]}"
+        return str(first or "")
 
     def oldest(self) -> float:
-        """Seconds that the first one has waited; 0 for none."""
-        if self._requests:
-            return next(iter(self._requests.values())).age()
-        return time.monotonic() - self.bundle.since if self.bundle is not None else 0.0
+        """Seconds that this one has waited; 0 for none."""
+        since = [each.since for each in islice(self._requests.values(), 1)]
+        since += [self.bundle.since] if self.bundle is not None else []
+        return time.monotonic() - min(since) if since else 0.0
 
     def add_notes(self, notes: list[Note], since: float) -> None:
         """Some that came together, the first of them at that time by time.monotonic()."""
@@ -151,6 +153,7 @@ class Waiting:
 
     def renumber(self, *, anew: bool) -> None:
         """The ledger has changed. anew: what had numbers has others now."""
+        self.unbundle()
         self.mask = self.unknown = 0
         if anew:
             self._last.clear()
