@@ -15,6 +15,7 @@ from torch import Tensor
 import shanty.torch as hvd
 from shanty.torch import shared
 from shanty.torch.hvd import pair, registry
+from shanty.torch.hvd.notes import Bundle, Note
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64)
 OPS = {
@@ -174,14 +175,15 @@ def check_calls_that_come_again() -> None:
     """As they came before, and not quite: each changes what is not as it was in the last step."""
     dtype, sizes = torch.float32, [100 + i for i in range(30)]
     names = [f"again.{i}" for i in range(30)]
-    waiting = registry.engines[0]._waiting
+    patterns = registry.engines[0]._waiting._patterns
     bundled = 0
-    finish = waiting.finish_bundle
+    bundle = patterns.bundle
 
-    def count() -> None:
+    def count(notes: list[Note], since: float) -> Bundle | None:
         nonlocal bundled
-        bundled += 1
-        finish()
+        made = bundle(notes, since)
+        bundled += made is not None and len(notes) == len(names)
+        return made
 
     def step(numbers: list[int], mine: list[int] | None = None, op: int = hvd.Sum) -> None:
         mine = numbers if mine is None else mine
@@ -190,21 +192,28 @@ def check_calls_that_come_again() -> None:
         assert not reduce_by_name([names[i] for i in mine], [tensors[i] for i in mine], op)
         agree([tensors[i] for i in numbers], numbers, sizes, dtype, op)
 
+    def again(enough: int) -> None:
+        """Until the calls of a step were recognised so often on every rank."""
+        nonlocal bundled
+        bundled = 0
+        for _ in range(200):  # of a step that takes long, some are taken before the others
+            step(everything)
+            least = hvd.allreduce(torch.tensor(bundled), op=hvd.Min, name="bundled")
+            if int(least) >= enough:
+                return
+        raise AssertionError(f"recognised {bundled} times, not {enough}")
+
     everything = list(range(30))
     mixed = random.Random(hvd.rank()).sample(everything, 30)
-    waiting.finish_bundle = count
+    patterns.bundle = count
     try:
-        for _ in range(6):
-            step(everything)
-        assert bundled >= 2, bundled
+        again(3)
         step(everything, mixed)
         step(everything)
         step(everything[:20])
         step(everything, op=hvd.Max)
         step(everything, op=hvd.Average)
-        for _ in range(4):
-            step(everything)
-        some = bundled
+        again(2)
 
         # Some of them come late from one rank, and one is another thing there.
         tensors = [values(hvd.rank(), i, sizes[i], dtype) for i in everything]
@@ -224,11 +233,9 @@ def check_calls_that_come_again() -> None:
         assert "again.7" in errors[0], errors
         agree(tensors[:7], everything[:7], sizes, dtype, hvd.Sum)
         agree(tensors[8:], everything[8:], sizes, dtype, hvd.Sum)
-        for _ in range(3):
-            step(everything)
-        assert bundled > some
+        again(2)
     finally:
-        del waiting.finish_bundle
+        del patterns.bundle
 
 
 def check_a_name_twice_among_calls_that_come_again() -> None:

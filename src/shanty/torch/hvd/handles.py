@@ -52,7 +52,7 @@ def poll(handle: int) -> bool:
         raise ValueError(f"There is no handle {handle!r}, or it has been synchronized already.")
     request = found if isinstance(found, Note) else found[0]
     engine = request.engine
-    if engine is not None:
+    if engine is not None and not request.done:
         engine.hurry()
     return request.done
 
