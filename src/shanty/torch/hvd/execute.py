@@ -6,7 +6,7 @@ The sources of what is done are in `shanty.torch.collectives`, and in `fusion` f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,6 @@ _ACTIVITIES = {
     Kind.ALLTOALL: "MPI_ALLTOALL",
     Kind.REDUCESCATTER: "MPI_REDUCESCATTER",
 }
-_NOTHING = nullcontext()
 
 
 class Executor:
@@ -56,7 +55,7 @@ class Executor:
         """Do them; the error, if it did not work. Results are in the requests then."""
         first = requests[0]
         names = [str(each) for each in requests] if timeline is not None else []
-        doing: Doing = _untold
+        doing: Doing = nullcontext
         if timeline is not None:
             doing = partial(_shown, timeline, names)
             for name in names:
@@ -210,10 +209,6 @@ def _even(rows: int, ranks: int) -> list[int]:
     """Rows for each rank; the first ones get one more where they do not come out even."""
     least, more = divmod(rows, ranks)
     return [least + (rank < more) for rank in range(ranks)]
-
-
-def _untold(_: str) -> AbstractContextManager[object]:
-    return _NOTHING
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from torch import Tensor
 from shanty.torch import collectives, pages
 from shanty.torch.dtypes import Reduction
 from shanty.torch.hvd import pair
-from shanty.torch.hvd.pair import IN, OUT, REDUCE, Course, Doing, Pair
+from shanty.torch.hvd.pair import IN, OUT, REDUCE, Course, Doing, Pair, Pieces
 from shanty.torch.hvd.plan import Item, Part
 from shanty.torch.meeting import Channel
 from shanty.torch.ring import even_counts
@@ -75,7 +75,7 @@ class Fusion:
         self._pair: Pair | None = None
         self._shared: SharedMemory | None = None
         self._tried = False  # to share memory
-        self._ends: dict[torch.dtype, int] = {}  # elements of the pieces so far
+        self._places = Pieces(_HALF)
         self._buffers: dict[Hashable, Tensor] = {}
 
     def all_reduce(
@@ -141,18 +141,13 @@ class Fusion:
         return [room.view(dtype) for room in self._shared.rooms]
 
     def _place(self, item: Item, which: int) -> _Place:
-        """A place for the next tensor, behind all others of its type, in a half room."""
+        """A place for the next tensor, in a half room."""
         dtype, shape = item.kinds[which][0], item.shapes[which]
+        elements = math.prod(shape)
+        piece, begin = self._places.place(dtype, elements)
+        end = begin + elements
         rooms = self._rooms(dtype)
         half = len(rooms[0]) // 2
-        elements = math.prod(shape)
-        start = self._ends.get(dtype, 0)
-        if start % half + elements > half:
-            start = -(-start // half) * half
-        align = pair.ALIGNMENT // dtype.itemsize
-        self._ends[dtype] = -(-(start + elements) // align) * align
-        piece, begin = divmod(start, half)
-        end = begin + elements
         given = rooms[self._at.rank][begin:end].view(shape)
         total = rooms[0][half + begin : half + end].view(shape)
         made = item.room[which] = _Place(piece, end, given, total)

@@ -29,12 +29,10 @@ Doing = Callable[[str], AbstractContextManager[object]]
 
 IN, REDUCE, OUT = "MEMCPY_IN_FUSION_BUFFER", "MPI_ALLREDUCE", "MEMCPY_OUT_FUSION_BUFFER"
 
-ALIGNMENT = 64
-"""Bytes between the beginnings of two tensors in shared memory: a multiple of this."""
-
 MOST = 512 << 10
 """Bytes of a piece at most, and so of a tensor."""
 
+_ALIGNMENT = 64  # bytes between the beginnings of two tensors, a multiple of
 _NEAR, _FAR = 4, 32  # pieces that a window has room for; 4 is the least (`_Window.reduce`)
 _WEIGHTY = 4 << 20  # bytes of a reduction whose time tells something
 _TRIAL = 2  # reductions through the other window, to see
@@ -49,6 +47,26 @@ _COMBINED: dict[str, Callable[[list[Tensor], list[Tensor]], None]] = {
     "MIN": torch._foreach_minimum_,
     "MAX": torch._foreach_maximum_,
 }
+
+
+class Pieces:
+    """Where tensors lie that are reduced a piece at a time: each behind the last one of its type,
+    or where the next piece begins. most: bytes of a piece, which no tensor has more of.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._ends: dict[torch.dtype, int] = {}  # elements so far
+
+    def place(self, dtype: torch.dtype, elements: int) -> tuple[int, int]:
+        """For the next tensor: its piece, and the elements before it there."""
+        most = self._most // dtype.itemsize
+        start = self._ends.get(dtype, 0)
+        if start % most + elements > most:
+            start = -(-start // most) * most
+        align = _ALIGNMENT // dtype.itemsize
+        self._ends[dtype] = -(-(start + elements) // align) * align
+        return divmod(start, most)
 
 
 class _Piece:
@@ -162,7 +180,7 @@ class _Choice:
             slower = self._since >= _SOONEST and took > _SLOWER * self._usual
             if slower or self._since >= self._patience:
                 self._usual = took
-                self._go(_NEAR + _FAR - self._best)
+                self._go(_FAR if self._best == _NEAR else _NEAR)
         elif self._since == _TRIAL:
             better = took < _BETTER * self._usual
             if better:
@@ -195,7 +213,7 @@ class Pair:
         self._at = at
         self._windows = {_NEAR: _Window(at, _NEAR)}
         self._choice = _Choice()  # that of rank 0 counts
-        self._ends: dict[torch.dtype, int] = {}  # elements in pieces so far
+        self._pieces = Pieces(MOST)
 
     @property
     def usable(self) -> bool:
@@ -209,7 +227,9 @@ class Pair:
             item, number = part.tensors[i]
             place = item.room[number]
             if place is None:
-                place = item.room[number] = self._place(part.dtype, item.shapes[number])
+                shape = item.shapes[number]
+                at = self._pieces.place(part.dtype, math.prod(shape))
+                place = item.room[number] = _Place(*at, part.dtype, shape)
             places.append((i, place))
         nbytes = sum(item.sizes[number] for item, number in (part.tensors[i] for i in which))
         return Course(places, nbytes)
@@ -248,16 +268,6 @@ class Pair:
             pieces = course.pieces[window.slots] = window.pieces(course.places)
         window.reduce(pieces, tensors, how, doing)
 
-    def _place(self, dtype: torch.dtype, shape: torch.Size) -> _Place:
-        """Behind the last one of its type, or where the next piece begins."""
-        most, elements = MOST // dtype.itemsize, math.prod(shape)
-        start = self._ends.get(dtype, 0)
-        if start % most + elements > most:
-            start = -(-start // most) * most
-        align = ALIGNMENT // dtype.itemsize
-        self._ends[dtype] = -(-(start + elements) // align) * align
-        return _Place(*divmod(start, most), dtype, shape)
-
 
 def _combine(
     own: list[Tensor], theirs: list[Tensor], meeting: MPI.Request, how: Reduction, doing: Doing
@@ -267,10 +277,10 @@ def _combine(
     with doing(OUT):
         _COMBINED[how.name](own, theirs)
         if how.average:
-            divide(own, 2)
+            _divide(own, 2)
 
 
-def divide(tensors: list[Tensor], ranks: int) -> None:
+def _divide(tensors: list[Tensor], ranks: int) -> None:
     """Make averages of sums; those of integers are cut off."""
     if tensors[0].is_floating_point():
         torch._foreach_div_(tensors, ranks)
