@@ -178,7 +178,10 @@ def vanish(paths: set[str], seconds: float = 10) -> None:
         found = (paths & traces()) - in_use()
         return found and found - _of_living_runs(found)
 
-    wait_for(lambda: not left(), seconds, f"left behind: {paths}")
+    try:
+        wait_for(lambda: not left(), seconds)
+    except AssertionError:
+        raise AssertionError(f"after {seconds} s there are still {left()}") from None
 
 
 def _of_living_runs(folders: set[str]) -> set[str]:

@@ -45,6 +45,15 @@ def test_one_interrupt_stops(shanty, flavour):
     assert ended(shanty) == "stopped"
 
 
+def test_ranks_that_took_long_to_start_leave_nothing(shanty, flavour):
+    """Files that the launcher writes while the ranks are in MPI_Init are found by that time."""
+    script = shanty.script("import time\ntime.sleep(2)" + SLEEPER)
+    process = shanty.start("run", "--mpi", flavour, "-n", 2, script)
+    wait_for(lambda: shanty.status().get("joined") == 2)
+    assert shanty("stop", "last", "--kill").returncode == 0
+    process.communicate(timeout=20)
+
+
 def test_two_interrupts_kill(shanty, flavour):
     process = start(shanty, "stubborn", flavour=flavour)
     process.send_signal(signal.SIGINT)

@@ -99,6 +99,8 @@ class Muster:
             self.lead.condemn(Failure(f"host {host}: {message['unready']}", host=host), 0.0)
 
     def _hear_worker(self, worker: Worker, message: Mapping[str, Any]) -> None:
+        if "sent" in message:
+            self.lead.clocks.hear(worker.name, message["sent"], time.monotonic())
         if "report" in message:
             self.lead.report(message["report"], worker.name)
         elif "moves" in message:

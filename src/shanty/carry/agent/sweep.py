@@ -40,9 +40,9 @@ STARTING = 3.0  # seconds after its start in which a launcher has written its fi
 def made_between(patterns: Sequence[str], since: float, until: float) -> Set[str]:
     """The plain files in /tmp that match and that this user's jobs made in that time.
 
-    Hydra's daemon writes the machine's topology into one while it starts the ranks and removes
-    it at its end, unless it is killed. The name does not tell whose it is, hence the narrow
-    time; a rank that finds it gone looks at the machine itself.
+    Hydra's daemon writes the machine's topology into one while the ranks are in MPI_Init, and
+    removes it at its end, unless it is killed. The name does not tell whose it is, hence the
+    narrow time; a rank that finds it gone looks at the machine itself.
     """
     found = set()
     with contextlib.suppress(OSError):

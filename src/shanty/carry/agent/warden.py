@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 SILENCE = 10.0  # seconds without a word from the lead after which its ranks are ended
 LINGER = 2.0  # seconds that what a launcher left running may go on after it
-SPAWNING = 0.5  # seconds from the first rank's word to the launcher's last file
 PLAIN = 2.0  # seconds without a libmpi after which a rank counts as no MPI program (so far)
 _TICK = 0.25
 _LOOKS = (0.3, 0.8, 1.5, 2.1, 4.0, 8.0, 20.0, 60.0)  # seconds after its start: has it an MPI?
@@ -66,7 +65,7 @@ class Warden:
         self.lead = lead
         self.born = time.time()
         self.launcher = Launcher(run, plan)
-        self.first_rank = 0.0  # when the first rank spoke
+        self.last_joined = 0.0  # when a rank last came through MPI_Init
         self.programs: Dict[Tuple[str, int], _Program] = {}
         self.ending: List[Tuple[float, Optional[str]]] = []  # (when to SIGKILL, which world)
         self.leftovers: Set[str] = set()
@@ -106,7 +105,7 @@ class Warden:
 
         for fd in (wake, self._fifo, self.lead.source):
             self._poll.register(fd, select.POLLIN)
-        beats = Beats(lambda: self.lead.send(beat=True))
+        beats = Beats(lambda: self.lead.send(sent=time.monotonic()))
         while True:
             beats.turn()
             for fd, _ in self._poll.poll(_TICK * 1000):
@@ -127,9 +126,8 @@ class Warden:
         self._hear()
         os.close(keep)
         self.launcher.finish()
-        self.leftovers |= made_between(
-            self.plan["temporary"], self.born, (self.first_rank or time.time()) + SPAWNING
-        )
+        until = self.last_joined or time.time()
+        self.leftovers |= made_between(self.plan["temporary"], self.born, until)
         removed = sweep(self.plan["scratch"], self.leftovers, self.plan["residue"], self.born)
         self.leave(removed)
         beats.end()
@@ -175,17 +173,15 @@ class Warden:
             program.add(report)
             program.done = program.done or report.get("event") in ("joined", "exited")
             more: Dict[str, Any] = {}
-            if "at" in report:  # another host's clock has another zero
-                more["age"] = time.monotonic() - report["at"]
-            if not self.first_rank:
-                self.first_rank = time.time()
-            if report.get("event") in ("loading", "linked"):
+            if report.get("event") == "joined":
+                self.last_joined = time.time()
+            elif report.get("event") in ("loading", "linked"):
                 more["flavour"] = _flavour(str(report.get("path")))
             elif report.get("event") == "exited":
                 if report.get("code") == -signal.SIGKILL:
                     more["oom"] = (platform.oom_kills() or 0) > (self._oom or 0)
                 program.pids.clear()
-            self.lead.send(report={**report, **more})
+            self.lead.send(report={**report, **more}, sent=time.monotonic())
 
     def _obey(self) -> bool:
         """Do what the lead says; False when it is gone."""
