@@ -125,11 +125,12 @@ def check_tensors_of_any_stride() -> None:
     tensors = [
         torch.zeros(4, 6).t(),
         torch.zeros(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+        torch.zeros(700, 600) if hvd.rank() else torch.zeros(600, 700).t(),
     ]
     for i, each in enumerate(tensors):
         each.copy_(values(hvd.rank(), i, each.numel(), torch.float32).view(each.shape))
     hvd.grouped_allreduce_(tensors, name="strides", op=hvd.Sum)
-    agree(tensors, [0, 1], [24, 120], torch.float32, hvd.Sum)
+    agree(tensors, [0, 1, 2], [24, 120, 420_000], torch.float32, hvd.Sum)
 
 
 def check_without_room_to_share() -> None:
@@ -146,10 +147,10 @@ def check_without_room_to_share() -> None:
         kept = fusion._pair, fusion._shared, fusion._tried
         fusion._pair, fusion._shared, fusion._tried = None, None, False
         try:
-            sizes = [10, 2000, 30]
+            sizes = [10, 2000, 30, 200_000]
             tensors = [values(hvd.rank(), i, size, torch.float32) for i, size in enumerate(sizes)]
             hvd.grouped_allreduce_(tensors, name="buffered", op=hvd.Average)
-            agree(tensors, [0, 1, 2], sizes, torch.float32, hvd.Average)
+            agree(tensors, [0, 1, 2, 3], sizes, torch.float32, hvd.Average)
         finally:
             fusion._pair, fusion._shared, fusion._tried = kept
     finally:
@@ -265,30 +266,40 @@ def check_much_and_little_shared_memory() -> None:
     """Whichever window two ranks go through, and however they change it on the way."""
     if hvd.size() != 2:
         return
-    sizes = [random.Random(1).randrange(1000, 130_000) for _ in range(150)]
+    drawn = random.Random(1)
+    sizes = [drawn.randrange(1000, 130_000) for _ in range(150)] + [300_002, 2_000_003, 262_144]
     numbers = list(range(len(sizes)))
     fusion = registry.engines[0]._executor._fusion
-    weighty, pair._WEIGHTY = pair._WEIGHTY, 0
+    weighty, pair.WEIGHTY = pair.WEIGHTY, 0
+    seen = set()
     try:
         hvd.grouped_allreduce_([torch.ones(2), torch.ones(3)], name="first")
-        choice = fusion._pair._choice
-        seen = set()
-        for step in range(12):
-            choice.now = random.Random(step).choice([pair._NEAR, pair._FAR])
-            dtype = (torch.float32, torch.float64)[step % 2]
-            chosen = numbers if step % 3 else random.Random(step).sample(numbers, 60)
-            tensors = [values(hvd.rank(), i, sizes[i] // 2, dtype) for i in chosen]
+        agreed = fusion._pair._agreed
+
+        def other(choice: pair._Choice) -> pair._Window:
+            choice.now = drawn.choice([pair._NEAR, pair._FAR])
             seen.add(choice.now)
+            return agreed(choice)
+
+        fusion._pair._agreed = other
+        for step in range(12):
+            dtype = (torch.float32, torch.float64)[step % 2]
+            chosen = numbers if step % 3 else drawn.sample(numbers, 60)
+            tensors = [values(hvd.rank(), i, sizes[i] // 2, dtype) for i in chosen]
             if step % 2:
                 hvd.grouped_allreduce_(tensors, name=f"windows.{step % 4}", op=hvd.Sum)
             else:
                 assert not reduce_by_name([f"windows.{i}" for i in chosen], tensors)
             halves = {i: sizes[i] // 2 for i in chosen}
             agree(tensors, chosen, halves, dtype, hvd.Sum)
+            lone = values(hvd.rank(), step, 600_001, dtype)
+            hvd.allreduce_(lone, name=f"lone.{step % 2}", op=hvd.Average)
+            agree([lone], [step], {step: 600_001}, dtype, hvd.Average)
         assert seen == {pair._NEAR, pair._FAR}
         assert set(fusion._pair._windows) == seen
     finally:
-        pair._WEIGHTY = weighty
+        pair.WEIGHTY = weighty
+        del fusion._pair._agreed
 
 
 CHECKS = [

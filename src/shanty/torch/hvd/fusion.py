@@ -1,4 +1,4 @@
-"""`Fusion`: many small tensors reduced as one. Starts MPI.
+"""`Fusion`: many tensors reduced as one. Starts MPI.
 
 Within a host they go through memory that the ranks share, a piece at a time that stays in the
 caches. Two ranks each add the other's to their own (`pair`). More ranks, and half precision, share
@@ -60,8 +60,8 @@ class _Layout:
     is no shared memory, through a buffer. times: how often it was; nbytes: of the fused ones.
     """
 
-    alone: list[int]
-    fused: list[int]
+    alone: Sequence[int]
+    fused: Sequence[int]
     pieces: Course | list[_Piece] | None
     nbytes: int
     times: int = 0
@@ -103,25 +103,26 @@ class Fusion:
             self._share_the_sum(pieces, tensors, how, doing)
 
     def _layout(self, part: Part, first: Tensor, how: Reduction) -> _Layout:
-        paired = self._at.size == 2 and how.carrier is None
-        most = _BUFFERED if self._at.spread else pair.MOST if paired else _HALF
+        at = self._at
         sizes = [item.sizes[which] for item, which in part.tensors]
+        shareable = first.is_cpu and part.dtype in _SHARED and how.factor is None
+        shareable = shareable and at.size > 1 and not at.spread
+        paired = at.size == 2 and how.carrier is None
+        if shareable and paired and (len(sizes) > 1 or sizes[0] >= pair.WEIGHTY):
+            self._pair = self._pair or Pair(at)
+            if self._pair.usable:
+                return _Layout([], range(len(sizes)), self._pair.course(part), sum(sizes))
+        most = _BUFFERED if at.spread else _HALF
         alone = [i for i, size in enumerate(sizes) if size > most]
         fused = [i for i, size in enumerate(sizes) if size <= most]
         if len(fused) == 1:
             alone, fused = [*alone, *fused], []
         made = _Layout(alone, fused, None, sum(sizes[i] for i in fused))
-        shareable = first.is_cpu and part.dtype in _SHARED and how.factor is None
-        if not fused or not shareable or self._at.spread or self._at.size == 1:
-            return made
-        if paired:
-            self._pair = self._pair or Pair(self._at)
-            if self._pair.usable:
-                made.pieces = self._pair.course(part, fused)
+        if not fused or not shareable or paired:
             return made
         if not self._tried:
             self._tried = True
-            self._shared = SharedMemory.form(self._at.comm, 2 * _HALF)
+            self._shared = SharedMemory.form(at.comm, 2 * _HALF)
         if self._shared is not None:
             made.pieces = self._pieces(part, fused)
         return made

@@ -1,10 +1,11 @@
-"""`Pair`: many small tensors of two ranks on one host, reduced as one. Starts MPI.
+"""`Pair`: tensors of two ranks on one host, reduced through memory that both see. Starts MPI.
 
-Each rank copies its tensors to memory that both see, and adds the other's to its own, a piece at
-a time. Where the two cores share a cache, little memory is best, which stays in that cache. Where
-they do not, each has to fetch from the other's cache what was just written there, and much memory
-is better: most of it is out of that cache when it is read. Which is the case nobody tells for sure,
-and a virtual machine may be moved; so both are tried, now and then.
+Each rank copies its tensors there, and adds the other's to its own, a piece at a time. Where the
+two cores share a cache, little memory is best, which stays in that cache. Where they do not, each
+has to fetch from the other's cache what was just written there, and much memory is better: most of
+it is out of that cache when it is read. Which is the case nobody tells for sure, and a virtual
+machine may be moved; so both are tried, now and then. What little memory is for many tensors, MPI's
+own reduction is for a single one, which lies as it should.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import torch
 from mpi4py import MPI
 from torch import Tensor
 
+from shanty.torch import collectives
+from shanty.torch.buffers import readable, settle
 from shanty.torch.dtypes import Reduction
 from shanty.torch.hvd.plan import Part
 from shanty.torch.meeting import Channel
@@ -30,11 +34,13 @@ Doing = Callable[[str], AbstractContextManager[object]]
 IN, REDUCE, OUT = "MEMCPY_IN_FUSION_BUFFER", "MPI_ALLREDUCE", "MEMCPY_OUT_FUSION_BUFFER"
 
 MOST = 512 << 10
-"""Bytes of a piece at most, and so of a tensor."""
+"""Bytes of a piece at most; larger tensors are cut."""
+
+WEIGHTY = 4 << 20
+"""Bytes of a reduction whose time tells something."""
 
 _ALIGNMENT = 64  # bytes between the beginnings of two tensors, a multiple of
 _NEAR, _FAR = 4, 32  # pieces that a window has room for; 4 is the least (`_Window.reduce`)
-_WEIGHTY = 4 << 20  # bytes of a reduction whose time tells something
 _TRIAL = 2  # reductions through the other window, to see
 _SOONEST, _LATEST = 8, 64  # reductions after which it is tried again: later each time for nothing
 _SLOWER = 1.5  # times as slow as it was, so that it is tried as soon as can be
@@ -79,6 +85,21 @@ class _Piece:
         self.which: list[int] = []
         self.mine: list[Tensor] = []
         self.theirs: list[Tensor] = []
+
+
+class _Copied(NamedTuple):
+    """Tensors that this rank has copied, what the other copies, and that it has."""
+
+    own: list[Tensor]
+    theirs: list[Tensor]
+    meeting: MPI.Request
+
+    def combine(self, how: Reduction) -> None:
+        """Reduce them, once both have copied theirs."""
+        self.meeting.Wait()
+        _COMBINED[how.name](self.own, self.theirs)
+        if how.average:
+            _divide(self.own, 2)
 
 
 class _Place:
@@ -138,27 +159,39 @@ class _Window:
         A piece is copied before the ranks wait for each other over the one before. Who copies piece
         n has met the other over n - 2, which came to that when it was through with n - 4.
         """
-        shared = self._shared
-        assert shared is not None
-        copied: tuple[list[Tensor], list[Tensor], MPI.Request] | None = None
-        for piece in pieces:
-            own, slot = [tensors[i] for i in piece.which], piece.number % self.slots
-            if self._copied - self._used[slot] < _NEAR:
-                if copied is not None:
-                    _combine(*copied, how, doing)
-                    copied = None
-                shared.meet()
-                self._used = [self._copied - _NEAR] * self.slots
-            self._used[slot] = self._copied
-            self._copied += 1
-            with doing(IN):
-                torch._foreach_copy_(piece.mine, own)
-            meeting = shared.arrive()
-            if copied is not None:
-                _combine(*copied, how, doing)
-            copied = own, piece.theirs, meeting
-        if copied is not None:
-            _combine(*copied, how, doing)
+        with doing(IN):
+            if self._occupied(pieces[0]):
+                self._vacate()
+            copied = self._copy(pieces[0], tensors)
+        with doing(REDUCE):
+            for piece in pieces[1:]:
+                if self._occupied(piece):
+                    copied.combine(how)
+                    self._vacate()
+                    copied = self._copy(piece, tensors)
+                else:
+                    before, copied = copied, self._copy(piece, tensors)
+                    before.combine(how)
+            copied.meeting.Wait()
+        with doing(OUT):
+            copied.combine(how)
+
+    def _occupied(self, piece: _Piece) -> bool:
+        """Whether the other may still read what lies in its slot."""
+        return self._copied - self._used[piece.number % self.slots] < _NEAR
+
+    def _vacate(self) -> None:
+        assert self._shared is not None
+        self._shared.meet()
+        self._used = [self._copied - _NEAR] * self.slots
+
+    def _copy(self, piece: _Piece, tensors: Sequence[Tensor]) -> _Copied:
+        assert self._shared is not None
+        own = [tensors[i] for i in piece.which]
+        self._used[piece.number % self.slots] = self._copied
+        self._copied += 1
+        torch._foreach_copy_(piece.mine, own)
+        return _Copied(own, piece.theirs, self._shared.arrive())
 
 
 class _Choice:
@@ -172,7 +205,7 @@ class _Choice:
         self._patience = _SOONEST
 
     def saw(self, seconds: float) -> None:
-        """A byte took so long on the average."""
+        """A reduction took so long."""
         self._times = [*self._times, seconds][-_TRIAL:]
         self._since += 1
         took = min(self._times)
@@ -195,15 +228,29 @@ class _Choice:
 
 
 class Course:
-    """How some tensors of a part go: made once by `Pair.course`.
+    """How the tensors of a part go: made once by `Pair.course`.
 
-    pieces: by the slots of a window. nbytes: of all.
+    places: of each tensor by its number and, numbered on, of all that the large ones are cut into.
+    cut: the numbers of those. lone: whether there is one tensor only. nbytes: of all. choice: the
+    window; that of rank 0 counts.
     """
 
-    def __init__(self, places: Sequence[tuple[int, _Place]], nbytes: int) -> None:
-        self.places = places
+    def __init__(
+        self, places: Sequence[tuple[int, _Place]], cut: Sequence[int], lone: bool, nbytes: int
+    ) -> None:
+        self.cut = cut
+        self.lone = lone
         self.nbytes = nbytes
-        self.pieces: dict[int, list[_Piece]] = {}
+        self.choice = _Choice()
+        self._places = places
+        self._pieces: dict[int, list[_Piece]] = {}  # by the slots of a window
+
+    def through(self, window: _Window) -> list[_Piece]:
+        """What is reduced at a time there."""
+        pieces = self._pieces.get(window.slots)
+        if pieces is None:
+            pieces = self._pieces[window.slots] = window.pieces(self._places)
+        return pieces
 
 
 class Pair:
@@ -212,7 +259,6 @@ class Pair:
     def __init__(self, at: Channel) -> None:
         self._at = at
         self._windows = {_NEAR: _Window(at, _NEAR)}
-        self._choice = _Choice()  # that of rank 0 counts
         self._pieces = Pieces(MOST)
 
     @property
@@ -220,42 +266,54 @@ class Pair:
         """Whether there was memory for it, on both ranks."""
         return self._windows[_NEAR].usable
 
-    def course(self, part: Part, which: Sequence[int]) -> Course:
-        """That of these tensors of a part. Each keeps its place for whatever it is done with."""
-        places: list[tuple[int, _Place]] = []
-        for i in which:
-            item, number = part.tensors[i]
-            place = item.room[number]
-            if place is None:
-                shape = item.shapes[number]
-                at = self._pieces.place(part.dtype, math.prod(shape))
-                place = item.room[number] = _Place(*at, part.dtype, shape)
-            places.append((i, place))
-        nbytes = sum(item.sizes[number] for item, number in (part.tensors[i] for i in which))
-        return Course(places, nbytes)
+    def course(self, part: Part) -> Course:
+        """That of the tensors of a part. Each keeps its place for whatever it is done with."""
+        numbered: list[tuple[int, _Place]] = []
+        cut: list[int] = []
+        on = len(part.tensors)
+        for i, (item, which) in enumerate(part.tensors):
+            places = item.room[which]
+            if places is None:
+                places = item.room[which] = self._places(part.dtype, item.shapes[which])
+            if item.sizes[which] > MOST:
+                cut.append(i)
+                numbered += enumerate(places, on)
+                on += len(places)
+            else:
+                numbered.append((i, places[0]))
+        nbytes = sum(item.sizes[which] for item, which in part.tensors)
+        return Course(numbered, cut, len(part.tensors) == 1, nbytes)
+
+    def _places(self, dtype: torch.dtype, shape: torch.Size) -> list[_Place]:
+        most, elements = MOST // dtype.itemsize, math.prod(shape)
+        shapes = [shape]
+        if elements > most:
+            begins = range(0, elements, most)
+            shapes = [torch.Size([min(most, elements - begin)]) for begin in begins]
+        return [_Place(*self._pieces.place(dtype, math.prod(each)), dtype, each) for each in shapes]
 
     def reduce(
         self, course: Course, tensors: Sequence[Tensor], how: Reduction, doing: Doing
     ) -> None:
         """Each tensor of the course becomes its reduction. tensors: of the whole part."""
-        if course.nbytes < _WEIGHTY:
-            self._go(self._windows[_NEAR], course, tensors, how, doing)
+        if course.nbytes < WEIGHTY:
+            self._through(self._windows[_NEAR], course, tensors, how, doing)
             return
-        window = self._agreed()
+        window = self._agreed(course.choice)
         begun = time.perf_counter()
-        self._go(window, course, tensors, how, doing)
-        self._choice.saw((time.perf_counter() - begun) / course.nbytes)
+        self._through(window, course, tensors, how, doing)
+        course.choice.saw(time.perf_counter() - begun)
 
-    def _agreed(self) -> _Window:
+    def _agreed(self, choice: _Choice) -> _Window:
         """The window that rank 0 chose, or the usual one if there was no memory for another."""
-        word = array("B", [self._choice.now])
+        word = array("B", [choice.now])
         self._at.comm.Bcast(word, 0)
         window = self._windows.get(word[0])
         if window is None:
             window = self._windows[word[0]] = _Window(self._at, word[0])
         return window if window.usable else self._windows[_NEAR]
 
-    def _go(
+    def _through(
         self,
         window: _Window,
         course: Course,
@@ -263,21 +321,19 @@ class Pair:
         how: Reduction,
         doing: Doing,
     ) -> None:
-        pieces = course.pieces.get(window.slots)
-        if pieces is None:
-            pieces = course.pieces[window.slots] = window.pieces(course.places)
-        window.reduce(pieces, tensors, how, doing)
-
-
-def _combine(
-    own: list[Tensor], theirs: list[Tensor], meeting: MPI.Request, how: Reduction, doing: Doing
-) -> None:
-    with doing(REDUCE):
-        meeting.Wait()
-    with doing(OUT):
-        _COMBINED[how.name](own, theirs)
-        if how.average:
-            _divide(own, 2)
+        if course.lone and window.slots == _NEAR:
+            with doing(REDUCE):
+                collectives.all_reduce(self._at, tensors, how)
+            return
+        given = [tensors[i] for i in course.cut]
+        dense = [readable(each) for each in given]
+        if given:
+            most = MOST // given[0].itemsize
+            parts = [part for each in dense for part in torch.split(each.view(-1), most)]
+            tensors = [*tensors, *parts]
+        window.reduce(course.through(window), tensors, how, doing)
+        for each, tensor in zip(dense, given, strict=True):
+            settle(each, tensor)
 
 
 def _divide(tensors: list[Tensor], ranks: int) -> None:
