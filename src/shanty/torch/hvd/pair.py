@@ -205,7 +205,7 @@ class _Choice:
         self._patience = _SOONEST
 
     def saw(self, seconds: float) -> None:
-        """A reduction took so long."""
+        """A byte took so long on the average."""
         self._times = [*self._times, seconds][-_TRIAL:]
         self._since += 1
         took = min(self._times)
@@ -231,8 +231,7 @@ class Course:
     """How the tensors of a part go: made once by `Pair.course`.
 
     places: of each tensor by its number and, numbered on, of all that the large ones are cut into.
-    cut: the numbers of those. lone: whether there is one tensor only. nbytes: of all. choice: the
-    window; that of rank 0 counts.
+    cut: the numbers of those. lone: whether there is one tensor only. nbytes: of all.
     """
 
     def __init__(
@@ -241,7 +240,6 @@ class Course:
         self.cut = cut
         self.lone = lone
         self.nbytes = nbytes
-        self.choice = _Choice()
         self._places = places
         self._pieces: dict[int, list[_Piece]] = {}  # by the slots of a window
 
@@ -259,6 +257,7 @@ class Pair:
     def __init__(self, at: Channel) -> None:
         self._at = at
         self._windows = {_NEAR: _Window(at, _NEAR)}
+        self._choices = {lone: _Choice() for lone in (False, True)}  # those of rank 0 count
         self._pieces = Pieces(MOST)
 
     @property
@@ -299,10 +298,11 @@ class Pair:
         if course.nbytes < WEIGHTY:
             self._through(self._windows[_NEAR], course, tensors, how, doing)
             return
-        window = self._agreed(course.choice)
+        choice = self._choices[course.lone]
+        window = self._agreed(choice)
         begun = time.perf_counter()
         self._through(window, course, tensors, how, doing)
-        course.choice.saw(time.perf_counter() - begun)
+        choice.saw((time.perf_counter() - begun) / course.nbytes)
 
     def _agreed(self, choice: _Choice) -> _Window:
         """The window that rank 0 chose, or the usual one if there was no memory for another."""
