@@ -1,6 +1,10 @@
-"""Where small tensors lie in shared memory, and through how much of it they are reduced."""
+"""Where tensors lie in shared memory, who may write there, and through how much of it they go."""
 
 from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -9,8 +13,21 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 
 import torch
+from torch.distributed import ReduceOp
 
-from shanty.torch.hvd.pair import _FAR, _LATEST, _NEAR, _SOONEST, _TRIAL, Pieces, _Choice
+from shanty.torch.dtypes import reduction
+from shanty.torch.hvd import pair
+from shanty.torch.hvd.pair import (
+    _FAR,
+    _LATEST,
+    _NEAR,
+    _SOONEST,
+    _TRIAL,
+    Pieces,
+    _Choice,
+    _Piece,
+    _Window,
+)
 
 MOST = 1024
 
@@ -32,6 +49,67 @@ def test_tensors_of_a_type_lie_behind_each_other(drawn: list[tuple[torch.dtype, 
         assert end <= MOST
         assert (piece, begin) >= ends.get(dtype, (0, 0))
         ends[dtype] = piece, end
+
+
+class Log:
+    """What one of two ranks does, in its order; the other does the same. It stands for the memory
+    that they share, and for their meetings, which are numbered.
+    """
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, int]] = []
+        self.meetings = 0
+
+    def arrive(self) -> Log.Meeting:
+        self.meetings += 1
+        self.done.append(("comes", self.meetings))
+        return Log.Meeting(self, self.meetings)
+
+    def meet(self) -> None:
+        self.arrive().Wait()
+
+    class Meeting:
+        def __init__(self, log: Log, number: int) -> None:
+            self.log = log
+            self.number = number
+
+        def Wait(self) -> None:  # noqa: N802 (as in mpi4py)
+            self.log.done.append(("has met", self.number))
+
+
+@given(
+    st.sampled_from([_NEAR, _FAR]),
+    st.lists(st.lists(st.integers(0, 80), min_size=1, max_size=12, unique=True), max_size=12),
+)
+def test_nobody_writes_where_the_other_still_reads(slots: int, reductions: list[list[int]]) -> None:
+    log = Log()
+    with patch.object(pair.SharedMemory, "form", lambda *_: log):
+        window = _Window(SimpleNamespace(rank=0, comm=None), slots)
+    copied = patch.object(
+        torch, "_foreach_copy_", lambda mine, _: log.done.append(("writes", mine[0]))
+    )
+    added = patch.dict(pair._COMBINED, SUM=lambda _, theirs: log.done.append(("reads", theirs[0])))
+    with copied, added:
+        for numbers in reductions:
+            pieces = []
+            for number in numbers:
+                piece = _Piece(number)
+                piece.which, piece.mine, piece.theirs = [0], [number % slots], [number % slots]
+                pieces.append(piece)
+            window.reduce(
+                pieces, [torch.zeros(1)], reduction(torch.float32, ReduceOp.SUM), nullcontext
+            )
+
+    def met_between(first: int, last: int) -> bool:
+        """Whether what one rank did first is over when the other does the last."""
+        came = {number for what, number in log.done[first:] if what == "comes"}
+        return any(what == "has met" and number in came for what, number in log.done[:last])
+
+    for now, (what, slot) in enumerate(log.done):
+        for before in range(now):
+            earlier = log.done[before]
+            if (what, earlier) in (("writes", ("reads", slot)), ("reads", ("writes", slot))):
+                assert met_between(before, now), (log.done, before, now)
 
 
 def costs(choice: _Choice, near: float, far: float, times: int) -> list[int]:

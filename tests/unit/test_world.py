@@ -117,6 +117,17 @@ def test_the_first_by_its_own_clock_is_to_blame():
     assert world.exit_code(verdict) == 139
 
 
+@pytest.mark.parametrize("heard", [1.004, 1.010])
+def test_who_left_early_did_so_then_and_not_when_it_was_heard(heard: float):
+    world = started()
+    join(world, 0.9)
+    end(world, 1, -15, 1.006, at=1.006)
+    end(world, 0, 0, heard, at=1.0)
+    verdict = world.verdict(2.0)
+    assert verdict is not None
+    assert "rank 0 on h ended with exit code 0 without MPI_Finalize" in verdict.what
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations([(0, -15), (1, 3), (2, -15)])))
 def test_what_the_launcher_did_is_never_the_cause(order):
     world = started(3)

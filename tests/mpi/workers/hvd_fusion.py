@@ -285,21 +285,27 @@ def check_much_and_little_shared_memory() -> None:
         for step in range(12):
             dtype = (torch.float32, torch.float64)[step % 2]
             chosen = numbers if step % 3 else drawn.sample(numbers, 60)
-            tensors = [values(hvd.rank(), i, sizes[i] // 2, dtype) for i in chosen]
+            numbered = [step + i for i in chosen]  # other values in every step
+            tensors = [values(hvd.rank(), step + i, sizes[i] // 2, dtype) for i in chosen]
             if step % 2:
                 hvd.grouped_allreduce_(tensors, name=f"windows.{step % 4}", op=hvd.Sum)
             else:
                 assert not reduce_by_name([f"windows.{i}" for i in chosen], tensors)
-            halves = {i: sizes[i] // 2 for i in chosen}
-            agree(tensors, chosen, halves, dtype, hvd.Sum)
+            halves = {step + i: sizes[i] // 2 for i in chosen}
+            agree(tensors, numbered, halves, dtype, hvd.Sum)
             lone = values(hvd.rank(), step, 600_001, dtype)
             hvd.allreduce_(lone, name=f"lone.{step % 2}", op=hvd.Average)
             agree([lone], [step], {step: 600_001}, dtype, hvd.Average)
         assert seen == {pair._NEAR, pair._FAR}
         assert set(fusion._pair._windows) == seen
+        assert all(
+            window._whole for window in fusion._pair._windows.values()
+        )  # large ones were cut
+        low = torch.full((weighty,), float("nan") if hvd.rank() else 1.0)
+        assert hvd.allreduce(low, name="nan", op=hvd.Min).isnan().all()
     finally:
         pair.WEIGHTY = weighty
-        del fusion._pair._agreed
+        vars(fusion._pair).pop("_agreed", None)
 
 
 CHECKS = [

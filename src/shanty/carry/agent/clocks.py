@@ -1,31 +1,34 @@
 """When something happened on another host, by this host's clock."""
 
-from typing import Dict, Optional, Tuple
+from typing import Dict, Tuple
 
-_DRIFT = 1e-4  # seconds a second by which two clocks come apart at most
-_STOOD_STILL = 2.0  # seconds a message takes no longer than, unless a machine stood still
+_WHILE = 30.0  # seconds after which what a host said counts half, and twice that not any more
 
 
 class Clocks:
-    """How far the monotonic clocks of hosts are behind this one.
+    """How far the monotonic clocks of other hosts are behind this one.
 
     A message tells when it was sent, by its host's clock. How much more this clock shows when it
-    comes is the difference of both, and the time it took; the least of many messages is nearest to
-    the difference (F. Cristian, Probabilistic clock synchronization, 1989).
+    comes is the difference of both, and the time it took; the least of many is nearest to the
+    difference (as in the clock filter of NTP, RFC 5905). Only of those of the last minute, since
+    clocks drift apart, and stand still while a machine does.
     """
 
     def __init__(self) -> None:
-        self._behind: Dict[Optional[str], Tuple[float, float]] = {}  # seconds, and known since
+        # host → when its while began, the least of that, and of the while before
+        self._behind: Dict[str, Tuple[float, float, float]] = {}
 
-    def hear(self, host: Optional[str], sent: float, now: float) -> None:
+    def hear(self, host: str, sent: float, now: float) -> None:
         """A message came that was sent at `sent` by the host's clock."""
         behind = now - sent
-        if host in self._behind:
-            least, since = self._behind[host]
-            if behind - least < _STOOD_STILL:
-                behind = min(behind, least + _DRIFT * (now - since))
-        self._behind[host] = behind, now
+        begun, least, before = self._behind.get(host, (now, behind, behind))
+        if now - begun > 2 * _WHILE:
+            begun, least, before = now, behind, behind
+        elif now - begun > _WHILE:
+            begun, least, before = now, behind, least
+        self._behind[host] = begun, min(least, behind), before
 
-    def here(self, host: Optional[str], at: float) -> float:
+    def here(self, host: str, at: float) -> float:
         """This clock's time for `at` of a host that was heard."""
-        return at + self._behind[host][0]
+        _, least, before = self._behind[host]
+        return at + min(least, before)

@@ -19,7 +19,6 @@ from typing import Any, Dict, List, Mapping, Optional
 from shanty.carry import platform
 from shanty.carry.agent.beats import Beats
 from shanty.carry.agent.channel import Channel, readable
-from shanty.carry.agent.clocks import Clocks
 from shanty.carry.agent.silence import Silence
 from shanty.carry.agent.stacks import collect, with_native, written
 from shanty.carry.agent.stalls import Stalls
@@ -68,7 +67,6 @@ class Lead:
         self.fleet: Optional[Fleet] = None  # the other hosts; None for a run on this machine
         self.muster: Muster
         self.stalls = Stalls(self)
-        self.clocks = Clocks()
         self.beats: Beats
 
     def run(self, lead: Channel, warden: int) -> None:
@@ -131,8 +129,6 @@ class Lead:
 
     def _hear(self, message: Mapping[str, Any]) -> None:
         self.silence.broken()
-        if "sent" in message:
-            self.clocks.hear(self.plan.get("name"), message["sent"], time.monotonic())
         if "report" in message:
             self.report(message["report"], self.plan.get("name"))
         elif "launcher" in message:
@@ -156,8 +152,6 @@ class Lead:
         now = time.monotonic()
         if host is not None:
             report = {**report, "host": host}
-        if "at" in report:
-            report = {**report, "at": self.clocks.here(host, report["at"])}
         name = str(report.get("world", TOP))
         if name not in self.worlds:
             expected = self.plan["ranks"] if name == TOP else None

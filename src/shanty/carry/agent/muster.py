@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Set
 
 from shanty.carry.agent.channel import readable
+from shanty.carry.agent.clocks import Clocks
 from shanty.carry.agent.fleet import Fleet, Worker
 from shanty.carry.agent.identity import free_port
 from shanty.carry.agent.verdicts import TOP
@@ -36,6 +37,7 @@ class Muster:
         self.plan = lead.plan
         self.fleet = Fleet(lead.run_dir, lead.plan, self._hear_worker)
         self.launched = False
+        self._clocks = Clocks()
         self._placed = False
         self._own_ready = False
         self._listener = -1
@@ -100,9 +102,12 @@ class Muster:
 
     def _hear_worker(self, worker: Worker, message: Mapping[str, Any]) -> None:
         if "sent" in message:
-            self.lead.clocks.hear(worker.name, message["sent"], time.monotonic())
+            self._clocks.hear(worker.name, message["sent"], time.monotonic())
         if "report" in message:
-            self.lead.report(message["report"], worker.name)
+            report = message["report"]
+            if "at" in report:
+                report = {**report, "at": self._clocks.here(worker.name, report["at"])}
+            self.lead.report(report, worker.name)
         elif "moves" in message:
             self.lead.stalls.hear(worker.name, message)
         elif "roll" in message:

@@ -41,8 +41,9 @@ def made_between(patterns: Sequence[str], since: float, until: float) -> Set[str
     """The plain files in /tmp that match and that this user's jobs made in that time.
 
     Hydra's daemon writes the machine's topology into one while the ranks are in MPI_Init, and
-    removes it at its end, unless it is killed. The name does not tell whose it is, hence the
-    narrow time; a rank that finds it gone looks at the machine itself.
+    removes it at its end, unless it is killed. The name does not tell whose it is; of a job of
+    this user's that began in that time it may be, too. A rank that finds it gone looks at the
+    machine itself.
     """
     found = set()
     with contextlib.suppress(OSError):

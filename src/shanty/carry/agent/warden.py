@@ -65,7 +65,7 @@ class Warden:
         self.lead = lead
         self.born = time.time()
         self.launcher = Launcher(run, plan)
-        self.last_joined = 0.0  # when a rank last came through MPI_Init
+        self.last_joined = 0.0  # when the last rank came through MPI_Init; 0 if one may still
         self.programs: Dict[Tuple[str, int], _Program] = {}
         self.ending: List[Tuple[float, Optional[str]]] = []  # (when to SIGKILL, which world)
         self.leftovers: Set[str] = set()
@@ -175,7 +175,9 @@ class Warden:
             more: Dict[str, Any] = {}
             if report.get("event") == "joined":
                 self.last_joined = time.time()
-            elif report.get("event") in ("loading", "linked"):
+            elif report.get("event") in ("started", "spawning"):
+                self.last_joined = 0.0
+            if report.get("event") in ("loading", "linked"):
                 more["flavour"] = _flavour(str(report.get("path")))
             elif report.get("event") == "exited":
                 if report.get("code") == -signal.SIGKILL:

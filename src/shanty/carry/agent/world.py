@@ -93,7 +93,7 @@ class World:
             rank.code, rank.why = report["code"], report.get("why", "")
             self._fault(rank, report.get("at", now))
         elif event == "exited":
-            rank.ended = now
+            rank.ended = report.get("at", now)
             self.over_since = now if self._all_ended() else None
             rank.oom = bool(report.get("oom"))
             if not rank.at_fault:

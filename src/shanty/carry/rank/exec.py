@@ -151,7 +151,7 @@ class _Rank:
             text = f"shanty: cannot run {self.argv[0]}: {error.strerror}\n"
             self.writer.feed(STDERR, text.encode())
             self.writer.close()
-            self._tell(event="exited", code=code, why=text[8:-1])
+            self._tell(event="exited", code=code, why=text[8:-1], at=time.monotonic())
             return code
         self._tell(event="started", pid=self.pid)
         status = self._follow(wake)
@@ -234,7 +234,7 @@ class _Rank:
             if self.writer.error and not self.mute:
                 self.mute = True
                 why = f"{reports.UNWRITABLE}: {self.writer.error}"
-                self._tell(event="failed", code=_CANNOT_WRITE, why=why)
+                self._tell(event="failed", code=_CANNOT_WRITE, why=why, at=time.monotonic())
                 self._pass_on(signal.SIGKILL)
         return len(data)
 

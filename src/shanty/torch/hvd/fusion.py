@@ -1,8 +1,8 @@
 """`Fusion`: many tensors reduced as one. Starts MPI.
 
-Within a host they go through memory that the ranks share, a piece at a time that stays in the
-caches. Two ranks each add the other's to their own (`pair`). More ranks, and half precision, share
-the sum out: each makes a part of it, which all then take. Between hosts they go through one buffer,
+Within a host they go through memory that the ranks share, a piece at a time. Two ranks each add the
+other's to their own (`pair`). More ranks, and half precision, share the sum out: each makes a part
+of it, which all then take. Between hosts they go through one buffer,
 and over the network as one (Horovod's tensor fusion).
 """
 

@@ -54,6 +54,8 @@ _COMBINED: dict[str, Callable[[list[Tensor], list[Tensor]], None]] = {
     "MAX": torch._foreach_maximum_,
 }
 
+_NAN_STAYS = frozenset({"MIN", "MAX"})  # with torch; with MPI it may, and may not
+
 
 class Pieces:
     """Where tensors lie that are reduced a piece at a time: each behind the last one of its type,
@@ -123,6 +125,9 @@ class _Window:
         self.slots = slots
         self._rank = at.rank
         self._shared = SharedMemory.form(at.comm, slots * MOST)
+        self._whole: dict[
+            tuple[torch.dtype, int], list[Tensor]
+        ] = {}  # views of slots that are full
         self._copied = 0  # pieces so far
         self._used = [-_NEAR] * slots  # by which of them each slot was used last
 
@@ -145,11 +150,19 @@ class _Window:
         return list(made.values())
 
     def _views(self, place: _Place) -> list[Tensor]:
+        slot, most = place.piece % self.slots, MOST // place.dtype.itemsize
+        if place.shape != torch.Size([most]):
+            return self._viewed(place.dtype, slot * most + place.offset, place.shape)
+        key = place.dtype, slot
+        if key not in self._whole:
+            self._whole[key] = self._viewed(place.dtype, slot * most, place.shape)
+        return self._whole[key]
+
+    def _viewed(self, dtype: torch.dtype, begin: int, shape: torch.Size) -> list[Tensor]:
         assert self._shared is not None
-        begin = place.piece % self.slots * (MOST // place.dtype.itemsize) + place.offset
-        end = begin + math.prod(place.shape)
+        end = begin + math.prod(shape)
         rooms = self._shared.rooms[self._rank], self._shared.rooms[1 - self._rank]
-        return [room.view(place.dtype)[begin:end].view(place.shape) for room in rooms]
+        return [room.view(dtype)[begin:end].view(shape) for room in rooms]
 
     def reduce(
         self, pieces: Sequence[_Piece], tensors: Sequence[Tensor], how: Reduction, doing: Doing
@@ -195,7 +208,9 @@ class _Window:
 
 
 class _Choice:
-    """Which window is the faster one, by the times that were seen. now: the one to go through."""
+    """Which window is the faster one, by the times that were seen. now: the one to go through; for
+    a lone tensor the nearer one stands for MPI.
+    """
 
     def __init__(self) -> None:
         self.now = self._best = _NEAR
@@ -274,7 +289,7 @@ class Pair:
             places = item.room[which]
             if places is None:
                 places = item.room[which] = self._places(part.dtype, item.shapes[which])
-            if item.sizes[which] > MOST:
+            if len(places) > 1:
                 cut.append(i)
                 numbered += enumerate(places, on)
                 on += len(places)
@@ -300,6 +315,7 @@ class Pair:
             return
         choice = self._choices[course.lone]
         window = self._agreed(choice)
+        course.through(window)  # what that takes for the first time is not to count
         begun = time.perf_counter()
         self._through(window, course, tensors, how, doing)
         choice.saw((time.perf_counter() - begun) / course.nbytes)
@@ -321,7 +337,7 @@ class Pair:
         how: Reduction,
         doing: Doing,
     ) -> None:
-        if course.lone and window.slots == _NEAR:
+        if course.lone and window.slots == _NEAR and how.name not in _NAN_STAYS:
             with doing(REDUCE):
                 collectives.all_reduce(self._at, tensors, how)
             return
