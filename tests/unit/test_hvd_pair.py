@@ -16,18 +16,9 @@ import torch
 from torch.distributed import ReduceOp
 
 from shanty.torch.dtypes import reduction
-from shanty.torch.hvd import pair
-from shanty.torch.hvd.pair import (
-    _FAR,
-    _LATEST,
-    _NEAR,
-    _SOONEST,
-    _TRIAL,
-    Pieces,
-    _Choice,
-    _Piece,
-    _Window,
-)
+from shanty.torch.hvd import window
+from shanty.torch.hvd.pair import _FAR, _LATEST, _NEAR, _SOONEST, _TRIAL, _Choice
+from shanty.torch.hvd.window import Piece, Pieces, Window
 
 MOST = 1024
 
@@ -83,20 +74,22 @@ class Log:
 )
 def test_nobody_writes_where_the_other_still_reads(slots: int, reductions: list[list[int]]) -> None:
     log = Log()
-    with patch.object(pair.SharedMemory, "form", lambda *_: log):
-        window = _Window(SimpleNamespace(rank=0, comm=None), slots)
+    with patch.object(window.SharedMemory, "form", lambda *_: log):
+        made = Window(SimpleNamespace(rank=0, comm=None), slots)
     copied = patch.object(
         torch, "_foreach_copy_", lambda mine, _: log.done.append(("writes", mine[0]))
     )
-    added = patch.dict(pair._COMBINED, SUM=lambda _, theirs: log.done.append(("reads", theirs[0])))
+    added = patch.dict(
+        window._COMBINED, SUM=lambda _, theirs: log.done.append(("reads", theirs[0]))
+    )
     with copied, added:
         for numbers in reductions:
             pieces = []
             for number in numbers:
-                piece = _Piece(number)
+                piece = Piece(number)
                 piece.which, piece.mine, piece.theirs = [0], [number % slots], [number % slots]
                 pieces.append(piece)
-            window.reduce(
+            made.reduce(
                 pieces, [torch.zeros(1)], reduction(torch.float32, ReduceOp.SUM), nullcontext
             )
 

@@ -276,7 +276,7 @@ def check_much_and_little_shared_memory() -> None:
         hvd.grouped_allreduce_([torch.ones(2), torch.ones(3)], name="first")
         agreed = fusion._pair._agreed
 
-        def other(choice: pair._Choice) -> pair._Window:
+        def other(choice: pair._Choice) -> pair.Window:
             choice.now = drawn.choice([pair._NEAR, pair._FAR])
             seen.add(choice.now)
             return agreed(choice)

@@ -18,9 +18,9 @@ from shanty.torch import collectives
 from shanty.torch.dtypes import Reduction, reduction
 from shanty.torch.hvd import adasum
 from shanty.torch.hvd.fusion import Fusion
-from shanty.torch.hvd.pair import Doing
 from shanty.torch.hvd.plan import Batch
 from shanty.torch.hvd.requests import HorovodInternalError, Kind, Op, Request, Signature
+from shanty.torch.hvd.window import Doing
 from shanty.torch.meeting import Channel
 from shanty.torch.messages import writing
 

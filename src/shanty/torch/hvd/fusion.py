@@ -19,8 +19,9 @@ from torch import Tensor
 from shanty.torch import collectives, pages
 from shanty.torch.dtypes import Reduction
 from shanty.torch.hvd import pair
-from shanty.torch.hvd.pair import IN, OUT, REDUCE, Course, Doing, Pair, Pieces
+from shanty.torch.hvd.pair import Course, Pair
 from shanty.torch.hvd.plan import Item, Part
+from shanty.torch.hvd.window import IN, OUT, REDUCE, Doing, Pieces
 from shanty.torch.meeting import Channel
 from shanty.torch.ring import even_counts
 from shanty.torch.shared import SharedMemory
