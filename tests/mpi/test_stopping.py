@@ -45,10 +45,16 @@ def test_one_interrupt_stops(shanty, flavour):
     assert ended(shanty) == "stopped"
 
 
-def test_ranks_that_took_long_to_start_leave_nothing(shanty, flavour):
-    """Files that the launcher writes while the ranks are in MPI_Init are found by that time."""
-    script = shanty.script("import time\ntime.sleep(2)" + SLEEPER)
+def test_ranks_that_come_late_to_mpi_leave_nothing(shanty, flavour):
+    """What the launcher writes while the ranks are in MPI_Init is found by that time."""
+    gate = shanty.folder / "gate"
+    script = shanty.script(
+        f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n{SLEEPER}"
+    )
     process = shanty.start("run", "--mpi", flavour, "-n", 2, script)
+    wait_for(lambda: shanty.status().get("state") == "running")  # as programs without MPI so far
+    assert shanty.status()["joined"] == 0
+    gate.touch()
     wait_for(lambda: shanty.status().get("joined") == 2)
     assert shanty("stop", "last", "--kill").returncode == 0
     process.communicate(timeout=20)
