@@ -19,8 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from shanty.carry.mpi.installation import Installation
 from shanty.launch import mpis
+from shanty.runtime.mpi.installation import Installation
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent

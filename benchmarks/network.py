@@ -92,8 +92,8 @@ def _shanty(home: Home, lab: str, flavour: str, interface: str = "") -> float:
 
 def measuring(count: int, repeats: int) -> dict[str, list[float]]:
     """The seconds until a run on so many hosts knows its network."""
-    from shanty.launch.net.decide import decide
-    from shanty.launch.net.visit import chosen, visit
+    from shanty.launch.network.decide import decide
+    from shanty.launch.network.survey import chosen, visit
 
     with hosts_lab.home() as home, planted_lab(home, count) as lab:
         hosts = visit(chosen(lab, None, home.path), home.path, lambda _: None, terminal=False)
@@ -110,7 +110,7 @@ def measuring(count: int, repeats: int) -> dict[str, list[float]]:
                 print(f"{count} hosts: round {number + 1} of {repeats}", file=sys.stderr)
         finally:
             for host in hosts:
-                host.porter.close(1.0)
+                host.client.close(1.0)
         return found
 
 

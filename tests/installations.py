@@ -7,8 +7,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from shanty.carry.mpi.flavours import FLAVOURS
-from shanty.carry.mpi.installation import Installation
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
 
 
 @cache

@@ -15,9 +15,9 @@ from zlib import crc32
 
 import pytest
 
-from shanty.carry import platform
-from shanty.carry.agent.sweep import in_use
-from shanty.carry.rundir import RunDir, read_json
+from shanty.runtime import platform
+from shanty.runtime.agent.cleanup import in_use
+from shanty.runtime.rundir import RunDir, read_json
 
 FLAVOURS = ("openmpi5", "openmpi4", "mpich", "intel")
 LONG = bool(os.environ.get("SHANTY_TEST_LONG"))
@@ -138,7 +138,7 @@ class Shanty:
     def agents(self) -> dict[str, int]:
         """The pids of the newest run's agents."""
         found = read_json(self.last.agents) or {}
-        return {name: found[name]["pid"] for name in ("lead", "warden")}
+        return {name: found[name]["pid"] for name in ("lead", "node_agent")}
 
     def sweep(self) -> None:
         """Remove what runs of this home have left in folders that all runs share."""

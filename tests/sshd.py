@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from shanty.carry import platform
+from shanty.runtime import platform
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin")
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shanty.carry.mpi.ranks import LOCAL_RANK, RANK, SIZE, number
-from shanty.carry.rundir import RUN_DIR, RunDir, append_line, write_json
+from shanty.runtime.mpi.rank_variables import LOCAL_RANK, RANK, SIZE, number
+from shanty.runtime.rundir import RUN_DIR, RunDir, append_line, write_json
 
 __all__ = ["LOCAL_RANK", "RANK", "SIZE", "artifacts", "log", "place", "progress"]
 

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from runs import flavour, thin, wait_for
-from shanty.launch.lab import console, labs
-from shanty.launch.lab.labs import Known
+from shanty.launch.lab import control, lifecycle
+from shanty.launch.lab.lifecycle import Known
 
 __all__ = ["flavour"]
 CANNOT = 69  # the exit code of a PrepareError
@@ -75,12 +75,12 @@ class LabHome:
         )
 
     def known(self, name: str = "lab") -> Known:
-        return labs.find(self.home, name)
+        return lifecycle.find(self.home, name)
 
     def remember(self, name: str) -> None:
         """Note the namespaces of a lab, to find out later whether something still is in them."""
         known = self.known(name)
-        pids = [known.pid, *console.first_processes(known).values()]
+        pids = [known.pid, *control.first_processes(known).values()]
         self.seen |= {str(Path(f"/proc/{pid}/ns/net").readlink()) for pid in pids}
 
     def _is_another(self, pid: int) -> bool:
@@ -91,7 +91,7 @@ class LabHome:
                 stat = Path(f"/proc/{pid}/stat").read_text()
             except OSError:
                 return False
-            if b"shanty.launch.lab.switch" in words:
+            if b"shanty.launch.lab.supervisor" in words:
                 return f"{self.home}/".encode() not in words
             if b"/relay.py\0" in words:  # outside of its lab; the next word is the lab's switch
                 pid = int(words.partition(b"/relay.py\0")[2].split(b"\0")[0])
@@ -200,7 +200,7 @@ def _bring_up(home: LabHome, count: int, *words: str) -> LabHosts:
 
 
 def _end(home: LabHome, before: list[str]) -> None:
-    for known in labs.labs(home.home):
+    for known in lifecycle.labs(home.home):
         began = time.monotonic()
         done = home("lab", "down", known.lab.name)
         assert done.returncode == 0, done.stderr

@@ -16,8 +16,8 @@ from faults_case import Fault, table
 from faults_world import BARE_PLACE, OWN, World
 
 from runs import mpi_folder
-from shanty.carry.mpi import detect
 from shanty.launch.lab import files
+from shanty.runtime.mpi import detect
 
 MPIS: list[Fault] = []
 fault = table(MPIS)

@@ -12,8 +12,8 @@ from typing import Any
 from conftest import LabHosts
 
 from runs import mpi_folder, wait_for
-from shanty.carry import platform
-from shanty.carry.rundir import RunDir, read_json, read_lines
+from shanty.runtime import platform
+from shanty.runtime.rundir import RunDir, read_json, read_lines
 
 UP = """
 from mpi4py import MPI

@@ -11,8 +11,8 @@ from conftest import LabHosts
 from site_runs import Site
 
 from runs import wait_for
-from shanty.carry.mpi.programs import DAEMONS
-from shanty.carry.rundir import read_json
+from shanty.runtime.mpi.launcher_programs import DAEMONS
+from shanty.runtime.rundir import read_json
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
@@ -85,7 +85,7 @@ def test_a_daemon_is_killed(site: Site, flavour: str) -> None:
     assert what == "the launcher's daemon on host lab2 was ended by SIGKILL"
 
 
-def test_a_workers_warden_is_killed(site: Site, flavour: str) -> None:
+def test_a_workers_agent_is_killed(site: Site, flavour: str) -> None:
     with site.running(flavour) as process:
         began = time.monotonic()
         done = site.lab.exec("lab3", "pkill", "-KILL", "-f", "agent[.]remote")
@@ -93,7 +93,7 @@ def test_a_workers_warden_is_killed(site: Site, flavour: str) -> None:
         ends_by(site, process, "lab3", began)
 
 
-@pytest.mark.parametrize("agent", ["lead", "warden"])
+@pytest.mark.parametrize("agent", ["lead", "node_agent"])
 def test_an_agent_of_the_lead_host_is_killed(site: Site, agent: str) -> None:
     with site.running("openmpi5") as process:
         began = time.monotonic()

@@ -19,7 +19,7 @@ from faults_world import World
 from test_prepare import in_environment, uv, wheel
 
 from runs import wait_for
-from shanty.carry.host.repair import BACKUP
+from shanty.runtime.rpc.repair import BACKUP
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 

@@ -14,13 +14,13 @@ import pytest
 from conftest import LabHosts, lab_in
 
 from runs import wait_for
-from shanty.carry.errors import ShantyError
-from shanty.carry.mpi.flavours import FLAVOURS
+from shanty.launch.cluster import contact, inventory
+from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.connections.openssh import FreshSSH
 from shanty.launch.doctor import hosts, pairs
 from shanty.launch.doctor.facts import Need, Seen
-from shanty.launch.site import contact, inventory
-from shanty.launch.site.porter import Porter
-from shanty.launch.transport.openssh import FreshSSH
+from shanty.runtime.errors import ShantyError
+from shanty.runtime.mpi.flavours import FLAVOURS
 
 QUICK = 0.5  # seconds that one host's health may take it
 
@@ -38,39 +38,39 @@ def lab(
 
 
 @pytest.fixture
-def porters(lab: LabHosts) -> Iterator[list[Porter]]:
+def clients(lab: LabHosts) -> Iterator[list[RpcClient]]:
     home = lab.shanty.home
     named = inventory.recognised(inventory.resolve(lab.name, home), home)
     outcomes = contact.attempt(named, terminal=False, transport=lambda host: FreshSSH(host, 5))
-    made = [each for each in outcomes if isinstance(each, Porter)]
+    made = [each for each in outcomes if isinstance(each, RpcClient)]
     assert len(made) == 3, outcomes
     yield made
-    for porter in made:
-        porter.close(0.5)
+    for client in made:
+        client.close(0.5)
 
 
-def seen(porters: list[Porter]) -> list[Seen]:
-    names = [porter.host.name for porter in porters]
+def seen(clients: list[RpcClient]) -> list[Seen]:
+    names = [client.host.name for client in clients]
 
-    def look(porter: Porter) -> Seen:
-        survey = porter.ask("survey").values
+    def look(client: RpcClient) -> Seen:
+        survey = client.ask("survey").values
         before = time.time()
-        health = porter.ask("health", names=names).values
+        health = client.ask("health", names=names).values
         error, doubt = hosts.clock(before, time.time(), health)
-        return Seen(porter.host, survey, health, porter, error, doubt)
+        return Seen(client.host, survey, health, client, error, doubt)
 
-    with ThreadPoolExecutor(len(porters)) as pool:
-        return list(pool.map(look, porters))
+    with ThreadPoolExecutor(len(clients)) as pool:
+        return list(pool.map(look, clients))
 
 
 def keys(lab: LabHosts) -> list[bytes]:
     return [(lab.home(host) / ".ssh/authorized_keys").read_bytes() for host in lab.hosts]
 
 
-def test_healthy_hosts_have_no_findings(lab: LabHosts, porters: list[Porter]) -> None:
+def test_healthy_hosts_have_no_findings(lab: LabHosts, clients: list[RpcClient]) -> None:
     """Not even notes; for any MPI; and what was tried leaves nothing behind."""
     before = keys(lab)
-    found = seen(porters)
+    found = seen(clients)
     for flavour in FLAVOURS:
         need = Need(dict.fromkeys(lab.hosts, 2), hosts=tuple(lab.hosts), flavour=flavour)
         assert [each for one in found for each in hosts.of_host(one, need)] == []
@@ -83,9 +83,9 @@ def test_healthy_hosts_have_no_findings(lab: LabHosts, porters: list[Porter]) ->
         assert "shanty-try" not in lab.exec(host, "ls", "/tmp").stdout
 
 
-def test_a_host_answers_soon_and_wholly(lab: LabHosts, porters: list[Porter]) -> None:
+def test_a_host_answers_soon_and_wholly(lab: LabHosts, clients: list[RpcClient]) -> None:
     """Every question has an answer on a host that has nothing but a Python."""
-    for one in seen(porters):
+    for one in seen(clients):
         assert one.health["took"] < QUICK
         assert one.health["resolves"][one.name] == [addresses(one)]
         assert one.health["resolves"]["lab1"]
@@ -110,22 +110,22 @@ def addresses(one: Seen) -> str:
 
 
 def test_a_key_on_trial_is_taken_out_though_the_lead_is_gone(
-    lab: LabHosts, porters: list[Porter], monkeypatch: pytest.MonkeyPatch
+    lab: LabHosts, clients: list[RpcClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers let in what nobody will use any more: it goes all the same."""
     before = keys(lab)
-    found = seen(porters)
-    lead = porters[0]
-    real = Porter.ask
+    found = seen(clients)
+    lead = clients[0]
+    real = RpcClient.ask
 
-    def cut_then_ask(self: Porter, verb: str, **args: object) -> object:
+    def cut_then_ask(self: RpcClient, verb: str, **args: object) -> object:
         if verb == "try-key":
             wait_for(lambda: keys(lab)[1:] != before[1:], 5, "no key was let in")
             lab.do("freeze", lead.host.name)
             args["patience"] = 1.0
         return real(self, verb, **args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Porter, "ask", cut_then_ask)
+    monkeypatch.setattr(RpcClient, "ask", cut_then_ask)
     try:
         with pytest.raises(ShantyError, match="lab1"):
             list(pairs.between(found, time.monotonic() + 5))

@@ -17,11 +17,11 @@ from conftest import LabHosts, lab_in
 from site_runs import Site
 
 from runs import wait_for
-from shanty.carry.rundir import read_json
-from shanty.launch.lab import console
-from shanty.launch.site import keys
-from shanty.launch.site.host import Host
-from shanty.launch.site.porter import Porter
+from shanty.launch.cluster import keys
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.lab import control
+from shanty.runtime.rundir import read_json
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
@@ -161,7 +161,7 @@ def finish(process: subprocess.Popen[str], code: int) -> str:
 
 
 def agents(site: Site) -> list[int]:
-    """The lead and the wardens of all runs, on all hosts, by the pids that they have here."""
+    """The lead and the node agents of all runs, on all hosts, by the pids that they have here."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -170,14 +170,14 @@ def agents(site: Site) -> list[int]:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if inside and {b"agent.start", b"agent.remote", b"agent.warden"} & set(words):
+            if inside and {b"agent.start", b"agent.worker_agent", b"agent.node agent"} & set(words):
                 found.append(int(entry.name))
     return found
 
 
 def is_on(pid: int, site: Site, host: str) -> bool:
     """True for a process of that host."""
-    first = console.first_processes(site.lab.shanty.known())[host]
+    first = control.first_processes(site.lab.shanty.known())[host]
     return Path(f"/proc/{pid}/ns/net").samefile(f"/proc/{first}/ns/net")
 
 
@@ -287,11 +287,11 @@ def test_the_command_line_and_the_lead_are_killed(site: Site, before: dict[str, 
     os.kill(process.pid, signal.SIGKILL)
     kill(pids)
     process.communicate(timeout=10)
-    wait_for(lambda: look(site.lab) == before, 20, "a warden without a lead has not cleaned up")
+    wait_for(lambda: look(site.lab) == before, 20, "a node agent without a lead has not cleaned up")
     wait_for(lambda: not agents(site), 20, "agents are left")
 
 
-def test_a_warden_is_killed(site: Site, before: dict[str, State]) -> None:
+def test_a_node_agent_is_killed(site: Site, before: dict[str, State]) -> None:
     process = start(site)
     await_ranks(site, process)
     kill([pid for pid in agents(site) if is_on(pid, site, "lab3")])
@@ -337,9 +337,9 @@ class Direct:
 
 
 @pytest.fixture
-def porter(site: Site) -> Iterator[Porter]:
-    """The porter of lab2."""
-    found = Porter.connect(Direct(site.lab, "lab2"))
+def client(site: Site) -> Iterator[RpcClient]:
+    """The RPC client of lab2."""
+    found = RpcClient.connect(Direct(site.lab, "lab2"))
     yield found
     found.close()
 
@@ -362,7 +362,7 @@ def enter(lab: LabHosts, key: str, source: str, *words: str) -> subprocess.Compl
 
 
 def test_a_key_does_one_thing_from_one_place_until_it_expires(
-    site: Site, before: dict[str, State], porter: Porter, tmp_path: Path
+    site: Site, before: dict[str, State], client: RpcClient, tmp_path: Path
 ) -> None:
     pair = keys.make_pair(tmp_path)
     private = pair.private.decode()
@@ -371,7 +371,7 @@ def test_a_key_does_one_thing_from_one_place_until_it_expires(
     def let_in(seconds: float) -> None:
         values = {"run": "20261121-101112-bcdf", "index": 1, "key": pair.public}
         command = "echo only this, not $SSH_ORIGINAL_COMMAND"
-        porter.ask("authorize", **values, command=command, seconds=seconds, **{"from": [lead]})
+        client.ask("authorize", **values, command=command, seconds=seconds, **{"from": [lead]})
 
     let_in(3600)
     assert enter(site.lab, private, "lab1", "lab2", "id").stdout == "only this, not id\n"
@@ -386,5 +386,5 @@ def test_a_key_does_one_thing_from_one_place_until_it_expires(
     assert "Permission denied (publickey)" in expired.stderr
     assert expired.stdout == ""
     let_in(-120)
-    assert porter.ask("sweep-keys").values == {"swept": 1}
+    assert client.ask("sweep-keys").values == {"swept": 1}
     assert look(site.lab) == before

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from conftest import LabHosts, lab_in
 
-from shanty.launch.net.decide import Decision, decide
-from shanty.launch.net.visit import chosen, visit
+from shanty.launch.network.decide import Decision, decide
+from shanty.launch.network.survey import chosen, visit
 
 NFT = "nft add table inet trap; nft 'add chain inet trap in { type filter hook input priority 0; }'"
 MBIT = 125e3
@@ -181,7 +181,7 @@ def decided(lab: LabHosts) -> Decision:
         return decide(hosts, home)
     finally:
         for host in hosts:
-            host.porter.close(0.5)
+            host.client.close(0.5)
 
 
 def forget(lab: LabHosts) -> None:

@@ -19,8 +19,8 @@ import pytest
 from conftest import LabHosts
 from site_runs import Site
 
-from shanty.carry.rundir import read_lines
-from shanty.launch.site import builds
+from shanty.launch.cluster import builds
+from shanty.runtime.rundir import read_lines
 from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]

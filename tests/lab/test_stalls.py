@@ -13,8 +13,8 @@ from conftest import LabHosts
 from site_runs import Site
 
 from runs import wait_for
-from shanty.carry import platform
-from shanty.carry.errors import STALL_EXIT
+from shanty.runtime import platform
+from shanty.runtime.errors import STALL_EXIT
 
 AFTER = 3  # seconds; a user's bound is a minute
 SCRIPT = """

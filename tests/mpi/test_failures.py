@@ -20,7 +20,7 @@ WORDS = {
 
 def seconds_after_start(shanty) -> float:
     """How long after all ranks had joined the run had ended."""
-    from shanty.carry.rundir import read_lines
+    from shanty.runtime.rundir import read_lines
 
     events = read_lines(shanty.last.events)
     joined = max(e["time"] for e in events if e["event"] == "rank-joined")
@@ -47,7 +47,7 @@ def test_the_first_failure_ends_the_run(shanty, flavour, how):
     if how == "raise":
         assert done.stderr.count("Traceback") == 1
         assert "a bad thing" in failure["lines"][-1]
-        assert "shanty/carry" not in "".join(failure["lines"])
+        assert "shanty/runtime" not in "".join(failure["lines"])
 
 
 def test_a_rank_that_leaves_without_finalize(shanty, flavour):

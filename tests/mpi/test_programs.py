@@ -11,7 +11,7 @@ import pytest
 
 from environments import MLX, environment
 from runs import WORKERS, Shanty, mpi_folder
-from shanty.carry.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.flavours import FLAVOURS
 
 pytestmark = [pytest.mark.mpi, pytest.mark.xdist_group("programs")]
 

@@ -22,9 +22,9 @@ import click
 import pytest
 
 from runs import Shanty, mpi_folder, wait_for
-from shanty.carry.mpi import flavours
 from shanty.cli.app import app
-from shanty.launch.site.inventory import parse_host
+from shanty.launch.cluster.inventory import parse_host
+from shanty.runtime.mpi import flavours
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -147,9 +147,9 @@ def test_the_files_that_are_named_are_there() -> None:
 
 
 def test_exit_codes_and_settings_are_those_of_the_code() -> None:
-    from shanty.carry import errors
     from shanty.cli import jobs
     from shanty.launch.settings import Settings
+    from shanty.runtime import errors
 
     codes = {int(code) for code in re.findall(r"^\| (\d+)[ ,]", README, re.MULTILINE)}
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]

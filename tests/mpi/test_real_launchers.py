@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from installations import installations
-from shanty.carry.mpi.flavours import FLAVOURS, identify_library
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.mpi.layout import HostSlots, Layout
-from shanty.carry.mpi.translate import translate
+from shanty.runtime.mpi.flavours import FLAVOURS, identify_library
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.mpi.translate import translate
 
 pytestmark = pytest.mark.mpi
 

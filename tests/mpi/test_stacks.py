@@ -46,7 +46,7 @@ def test_one_rank_sleeps_while_the_others_wait(shanty, flavour):
     assert "script.py:8" in first
     assert second.startswith("ranks 0-1, 3:\n  MPI_Allreduce\n  <module>")
     assert "script.py:15" in second
-    assert "shanty/carry" not in done.stdout
+    assert "shanty/runtime" not in done.stdout
     answers = json.loads(shanty("stacks", "--json", "last").stdout)
     assert [answer["rank"] for answer in answers] == [0, 1, 2, 3]
     assert shanty("stop", "last", "--kill").returncode == 0

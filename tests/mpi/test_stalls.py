@@ -14,8 +14,8 @@ import pytest
 
 from installations import installations
 from runs import wait_for
-from shanty.carry.errors import STALL_EXIT
-from shanty.carry.rundir import read_lines
+from shanty.runtime.errors import STALL_EXIT
+from shanty.runtime.rundir import read_lines
 
 AFTER = 2  # seconds; a user's bound is a minute
 HEAD = """

@@ -91,7 +91,7 @@ def test_a_stubborn_rank_is_killed_after_the_grace(shanty):
     assert ended(shanty) == "stopped"
 
 
-@pytest.mark.parametrize("victim", ["lead", "warden"])
+@pytest.mark.parametrize("victim", ["lead", "node_agent"])
 def test_an_agent_is_killed(shanty, flavour, victim):
     process = start(shanty, flavour=flavour)
     os.kill(shanty.agents()[victim], signal.SIGKILL)
@@ -108,9 +108,9 @@ def test_an_agent_is_killed(shanty, flavour, victim):
 def test_both_agents_are_killed(shanty, flavour):
     process = start(shanty, flavour=flavour)
     agents = shanty.agents()
-    os.kill(agents["warden"], signal.SIGSTOP)
+    os.kill(agents["node_agent"], signal.SIGSTOP)
     os.kill(agents["lead"], signal.SIGKILL)
-    os.kill(agents["warden"], signal.SIGKILL)
+    os.kill(agents["node_agent"], signal.SIGKILL)
     process.communicate(timeout=20)
     assert ended(shanty) == "lost"
     assert process.returncode == 75
@@ -157,12 +157,12 @@ def test_nobody_reads_the_output(shanty):
     process.stderr.close()
 
 
-def test_a_frozen_warden_ends_the_run(shanty):
+def test_a_frozen_node_agent_ends_the_run(shanty):
     process = start(shanty)
-    os.kill(shanty.agents()["warden"], signal.SIGSTOP)
+    os.kill(shanty.agents()["node_agent"], signal.SIGSTOP)
     process.communicate(timeout=40)
     assert process.returncode == 71
-    assert re.search(r"the warden .* was frozen", str(shanty.status()["failure"]))
+    assert re.search(r"the node agent .* was frozen", str(shanty.status()["failure"]))
 
 
 def test_the_time_limit_of_a_line_that_ends_well(shanty):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from runs import WORKERS, mpi_folder
-from shanty.carry.mpi.detect import inspect_prefix
-from shanty.carry.rundir import read_json
+from shanty.runtime.mpi.detect import inspect_prefix
+from shanty.runtime.rundir import read_json
 
 TITLES = {
     "openmpi5": "Open MPI 5",

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shanty.carry.errors import ShantyError, StorageError
-from shanty.carry.host import authorized
-from shanty.launch.site import keys
+from shanty.launch.cluster import keys
+from shanty.runtime.errors import ShantyError, StorageError
+from shanty.runtime.rpc import authorized_keys
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAxyz0"
 RUNS = ("20261121-101112-bcdf", "20261121-101113-xyz2")
@@ -39,7 +39,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def add(path: Path, run: str = RUNS[0], index: int = 0, **changed: object) -> None:
     values = {"command": 'sh -c "x y"', "sources": ["10.0.0.1", "fe80::1"]}
     values |= {"expires": time.time() + HOUR, **changed}
-    authorized.authorize_key(str(path), run, index, KEY, **values)  # type: ignore[arg-type]
+    authorized_keys.authorize_key(str(path), run, index, KEY, **values)  # type: ignore[arg-type]
 
 
 def write(path: Path, content: bytes) -> None:
@@ -54,7 +54,7 @@ def test_a_line_says_who_may_do_what_from_where_until_when(path: Path) -> None:
         f"{KEY} shanty:{RUNS[0]}.3@{socket.gethostname()} since-"
     )
     assert path.read_text().endswith(" made-file made-folder\n")
-    (entry,) = authorized.entries(str(path))
+    (entry,) = authorized_keys.entries(str(path))
     assert entry.run, entry.host_index == (RUNS[0], 3)
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
@@ -65,7 +65,7 @@ def test_options_that_an_old_sshd_lacks_are_left_out(path: Path) -> None:
     text = path.read_text()
     assert "restrict" not in text and "expiry" not in text
     assert text.startswith("no-agent-forwarding,no-port-forwarding,no-pty,")
-    authorized.revoke_key(str(path), RUNS[0], 0)
+    authorized_keys.revoke_key(str(path), RUNS[0], 0)
     assert not path.exists()
 
 
@@ -79,35 +79,35 @@ def test_a_command_that_would_leave_its_quotes_is_refused(path: Path, command: s
 @pytest.mark.parametrize("command", ['a"b', 'a\\"b', "a\\b", 'x" ssh-ed25519 AAAA evil', ""])
 def test_any_other_command_makes_one_line_that_is_ours(path: Path, command: str) -> None:
     add(path, command=command)
-    assert len(path.read_bytes().splitlines()) == len(authorized.entries(str(path))) == 1
+    assert len(path.read_bytes().splitlines()) == len(authorized_keys.entries(str(path))) == 1
 
 
 def test_absent_stays_absent(path: Path) -> None:
     add(path)
-    authorized.revoke_key(str(path), RUNS[0], 0)
+    authorized_keys.revoke_key(str(path), RUNS[0], 0)
     assert not path.parent.exists()
 
 
 def test_a_folder_in_which_something_else_is_by_now_stays(path: Path) -> None:
     add(path)
     (path.parent / "known_hosts").write_text("x")
-    authorized.revoke_key(str(path), RUNS[0], 0)
+    authorized_keys.revoke_key(str(path), RUNS[0], 0)
     assert [p.name for p in path.parent.iterdir()] == ["known_hosts"]
 
 
 def test_an_empty_file_of_the_users_stays(path: Path) -> None:
     write(path, b"")
     add(path)
-    authorized.revoke_key(str(path), RUNS[0], 0)
+    authorized_keys.revoke_key(str(path), RUNS[0], 0)
     assert path.read_bytes() == b""
 
 
 def test_who_leaves_last_removes_what_the_first_has_made(path: Path) -> None:
     add(path, RUNS[0])
     add(path, RUNS[1])
-    authorized.revoke_key(str(path), RUNS[0], 0)
+    authorized_keys.revoke_key(str(path), RUNS[0], 0)
     assert path.exists()
-    authorized.revoke_key(str(path), RUNS[1], 0)
+    authorized_keys.revoke_key(str(path), RUNS[1], 0)
     assert not path.parent.exists()
 
 
@@ -119,7 +119,7 @@ def test_mode_and_link_stay(path: Path, tmp_path: Path) -> None:
     path.symlink_to(target)
     add(path)
     assert path.is_symlink() and target.stat().st_mode & 0o777 == 0o640
-    authorized.revoke_key(str(path), RUNS[0], 0)
+    authorized_keys.revoke_key(str(path), RUNS[0], 0)
     assert target.read_bytes() == b"# mine" and path.is_symlink()
 
 
@@ -136,11 +136,11 @@ def test_renewed(path: Path) -> None:
     write(path, b"# mine")
     add(path)
     end = time.time() + 5 * HOUR
-    assert authorized.renew_key(str(path), RUNS[0], 0, end)
-    (entry,) = authorized.entries(str(path))
+    assert authorized_keys.renew_key(str(path), RUNS[0], 0, end)
+    (entry,) = authorized_keys.entries(str(path))
     assert entry.expires is not None and end <= entry.expires < end + 5
-    assert not authorized.renew_key(str(path), RUNS[1], 0, end)
-    authorized.revoke_key(str(path), RUNS[0], 0)
+    assert not authorized_keys.renew_key(str(path), RUNS[1], 0, end)
+    authorized_keys.revoke_key(str(path), RUNS[0], 0)
     assert path.read_bytes() == b"# mine"
 
 
@@ -174,19 +174,19 @@ def test_swept_is_what_is_dead_or_expired_and_nothing_else(
     add(path, RUNS[1], index=7, expires=time.time() - 30 * HOUR)
     monkeypatch.undo()
     says = {0: True, 1: False, 2: None, 3: True, 4: True}
-    assert authorized.sweep(str(path), lambda run, index: says[index]) == 3  # 1, 4 and 7
-    assert {e.host_index for e in authorized.entries(str(path))} == {0, 2, 3, 5, 6}
-    assert authorized.sweep(str(path), lambda run, index: says[index], grace=-2) == 1
-    assert {e.host_index for e in authorized.entries(str(path))} == {0, 3, 5, 6}
-    for entry in authorized.entries(str(path)):
-        authorized.revoke_key(str(path), entry.run, entry.host_index)
+    assert authorized_keys.sweep(str(path), lambda run, index: says[index]) == 3  # 1, 4 and 7
+    assert {e.host_index for e in authorized_keys.entries(str(path))} == {0, 2, 3, 5, 6}
+    assert authorized_keys.sweep(str(path), lambda run, index: says[index], grace=-2) == 1
+    assert {e.host_index for e in authorized_keys.entries(str(path))} == {0, 3, 5, 6}
+    for entry in authorized_keys.entries(str(path)):
+        authorized_keys.revoke_key(str(path), entry.run, entry.host_index)
     assert path.read_bytes() == mine
 
 
 def test_a_run_is_alive_while_its_agent_is(path: Path, tmp_path: Path) -> None:
-    from shanty.carry import platform, rundir
+    from shanty.runtime import platform, rundir
 
-    assert authorized.run_is_alive(RUNS[0], 0) is None
+    assert authorized_keys.run_is_alive(RUNS[0], 0) is None
     own = platform.process(os.getpid())
     assert own is not None
     folder = tmp_path / ".shanty" / "work" / f"{RUNS[0]}.0"
@@ -196,9 +196,9 @@ def test_a_run_is_alive_while_its_agent_is(path: Path, tmp_path: Path) -> None:
         ("0", platform.boot_id(), False),
         (own.born, "another boot", False),
     ):
-        agents = {"warden": {"pid": own.pid, "born": born}, "boot": boot, "host": "x"}
+        agents = {"node_agent": {"pid": own.pid, "born": born}, "boot": boot, "host": "x"}
         rundir.write_json(folder / "agents.json", agents)
-        assert authorized.run_is_alive(RUNS[0], 0) is expected
+        assert authorized_keys.run_is_alive(RUNS[0], 0) is expected
 
 
 # ------------------------------------------------------------------ whatever the user does
@@ -233,9 +233,9 @@ def test_whatever_two_runs_and_the_user_do_the_users_bytes_come_back(
         if step == "add":
             add(path, RUNS[int(value)])  # type: ignore[call-overload]
         elif step == "renew":
-            authorized.renew_key(str(path), RUNS[int(value)], 0, time.time())  # type: ignore[call-overload]
+            authorized_keys.renew_key(str(path), RUNS[int(value)], 0, time.time())  # type: ignore[call-overload]
         elif step == "revoke":
-            authorized.revoke_key(str(path), RUNS[int(value)], 0)  # type: ignore[call-overload]
+            authorized_keys.revoke_key(str(path), RUNS[int(value)], 0)  # type: ignore[call-overload]
         elif path.exists():
             ours, theirs = split(path.read_bytes())
             assert theirs == (users or b"")
@@ -249,7 +249,7 @@ def test_whatever_two_runs_and_the_user_do_the_users_bytes_come_back(
                 users, cleared = b"", True
                 write(path, b"".join(ours))
     for run in RUNS:
-        authorized.revoke_key(str(path), run, 0)
+        authorized_keys.revoke_key(str(path), run, 0)
     if users:
         assert path.read_bytes() == users
     elif not cleared:
@@ -270,7 +270,7 @@ def test_many_at_once_lose_nothing(path: Path) -> None:
     def work(number: int) -> None:
         for _ in range(5):
             add(path, index=number)
-            authorized.revoke_key(str(path), RUNS[0], number)
+            authorized_keys.revoke_key(str(path), RUNS[0], number)
         add(path, index=number)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
@@ -278,9 +278,9 @@ def test_many_at_once_lose_nothing(path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(e.host_index for e in authorized.entries(str(path))) == list(range(6))
+    assert sorted(e.host_index for e in authorized_keys.entries(str(path))) == list(range(6))
     for number in range(6):
-        authorized.revoke_key(str(path), RUNS[0], number)
+        authorized_keys.revoke_key(str(path), RUNS[0], number)
     assert path.read_bytes() == b"# mine, without a newline"
 
 
@@ -297,19 +297,19 @@ def test_an_edit_of_the_users_in_the_last_moment_survives(
 
     monkeypatch.setattr(os, "fsync", fsync)
     add(path)
-    authorized.revoke_key(str(path), RUNS[0], 0)
+    authorized_keys.revoke_key(str(path), RUNS[0], 0)
     assert path.read_bytes() == b"# newer"
 
 
 def test_the_verbs(path: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o775)
     ask = {"run": RUNS[0], "index": 1, "key": KEY, "command": "true", "from": [], "seconds": 60}
-    result = authorized.authorize(ask, io.BytesIO(), lambda _: None)
+    result = authorized_keys.authorize(ask, io.BytesIO(), lambda _: None)
     (finding,) = result["findings"]
     assert "StrictModes" in finding and str(tmp_path) in finding
     assert "from=" not in path.read_text()
-    assert authorized.sweep_keys({"grace": 60}, io.BytesIO(), lambda _: None) == {"swept": 0}
-    authorized.revoke({"run": RUNS[0], "index": 1}, io.BytesIO(), lambda _: None)
+    assert authorized_keys.sweep_keys({"grace": 60}, io.BytesIO(), lambda _: None) == {"swept": 0}
+    authorized_keys.revoke({"run": RUNS[0], "index": 1}, io.BytesIO(), lambda _: None)
     assert not path.parent.exists()
 
 
@@ -317,15 +317,17 @@ def test_the_verbs(path: Path, tmp_path: Path) -> None:
 def test_a_client_that_goes_leaves_no_key_of_a_run_that_never_came(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, came: bool
 ) -> None:
-    monkeypatch.setattr(authorized, "_ARRIVAL", 0.2)
-    monkeypatch.setattr(authorized, "_let_in", set())
-    monkeypatch.setattr(authorized, "run_is_alive", lambda _run, _index: True if came else None)
+    monkeypatch.setattr(authorized_keys, "_ARRIVAL", 0.2)
+    monkeypatch.setattr(authorized_keys, "_let_in", set())
+    monkeypatch.setattr(
+        authorized_keys, "run_is_alive", lambda _run, _index: True if came else None
+    )
     write(path, b"mine")
     ask = {"run": RUNS[0], "index": 1, "key": KEY, "command": "true", "from": [], "seconds": 60}
-    authorized.authorize(ask, io.BytesIO(), lambda _: None)
+    authorized_keys.authorize(ask, io.BytesIO(), lambda _: None)
     add(path, RUNS[1], 1)  # another client's
-    authorized._leave_nothing()
-    left = {entry.run for entry in authorized.entries(str(path))}
+    authorized_keys._leave_nothing()
+    left = {entry.run for entry in authorized_keys.entries(str(path))}
     assert left == ({RUNS[0], RUNS[1]} if came else {RUNS[1]})
     assert path.read_bytes().endswith(b"\nmine")
 
@@ -408,7 +410,7 @@ def test_sshd_lets_the_key_in_for_its_one_command_only(server: Server) -> None:
     def let_in(**changed: object) -> None:
         values = {"command": 'echo "$SSH_ORIGINAL_COMMAND" \'a"b\'', "sources": ["127.0.0.1"]}
         values |= {"expires": time.time() + 60, **changed}
-        authorized.authorize_key(str(server.path), RUNS[0], 0, server.host_key, **values)  # type: ignore[arg-type]
+        authorized_keys.authorize_key(str(server.path), RUNS[0], 0, server.host_key, **values)  # type: ignore[arg-type]
 
     assert server.login("uname")[0] == 255
     let_in()
@@ -417,13 +419,13 @@ def test_sshd_lets_the_key_in_for_its_one_command_only(server: Server) -> None:
     assert server.login() == (0, 'C:\\dir "x\n')
     let_in(expires=time.time() - 5)
     assert server.login("uname")[0] == 255
-    assert authorized.renew_key(str(server.path), RUNS[0], 0, time.time() + 60)
+    assert authorized_keys.renew_key(str(server.path), RUNS[0], 0, time.time() + 60)
     assert server.login("uname")[0] == 0
     let_in(sources=["192.0.2.1"])
     assert server.login("uname")[0] == 255
     let_in(without=("restrict", "expiry-time"))
     assert server.login("uname")[0] == 0
-    authorized.revoke_key(str(server.path), RUNS[0], 0)
+    authorized_keys.revoke_key(str(server.path), RUNS[0], 0)
     assert server.login("uname")[0] == 255
 
 

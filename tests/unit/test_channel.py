@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from shanty.carry.agent.channel import Channel
+from shanty.runtime.agent.channel import Channel
 
 
 def test_last_words_are_heard_after_writing_has_failed():

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shanty.carry import platform
-from shanty.carry.agent.outside import lost_cause
-from shanty.carry.errors import NotFoundError, UsageError
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.rundir import RunDir, append_line, write_json
-from shanty.carry.spec import Failure, JobSpec, Script, State, Status
 from shanty.cli import app, jobs
 from shanty.launch import mpis
+from shanty.runtime import platform
+from shanty.runtime.agent.control import lost_cause
+from shanty.runtime.errors import NotFoundError, UsageError
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.rundir import RunDir, append_line, write_json
+from shanty.runtime.spec import Failure, JobSpec, Script, State, Status
 
 MPI = Installation("openmpi5", "5.0.11", "/mpi", "/mpi/bin/mpirun", "/mpi/lib/libmpi.so", "shanty")
 LONG_AGO = 1_700_000_000.0
@@ -120,7 +120,7 @@ def make_run(
         me = platform.process(os.getpid())
         assert me is not None
         agent = {"pid": me.pid, "born": me.born}
-        write_json(run.agents, {"lead": agent, "warden": agent, "boot": platform.boot_id()})
+        write_json(run.agents, {"lead": agent, "node_agent": agent, "boot": platform.boot_id()})
     return run
 
 
@@ -244,7 +244,7 @@ def test_a_help_text_loads_nothing_heavy() -> None:
 
 def test_a_help_text_loads_nothing_that_looks_at_runs() -> None:
     avoidable = {
-        "shanty.carry.mpi.detect",
+        "shanty.runtime.mpi.detect",
         "shanty.launch.index",
         "shanty.launch.mpis",
         "shanty.launch.targets.local",
@@ -631,7 +631,7 @@ def test_what_an_ended_run_is_asked(cli: Cli, home: Path) -> None:
 def test_a_run_whose_agents_are_gone_is_lost(cli: Cli, home: Path) -> None:
     run = make_run(home, 1, State.RUNNING)
     agent = {"pid": 2**22 + 1, "born": "1"}
-    write_json(run.agents, {"lead": agent, "warden": agent, "boot": platform.boot_id()})
+    write_json(run.agents, {"lead": agent, "node_agent": agent, "boot": platform.boot_id()})
     assert listed(cli("ps", "--json")) == {"000001": "lost"}
     written = json.loads(run.status.read_text())
     assert (written["state"], written["exit_code"]) == ("lost", 75)

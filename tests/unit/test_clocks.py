@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.carry.agent.clocks import Clocks
+from shanty.runtime.agent.clock_offset import ClockOffsets
 
 OFFSETS = st.floats(-1e6, 1e6)
 DELAYS = st.floats(0.0001, 1.5)
@@ -13,7 +13,7 @@ DELAYS = st.floats(0.0001, 1.5)
 
 @given(OFFSETS, st.lists(DELAYS, min_size=1, max_size=20))
 def test_what_the_quickest_message_shows_is_what_counts(offset: float, delays: list[float]) -> None:
-    clocks, now = Clocks(), 100.0
+    clocks, now = ClockOffsets(), 100.0
     for delay in delays:
         now += 0.01
         clocks.hear("away", now - offset, now + delay)
@@ -23,7 +23,7 @@ def test_what_the_quickest_message_shows_is_what_counts(offset: float, delays: l
 
 def test_a_slow_message_does_not_make_a_failure_later() -> None:
     """As it was on a busy machine: the second's word took 10 ms, that of the first's victim 1."""
-    clocks = Clocks()
+    clocks = ClockOffsets()
     for second in range(3):
         clocks.hear("cause", second, second + 0.001)
         clocks.hear("victim", 5000.0 + second, second + 0.001)
@@ -35,7 +35,7 @@ def test_a_slow_message_does_not_make_a_failure_later() -> None:
 
 def test_clocks_that_come_apart() -> None:
     """By 20 millionths, for a day: 1.7 s."""
-    clocks = Clocks()
+    clocks = ClockOffsets()
     for second in range(86400):
         clocks.hear("fast", second * 1.00002, second + 0.001)
         clocks.hear("slow", second * 0.99998, second + 0.001)
@@ -44,7 +44,7 @@ def test_clocks_that_come_apart() -> None:
 
 
 def test_a_single_word_that_took_long() -> None:
-    clocks = Clocks()
+    clocks = ClockOffsets()
     for second in range(5):
         clocks.hear("busy", float(second), second + 0.001)
     clocks.hear("busy", 5.0, 9.0)
@@ -53,7 +53,7 @@ def test_a_single_word_that_took_long() -> None:
 
 @given(st.floats(0.01, 3600))
 def test_a_clock_that_stood_still_is_known_again_within_a_minute(paused: float) -> None:
-    clocks = Clocks()
+    clocks = ClockOffsets()
     for second in range(40):
         clocks.hear("moved", float(second), second + 0.001)
     for second in range(40, 102):

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from shanty.carry.errors import PrepareError, StorageError
-from shanty.launch.site import porter as porter_module
-from shanty.launch.site.contact import attempt, connect, is_here
-from shanty.launch.site.host import Host
-from shanty.launch.site.porter import Porter
-from shanty.launch.site.refusals import Refusal
-from shanty.launch.transport import openssh, sharing
-from shanty.launch.transport.openssh import OpenSSH
+from shanty.launch.cluster import rpc_client as client_module
+from shanty.launch.cluster.contact import attempt, connect, is_here
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.cluster.ssh_errors import Refusal
+from shanty.launch.connections import control_sockets, openssh
+from shanty.launch.connections.openssh import OpenSSH
+from shanty.runtime.errors import PrepareError, StorageError
 from sshd import SSHD, Sshd, free_port, make_key
 
 pytestmark = pytest.mark.skipif(
@@ -70,9 +70,9 @@ def known(tmp_path: Path, *lines: str) -> Path:
     return path
 
 
-def close(porters: list[Porter]) -> None:
-    for porter in porters:
-        porter.close()
+def close(clients: list[RpcClient]) -> None:
+    for client in clients:
+        client.close()
 
 
 def test_a_second_contact_is_one_login_and_sends_little(
@@ -101,18 +101,18 @@ def test_any_login_shell_will_do(tmp_path: Path, server: Callable[..., Sshd], sh
         pytest.skip(f"there is no {shell} here")
     one = server(more=f'ForceCommand {path} -c "$SSH_ORIGINAL_COMMAND"')
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
-    (porter,) = connect([host], terminal=False)
-    assert porter.ask("survey").values["uid"] == os.getuid()
-    porter.close()
+    (client,) = connect([host], terminal=False)
+    assert client.ask("survey").values["uid"] == os.getuid()
+    client.close()
 
 
 def test_what_a_login_prints_is_passed_over(tmp_path: Path, server: Callable[..., Sshd]) -> None:
     noise = 'printf "Welcome\\nto {}"; printf mess >&2; sh -c "$SSH_ORIGINAL_COMMAND"'
     one = server(more=f"ForceCommand {noise}")
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
-    (porter,) = connect([host], terminal=False)
-    assert porter.python
-    porter.close()
+    (client,) = connect([host], terminal=False)
+    assert client.python
+    client.close()
 
 
 def test_hosts_behind_a_jump_host_share_one_connection_to_it(
@@ -125,12 +125,12 @@ def test_hosts_behind_a_jump_host_share_one_connection_to_it(
         blocks.append(inner.block(f"n{number}", keys, address, "  ProxyJump jump\n"))
     path = config(tmp_path, *blocks)
     hosts = [Host(f"n{number}", config=path) for number in range(len(inner.addresses))]
-    porters = connect(hosts, terminal=False)
-    assert [porter.host for porter in porters] == hosts
-    assert [p.ask("survey").values["ssh"]["server"] for p in porters] == inner.addresses
+    clients = connect(hosts, terminal=False)
+    assert [client.host for client in clients] == hosts
+    assert [p.ask("survey").values["ssh"]["server"] for p in clients] == inner.addresses
     assert jump.logins() == 1
     assert inner.logins() == len(hosts)
-    close(porters)
+    close(clients)
 
 
 def test_jump_hosts_in_a_chain(tmp_path: Path, server: Callable[..., Sshd]) -> None:
@@ -142,9 +142,9 @@ def test_jump_hosts_in_a_chain(tmp_path: Path, server: Callable[..., Sshd]) -> N
         servers[1].block("two", keys),
         servers[2].block("three", keys, more="  ProxyJump one,two\n"),
     )
-    (porter,) = connect([Host("three", config=path)], terminal=False)
+    (client,) = connect([Host("three", config=path)], terminal=False)
     assert [one.logins() for one in servers] == [1, 1, 1]
-    porter.close()
+    client.close()
     for hop in ("two", "three"):
         OpenSSH(Host(hop, config=path)).close()
 
@@ -263,7 +263,7 @@ def test_a_host_without_a_python_says_so(
     old = tmp_path / "python3"
     old.write_text("#!/bin/sh\necho 3.6.8\n")
     old.chmod(0o755)
-    monkeypatch.setattr(porter_module, "_SCRIPT", porter_module._script([str(old), "/no/python"]))
+    monkeypatch.setattr(client_module, "_SCRIPT", client_module._script([str(old), "/no/python"]))
     one = server()
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
     refused = one_refusal(host)
@@ -293,10 +293,10 @@ def test_a_connection_that_dies_is_an_error_with_the_hosts_name(
 ) -> None:
     one = server()
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
-    (porter,) = connect([host], terminal=False)
-    porter.transport.close()  # hangs up
+    (client,) = connect([host], terminal=False)
+    client.transport.close()  # hangs up
     with pytest.raises(PrepareError, match="the connection to a is gone"):
-        porter.ask("survey")
+        client.ask("survey")
     (again,) = connect([host], terminal=False)
     assert again.ask("survey").values["uid"] == os.getuid()
     again.close()
@@ -307,14 +307,14 @@ def test_a_dead_socket_of_a_shared_connection_is_no_obstacle(
 ) -> None:
     one = server()
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
-    folder = sharing.socket_folder(os.environ)
+    folder = control_sockets.socket_folder(os.environ)
     assert folder == runtime / "shanty"
     import socket
 
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / openssh.route_to(host).key))
-    (porter,) = connect([host], terminal=False)
-    porter.close()
+    (client,) = connect([host], terminal=False)
+    client.close()
 
 
 def test_the_users_own_sharing_is_used(tmp_path: Path, server: Callable[..., Sshd]) -> None:
@@ -323,9 +323,9 @@ def test_the_users_own_sharing_is_used(tmp_path: Path, server: Callable[..., Ssh
     more = f"  ControlMaster auto\n  ControlPath {own}\n"
     keys = known(tmp_path, one.known())
     host = Host("a", config=config(tmp_path, one.block("a", keys, more=more)))
-    (porter,) = connect([host], terminal=False)
+    (client,) = connect([host], terminal=False)
     assert own.exists()
-    porter.close()
+    client.close()
     OpenSSH(host).close()
     assert own.exists()  # it is the user's
     argv = ["ssh", "-F", host.config, "-O", "exit", "a"]
@@ -343,12 +343,12 @@ def test_a_folder_of_somebody_else_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    monkeypatch.setattr(sharing, "scratch_root", lambda: str(tmp_path / "shanty"))
+    monkeypatch.setattr(control_sockets, "scratch_root", lambda: str(tmp_path / "shanty"))
     target = tmp_path / "elsewhere"
     target.mkdir()
     (tmp_path / "shanty").symlink_to(target)
     with pytest.raises(StorageError):
-        sharing.socket_folder(os.environ)
+        control_sockets.socket_folder(os.environ)
 
 
 def await_that(holds: Callable[[], bool], seconds: float = 20) -> None:
@@ -389,13 +389,13 @@ class Terminal:
 
 TALK = """
 import sys
-from shanty.launch.site import porter as porter_module
-from shanty.launch.site.contact import connect
-from shanty.launch.site.host import Host
-porters = connect([Host(n, config=sys.argv[1]) for n in sys.argv[2:]], terminal=True)
-print("reached", *(p.ask("survey").values["ssh"]["server"] for p in porters), flush=True)
-for porter in porters:
-    porter.close()
+from shanty.launch.cluster import rpc_client as porter_module
+from shanty.launch.cluster.contact import connect
+from shanty.launch.cluster.host import Host
+RPC clients = connect([Host(n, config=sys.argv[1]) for n in sys.argv[2:]], terminal=True)
+print("reached", *(p.ask("survey").values["ssh"]["server"] for p in RPC clients), flush=True)
+for RPC client in RPC clients:
+    RPC client.close()
 """
 
 
@@ -477,24 +477,24 @@ def test_a_shared_connection_that_is_dead_is_made_again(
 ) -> None:
     one = server()
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
-    (porter,) = connect([host], terminal=False)
-    porter.close()
+    (client,) = connect([host], terminal=False)
+    client.close()
     one.freeze_sessions()
-    (porter,) = connect([host], terminal=False)
-    assert porter.ask("survey").values["uid"] == os.getuid()
+    (client,) = connect([host], terminal=False)
+    assert client.ask("survey").values["uid"] == os.getuid()
     assert one.logins() == 2
-    porter.close()
+    client.close()
 
 
 @pytest.mark.slow
 def test_a_host_that_freezes_is_noticed(tmp_path: Path, server: Callable[..., Sshd]) -> None:
     one = server()
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
-    (porter,) = connect([host], terminal=False)
+    (client,) = connect([host], terminal=False)
     one.freeze_sessions()
     began = time.monotonic()
     with pytest.raises(PrepareError, match="the connection to a is gone"):
-        porter.ask("survey")
+        client.ask("survey")
     assert time.monotonic() - began < 20
 
 

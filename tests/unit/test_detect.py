@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.carry.mpi import detect
-from shanty.carry.mpi.library import Library, flavour_of_library, real_library
+from shanty.runtime.mpi import detect
+from shanty.runtime.mpi.library import Library, flavour_of_library, real_library
 
 # What the files of each flavour say of themselves, in files that are nothing else.
 LIBRARY = {

@@ -12,28 +12,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import clients
 import pytest
 
-import porters
-from shanty.carry.errors import NotFoundError, PrepareError, StorageError, UsageError
-from shanty.carry.host import knock as knock_module
-from shanty.carry.host import repair as repair_module
-from shanty.carry.host.knock import look
-from shanty.carry.spec import JobSpec, Program, Raw, State, Status
 from shanty.cli import app, diagnose, jobs
-from shanty.launch.alone import alone
+from shanty.launch.cluster import ssh_errors
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
+from shanty.launch.cluster.ssh_errors import Refusal, refusal
+from shanty.launch.connections import openssh
+from shanty.launch.connections.openssh import OpenSSH
 from shanty.launch.doctor import access, check, needs, quick, reaching, trust
 from shanty.launch.doctor.check import Report
 from shanty.launch.doctor.codes import CODES
 from shanty.launch.doctor.facts import Seen
 from shanty.launch.doctor.reaching import Reaching
 from shanty.launch.finding import Finding, Level
-from shanty.launch.site import refusals
-from shanty.launch.site.host import Host
-from shanty.launch.site.porter import NoAnswerError, Porter
-from shanty.launch.site.refusals import Refusal, refusal
-from shanty.launch.transport import openssh
-from shanty.launch.transport.openssh import OpenSSH
+from shanty.launch.lock import alone
+from shanty.runtime.errors import NotFoundError, PrepareError, StorageError, UsageError
+from shanty.runtime.rpc import liveness as knock_module
+from shanty.runtime.rpc import repair as repair_module
+from shanty.runtime.rpc.liveness import look
+from shanty.runtime.spec import JobSpec, Program, Raw, State, Status
 
 JOB = JobSpec(Program(("true",)))
 NOTE = Finding("net-isolated", Level.NOTE, "a", "docker0 has the same address on all hosts")
@@ -147,7 +147,7 @@ def test_what_a_host_lacks_before_it_serves(kind: str, text: str, code: str) -> 
 
 
 def test_every_code_of_a_refusal_is_a_code_of_the_doctor() -> None:
-    assert {row[0] for row in refusals._TABLE} <= CODES.keys()
+    assert {row[0] for row in ssh_errors._TABLE} <= CODES.keys()
     assert {row[0] for row in access._SEEN.values()} <= CODES.keys()
 
 
@@ -253,7 +253,7 @@ def test_a_sentence_has_all_in_one_line() -> None:
 
 
 def test_the_runs_that_the_doctor_explains() -> None:
-    from shanty.carry.spec import Failure
+    from shanty.runtime.spec import Failure
 
     def ended(code: int, rank: int | None = None, state: State = State.FAILED) -> bool:
         return diagnose.is_a_launch(Status(state, exit_code=code, failure=Failure("x", rank=rank)))
@@ -499,9 +499,9 @@ def test_hosts_that_there_is_no_time_for_are_late(monkeypatch: pytest.MonkeyPatc
     names = [Host(f"h{n}") for n in range(40)]  # more than are dialled at once
     attempt = Reaching(time.monotonic() + 1.0)
     began = time.monotonic()
-    porters, refused = attempt.attempt(names)
+    clients, refused = attempt.attempt(names)
     assert time.monotonic() - began < 5.0
-    assert porters == []
+    assert clients == []
     late = {host.name for host in attempt.late}
     assert {host.name for host in names[32:]} <= late
     assert late | {each.host.name for each in refused} == {host.name for host in names}
@@ -518,8 +518,8 @@ def test_networks_are_judged_by_the_addresses_of_a_run(monkeypatch: pytest.Monke
     address = {"address": "10.0.0.1", "interface": "eth0"}
     survey = {"ssh": None, "addresses": [address]}  # reached without ssh, as localhost is
     other = {"ssh": {"server": "192.0.2.2"}, "addresses": []}
-    porter: Any = object()
-    seen = [Seen(Host("localhost"), survey, {}, porter), Seen(Host("b"), other, {}, porter)]
+    client: Any = object()
+    seen = [Seen(Host("localhost"), survey, {}, client), Seen(Host("b"), other, {}, client)]
     ways = [{"source": "", "peer": ""}, {"source": "10.0.0.1", "peer": "10.0.0.2"}]
     monkeypatch.setattr(check.ways, "to_hosts", lambda *_: ways)
     assert [one.address for one in check._visited(seen)] == ["10.0.0.1", "10.0.0.2"]
@@ -535,13 +535,13 @@ def test_networks_are_judged_by_the_addresses_of_a_run(monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def porter(tmp_path: Path) -> Iterator[Porter]:
-    with porters.porter("host", tmp_path / "home") as found:
+def client(tmp_path: Path) -> Iterator[RpcClient]:
+    with clients.client("host", tmp_path / "home") as found:
         yield found
 
 
-def mended(porter: Porter, what: str, **args: Any) -> list[str]:
-    done: list[str] = porter.ask("repair", what=what, **args).values["done"]
+def mended(client: RpcClient, what: str, **args: Any) -> list[str]:
+    done: list[str] = client.ask("repair", what=what, **args).values["done"]
     return done
 
 
@@ -550,87 +550,89 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINewNewNewNewNewNewNewNewNewNewNewNew
 
 @pytest.mark.parametrize("before", [None, "", "# mine\nssh-rsa AAAA her", "ssh-rsa AAAA her\n"])
 def test_a_key_is_let_in_once_and_all_else_stays(
-    porter: Porter, tmp_path: Path, before: str | None
+    client: RpcClient, tmp_path: Path, before: str | None
 ) -> None:
     file = tmp_path / "home/.ssh/authorized_keys"
     if before is not None:
         file.parent.mkdir(mode=0o775)
         file.write_text(before)
         file.chmod(0o664)
-    assert mended(porter, "let-in", key=KEY) == [f"your key is in {file}"]
+    assert mended(client, "let-in", key=KEY) == [f"your key is in {file}"]
     text = before or ""
     assert file.read_text() == text + ("" if not text or text[-1] == "\n" else "\n") + KEY + "\n"
     assert not (file.stat().st_mode | file.parent.stat().st_mode) & 0o022
     after = file.read_bytes()
-    assert mended(porter, "let-in", key=KEY) == [f"your key is in {file} already"]
+    assert mended(client, "let-in", key=KEY) == [f"your key is in {file} already"]
     assert file.read_bytes() == after
 
 
 @pytest.mark.parametrize("before", ["# ", 'from="10.9.9.9" ', 'command="true" '])
-def test_a_key_with_options_is_not_there_yet(porter: Porter, tmp_path: Path, before: str) -> None:
+def test_a_key_with_options_is_not_there_yet(
+    client: RpcClient, tmp_path: Path, before: str
+) -> None:
     file = tmp_path / "home/.ssh/authorized_keys"
     file.parent.mkdir(mode=0o700)
     file.write_text(f"{before}{KEY}\n")
-    assert mended(porter, "let-in", key=KEY) == [f"your key is in {file}"]
+    assert mended(client, "let-in", key=KEY) == [f"your key is in {file}"]
     assert file.read_text() == f"{before}{KEY}\n{KEY}\n"
 
 
-def test_what_is_no_key_is_not_let_in(porter: Porter, tmp_path: Path) -> None:
+def test_what_is_no_key_is_not_let_in(client: RpcClient, tmp_path: Path) -> None:
     for key in ("", "ssh-rsa", "ssh-rsa AAAA\nssh-rsa BBBB"):
         with pytest.raises(UsageError):
-            mended(porter, "let-in", key=key)
+            mended(client, "let-in", key=key)
     assert not (tmp_path / "home/.ssh").exists()
 
 
-def test_settings_become_comments(porter: Porter, tmp_path: Path) -> None:
+def test_settings_become_comments(client: RpcClient, tmp_path: Path) -> None:
     file = tmp_path / "home/.openmpi/mca-params.conf"
     file.parent.mkdir()
     text = "# old\nbtl = ^tcp\n btl_tcp_if_include=ib0\nbtl_tcp_if_exclude = lo\n"
     file.write_text(text)
     settings = [[str(file), "btl_tcp_if_include"], [str(file), "btl"]]
-    (said,) = mended(porter, "comment-out", settings=settings)
+    (said,) = mended(client, "comment-out", settings=settings)
     assert "btl_tcp_if_include, btl in " in said
     assert file.read_text() == (
         "# old\n# btl = ^tcp\n#  btl_tcp_if_include=ib0\nbtl_tcp_if_exclude = lo\n"
     )
     backup = file.with_name(file.name + repair_module.BACKUP)
     assert backup.read_text() == text
-    assert mended(porter, "comment-out", settings=settings) == []
+    assert mended(client, "comment-out", settings=settings) == []
     assert backup.read_text() == text  # as it was at first
     file.write_text("btl = ^sm\n")
     second = backup.with_name(backup.name + "-2")
-    (said,) = mended(porter, "comment-out", settings=settings)
+    (said,) = mended(client, "comment-out", settings=settings)
     assert f"({second} has it as it was)" in said
     assert (backup.read_text(), second.read_text()) == (text, "btl = ^sm\n")
 
 
-def test_settings_stay_where_no_copy_can_be_kept(porter: Porter, tmp_path: Path) -> None:
+def test_settings_stay_where_no_copy_can_be_kept(client: RpcClient, tmp_path: Path) -> None:
     name = "m" * (254 - len(repair_module.BACKUP)) + ".conf"  # the copy's would be too long
     file = tmp_path / "home" / name
     file.write_text("btl = ^tcp\n")
     with pytest.raises(StorageError, match="is left as it is"):
-        mended(porter, "comment-out", settings=[[str(file), "btl"]])
+        mended(client, "comment-out", settings=[[str(file), "btl"]])
     assert file.read_text() == "btl = ^tcp\n"
 
 
-def test_a_file_of_the_system_is_left_alone(porter: Porter, tmp_path: Path) -> None:
+def test_a_file_of_the_system_is_left_alone(client: RpcClient, tmp_path: Path) -> None:
     file = tmp_path / "system.conf"
     file.write_text("btl = ^tcp\n")
     with pytest.raises(UsageError, match="not in your home"):
-        mended(porter, "comment-out", settings=[[str(file), "btl"]])
+        mended(client, "comment-out", settings=[[str(file), "btl"]])
     assert file.read_text() == "btl = ^tcp\n"
 
 
-def test_a_home_is_closed_to_others(porter: Porter, tmp_path: Path) -> None:
+def test_a_home_is_closed_to_others(client: RpcClient, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.chmod(0o777)
     (home / ".ssh").mkdir(mode=0o700)
-    assert mended(porter, "close-home") == [f"only you may write {home} now"]
+    assert mended(client, "close-home") == [f"only you may write {home} now"]
     assert home.stat().st_mode & 0o777 == 0o755
-    assert mended(porter, "close-home") == []
+    assert mended(client, "close-home") == []
 
 
-def test_what_no_run_uses_is_removed(porter: Porter, tmp_path: Path) -> None:
+def test_what_no_run_uses_is_removed(client: RpcClient, tmp_path: Path) -> None:
     store = tmp_path / "home/.shanty/store"
     for name in ("0123456789abcdef0123", "fedcba9876543210fedc", "aaaa456789abcdef0123"):
         (store / "env" / name).mkdir(parents=True)
@@ -640,29 +642,29 @@ def test_what_no_run_uses_is_removed(porter: Porter, tmp_path: Path) -> None:
     plan = tmp_path / "home/.shanty/work/20260101-000000-abcd.0/plan.json"
     plan.parent.mkdir(parents=True)
     plan.write_text(json.dumps({"python": f"{store}/env/fedcba9876543210fedc/bin/python"}))
-    mended(porter, "make-room")
+    mended(client, "make-room")
     left = sorted(path.name for path in (store / "env").iterdir())
     assert left == ["aaaa456789abcdef0123", "fedcba9876543210fedc"]
-    assert next(store.glob("carry/*")).is_dir()  # what serves here
+    assert next(store.glob("runtime/*")).is_dir()  # what serves here
 
 
 def test_what_environments_are_made_of_stays_while_one_is_made(
-    porter: Porter, tmp_path: Path
+    client: RpcClient, tmp_path: Path
 ) -> None:
     store = tmp_path / "home/.shanty/store"
     cache, made = store / "uv-cache", store / "env/.0123456789abcdef-x"
     made.mkdir(parents=True)
     cache.mkdir()
-    mended(porter, "make-room")
+    mended(client, "make-room")
     assert cache.is_dir()  # it is younger than an hour
     os.utime(cache, (1e9, 1e9))
-    mended(porter, "make-room")
+    mended(client, "make-room")
     assert cache.is_dir()
     made.rmdir()
-    mended(porter, "make-room")
+    mended(client, "make-room")
     assert not cache.exists()
 
 
-def test_a_repair_that_there_is_not(porter: Porter) -> None:
+def test_a_repair_that_there_is_not(client: RpcClient) -> None:
     with pytest.raises(UsageError, match="no repair 'everything'"):
-        mended(porter, "everything")
+        mended(client, "everything")

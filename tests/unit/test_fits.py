@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from shanty.carry.errors import PrepareError
-from shanty.carry.host import survey
-from shanty.carry.spec import JobSpec, Program
 from shanty.launch.doctor import fits
+from shanty.runtime.errors import PrepareError
+from shanty.runtime.rpc import survey
+from shanty.runtime.spec import JobSpec, Program
 
 MIB = 1 << 20
 JOB = Program(("true",))

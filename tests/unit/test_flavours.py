@@ -8,10 +8,10 @@ from fnmatch import fnmatch
 
 import pytest
 
-from shanty.carry.errors import UsageError
-from shanty.carry.mpi.flavours import FLAVOURS, flavour, flavour_of_prefix, identify_library
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.mpi.layout import HostSlots, Layout
+from shanty.runtime.errors import UsageError
+from shanty.runtime.mpi.flavours import FLAVOURS, flavour, flavour_of_prefix, identify_library
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.mpi.layout import HostSlots, Layout
 
 LOCAL = (HostSlots("localhost", 4),)
 LAB = (HostSlots("h0", 0), HostSlots("h1", 1), HostSlots("h2", 3))
@@ -282,7 +282,7 @@ def test_the_residue_is_recognised(name: str) -> None:
 
 
 def test_a_shim_can_load_it_without_the_heavy_parts_of_python() -> None:
-    code = "import sys, shanty.carry.mpi.translate; print(*sys.modules)"
+    code = "import sys, shanty.runtime.mpi.translate; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout.split()

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.carry import frames, logfile
+from shanty.runtime import frames, logfile
 
 Feeds = st.lists(
     st.tuples(st.sampled_from([1, 2]), st.binary(min_size=1, max_size=40)), max_size=30

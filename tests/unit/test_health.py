@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runs import wait_for
-from shanty.carry import platform
-from shanty.carry.host import health, leftovers, reach, room, strays, trial
-from shanty.carry.mpi import parameters
+from shanty.runtime import platform
+from shanty.runtime.mpi import parameters
+from shanty.runtime.rpc import capacity, health, key_trial, leftovers, orphans, reachability
 
 NAME = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
 VALUE = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1).filter(
@@ -37,7 +37,7 @@ def unheard(_said: object) -> None:
 
 def test_a_folder_and_what_is_behind_it(tmp_path: Path) -> None:
     """Sizes are those of the system; nothing is left of the file that was written."""
-    found = room.folder(str(tmp_path))
+    found = capacity.folder(str(tmp_path))
     status = os.statvfs(tmp_path)
     assert found["error"] == ""
     assert found["size"] == status.f_blocks * status.f_frsize
@@ -49,14 +49,14 @@ def test_a_folder_and_what_is_behind_it(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     """It will be made, so the one above it is looked at."""
-    assert room.folder(str(tmp_path / "not" / "yet"))["path"] == str(tmp_path)
+    assert capacity.folder(str(tmp_path / "not" / "yet"))["path"] == str(tmp_path)
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
-        assert room.folder(str(tmp_path))["error"] == "EACCES"
+        assert capacity.folder(str(tmp_path))["error"] == "EACCES"
     finally:
         tmp_path.chmod(0o700)
 
@@ -66,7 +66,7 @@ def test_a_disk_that_is_full() -> None:
     program = (
         "import resource, json, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0));"
-        "from shanty.carry.host.room import folder; print(folder('/tmp')['error'])"
+        "from shanty.runtime.rpc.capacity import folder; print(folder('/tmp')['error'])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "EFBIG", done.stderr
@@ -76,25 +76,25 @@ def test_limits_are_those_of_the_process() -> None:
     program = (
         "import resource; hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1];"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (77, hard));"
-        "from shanty.carry.host.room import room;"
+        "from shanty.runtime.rpc.capacity import room;"
         "found = room({})['limits']; print(found['NOFILE'][0], found['NOFILE'][1] == hard)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.split() == ["77", "True"], done.stderr
-    unlimited = room.room({})["limits"]["AS"]
+    unlimited = capacity.room({})["limits"]["AS"]
     assert unlimited[0] is None or unlimited[0] == resource.getrlimit(resource.RLIMIT_AS)[0]
 
 
 @pytest.mark.skipif(not platform.LINUX, reason="counts in /proc")
 def test_threads_of_the_user_are_counted() -> None:
     """RLIMIT_NPROC counts threads, not processes."""
-    before = room._threads()
+    before = capacity._threads()
     stop = threading.Event()
     threads = [threading.Thread(target=stop.wait) for _ in range(40)]
     for thread in threads:
         thread.start()
     try:
-        after = room._threads()
+        after = capacity._threads()
     finally:
         stop.set()
         for thread in threads:
@@ -105,11 +105,11 @@ def test_threads_of_the_user_are_counted() -> None:
 
 def test_the_room_of_a_run_is_cheap() -> None:
     """Every run asks for it."""
-    room.room({})
+    capacity.room({})
     took = []
     for _ in range(9):
         began = time.monotonic()
-        room.room(os.environ)
+        capacity.room(os.environ)
         took.append(time.monotonic() - began)
     assert min(took) < 0.02, took
 
@@ -289,7 +289,7 @@ def test_young_segments_are_somebodys(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def own_strays(run: str) -> list[int]:
-    return [each["pid"] for each in strays.strays() if each["run"] == run]
+    return [each["pid"] for each in orphans.strays() if each["run"] == run]
 
 
 @pytest.mark.skipif(not platform.LINUX, reason="reads /proc")
@@ -319,7 +319,7 @@ def test_a_process_with_another_mark_is_nobodys_business() -> None:
     environ = {**os.environ, "SHANTY_RUN_ID": "mine", "OMPI_COMM_WORLD_RANK": "0"}
     with subprocess.Popen(["sleep", "60"], env=environ) as child:
         try:
-            assert child.pid not in [each["pid"] for each in strays.strays()]
+            assert child.pid not in [each["pid"] for each in orphans.strays()]
         finally:
             child.kill()
 
@@ -339,11 +339,11 @@ def test_a_rank_that_lost_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         found = platform.process(pid)
         assert found is not None
-        monkeypatch.setattr(strays, "_SETTLED", -1.0)
-        monkeypatch.setattr(strays, "_heirs", lambda _table: {found.parent})
-        assert pid in [each["pid"] for each in strays.strays()]
-        monkeypatch.setattr(strays, "_heirs", lambda _table: set())
-        assert pid not in [each["pid"] for each in strays.strays()]
+        monkeypatch.setattr(orphans, "_SETTLED", -1.0)
+        monkeypatch.setattr(orphans, "_heirs", lambda _table: {found.parent})
+        assert pid in [each["pid"] for each in orphans.strays()]
+        monkeypatch.setattr(orphans, "_heirs", lambda _table: set())
+        assert pid not in [each["pid"] for each in orphans.strays()]
     finally:
         os.kill(pid, 9)
 
@@ -367,7 +367,7 @@ def try_key(count: int = 1, timeout: float = 5.0) -> list[dict[str, object]]:
     hosts = [{"alias": f"shanty-{n}", "address": "10.9.9.9", "port": 22, "user": "u"}
              for n in range(count)]  # fmt: skip
     request = {"key": "secret\n", "known_hosts": "a b\n", "hosts": hosts, "timeout": timeout}
-    tries: list[dict[str, object]] = trial.try_key(request, io.BytesIO(), unheard)["tries"]
+    tries: list[dict[str, object]] = key_trial.try_key(request, io.BytesIO(), unheard)["tries"]
     return tries
 
 
@@ -409,7 +409,7 @@ def test_several_hosts_are_reached_side_by_side() -> None:
         thread.start()
         groups = [[["127.0.0.1", each.getsockname()[1]]] for each in (mute, good)]
         began = time.monotonic()
-        found = reach.reach_each({"groups": groups, "timeout": 0.5}, io.BytesIO(), unheard)
+        found = reachability.reach_each({"groups": groups, "timeout": 0.5}, io.BytesIO(), unheard)
         thread.join()
     assert time.monotonic() - began < 3
     silent, answered = found["answers"]
@@ -427,7 +427,7 @@ def test_files_of_a_trial_are_private(monkeypatch: pytest.MonkeyPatch) -> None:
         assert {stat.S_IMODE(path.stat().st_mode) for path in folders[0].iterdir()} == {0o600}
         raise OSError("no more processes")
 
-    monkeypatch.setattr(trial, "_all", fail)
+    monkeypatch.setattr(key_trial, "_all", fail)
     with pytest.raises(OSError, match="no more"):
         try_key()
     assert not folders[0].exists()

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.carry.mpi.flavours import FLAVOURS
-from shanty.carry.mpi.footprint import FOOTPRINTS
-from shanty.carry.mpi.parameters import BREAKS, MEANINGS
+from shanty.launch.cluster.host import Host
 from shanty.launch.doctor import causes, hosts, pairs, parameters
 from shanty.launch.doctor.codes import CODES
 from shanty.launch.doctor.facts import Need, Seen
 from shanty.launch.doctor.wording import amount, there
 from shanty.launch.finding import Finding, Level
-from shanty.launch.site.host import Host
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.footprint import FOOTPRINTS
+from shanty.runtime.mpi.parameters import BREAKS, MEANINGS
 
 MIB, GIB = 1 << 20, 1 << 30
 

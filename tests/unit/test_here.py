@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from shanty.carry.here import all_here, is_here
+from shanty.runtime.localhost import all_here, is_here
 
 OWN = os.uname().nodename
 

@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from shanty.carry.rank import watch
+from shanty.runtime.rank import instrumentation
 
-HOOK = Path(watch.__file__).parent / "hook" / "sitecustomize.py"
+HOOK = Path(instrumentation.__file__).parent / "hook" / "sitecustomize.py"
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_a_forked_helper_is_not_the_rank(
     hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "claims").mkdir()
-    seen = watch.Watch(str(tmp_path), 0, "0")
+    seen = instrumentation.Watch(str(tmp_path), 0, "0")
     done: list[str] = []
     monkeypatch.setattr(hook, "_guard", lambda _: done.append("guard"))
     assert hook._claim(seen, lambda: done.append("saw"))
@@ -40,6 +40,6 @@ def test_a_forked_helper_is_not_the_rank(
     seen.pid += 1  # as a child finds it that was forked
     assert not hook._claim(seen)
     assert not hook._claim(seen, lambda: done.append("saw"))
-    other = watch.Watch(str(tmp_path), 0, "0")  # one that was started anew
+    other = instrumentation.Watch(str(tmp_path), 0, "0")  # one that was started anew
     assert not hook._claim(other)
     assert done == ["saw", "guard"]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.carry.errors import NotFoundError, UsageError
-from shanty.launch.site.host import Host
-from shanty.launch.site.hostfiles import parse_hostfile, read_hostfile
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.hostfiles import parse_hostfile, read_hostfile
+from shanty.runtime.errors import NotFoundError, UsageError
 
 
 @pytest.mark.parametrize(

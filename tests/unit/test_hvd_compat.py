@@ -18,11 +18,11 @@ pytest.importorskip("torch")
 
 import shanty
 from shanty import compat
-from shanty.carry.rank import stand_in
 from shanty.compat import payload, starting
 from shanty.compat.absent import AbsentError
 from shanty.compat.output import Output
-from shanty.launch.site.parcel import parcel
+from shanty.launch.cluster.bundle import bundle
+from shanty.runtime.rank import horovod_import
 
 SOURCE = Path(shanty.__file__).parents[1]
 FACTS = Path(__file__).parents[1] / "horovod_api.toml"
@@ -104,7 +104,7 @@ def test_it_is_light() -> None:
 
 
 def test_it_travels_to_other_hosts() -> None:
-    names = {name for name, _, _ in parcel().files}
+    names = {name for name, _, _ in bundle().files}
     assert {"compat/horovod/torch/__init__.py", "compat/starting.py", "torch/elastic.py"} <= names
 
 
@@ -153,7 +153,7 @@ class TestWhichHorovod:
 
     @pytest.fixture(autouse=True)
     def nothing_chosen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv(stand_in.VARIABLE, raising=False)
+        monkeypatch.delenv(horovod_import.VARIABLE, raising=False)
 
     @staticmethod
     def finders(*folders: Path) -> list[object]:
@@ -173,29 +173,29 @@ class TestWhichHorovod:
         return package.parent
 
     def test_ours_where_there_is_none(self, tmp_path: Path) -> None:
-        spec, ours = stand_in.find("horovod", None, self.finders(tmp_path))
+        spec, ours = horovod_import.find("horovod", None, self.finders(tmp_path))
         assert ours
         assert Path(spec.origin) == SOURCE / "shanty/compat/horovod/__init__.py"
 
     def test_the_installed_one_wins(self, installed: Path) -> None:
-        spec, ours = stand_in.find("horovod", None, self.finders(installed))
+        spec, ours = horovod_import.find("horovod", None, self.finders(installed))
         assert not ours
         assert Path(spec.origin).is_relative_to(installed)
 
     def test_a_folder_of_that_name_does_not(self, tmp_path: Path) -> None:
         (tmp_path / "horovod").mkdir()
-        assert stand_in.find("horovod", None, self.finders(tmp_path))[1]
+        assert horovod_import.find("horovod", None, self.finders(tmp_path))[1]
 
     def test_the_choice(self, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(stand_in.VARIABLE, "1")
-        assert stand_in.find("horovod", None, self.finders(installed))[1]
-        monkeypatch.setenv(stand_in.VARIABLE, "0")
-        assert stand_in.find("horovod", None, self.finders()) == (None, False)
+        monkeypatch.setenv(horovod_import.VARIABLE, "1")
+        assert horovod_import.find("horovod", None, self.finders(installed))[1]
+        monkeypatch.setenv(horovod_import.VARIABLE, "0")
+        assert horovod_import.find("horovod", None, self.finders()) == (None, False)
 
     def test_a_python_that_is_too_old(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(stand_in, "_NEEDS", (9, 9))
+        monkeypatch.setattr(horovod_import, "_NEEDS", (9, 9))
         with pytest.raises(ModuleNotFoundError, match=r"needs Python 9\.9, this is"):
-            stand_in.find("horovod", None, self.finders())
+            horovod_import.find("horovod", None, self.finders())
 
 
 class TestCalls:
@@ -244,7 +244,7 @@ class TestCalls:
             "MPI4PY_LIBMPI": "/mpi/lib/libmpi.so",
             "MLX_MPI_LIBNAME": "/mpi/lib/libmpi.so",
             "LD_LIBRARY_PATH": "/mpi/lib",
-            "PYTHONPATH": f"{SOURCE}/shanty/carry/rank/hook:/mine",
+            "PYTHONPATH": f"{SOURCE}/shanty/runtime/rank/hook:/mine",
         }
         kept = {"SHANTY_HOME": "h", "LANG": "C", "PYTHONPATH": "/mine"}
         assert starting.clean_environment(environ) == kept

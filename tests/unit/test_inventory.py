@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.carry.errors import NotFoundError, ShantyError, StorageError, UsageError
 from shanty.cli.app import app
-from shanty.launch.site import inventory
-from shanty.launch.site.host import Host
-from shanty.launch.site.inventory import Group, parse_host, resolve
+from shanty.launch.cluster import inventory
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.inventory import Group, parse_host, resolve
+from shanty.runtime.errors import NotFoundError, ShantyError, StorageError, UsageError
 
 
 @pytest.mark.parametrize(

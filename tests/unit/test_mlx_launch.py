@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from shanty.carry.errors import UsageError
-from shanty.carry.mpi.layout import HostSlots, Layout
-from shanty.carry.rank.mlx_launch import mpirun_line, parse
+from shanty.runtime.errors import UsageError
+from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.rank.mlx_launch import mpirun_line, parse
 
 ONE = Layout((HostSlots("vm", 2),), None, None, None, False, 2, "/run/hostfile")
 TWO = replace(ONE, hosts=(HostSlots("10.0.0.2", 1), HostSlots("10.0.0.3", 1)))

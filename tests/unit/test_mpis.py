@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from shanty.carry.errors import NotFoundError, PrepareError, StorageError, UsageError
-from shanty.carry.mpi import detect
-from shanty.carry.mpi.installation import Installation
 from shanty.launch import mpis
+from shanty.runtime.errors import NotFoundError, PrepareError, StorageError, UsageError
+from shanty.runtime.mpi import detect
+from shanty.runtime.mpi.installation import Installation
 
 MPICH_LIBRARY = b"\0PMPI_Init\0005.0.2\0"
 MPICH_LAUNCHER = b"#!/bin/sh\n: HYDRA_HOST_FILE\n"

@@ -16,19 +16,14 @@ from hypothesis import strategies as st
 
 from shanty.launch.doctor.codes import CODES
 from shanty.launch.finding import Level
-from shanty.launch.net import cache
-from shanty.launch.net.choose import CLEARLY, Choice, choose
-from shanty.launch.net.drawing import draw
-from shanty.launch.net.measure import (
-    Contact,
-    Measured,
-    Pace,
-    Pair,
-)
-from shanty.launch.net.rounds import few, pairs, ring, some_pairs, tournament
-from shanty.launch.net.route import Interface
-from shanty.launch.net.topology import Network
-from shanty.launch.net.words import rate_text, time_text
+from shanty.launch.network import cache
+from shanty.launch.network.choose import CLEARLY, Choice, choose
+from shanty.launch.network.drawing import draw
+from shanty.launch.network.measure import Contact, Measured, Pace, Pair
+from shanty.launch.network.rounds import few, pairs, ring, some_pairs, tournament
+from shanty.launch.network.route import Interface
+from shanty.launch.network.topology import Network
+from shanty.launch.network.words import rate_text, time_text
 
 HOSTS = ("a", "b", "c")
 MBIT = 125e3

@@ -1,4 +1,4 @@
-"""Deciding with real porters: three processes of this machine, each at addresses of its own."""
+"""Deciding with real RPC clients: three processes of this machine, each at addresses of its own."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clients import client
 
-from porters import porter
-from shanty.carry.errors import PrepareError, UsageError
-from shanty.launch.net import cache, decide, measure
-from shanty.launch.net.choose import choose
-from shanty.launch.net.measure import Contact, Measured
-from shanty.launch.net.rounds import Talk
-from shanty.launch.net.route import Interface
-from shanty.launch.net.topology import Network
-from shanty.launch.net.visit import Visited, chosen
-from shanty.launch.site.porter import Answer, Porter
+from shanty.launch.cluster.rpc_client import Answer, RpcClient
+from shanty.launch.network import cache, decide, measure
+from shanty.launch.network.choose import choose
+from shanty.launch.network.measure import Contact, Measured
+from shanty.launch.network.rounds import Talk
+from shanty.launch.network.route import Interface
+from shanty.launch.network.survey import Visited, chosen
+from shanty.launch.network.topology import Network
+from shanty.runtime.errors import PrepareError, UsageError
 
 NAMES = ("a", "b", "c")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS has one loopback address")
@@ -35,7 +35,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Visited]]:
     with ExitStack() as stack:
         found = []
         for number, name in enumerate(NAMES, 1):
-            one = stack.enter_context(porter(name, folder / name))
+            one = stack.enter_context(client(name, folder / name))
             survey: dict[str, Any] = {"addresses": []}
             found.append(Visited(name, one, survey, f"127.0.0.{number}"))
         yield found
@@ -57,15 +57,15 @@ def network(third: int, **more: Any) -> Network:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The verbs that porters are asked, one entry each."""
+    """The verbs that RPC clients are asked, one entry each."""
     verbs: list[str] = []
-    ask = Porter.ask
+    ask = RpcClient.ask
 
-    def noted(self: Porter, verb: str, **words: Any) -> Answer:
+    def noted(self: RpcClient, verb: str, **words: Any) -> Answer:
         verbs.append(verb)
         return ask(self, verb, **words)
 
-    monkeypatch.setattr(Porter, "ask", noted)
+    monkeypatch.setattr(RpcClient, "ask", noted)
     return verbs
 
 
@@ -194,7 +194,7 @@ def test_that_it_is_slow_is_said_when_it_was_measured(
 ) -> None:
     seen(monkeypatch, network(0))
     monkeypatch.setattr(measure, "_SUSPECT", 0.0)
-    monkeypatch.setattr("shanty.launch.net.blame.SLOW", 1e15)
+    monkeypatch.setattr("shanty.launch.network.diagnosis.SLOW", 1e15)
     first = decide.decide(hosts, tmp_path)
     assert {one.code for one in first.findings} == {"net-slow"}
     again = decide.decide(hosts, tmp_path)
@@ -222,7 +222,7 @@ class Wire(measure._Site):
         return found
 
     def failed(self) -> set[tuple[str, str]]:
-        ends = {name: Interface("eth0", f"10.0.0.{i}", 24) for i, name in enumerate(self._porters)}
+        ends = {name: Interface("eth0", f"10.0.0.{i}", 24) for i, name in enumerate(self._clients)}
         (contacts,) = self.contacts([Network("n", ends)]).values()
         assert len(contacts) == len(ends) * (len(ends) - 1)
         return {pair for pair, one in contacts.items() if not one.ok}
@@ -285,15 +285,15 @@ def test_the_ports_that_are_allowed(
 ) -> None:
     seen(monkeypatch, network(0))
     answers = []
-    ask = Porter.ask
+    ask = RpcClient.ask
 
-    def noted(self: Porter, verb: str, **words: Any) -> Answer:
+    def noted(self: RpcClient, verb: str, **words: Any) -> Answer:
         answer = ask(self, verb, **words)
         if verb == "net-listen":
             answers.extend(answer.values["ports"].values())
         return answer
 
-    monkeypatch.setattr(Porter, "ask", noted)
+    monkeypatch.setattr(RpcClient, "ask", noted)
     assert decide.decide(hosts, tmp_path, ports=(20300, 20399)).measured
     assert len(answers) == 3
     assert all(20300 <= port <= 20399 for port in answers)
@@ -304,7 +304,7 @@ def test_a_host_that_is_lost_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[Visited]
 ) -> None:
     seen(monkeypatch, network(0))
-    with porter("c", tmp_path / "c") as lost:
+    with client("c", tmp_path / "c") as lost:
         three = [*hosts[:2], Visited("c", lost, {"addresses": []}, "127.0.0.3")]
         lost._stream.process.kill()
         with pytest.raises(PrepareError, match="c is gone"):

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.launch.net.topology import BY_SSH, Network, fingerprint, networks
+from shanty.launch.network.topology import BY_SSH, Network, fingerprint, networks
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from runs import wait_for
-from shanty.carry.host import listen, probe, wire
-from shanty.carry.host.links import links
-from shanty.carry.host.sockets import READ, Sockets, Talk
+from shanty.runtime.rpc import network_listener, network_probe, probe_protocol
+from shanty.runtime.rpc.links import links
+from shanty.runtime.rpc.socket_loop import READ, Sockets, Talk
 
 TOKEN = secrets.token_hex(16)
 HERE = "127.0.0.1"
@@ -31,7 +31,7 @@ def ask(verb: Callable[..., dict[str, Any]], **words: Any) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
     yield
-    ask(listen.net_close)
+    ask(network_listener.net_close)
     assert threading.active_count() == 1
 
 
@@ -40,14 +40,14 @@ def target(port: int, token: str = TOKEN, address: str = HERE, source: str = "")
 
 
 def listening(*addresses: str, **words: Any) -> dict[str, int]:
-    answer = ask(listen.net_listen, addresses=addresses or [HERE], token=TOKEN, **words)
+    answer = ask(network_listener.net_listen, addresses=addresses or [HERE], token=TOKEN, **words)
     assert not answer["errors"]
     ports: dict[str, int] = answer["ports"]
     return ports
 
 
 def kinds(*targets: dict[str, Any], timeout: float = 0.3) -> list[str]:
-    results = ask(probe.net_probe, targets=targets, timeout=timeout)["results"]
+    results = ask(network_probe.net_probe, targets=targets, timeout=timeout)["results"]
     return [result["kind"] for result in results]
 
 
@@ -71,8 +71,8 @@ def server(answer: Callable[[socket.socket], None]) -> Iterator[int]:
 
 def greet(end: socket.socket) -> None:
     """Greet as the host that has TOKEN."""
-    head = end.recv(wire.HEAD.size, socket.MSG_WAITALL)
-    end.sendall(wire.answer_to(bytes.fromhex(TOKEN), head))
+    head = end.recv(probe_protocol.HEAD.size, socket.MSG_WAITALL)
+    end.sendall(probe_protocol.answer_to(bytes.fromhex(TOKEN), head))
 
 
 # -------------------------------------------------------------------------------- who answers
@@ -82,7 +82,7 @@ def test_hosts_find_each_other_at_every_address() -> None:
     ports = listening("127.0.0.2", "127.0.0.3")
     assert set(ports) == {"127.0.0.2", "127.0.0.3"}
     targets = [target(port, address=address) for address, port in ports.items()]
-    answer = ask(probe.net_probe, targets=targets)["results"]
+    answer = ask(network_probe.net_probe, targets=targets)["results"]
     assert [one["kind"] for one in answer] == ["ok", "ok"]
     assert all(0 < one["seconds"] < 2 for one in answer)
     assert [one["via"] for one in answer] == ["127.0.0.1", "127.0.0.1"]
@@ -107,7 +107,7 @@ def test_a_stranger_behind_the_address_is_told_from_the_host() -> None:
         assert kinds(target(port)) == ["wrong-host"]
 
     def echo(end: socket.socket) -> None:
-        end.sendall(end.recv(wire.HEAD.size))
+        end.sendall(end.recv(probe_protocol.HEAD.size))
 
     with server(echo) as port:
         assert kinds(target(port)) == ["wrong-host"]
@@ -115,15 +115,15 @@ def test_a_stranger_behind_the_address_is_told_from_the_host() -> None:
     heads = []
 
     def proof(end: socket.socket) -> None:  # the last bytes of the head are one, but not the answer
-        heads.append(end.recv(wire.HEAD.size, socket.MSG_WAITALL))
-        end.sendall(heads[-1][-wire.PROOF :])
+        heads.append(end.recv(probe_protocol.HEAD.size, socket.MSG_WAITALL))
+        end.sendall(heads[-1][-probe_protocol.PROOF :])
 
     with server(proof) as port:
         assert kinds(target(port)) == ["wrong-host"]
 
     def repeat(end: socket.socket) -> None:  # an answer that was right for another head
-        heads.append(end.recv(wire.HEAD.size, socket.MSG_WAITALL))
-        end.sendall(wire.answer_to(bytes.fromhex(TOKEN), heads[0]))
+        heads.append(end.recv(probe_protocol.HEAD.size, socket.MSG_WAITALL))
+        end.sendall(probe_protocol.answer_to(bytes.fromhex(TOKEN), heads[0]))
 
     with server(repeat) as port:
         assert kinds(target(port)) == ["wrong-host"]
@@ -135,10 +135,10 @@ def test_a_stranger_behind_the_address_is_told_from_the_host() -> None:
     "words",
     [
         b"GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: curl/8.14.1\r\nAccept: */*\r\n\r\n",
-        wire.head(bytes(16), wire.TRY, 100, 1.0, 0.0),
-        wire.head(bytes.fromhex(TOKEN), wire.TRY, 1 << 30, 1.0, 0.0),
-        wire.head(bytes.fromhex(TOKEN), wire.FLOOD, 0, 1e9, 0.0),
-        wire.head(bytes.fromhex(TOKEN), wire.FLOOD, 0, float("nan"), 0.0),
+        probe_protocol.head(bytes(16), probe_protocol.TRY, 100, 1.0, 0.0),
+        probe_protocol.head(bytes.fromhex(TOKEN), probe_protocol.TRY, 1 << 30, 1.0, 0.0),
+        probe_protocol.head(bytes.fromhex(TOKEN), probe_protocol.FLOOD, 0, 1e9, 0.0),
+        probe_protocol.head(bytes.fromhex(TOKEN), probe_protocol.FLOOD, 0, float("nan"), 0.0),
     ],
     ids=["a browser", "another token", "too much", "too long", "no number"],
 )
@@ -153,10 +153,12 @@ def test_a_stranger_gets_not_a_byte(words: bytes) -> None:
 def test_who_listens_in_gets_not_a_byte_by_saying_it_again() -> None:
     port = listening()[HERE]
     token = bytes.fromhex(TOKEN)
-    head = wire.head(token, wire.TRY, 10, 1.0, 0.0)
+    head = probe_protocol.head(token, probe_protocol.TRY, 10, 1.0, 0.0)
     with socket.create_connection((HERE, port), 5) as end:
         end.sendall(head)
-        assert end.recv(wire.PROOF, socket.MSG_WAITALL) == wire.answer_to(token, head)
+        assert end.recv(probe_protocol.PROOF, socket.MSG_WAITALL) == probe_protocol.answer_to(
+            token, head
+        )
     with socket.create_connection((HERE, port), 5) as end:
         end.sendall(head)
         assert end.recv(1) == b""
@@ -174,7 +176,7 @@ def test_no_more_files_is_no_reason_to_spin(monkeypatch: pytest.MonkeyPatch) -> 
         patch.setattr(socket.socket, "accept", full)
         with socket.create_connection((HERE, port), 5):
             wait_for(lambda: len(tried) > 3, 5)
-    assert tried[3] - tried[0] > 2 * listen._PAUSE
+    assert tried[3] - tried[0] > 2 * network_listener._PAUSE
     assert kinds(target(port)) == ["ok"]
 
 
@@ -187,7 +189,7 @@ def test_who_says_nothing_keeps_nobody_waiting() -> None:
 
 
 def test_only_so_many_are_served_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen, "_MOST", 4)
+    monkeypatch.setattr(network_listener, "_MOST", 4)
     port = listening()[HERE]
     silent = [socket.create_connection((HERE, port), 5) for _ in range(4)]
     assert kinds(target(port)) == ["wrong-host"]  # closed at once
@@ -248,10 +250,10 @@ def test_large_packets_that_vanish_on_the_way_back() -> None:
 
 def test_an_address_that_is_not_ours() -> None:
     port = listening()[HERE]
-    found = ask(probe.net_probe, targets=[target(port, source="192.0.2.77")])["results"][0]
+    found = ask(network_probe.net_probe, targets=[target(port, source="192.0.2.77")])["results"][0]
     assert found["kind"] == "error"
     assert "assign" in found["text"]
-    answer = ask(listen.net_listen, addresses=["192.0.2.77", HERE], token=TOKEN)
+    answer = ask(network_listener.net_listen, addresses=["192.0.2.77", HERE], token=TOKEN)
     assert set(answer["errors"]) == {"192.0.2.77"}
     assert set(answer["ports"]) == {HERE}
 
@@ -264,16 +266,16 @@ def test_the_ports_that_the_user_allows() -> None:
         first = taken.getsockname()[1]
         ports = listening(ports=[first, first + 50])
         assert first < ports[HERE] <= first + 50
-        full = ask(listen.net_listen, addresses=[HERE], token=TOKEN, ports=[first, first])
+        full = ask(network_listener.net_listen, addresses=[HERE], token=TOKEN, ports=[first, first])
         assert full["errors"] == {HERE: f"no port of {first}-{first} is free"}
 
 
 def test_closing_frees_the_port() -> None:
     port = listening()[HERE]
-    ask(listen.net_close)
+    ask(network_listener.net_close)
     with socket.create_server((HERE, port)):
         pass
-    ask(listen.net_close)  # once more does no harm
+    ask(network_listener.net_close)  # once more does no harm
 
 
 def test_listening_again_ends_the_first() -> None:
@@ -295,7 +297,7 @@ def test_the_receiver_counts() -> None:
     ports = listening("127.0.0.2", "127.0.0.3")
     targets = [target(port, address=address) for address, port in ports.items()]
     began = time.monotonic()
-    results = ask(probe.net_send, targets=targets, seconds=0.2)["results"]
+    results = ask(network_probe.net_send, targets=targets, seconds=0.2)["results"]
     assert time.monotonic() - began < 3
     for result in results:
         assert result["kind"] == "ok"
@@ -306,23 +308,23 @@ def test_the_receiver_counts() -> None:
 def test_what_comes_slowly_is_a_low_rate() -> None:
     port = listening()[HERE]
     with socket.create_connection((HERE, port), 5) as end:
-        head = wire.head(bytes.fromhex(TOKEN), wire.FLOOD, 0, 0.5, 0.1)
+        head = probe_protocol.head(bytes.fromhex(TOKEN), probe_protocol.FLOOD, 0, 0.5, 0.1)
         end.sendall(head)
-        answer = wire.answer_to(bytes.fromhex(TOKEN), head)
-        assert end.recv(wire.PROOF, socket.MSG_WAITALL) == answer
-        for _ in range(wire.TRIPS):
+        answer = probe_protocol.answer_to(bytes.fromhex(TOKEN), head)
+        assert end.recv(probe_protocol.PROOF, socket.MSG_WAITALL) == answer
+        for _ in range(probe_protocol.TRIPS):
             end.sendall(b"x")
             assert end.recv(1) == b"x"
         end.sendall(bytes(1000))
         end.settimeout(0.05)
         answer = b""
         until = time.monotonic() + 5
-        while len(answer) < wire.RESULT.size and time.monotonic() < until:
+        while len(answer) < probe_protocol.RESULT.size and time.monotonic() < until:
             try:
                 answer += end.recv(100)
             except TimeoutError:
                 end.sendall(bytes(1000))
-        total, seconds = wire.RESULT.unpack(answer)
+        total, seconds = probe_protocol.RESULT.unpack(answer)
         assert 0 < total <= 11_000
         assert 0.2 < seconds < 2
 
@@ -330,7 +332,7 @@ def test_what_comes_slowly_is_a_low_rate() -> None:
 def test_no_flood_without_a_receiver() -> None:
     with socket.create_server((HERE, 0)) as end:
         port = end.getsockname()[1]
-    result = ask(probe.net_send, targets=[target(port)])["results"][0]
+    result = ask(network_probe.net_send, targets=[target(port)])["results"][0]
     assert (result["kind"], result["rate"]) == ("refused", 0.0)
 
 
@@ -364,7 +366,7 @@ def test_conversations_do_not_disturb_each_other() -> None:
 
 def test_tokens_have_one_length() -> None:
     with pytest.raises(Exception, match="16 bytes"):
-        wire.token_of("ab")
+        probe_protocol.token_of("ab")
 
 
 def test_links_as_the_kernel_tells_them(tmp_path: Path) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from shanty.carry.errors import PrepareError
-from shanty.carry.mpi.flavours import FLAVOURS
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.mpi.layout import HostSlots, Layout
-from shanty.carry.mpi.translate import decided_by, translate
-from shanty.carry.spec import JobSpec, Raw, Script
 from shanty.launch.finding import Finding, Level
-from shanty.launch.net import decide as decide_module
-from shanty.launch.net.decide import Decision
-from shanty.launch.net.route import Interface, Rail, Route
+from shanty.launch.network import decide as decide_module
+from shanty.launch.network.decide import Decision
+from shanty.launch.network.route import Interface, Rail, Route
 from shanty.launch.targets import flags, networks
+from shanty.runtime.errors import PrepareError
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.mpi.translate import decided_by, translate
+from shanty.runtime.spec import JobSpec, Raw, Script
 
 HOSTS = ("a", "b")
 LAYOUT = Layout(

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from porters import porter
-from shanty.carry.errors import PrepareError, StorageError, UsageError
-from shanty.carry.host import place
-from shanty.carry.mpi import detect
-from shanty.carry.mpi.installation import Installation
-from shanty.launch.site import placement, trees
-from shanty.launch.site.placement import Step, place_mpi
-from shanty.launch.site.platforms import refuse_foreign, runs_on
-from shanty.launch.site.porter import Porter
-from shanty.launch.site.trees import Package, put_tree
+from clients import client
+from shanty.launch.cluster import content_store, mpi_provision
+from shanty.launch.cluster.content_store import Package, put_tree
+from shanty.launch.cluster.mpi_provision import Step, place_mpi
+from shanty.launch.cluster.platforms import refuse_foreign, runs_on
+from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.runtime.errors import PrepareError, StorageError, UsageError
+from shanty.runtime.mpi import detect
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.rpc import store
 
 
 def nobody(step: Step) -> None:
@@ -31,8 +31,8 @@ def nobody(step: Step) -> None:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Porter]:
-    with porter("h1", tmp_path / "home1") as found:
+def host(tmp_path: Path) -> Iterator[RpcClient]:
+    with client("h1", tmp_path / "home1") as found:
         yield found
 
 
@@ -46,11 +46,11 @@ def tree(root: Path) -> Package:
     (root / "lib" / "liba.so.1").write_bytes(b"x" * 100_000)
     (root / "lib" / "link").symlink_to("liba.so")
     files = ("bin/tool", "lib/liba.so", "lib/liba.so.1", "lib/link")
-    name = place.tree_hash(trees.content(root, files))
+    name = store.tree_hash(content_store.content(root, files))
     return Package("tool", name, root, files, (), root.parent / "cache" / f"{name}.tar.gz")
 
 
-def test_a_tree_arrives_as_it_is(tmp_path: Path, host: Porter) -> None:
+def test_a_tree_arrives_as_it_is(tmp_path: Path, host: RpcClient) -> None:
     package = tree(tmp_path / "here")
     steps: list[Step] = []
     there = Path(put_tree(host, "mpi", package, steps.append))
@@ -58,7 +58,7 @@ def test_a_tree_arrives_as_it_is(tmp_path: Path, host: Porter) -> None:
     assert subprocess.check_output([there / "bin" / "tool"]) == b"works\n"
     assert (there / "lib" / "link").readlink() == Path("liba.so")
     assert (there / "lib" / "liba.so").stat().st_ino == (there / "lib" / "liba.so.1").stat().st_ino
-    assert place.tree_hash(trees.content(there, package.files)) == package.hash
+    assert store.tree_hash(content_store.content(there, package.files)) == package.hash
     assert steps[0].done == 0
     assert steps[-1].done == steps[-1].total > 0
     sent = host.bytes_sent
@@ -66,14 +66,14 @@ def test_a_tree_arrives_as_it_is(tmp_path: Path, host: Porter) -> None:
     assert host.bytes_sent - sent < 200
 
 
-def test_what_changes_on_the_way_is_refused(tmp_path: Path, host: Porter) -> None:
+def test_what_changes_on_the_way_is_refused(tmp_path: Path, host: RpcClient) -> None:
     package = tree(tmp_path / "here")
     (package.root / "bin" / "tool").write_text("something else")
     with pytest.raises(PrepareError, match="changed while it was packed"):
         put_tree(host, "mpi", package, nobody)
     assert not any(package.archive.parent.iterdir())
     sink = io.BytesIO()
-    trees.pack(package.root, package.files, sink)
+    content_store.pack(package.root, package.files, sink)
     with pytest.raises(PrepareError, match="not what was meant"):
         host.ask("store-put", data=sink.getvalue(), kind="mpi", hash=package.hash)
     assert not any((tmp_path / "home1" / ".shanty" / "store" / "mpi").iterdir())
@@ -83,11 +83,11 @@ def test_a_cut_archive_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOME", str(tmp_path))
     package = tree(tmp_path / "here")
     whole = io.BytesIO()
-    trees.pack(package.root, package.files, whole)
+    content_store.pack(package.root, package.files, whole)
     for size in (0, 10, len(whole.getvalue()) // 2):
         with pytest.raises(PrepareError):
             ask = {"kind": "mpi", "hash": package.hash}
-            place.store_put(ask, io.BytesIO(whole.getvalue()[:size]), print)
+            store.store_put(ask, io.BytesIO(whole.getvalue()[:size]), print)
     assert not any((tmp_path / ".shanty" / "store" / "mpi").iterdir())
 
 
@@ -103,18 +103,18 @@ def test_an_archive_stays_in_its_folder(
         member.type, member.linkname = kind, name
         archive.addfile(member)
     with pytest.raises(PrepareError, match="archive"):
-        place.store_put({"kind": "mpi", "hash": "0" * 64}, io.BytesIO(sink.getvalue()), print)
+        store.store_put({"kind": "mpi", "hash": "0" * 64}, io.BytesIO(sink.getvalue()), print)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("mpi", "../../x"), ("../x", "0" * 64), ("mpi", "")])
 def test_a_name_never_leads_out_of_the_store(kind: str, name: str) -> None:
     with pytest.raises(UsageError):
-        place.store_has({"kind": kind, "hash": name}, io.BytesIO(), print)
+        store.store_has({"kind": kind, "hash": name}, io.BytesIO(), print)
 
 
 def test_two_at_once_are_as_good_as_one(tmp_path: Path) -> None:
     target = str(tmp_path / "store" / "item")
-    with place.placing(target) as one, place.placing(target) as other:
+    with store.placing(target) as one, store.placing(target) as other:
         Path(one, "file").write_text("1")
         Path(other, "file").write_text("1")
     assert list((tmp_path / "store").iterdir()) == [tmp_path / "store" / "item"]
@@ -124,12 +124,12 @@ def test_a_store_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file")
     with (
         pytest.raises(StorageError, match="cannot be written"),
-        place.placing(str(tmp_path / "store" / "item")),
+        store.placing(str(tmp_path / "store" / "item")),
     ):
         pass
 
 
-def test_the_sweep_takes_what_nobody_used(tmp_path: Path, host: Porter) -> None:
+def test_the_sweep_takes_what_nobody_used(tmp_path: Path, host: RpcClient) -> None:
     store = tmp_path / "home1" / ".shanty" / "store" / "mpi"
     old, new, kept, half = (store / name for name in ("a" * 64, "b" * 64, "c" * 64, ".d-half"))
     for folder in (old, new, kept, half):
@@ -152,7 +152,7 @@ def test_the_cache_forgets_what_nobody_used(tmp_path: Path) -> None:
     long_ago = time.time() - 31 * 86400
     for path in (tmp_path / "old", tmp_path / "old.tar.gz"):
         os.utime(path, (long_ago, long_ago))
-    trees.prune(tmp_path)
+    content_store.prune(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "new.tar.gz"]
 
 
@@ -169,10 +169,10 @@ def wheel() -> Installation:
 
 
 def test_the_mpi_beside_python_is_placed_alone(
-    tmp_path: Path, host: Porter, wheel: Installation
+    tmp_path: Path, host: RpcClient, wheel: Installation
 ) -> None:
     home = tmp_path / "shanty"
-    with porter("h2", tmp_path / "home2") as second:
+    with client("h2", tmp_path / "home2") as second:
         placed = place_mpi([host, second], wheel, home, nobody)
     assert list(placed) == ["h1", "h2"]
     for name, number in (("h1", 1), ("h2", 2)):
@@ -196,24 +196,24 @@ def test_the_mpi_beside_python_is_placed_alone(
 def test_the_hash_is_read_once(
     tmp_path: Path, wheel: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = placement._mpi_package(wheel, tmp_path)
-    monkeypatch.setattr(trees, "content", None)
-    assert placement._mpi_package(wheel, tmp_path) == first
+    first = mpi_provision._mpi_package(wheel, tmp_path)
+    monkeypatch.setattr(content_store, "content", None)
+    assert mpi_provision._mpi_package(wheel, tmp_path) == first
 
 
 def test_a_damaged_cache_is_no_harm(tmp_path: Path) -> None:
     cache = tmp_path / "deep" / "trees.json"
-    assert trees.remembered(cache, "k", lambda: "v") == "v"
-    assert trees.remembered(cache, "k", lambda: "other") == "v"
+    assert content_store.remembered(cache, "k", lambda: "v") == "v"
+    assert content_store.remembered(cache, "k", lambda: "other") == "v"
     for damage in ("", "[1]", '{"k": 1}', "{"):
         cache.write_text(damage)
-        assert trees.remembered(cache, "k", lambda: "w") == "w"
+        assert content_store.remembered(cache, "k", lambda: "w") == "w"
     for number in range(200):
-        trees.remembered(cache, str(number), lambda: "v")
-    assert len(trees._known(cache)) == 100
+        content_store.remembered(cache, str(number), lambda: "v")
+    assert len(content_store._known(cache)) == 100
 
 
-def test_the_systems_mpi_has_to_be_there(tmp_path: Path, host: Porter) -> None:
+def test_the_systems_mpi_has_to_be_there(tmp_path: Path, host: RpcClient) -> None:
     missing = Installation(
         "openmpi4", "4.1.99", "/usr", "/usr/bin/mpirun", "/usr/lib/libmpi.so.40", "system"
     )
@@ -224,7 +224,7 @@ def test_the_systems_mpi_has_to_be_there(tmp_path: Path, host: Porter) -> None:
 
 
 def test_the_systems_mpi_is_taken_where_it_is(
-    tmp_path: Path, host: Porter, wheel: Installation
+    tmp_path: Path, host: RpcClient, wheel: Installation
 ) -> None:
     placed = place_mpi([host], wheel, tmp_path, nobody)["h1"]
     system = Installation(
@@ -272,14 +272,14 @@ def test_another_machine_is_refused_by_name() -> None:
     assert "aarch64" in caught.value.why
 
 
-def test_every_host_that_fails_is_named(tmp_path: Path, host: Porter) -> None:
-    with porter("h2", tmp_path / "home2") as second:
+def test_every_host_that_fails_is_named(tmp_path: Path, host: RpcClient) -> None:
+    with client("h2", tmp_path / "home2") as second:
 
-        def fail(one: Porter) -> None:
+        def fail(one: RpcClient) -> None:
             raise PrepareError(f"{one.host.name} is full", fix="make room")
 
         with pytest.raises(PrepareError, match="h1, h2") as caught:
-            placement.side_by_side([host, second], fail)
+            mpi_provision.side_by_side([host, second], fail)
     assert caught.value.fix == "make room"
 
 
@@ -294,6 +294,6 @@ def test_what_a_run_that_is_on_uses_is_not_swept(
     plan = tmp_path / "work" / "20260101-000000-bbbb.1" / "plan.json"
     plan.parent.mkdir(parents=True)
     plan.write_text(json.dumps({"uses": {"PATH": f"{store}/used/bin"}}))
-    removed = place.store_sweep({"days": 30}, io.BytesIO(), lambda _step: None)["removed"]
+    removed = store.store_sweep({"days": 30}, io.BytesIO(), lambda _step: None)["removed"]
     assert removed == [str(store / "forgotten")]
     assert (store / "used").is_dir()

@@ -17,19 +17,19 @@ from types import SimpleNamespace
 
 import pytest
 
-import shanty.carry
-from shanty.carry import platform
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.mpi.layout import HostSlots
-from shanty.carry.rundir import RunDir
-from shanty.carry.spec import JobSpec, Module, Raw, Script
-from shanty.launch.net.route import Interface, Rail, Route
+import shanty.runtime
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.prepare import Prepared
+from shanty.launch.network.route import Interface, Rail, Route
 from shanty.launch.settings import Settings
-from shanty.launch.site.host import Host
-from shanty.launch.site.prepare import Prepared
 from shanty.launch.targets.base import Facts
 from shanty.launch.targets.local import LocalTarget
-from shanty.launch.targets.site import Member, host_slots, make_site_plan, shared_out
+from shanty.launch.targets.site import Node, host_slots, make_site_plan, shared_out
+from shanty.runtime import platform
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.mpi.layout import HostSlots
+from shanty.runtime.rundir import RunDir
+from shanty.runtime.spec import JobSpec, Module, Raw, Script
 
 GOLDEN = Path(__file__).parent / "golden"
 HOME = Path("/home/ann/.shanty")
@@ -69,8 +69,8 @@ def facts(name: str) -> Facts:
 def rendered(name: str, job: JobSpec) -> str:
     """The plan as text, the same on every machine."""
     text = LocalTarget(HOME, ENVIRON, Settings()).plan(job, facts(name), RUN).render()
-    carry = str(Path(shanty.carry.__file__).parent)
-    for real, placeholder in ((carry, "CARRY"), (sys.executable, "SHANTYS_PYTHON")):
+    runtime = str(Path(shanty.runtime.__file__).parent)
+    for real, placeholder in ((runtime, "RUNTIME"), (sys.executable, "SHANTYS_PYTHON")):
         text = text.replace(shlex.quote(real), placeholder).replace(real, placeholder)
     return text + "\n"
 
@@ -110,18 +110,18 @@ ROUTE = Route(
 def on_hosts(name: str) -> str:
     """A plan for two hosts with different homes, and what their agents are told."""
     survey = {"system": "Linux", "cores": 8, "path": "/usr/bin:/bin", "fabrics": []}
-    members = []
+    nodes = []
     for index, home in enumerate(("/home/ann", "/data/users/ann")):
-        porter = SimpleNamespace(
+        client = SimpleNamespace(
             home=f"{home}/.shanty",
-            root=f"{home}/.shanty/store/carry/1234",
+            root=f"{home}/.shanty/store/bundle/1234",
             python="/usr/bin/python3",
         )
         address = f"10.0.0.{index + 2}"
-        members.append(
-            Member(
+        nodes.append(
+            Node(
                 Host(f"host{index}"),
-                porter,
+                client,
                 survey,
                 8,
                 2,
@@ -132,21 +132,21 @@ def on_hosts(name: str) -> str:
                 (address,),
             )
         )
-    found = replace(facts(name), hosts=host_slots(members))
+    found = replace(facts(name), hosts=host_slots(nodes))
     job = replace(SCRIPT, ranks=3, env={"GREETING": "good day"}, on="host0,host1")
-    plan = make_site_plan(job, found, members, RUN, Settings(), ROUTE)
+    plan = make_site_plan(job, found, nodes, RUN, Settings(), ROUTE)
     ready = [
         Prepared(
             replace(
                 found.installation, prefix=mpi, launcher=f"{mpi}/bin/mpirun", library=f"{mpi}/lib/m"
             ),
-            f"{porter.home}/store/env/9/bin/python",
-            f"{porter.home}/workspaces/77/tree",
+            f"{client.home}/store/env/9/bin/python",
+            f"{client.home}/workspaces/77/tree",
             "",
         )
-        for member in members
-        for porter in (member.porter,)
-        for mpi in (f"{porter.home}/store/mpi/5678",)
+        for node in nodes
+        for client in (node.client,)
+        for mpi in (f"{client.home}/store/mpi/5678",)
     ]
     values = {**plan.resolve(ready), "created": 0}
     return plan.render() + "\n" + json.dumps(values, indent=1) + "\n"

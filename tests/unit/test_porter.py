@@ -1,4 +1,4 @@
-"""The porter and its client, over pipes of a process of this machine."""
+"""The RPC client and its client, over pipes of a process of this machine."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from shanty.carry import errors
-from shanty.carry.errors import PrepareError, ShantyError, StorageError
-from shanty.carry.host import interfaces
-from shanty.carry.host.survey import parse_gpus, ssh_connection
-from shanty.launch.site import parcel
-from shanty.launch.site.host import Host
-from shanty.launch.site.porter import NoAnswerError, Porter
-from shanty.launch.transport.local import LocalTransport
+from shanty.launch.cluster import bundle
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
+from shanty.launch.connections.local import LocalTransport
+from shanty.runtime import errors
+from shanty.runtime.errors import PrepareError, ShantyError, StorageError
+from shanty.runtime.rpc import interfaces
+from shanty.runtime.rpc.survey import parse_gpus, ssh_connection
 
-# Verbs of a porter of our own: they stand in a module beside the real ones.
+# Verbs of a RPC client of our own: they stand in a module beside the real ones.
 VERBS = """
-from shanty.carry.errors import WorldError
+from shanty.runtime.errors import WorldError
 import subprocess, sys, os, time
 
 def echo(ask, data, say):
@@ -57,82 +57,82 @@ def chat(ask, data, say):
 
 
 @pytest.fixture
-def porter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Porter]:
-    """A porter with verbs of the test's own."""
-    real = parcel.parcel()
-    own = [f for f in real.files if f[0] not in ("carry/host/porter.py", "carry/host/verbs.py")]
-    source = next(c for name, c, _ in real.files if name == "carry/host/porter.py").decode()
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RpcClient]:
+    """A RPC client with verbs of the test's own."""
+    real = bundle.bundle()
+    own = [f for f in real.files if f[0] not in ("runtime/rpc/server.py", "runtime/rpc/verbs.py")]
+    source = next(c for name, c, _ in real.files if name == "runtime/rpc/server.py").decode()
     names = ("echo", "half", "fail", "full", "crash", "silent", "chat")
     source += f"\nVERBS = {{**VERBS, **dict.fromkeys({names!r}, 'verbs')}}\n"
     own += [
-        ("carry/host/porter.py", source.encode(), 0o644),
-        ("carry/host/verbs.py", VERBS.encode(), 0o644),
+        ("runtime/rpc/server.py", source.encode(), 0o644),
+        ("runtime/rpc/verbs.py", VERBS.encode(), 0o644),
     ]
-    changed = parcel.Parcel("test", tuple(own))
-    monkeypatch.setattr("shanty.launch.site.porter.parcel", lambda: changed)
+    changed = bundle.Bundle("test", tuple(own))
+    monkeypatch.setattr("shanty.launch.cluster.rpc_client.bundle", lambda: changed)
     monkeypatch.setenv("SHANTY_HOME", str(tmp_path / "home"))
     made = connect()
     yield made
     made.close(0.5)
 
 
-def connect(**more: Any) -> Porter:
-    return Porter.connect(LocalTransport(Host("here")), pythons=[sys.executable], **more)
+def connect(**more: Any) -> RpcClient:
+    return RpcClient.connect(LocalTransport(Host("here")), pythons=[sys.executable], **more)
 
 
-def test_data_and_progress_both_ways(porter: Porter) -> None:
+def test_data_and_progress_both_ways(client: RpcClient) -> None:
     said: list[dict[str, Any]] = []
-    answer = porter.ask("echo", word="ä", data=b"\x00\n{raw}", progress=said.append)
+    answer = client.ask("echo", word="ä", data=b"\x00\n{raw}", progress=said.append)
     assert answer.values["asked"] == "ä"
     assert answer.data == b"\x00\n{raw}"
     assert said == [{"at": 1}]
     pieces = [b"a" * 100_000, b"b" * 100_000]
-    before = porter.bytes_sent
-    assert porter.ask("echo", word="", data=iter(pieces), size=200_000).data == b"".join(pieces)
-    assert 200_000 < porter.bytes_sent - before < 200_200
+    before = client.bytes_sent
+    assert client.ask("echo", word="", data=iter(pieces), size=200_000).data == b"".join(pieces)
+    assert 200_000 < client.bytes_sent - before < 200_200
 
 
-def test_what_a_verb_leaves_of_its_data_is_passed_over(porter: Porter) -> None:
-    assert porter.ask("half", data=b"abcdef").values == {"first": "abc"}
-    assert porter.ask("half", data=b"ghi").values == {"first": "ghi"}
+def test_what_a_verb_leaves_of_its_data_is_passed_over(client: RpcClient) -> None:
+    assert client.ask("half", data=b"abcdef").values == {"first": "abc"}
+    assert client.ask("half", data=b"ghi").values == {"first": "ghi"}
 
 
-def test_much_progress_while_much_is_sent_is_no_deadlock(porter: Porter) -> None:
+def test_much_progress_while_much_is_sent_is_no_deadlock(client: RpcClient) -> None:
     data = bytes(1 << 20)
-    assert porter.ask("chat", data=data, patience=30).values == {"size": len(data)}
+    assert client.ask("chat", data=data, patience=30).values == {"size": len(data)}
 
 
-def test_errors_come_back_as_what_they_were(porter: Porter) -> None:
+def test_errors_come_back_as_what_they_were(client: RpcClient) -> None:
     with pytest.raises(errors.WorldError) as caught:
-        porter.ask("fail", data=b"unread")
+        client.ask("fail", data=b"unread")
     assert caught.value.what == "on here: it went wrong"
     assert (caught.value.why, caught.value.fix) == ("because", "do that")
     with pytest.raises(StorageError, match="/no/such/folder/file: No such file"):
-        porter.ask("full")
-    assert porter.ask("half", data=b"abc").values == {"first": "abc"}  # it goes on
+        client.ask("full")
+    assert client.ask("half", data=b"abc").values == {"first": "abc"}  # it goes on
 
 
-def test_a_porter_that_crashes_says_how(porter: Porter) -> None:
+def test_a_server_that_crashes_says_how(client: RpcClient) -> None:
     with pytest.raises(ShantyError) as caught:
-        porter.ask("crash")
+        client.ask("crash")
     assert "crash failed: ValueError: a bug" in caught.value.what
 
 
-def test_silence_has_a_bound(porter: Porter) -> None:
+def test_silence_has_a_bound(client: RpcClient) -> None:
     with pytest.raises(PrepareError, match="has said nothing for"):
-        porter.ask("silent", patience=0.3)
+        client.ask("silent", patience=0.3)
 
 
-def test_data_that_is_not_as_long_as_announced(porter: Porter) -> None:
+def test_data_that_is_not_as_long_as_announced(client: RpcClient) -> None:
     with pytest.raises(PrepareError, match="not as long"):
-        porter.ask("half", data=[b"ab"], size=5)
+        client.ask("half", data=[b"ab"], size=5)
 
 
-def test_threads_take_turns(porter: Porter) -> None:
+def test_threads_take_turns(client: RpcClient) -> None:
     answers: list[str] = []
     threads = [
         threading.Thread(
-            target=lambda: answers.append(porter.ask("half", data=b"abc").values["first"])
+            target=lambda: answers.append(client.ask("half", data=b"abc").values["first"])
         )
         for _ in range(8)
     ]
@@ -143,9 +143,9 @@ def test_threads_take_turns(porter: Porter) -> None:
     assert answers == ["abc"] * 8
 
 
-def test_nothing_is_left_when_the_client_is_gone(porter: Porter) -> None:
-    process = porter._stream.process
-    porter.close()
+def test_nothing_is_left_when_the_client_is_gone(client: RpcClient) -> None:
+    process = client._stream.process
+    client.close()
     assert process.poll() == 0
 
 
@@ -170,35 +170,35 @@ def test_a_version_that_is_there_is_not_sent_again_and_old_ones_go(
     assert sorted(path.name for path in store.iterdir()) == sorted(
         [recent.name, Path(first.root).name]
     )
-    assert (Path(first.root) / "shanty" / "carry" / "boot.py").is_file()
+    assert (Path(first.root) / "shanty" / "runtime" / "boot.py").is_file()
     assert not (Path(first.root) / "shanty" / "cli").exists()
 
 
 def test_two_first_contacts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
-    found: list[Porter] = []
+    found: list[RpcClient] = []
     threads = [threading.Thread(target=lambda: found.append(connect())) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert len({porter.root for porter in found}) == 1
+    assert len({client.root for client in found}) == 1
     assert len(found) == 4
-    for porter in found:
-        assert porter.ask("survey").values["shanty_home"] == str(tmp_path)
-        porter.close()
-    assert len(list((tmp_path / "store" / "carry").iterdir())) == 1
+    for client in found:
+        assert client.ask("survey").values["shanty_home"] == str(tmp_path)
+        client.close()
+    assert len(list((tmp_path / "store" / "bundle").iterdir())) == 1
 
 
 def test_what_is_shipped_can_be_imported_by_a_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
-    porter = connect()
+    client = connect()
     code = "import sys; sys.path.insert(0, sys.argv[1]); import shanty; print(shanty.size())"
-    argv = [sys.executable, "-I", "-S", "-c", code, porter.root]
+    argv = [sys.executable, "-I", "-S", "-c", code, client.root]
     assert subprocess.run(argv, capture_output=True, text=True).stdout == "1\n"
-    porter.close()
+    client.close()
 
 
 def test_a_host_that_says_nothing(tmp_path: Path) -> None:
@@ -207,17 +207,17 @@ def test_a_host_that_says_nothing(tmp_path: Path) -> None:
             return super().start(["sleep", "60"])
 
     with pytest.raises(NoAnswerError) as caught:
-        Porter.connect(Mute(Host("here")), patience=0.3)
+        RpcClient.connect(Mute(Host("here")), patience=0.3)
     assert caught.value.kind == "silent"
 
 
 def test_the_survey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.9 50000 10.0.0.1 22")
-    porter = connect()
-    facts = porter.ask("survey").values
-    again = porter.ask("survey").values
-    porter.close()
+    client = connect()
+    facts = client.ask("survey").values
+    again = client.ask("survey").values
+    client.close()
     assert facts["cores"] >= 1
     assert facts["memory"] > 1 << 20
     assert facts["hostname"] == socket.gethostname()
@@ -284,12 +284,12 @@ def test_reach_takes_the_first_that_is_an_ssh_server(
     other = Greeter(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     mute = socket.create_server(("127.0.0.1", 0))
     candidates = [list(mute.getsockname()), other.place, ssh.place, ssh.place]
-    porter = connect()
+    client = connect()
     began = time.monotonic()
-    found = porter.ask("reach", candidates=candidates, timeout=10).values
+    found = client.ask("reach", candidates=candidates, timeout=10).values
     took = time.monotonic() - began
-    none = porter.ask("reach", candidates=[other.place], timeout=10).values
-    porter.close()
+    none = client.ask("reach", candidates=[other.place], timeout=10).values
+    client.close()
     assert found["found"] == {
         "address": ssh.place[0],
         "port": ssh.place[1],
@@ -306,10 +306,10 @@ def test_reach_takes_the_first_that_is_an_ssh_server(
     mute.close()
 
 
-def test_boot_serves_a_porter_as_well() -> None:
-    boot = Path(parcel.__file__).parents[2] / "carry" / "boot.py"
+def test_boot_serves_rpc_as_well() -> None:
+    boot = Path(bundle.__file__).parents[2] / "runtime" / "boot.py"
     process = subprocess.run(
-        [sys.executable, "-I", "-S", str(boot), "host.porter"],
+        [sys.executable, "-I", "-S", str(boot), "rpc.server"],
         input=b'{"do": "reach", "candidates": []}\n',
         capture_output=True,
         timeout=30,

@@ -13,8 +13,8 @@ import pytest
 SRC = Path(__file__).parents[2] / "src"
 PACKAGE = SRC / "shanty"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-CARRY = [path for path in MODULES if "carry" in path.relative_to(PACKAGE).parts]
-NOT_FRAMEWORKS = {"cli", "launch", "carry", "compat"}
+RUNTIME = [path for path in MODULES if "runtime" in path.relative_to(PACKAGE).parts]
+NOT_FRAMEWORKS = {"cli", "launch", "runtime", "compat"}
 FRAMEWORKS = [
     path
     for path in MODULES
@@ -50,7 +50,7 @@ def test_no_module_is_over_400_lines(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
 
 
-@pytest.mark.parametrize("path", CARRY, ids=name)
+@pytest.mark.parametrize("path", RUNTIME, ids=name)
 def test_carry_imports_the_standard_library_only(path: Path) -> None:
     allowed = set(sys.stdlib_module_names)
     if "rank" in path.parts:
@@ -58,11 +58,11 @@ def test_carry_imports_the_standard_library_only(path: Path) -> None:
     assert not {
         what
         for what in imported(path)
-        if what.partition(".")[0] not in allowed and not within(what, "shanty.carry")
+        if what.partition(".")[0] not in allowed and not within(what, "shanty.runtime")
     }
 
 
-@pytest.mark.parametrize("path", CARRY, ids=name)
+@pytest.mark.parametrize("path", RUNTIME, ids=name)
 def test_carry_is_written_in_python_39(path: Path) -> None:
     ast.parse(path.read_text(encoding="utf-8"), filename=str(path), feature_version=(3, 9))
 
@@ -74,7 +74,7 @@ def test_carry_loads_under_a_real_python_39() -> None:
         pytest.skip("there is no python3.9 on PATH")
     modules = [
         name(path)[: -len(".py")].replace("/", ".").removesuffix(".__init__")
-        for path in CARRY
+        for path in RUNTIME
         if path.name != "boot.py" and not {"shims", "hook"} & set(path.parts)  # programs
     ]
     program = f"import sys; sys.path.insert(0, {str(SRC)!r})\n" + "\n".join(
@@ -94,6 +94,6 @@ def test_a_framework_knows_of_launching_only_the_run_directory(path: Path) -> No
         for what in imported(path)
         if within(what, "shanty")
         and not within(what, own)
-        and not within(what, "shanty.carry.rundir")
+        and not within(what, "shanty.runtime.rundir")
         and what != "shanty"  # what any script imports: light, and it knows the run directory
     }

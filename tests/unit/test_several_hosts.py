@@ -14,27 +14,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.carry.agent import outside
-from shanty.carry.agent.channel import Channel
-from shanty.carry.agent.dial import quoted
-from shanty.carry.agent.fleet import Worker
-from shanty.carry.agent.place import rank_script
-from shanty.carry.agent.relay import _Call
-from shanty.carry.agent.verdicts import late, misplaced
-from shanty.carry.agent.world import World
-from shanty.carry.errors import UsageError
-from shanty.carry.host.runs import heard_run
-from shanty.carry.mirror import APPENDED, REPLACED, Change, Mirror, is_safe, may_write, put
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.mpi.layout import HostSlots, Layout
-from shanty.carry.rank.ssh import parse
-from shanty.carry.rundir import RunDir
-from shanty.carry.spec import JobSpec, Program, State, Status
 from shanty.cli.lab import down
-from shanty.launch.site.host import Host
-from shanty.launch.site.link import _COPIED, Link, _over
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.run_mirror import _COPIED, Link, _over
 from shanty.launch.targets.base import Facts
 from shanty.launch.targets.plan import layout_of
+from shanty.runtime.agent import control
+from shanty.runtime.agent.channel import Channel
+from shanty.runtime.agent.mpi_world import MpiWorld
+from shanty.runtime.agent.rank_start import rank_script
+from shanty.runtime.agent.root_cause import late, misplaced
+from shanty.runtime.agent.rsh_server import _Call
+from shanty.runtime.agent.ssh_command import quoted
+from shanty.runtime.agent.workers import Worker
+from shanty.runtime.errors import UsageError
+from shanty.runtime.mirror import APPENDED, REPLACED, Change, Mirror, is_safe, may_write, put
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.rank.rsh_client import parse
+from shanty.runtime.rpc.runs import heard_run
+from shanty.runtime.rundir import RunDir
+from shanty.runtime.spec import JobSpec, Program, State, Status
 
 MPI = Installation("openmpi5", "5", "/p", "/p/bin/mpirun", "/p/lib/libmpi.so.40", "shanty")
 
@@ -81,7 +81,7 @@ def test_the_end_of_a_run_is_not_overwritten_by_what_came_before(tmp_path: Path)
     link = Link(run, [Host("a")])
     for state in (State.RUNNING, State.STOPPED, State.RUNNING):
         link._store("status.json", None, json.dumps(Status(state).to_json()).encode(), "/there")
-    assert outside.read_status(run).state is State.STOPPED
+    assert control.read_status(run).state is State.STOPPED
 
 
 @given(st.lists(st.binary(max_size=300), max_size=12))
@@ -182,8 +182,8 @@ def test_the_script_that_ranks_start_by(tmp_path: Path, monkeypatch: pytest.Monk
     assert lines[-1] == str(work)
 
 
-def world(expected: int, **hosts: str) -> World:
-    found = World(expected, MPI)
+def world(expected: int, **hosts: str) -> MpiWorld:
+    found = MpiWorld(expected, MPI)
     for rank, host in enumerate(hosts.values()):
         report = {"event": "started", "rank": rank, "size": expected, "host": host}
         found.report(report, 1.0)
@@ -248,7 +248,7 @@ def test_a_path_with_spaces_as_an_option_of_ssh(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_does_not_read_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shanty.carry.agent.relay._ROOM", 0.05)
+    monkeypatch.setattr("shanty.runtime.agent.rsh_server._ROOM", 0.05)
     read, write = os.pipe()
     ours, theirs = socket.socketpair()
     call = _Call(cast(Worker, None), ours, (write, os.dup(write)), "prted")
@@ -266,7 +266,7 @@ def test_a_launcher_that_does_not_read_holds_nobody_up(monkeypatch: pytest.Monke
     [
         ({"b": 1.0, "c": 1.5}, False),
         ({"b": 11.0, "c": 9.0}, True),
-        ({"b": None}, True),  # its warden has gone and left its folder behind
+        ({"b": None}, True),  # its node agent has gone and left its folder behind
         ({"b": -1.0, "c": -1.0}, False),  # they are done: so the lead was there to say so
         ({"b": -1.0, "c": None}, False),
         ({}, False),

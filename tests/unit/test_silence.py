@@ -5,13 +5,13 @@ import time
 
 import pytest
 
-from shanty.carry.agent import beats
-from shanty.carry.agent.beats import Beats
-from shanty.carry.agent.silence import Silence
+from shanty.runtime.agent import heartbeat
+from shanty.runtime.agent.failure_detector import FailureDetector
+from shanty.runtime.agent.heartbeat import Heartbeat
 
 
 def test_a_gap_between_two_looks_is_not_the_others_silence() -> None:
-    silence = Silence()
+    silence = FailureDetector()
     begun = time.monotonic()
     assert silence.look(begun + 0.5) < 1
     assert silence.look(begun + 100) < 2  # the machine stood still
@@ -26,8 +26,8 @@ def test_a_gap_between_two_looks_is_not_the_others_silence() -> None:
 def test_a_busy_agent_is_heard_and_one_that_stays_away_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(beats, "BEAT", 0.01)
-    monkeypatch.setattr(beats, "_BUSY", 0.5)
+    monkeypatch.setattr(heartbeat, "BEAT", 0.01)
+    monkeypatch.setattr(heartbeat, "_BUSY", 0.5)
     heard: list[float] = []
     several = threading.Event()
 
@@ -36,7 +36,7 @@ def test_a_busy_agent_is_heard_and_one_that_stays_away_is_not(
         if len(heard) > 5:
             several.set()
 
-    agent = Beats(say)
+    agent = Heartbeat(say)
     try:
         begun = time.monotonic()
         assert several.wait(10)  # this thread did nothing for it

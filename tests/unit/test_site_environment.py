@@ -16,17 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from clients import client
 
-from porters import porter
-from shanty.carry.errors import PrepareError
-from shanty.carry.host import describe
-from shanty.carry.host import environment as there
-from shanty.launch.site import builds, indexes, sync
-from shanty.launch.site import environment as site
-from shanty.launch.site.environment import Difference, Differences, Environment, Package, check
-from shanty.launch.site.placement import Step
-from shanty.launch.site.porter import Porter
-from shanty.launch.site.wheels import Scheme, Wheel, wheel_of
+from shanty.launch.cluster import builds, indexes, sync
+from shanty.launch.cluster import environment as site
+from shanty.launch.cluster.environment import Difference, Differences, Environment, Package, check
+from shanty.launch.cluster.mpi_provision import Step
+from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.cluster.wheels import Scheme, Wheel, wheel_of
+from shanty.runtime.errors import PrepareError
+from shanty.runtime.rpc import describe_python
+from shanty.runtime.rpc import python_environment as there
 
 NOWHERE = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": "/dev/null"}
 UV = builds.local_uv()
@@ -57,8 +57,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Porter]:
-    with porter("h1", tmp_path / "home1") as found:
+def host(tmp_path: Path) -> Iterator[RpcClient]:
+    with client("h1", tmp_path / "home1") as found:
         yield found
 
 
@@ -169,7 +169,7 @@ def test_where_a_package_came_from(
         (info / "direct_url.json").write_text(json.dumps(direct))
     (info.parent / "~b-1.dist-info").mkdir()
     (info.parent / "c-1.dist-info").mkdir()
-    found = describe.distributions([str(tmp_path / "nowhere"), str(info.parent)])
+    found = describe_python.distributions([str(tmp_path / "nowhere"), str(info.parent)])
     assert [(one["name"], one["version"]) for one in found] == [("a", "1")]
     assert (found[0]["kind"], found[0]["source"]) == expected
 
@@ -182,7 +182,9 @@ def test_what_is_no_interpreter_is_an_error(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------- check
 
 
-def test_the_interpreter_at_the_same_path_is_taken(host: Porter, small: Path, home: Path) -> None:
+def test_the_interpreter_at_the_same_path_is_taken(
+    host: RpcClient, small: Path, home: Path
+) -> None:
     env = site.local_environment(str(small), home)
     found = check([host], env)["h1"]
     assert found.passes
@@ -190,7 +192,7 @@ def test_the_interpreter_at_the_same_path_is_taken(host: Porter, small: Path, ho
     assert found.machine["architecture"] == os.uname().machine
 
 
-def test_differences_are_listed(host: Porter, small: Path, home: Path) -> None:
+def test_differences_are_listed(host: RpcClient, small: Path, home: Path) -> None:
     env = site.local_environment(str(small), home)
     more = (
         Package("mpi4py", "4.1.2", "", "index", ""),
@@ -214,7 +216,7 @@ def test_differences_are_listed(host: Porter, small: Path, home: Path) -> None:
 
 
 def test_an_editable_package_is_never_taken_for_a_copy(
-    host: Porter, small: Path, home: Path
+    host: RpcClient, small: Path, home: Path
 ) -> None:
     env = site.local_environment(str(small), home)
     click = env.package("click")
@@ -247,11 +249,11 @@ def test_the_table_groups_hosts_that_are_alike() -> None:
 
 
 def test_without_an_index_all_is_sent(
-    small: Path, home: Path, tmp_path: Path, host: Porter
+    small: Path, home: Path, tmp_path: Path, host: RpcClient
 ) -> None:
     env = add_editable(site.local_environment(str(small), home), tmp_path / "src", "VALUE = 1\n")
     steps: list[Step] = []
-    with porter("h2", tmp_path / "home2") as second:
+    with client("h2", tmp_path / "home2") as second:
         made = sync.sync([host, second], env, home, steps.append, NOWHERE)
     assert list(made) == ["h1", "h2"]
     for name, number in (("h1", 1), ("h2", 2)):
@@ -286,7 +288,7 @@ def test_without_an_index_all_is_sent(
 
 
 def test_an_environment_that_was_damaged_is_made_again(
-    small: Path, home: Path, host: Porter
+    small: Path, home: Path, host: RpcClient
 ) -> None:
     env = site.local_environment(str(small), home)
     made = sync.sync([host], env, home, nobody, NOWHERE)["h1"]
@@ -298,8 +300,8 @@ def test_an_environment_that_was_damaged_is_made_again(
 def test_two_at_once_in_one_home_make_one(small: Path, home: Path, tmp_path: Path) -> None:
     env = site.local_environment(str(small), home)
     with (
-        porter("h1", tmp_path / "shared") as one,
-        porter("h2", tmp_path / "shared") as two,
+        client("h1", tmp_path / "shared") as one,
+        client("h2", tmp_path / "shared") as two,
     ):
         made = sync.sync([one, two], env, home, nobody, NOWHERE)
     assert made["h1"] == made["h2"]
@@ -307,7 +309,7 @@ def test_two_at_once_in_one_home_make_one(small: Path, home: Path, tmp_path: Pat
     assert len([path for path in store.iterdir() if not path.name.startswith(".")]) == 1
 
 
-def test_a_host_without_that_python_is_named(small: Path, home: Path, host: Porter) -> None:
+def test_a_host_without_that_python_is_named(small: Path, home: Path, host: RpcClient) -> None:
     env = replace(site.local_environment(str(small), home), key="3.7")
     with pytest.raises(PrepareError) as caught:
         sync.sync([host], env, home, nobody, NOWHERE)
@@ -316,7 +318,7 @@ def test_a_host_without_that_python_is_named(small: Path, home: Path, host: Port
 
 
 def test_a_wheel_of_another_machine_is_refused(
-    small: Path, home: Path, host: Porter, monkeypatch: pytest.MonkeyPatch
+    small: Path, home: Path, host: RpcClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = site.local_environment(str(small), home)
     monkeypatch.setattr(Wheel, "tags", property(lambda self: ("manylinux_2_99_s390x",)))
@@ -349,7 +351,7 @@ def index(tmp_path: Path) -> Iterator[str]:
 
 
 def test_what_the_index_has_is_not_sent(
-    small: Path, home: Path, tmp_path: Path, host: Porter, index: str
+    small: Path, home: Path, tmp_path: Path, host: RpcClient, index: str
 ) -> None:
     assert host.ask("env-reach", url=index, timeout=3).values["reach"]
     environ = {"PIP_INDEX_URL": index, "PIP_CONFIG_FILE": "/dev/null"}
@@ -365,12 +367,12 @@ def test_what_the_index_has_is_not_sent(
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:9/simple", "nonsense", "http://nowhere.invalid/"]
 )
-def test_an_index_that_does_not_answer_is_noticed(url: str, host: Porter) -> None:
+def test_an_index_that_does_not_answer_is_noticed(url: str, host: RpcClient) -> None:
     assert not host.ask("env-reach", url=url, timeout=2).values["reach"]
 
 
 def test_mpi4py_goes_to_hosts_that_lack_it(
-    small: Path, home: Path, tmp_path: Path, host: Porter
+    small: Path, home: Path, tmp_path: Path, host: RpcClient
 ) -> None:
     env = site.local_environment(str(small), home)
     found = check([host], env)
@@ -456,7 +458,7 @@ def test_when_the_client_goes_nothing_is_left(tmp_path: Path) -> None:
     ask = {"do": "env-make", "hash": "0" * 64, "uv": str(slow), "packages": [], "wheels": {}}
     ask["key"] = f"{sys.version_info[0]}.{sys.version_info[1]}"
     with subprocess.Popen(
-        [BASE, "-I", "-S", boot, "host.porter"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [BASE, "-I", "-S", boot, "rpc.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, env={"HOME": str(tmp_path), "PATH": os.defpath},
     ) as process:  # fmt: skip
         assert process.stdin is not None

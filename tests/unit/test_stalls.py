@@ -17,19 +17,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runs import wait_for
-from shanty.carry import platform
-from shanty.carry.agent import movement
-from shanty.carry.agent.elf import Image, UnreadableError, evaluate
-from shanty.carry.agent.movement import Movement, native_frames
-from shanty.carry.agent.native import Frame, Look, Native, mpi_name
-from shanty.carry.agent.odd import Standing, judge
-from shanty.carry.agent.stacks import with_native
-from shanty.carry.agent.warden import Warden
-from shanty.carry.errors import UsageError
-from shanty.carry.rundir import RunDir
 from shanty.cli.grouping import grouped
 from shanty.cli.jobs import stall_after
 from shanty.launch import settings
+from shanty.runtime import platform
+from shanty.runtime.agent import progress_sampler
+from shanty.runtime.agent.elf import Image, UnreadableError, evaluate
+from shanty.runtime.agent.native_stacks import Frame, Look, Native, mpi_name
+from shanty.runtime.agent.node_agent import NodeAgent
+from shanty.runtime.agent.progress_sampler import ProgressSampler, native_frames
+from shanty.runtime.agent.stacks import with_native
+from shanty.runtime.agent.straggler import Standing, judge
+from shanty.runtime.errors import UsageError
+from shanty.runtime.rundir import RunDir
 
 linux = pytest.mark.skipif(not platform.LINUX, reason="Linux only")
 LINK = {"name": "eth0", "carries": True, "used": True, "bytes": 0, "errors": 0}
@@ -465,7 +465,7 @@ def test_a_script_that_takes_the_signal_gets_no_pulse(tmp_path: Path, how: str) 
         process.stdout.readline()
         assert not path.exists()
         wait_for(lambda: "S" in Path(f"/proc/{process.pid}/stat").read_text().split()[2])
-        watch = Movement(run)
+        watch = ProgressSampler(run)
         for _ in range(3):
             watch.look({("0", 0): {process.pid}})
     finally:
@@ -480,9 +480,9 @@ def test_a_lock_is_waited_for_though_a_signal_has_just_been_there(
 ) -> None:
     process = subprocess.Popen(["sleep", "60"])
     seen = iter([{process.pid: (1, 2)}, {}, {}])
-    monkeypatch.setattr(movement, "locks", lambda: next(seen))
+    monkeypatch.setattr(progress_sampler, "locks", lambda: next(seen))
     try:
-        watch = Movement(RunDir(tmp_path))
+        watch = ProgressSampler(RunDir(tmp_path))
         told = [watch.look({("0", 0): {process.pid}})["moves"][0] for _ in range(3)]
     finally:
         process.kill()
@@ -519,7 +519,7 @@ def test_nothing_is_sent_to_a_rank_that_cannot_be_looked_at(
             pytest.skip("ptrace is not allowed here")
         if not readable:
             monkeypatch.setattr(Native, "looks", refuse)
-        watch = Movement(run)
+        watch = ProgressSampler(run)
         for _ in range(3):
             (told,) = watch.look({("0", 0): {process.pid}})["moves"]
         assert told["read"] is readable
@@ -550,7 +550,7 @@ def test_a_rank_that_stops_when_nobody_waits_for_it_any_more(
     trap = 5 << 8 | 0x7F
     told = iter([(11, trap), (12, 3 << 8), (0, 0)])
     monkeypatch.setattr(os, "waitpid", lambda *_: next(told))
-    warden: Any = SimpleNamespace(ended=[])
-    warden.child_ended = lambda pid, code: warden.ended.append((pid, code))
-    Warden._reap(warden)
-    assert warden.ended == [(12, 3)]
+    agent: Any = SimpleNamespace(ended=[])
+    agent.child_ended = lambda pid, code: agent.ended.append((pid, code))
+    NodeAgent._reap(agent)
+    assert agent.ended == [(12, 3)]

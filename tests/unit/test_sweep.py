@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from shanty.carry import platform
-from shanty.carry.agent import sweep
-from shanty.carry.frames import FrameWriter
-from shanty.carry.rundir import RunDir
 from shanty.launch.follow import Follower
 from shanty.launch.settings import Settings
 from shanty.launch.targets.base import Handle
 from shanty.launch.targets.local import LocalTarget
+from shanty.runtime import platform
+from shanty.runtime.agent import cleanup
+from shanty.runtime.frames import FrameWriter
+from shanty.runtime.rundir import RunDir
 
 pytestmark = pytest.mark.skipif(not platform.SHARED_MEMORY, reason="there is no /dev/shm here")
 
@@ -42,7 +42,7 @@ def test_forgotten_segments_go_and_others_stay(segment, tmp_path):
     forgotten, stranger = segment("shantytest_seg"), segment("precious")
     scratch = tmp_path / "scratch"
     (scratch / "deep").mkdir(parents=True)
-    removed = sweep.sweep(str(scratch), (), ["shantytest_seg-*"], before)
+    removed = cleanup.sweep(str(scratch), (), ["shantytest_seg-*"], before)
     assert not forgotten.exists()
     assert not scratch.exists()
     assert stranger.exists()
@@ -51,17 +51,17 @@ def test_forgotten_segments_go_and_others_stay(segment, tmp_path):
 
 def test_what_is_older_than_the_run_or_in_use_stays(segment, tmp_path):
     old = segment("shantytest_old")
-    assert sweep.sweep(str(tmp_path / "x"), (), ["shantytest_*"], time.time() + 60) == []
+    assert cleanup.sweep(str(tmp_path / "x"), (), ["shantytest_*"], time.time() + 60) == []
     with old.open("r+b") as file, mmap.mmap(file.fileno(), 0):
-        sweep.sweep(str(tmp_path / "x"), [str(old)], ["shantytest_*"], time.time() - 60)
+        cleanup.sweep(str(tmp_path / "x"), [str(old)], ["shantytest_*"], time.time() - 60)
         assert old.exists()
 
 
 def test_a_users_own_file_that_was_there_before_is_not_the_runs(segment):
     data = segment("imagenet")
     with data.open("r+b") as file, mmap.mmap(file.fileno(), 0):
-        assert str(data) in sweep.shared_memory_of([os.getpid()], time.time() - 60)
-        assert str(data) not in sweep.shared_memory_of([os.getpid()], time.time() + 60)
+        assert str(data) in cleanup.shared_memory_of([os.getpid()], time.time() - 60)
+        assert str(data) not in cleanup.shared_memory_of([os.getpid()], time.time() + 60)
 
 
 def test_a_line_of_many_chunks_is_followed(tmp_path):

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shanty.carry.errors import TranslationError
-from shanty.carry.mpi.flavours import FLAVOURS
-from shanty.carry.mpi.layout import HostSlots, Layout
-from shanty.carry.mpi.line import parse
-from shanty.carry.mpi.options import OPTIONS
-from shanty.carry.mpi.translate import Translation, ranks_of, translate
+from shanty.runtime.errors import TranslationError
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.mpi.options import OPTIONS
+from shanty.runtime.mpi.parser import parse
+from shanty.runtime.mpi.translate import Translation, ranks_of, translate
 
 FILES = {"open": "h1 slots=2\nh2 slots=1\nh3 slots=0\n", "hydra": "h1:2\nh2:1\n", "names": "h1\n"}
 PREFIX = ("python", "-I", "rank.exec")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from shanty.carry.errors import TranslationError
-from shanty.carry.mpi.flavours import FLAVOURS
-from shanty.carry.mpi.layout import HostSlots, Layout
-from shanty.carry.mpi.translate import Translation, ranks_of, translate
+from shanty.runtime.errors import TranslationError
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.mpi.translate import Translation, ranks_of, translate
 
 TABLE = tomllib.loads(Path(__file__).with_name("translate_table.toml").read_text())["line"]
 FILES = {

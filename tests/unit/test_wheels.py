@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from shanty.carry.errors import PrepareError
-from shanty.launch.site import builds, wheels
-from shanty.launch.site.wheels import Member, Scheme, Wheel, wheel_of
+from shanty.launch.cluster import builds, wheels
+from shanty.launch.cluster.wheels import Member, Scheme, Wheel, wheel_of
+from shanty.runtime.errors import PrepareError
 
 HERE = Scheme(
     Path(sys.prefix), Path(sysconfig.get_path("purelib")), Path(sysconfig.get_path("platlib"))
@@ -266,7 +266,7 @@ def test_a_source_that_is_gone_is_named(tmp_path: Path) -> None:
 def test_shanty_is_packed_as_it_runs(tmp_path: Path) -> None:
     wheel = builds.shanty_wheel(tmp_path)
     members = whole(wheel)
-    assert {"shanty/__init__.py", "shanty/carry/boot.py", "shanty/py.typed"} <= members.keys()
+    assert {"shanty/__init__.py", "shanty/runtime/boot.py", "shanty/py.typed"} <= members.keys()
     assert any(name.endswith("entry_points.txt") for name in members)
     assert builds.shanty_wheel(tmp_path) == wheel
 

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shanty.carry.errors import NotFoundError, PrepareError, UsageError
-from shanty.carry.host import trees
-from shanty.launch.site import sources, workspace
-from shanty.launch.site.host import Host
-from shanty.launch.site.ignore import listing
-from shanty.launch.site.placement import Step
-from shanty.launch.site.porter import Porter
-from shanty.launch.transport.local import LocalTransport
+from shanty.launch.cluster import sources, workspace
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.ignore import listing
+from shanty.launch.cluster.mpi_provision import Step
+from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.connections.local import LocalTransport
+from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
+from shanty.runtime.rpc import trees
 
 RUN = "20261121-101112-bcdf.0"
 
@@ -218,14 +218,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def porter(home: Path) -> Iterator[Porter]:
-    porter = Porter.connect(LocalTransport(Host("here")))
-    yield porter
-    porter.close()
+def client(home: Path) -> Iterator[RpcClient]:
+    client = RpcClient.connect(LocalTransport(Host("here")))
+    yield client
+    client.close()
 
 
-def send(porter: Porter, folder: Path, user: str = "") -> workspace.Placed:
-    return workspace.send(porter, workspace.manifest(folder), folder, user)
+def send(client: RpcClient, folder: Path, user: str = "") -> workspace.Placed:
+    return workspace.send(client, workspace.manifest(folder), folder, user)
 
 
 def tree(path: Path | str) -> dict[str, object]:
@@ -239,25 +239,29 @@ def tree(path: Path | str) -> dict[str, object]:
     return found
 
 
-def test_a_tree_arrives_as_it_is_and_is_sent_once(here: Path, porter: Porter, home: Path) -> None:
+def test_a_tree_arrives_as_it_is_and_is_sent_once(
+    here: Path, client: RpcClient, home: Path
+) -> None:
     write(here, {"train.py": "x", "run": "#!/bin/sh", "empty": "", "z/empty": "", "a/b/twin": "x"})
     write(here, {"z/big": os.urandom(20 << 20), "text": "line\n" * 1_000_000})
     (here / "run").chmod(0o755)
     (here / "odd\udcff name\n").write_text("odd")
     (here / "link").symlink_to("a/b")
-    first = send(porter, here)
+    first = send(client, here)
     assert tree(first.path) == tree(here)
     assert 20 << 20 < first.bytes_sent < 22 << 20  # the text is deflated
-    again = send(porter, here)
+    again = send(client, here)
     assert again.path == first.path and again.bytes_sent < 200
     assert [p.name for p in (home / "workspaces").iterdir()] == [workspace.manifest(here).hash]
 
 
-def test_only_what_is_new_is_sent_and_small_files_are_no_links(here: Path, porter: Porter) -> None:
+def test_only_what_is_new_is_sent_and_small_files_are_no_links(
+    here: Path, client: RpcClient
+) -> None:
     write(here, {"big": os.urandom(4 << 20), "small": "s", "train.py": "1"})
-    first = Path(send(porter, here).path)
+    first = Path(send(client, here).path)
     write(here, {"train.py": "2", "big copy": (here / "big").read_bytes()})
-    placed = send(porter, here)
+    placed = send(client, here)
     second = Path(placed.path)
     assert placed.bytes_sent < 2000
     assert tree(second) == tree(here) and tree(first)["train.py"] == (b"1", False)
@@ -277,37 +281,37 @@ def test_only_what_is_new_is_sent_and_small_files_are_no_links(here: Path, porte
     ],
 )
 def test_a_tree_that_a_run_has_changed_is_not_used_again(
-    here: Path, porter: Porter, change: object
+    here: Path, client: RpcClient, change: object
 ) -> None:
     write(here, {"big": os.urandom(2 << 20), "small": "s", "train.py": "1"})
     (here / "link").symlink_to("small")
-    first = send(porter, here)
+    first = send(client, here)
     change(Path(first.path))  # type: ignore[operator]
-    second = send(porter, here)
+    second = send(client, here)
     assert second.path != first.path and tree(second.path) == tree(here)
-    assert send(porter, here).path == second.path  # and this one is
+    assert send(client, here).path == second.path  # and this one is
 
 
-def test_what_a_run_adds_does_no_harm(here: Path, porter: Porter) -> None:
+def test_what_a_run_adds_does_no_harm(here: Path, client: RpcClient) -> None:
     write(here, {"train.py": "1"})
-    first = send(porter, here)
+    first = send(client, here)
     write(Path(first.path), {"__pycache__/train.pyc": "", "result.csv": "1"})
-    assert send(porter, here).path == first.path
+    assert send(client, here).path == first.path
 
 
-def test_a_file_that_changes_meanwhile(here: Path, porter: Porter, home: Path) -> None:
+def test_a_file_that_changes_meanwhile(here: Path, client: RpcClient, home: Path) -> None:
     write(here, {"a.py": "1", "log": "1" * 100})
     content = workspace.manifest(here)
     write(here, {"log": "2" * 100})
     with pytest.raises(PrepareError, match="log was changed"):
-        workspace.send(porter, content, here)
-    assert tree(send(porter, here).path) == tree(here)
-    porter.close()
+        workspace.send(client, content, here)
+    assert tree(send(client, here).path) == tree(here)
+    client.close()
     assert len(list((home / "workspaces").iterdir())) == 1
 
 
 def test_one_change_meanwhile_is_no_error(
-    here: Path, porter: Porter, monkeypatch: pytest.MonkeyPatch
+    here: Path, client: RpcClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(here, {"a.py": "1"})
     real = workspace.manifest
@@ -319,7 +323,7 @@ def test_one_change_meanwhile_is_no_error(
         return content
 
     monkeypatch.setattr(workspace, "manifest", manifest)
-    content, placed = workspace.place([porter], here, print, users={"here": RUN})
+    content, placed = workspace.place([client], here, print, users={"here": RUN})
     path = Path(placed["here"].path)
     assert (path.parent / "users" / RUN).is_file()
     assert (path / "a.py").read_text() == "2"
@@ -328,13 +332,13 @@ def test_one_change_meanwhile_is_no_error(
 
 def test_two_hosts_with_one_home_at_once(here: Path, home: Path) -> None:
     write(here, {"a.py": "1", "big": os.urandom(3 << 20)})
-    porters = [Porter.connect(LocalTransport(Host(name))) for name in ("one", "two", "three")]
+    clients = [RpcClient.connect(LocalTransport(Host(name))) for name in ("one", "two", "three")]
     try:
         steps: list[Step] = []
-        _, placed = workspace.place(porters, here, steps.append)
+        _, placed = workspace.place(clients, here, steps.append)
     finally:
-        for porter in porters:
-            porter.close()
+        for client in clients:
+            client.close()
     assert list(placed) == ["one", "two", "three"]
     assert {step.host for step in steps} <= set(placed) and steps[-1].done == steps[-1].total
     assert len({p.path for p in placed.values()}) == 1
@@ -343,12 +347,12 @@ def test_two_hosts_with_one_home_at_once(here: Path, home: Path) -> None:
 
 
 def test_pruned_is_the_longest_unused_that_nobody_needs(
-    here: Path, porter: Porter, home: Path
+    here: Path, client: RpcClient, home: Path
 ) -> None:
     paths = []
     for number in range(5):
         write(here, {"train.py": str(number)})
-        paths.append(Path(send(porter, here, f"20261121-101112-bcd{number}.0").path))
+        paths.append(Path(send(client, here, f"20261121-101112-bcd{number}.0").path))
         os.utime(paths[-1].parent, (number + 1e9, number + 1e9))
     (home / "work" / "20261121-101112-bcd0.0").mkdir(parents=True)
     for path in paths:
@@ -377,12 +381,12 @@ contents = st.dictionaries(
 )
 @given(versions=st.lists(contents, min_size=1, max_size=4))
 def test_whatever_was_there_before_the_tree_is_the_folder(
-    porter: Porter, tmp_path_factory: pytest.TempPathFactory, versions: list[dict[str, bytes]]
+    client: RpcClient, tmp_path_factory: pytest.TempPathFactory, versions: list[dict[str, bytes]]
 ) -> None:
     for files in versions:
         folder = tmp_path_factory.mktemp("version")
         write(folder, dict(files))
-        assert tree(send(porter, folder).path) == tree(folder)
+        assert tree(send(client, folder).path) == tree(folder)
 
 
 # ---------------------------------------------------------------------------- sources

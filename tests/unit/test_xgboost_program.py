@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.carry.rank import stand_in, xgboost_rabit
 from shanty.compat.xgboost_program import __main__
 from shanty.compat.xgboost_program.__main__ import NEEDS, main
 from shanty.compat.xgboost_program.lines import ConfigurationError, Setting, from_words, parse, read
 from shanty.compat.xgboost_program.results import missing, model_file, unwritable
 from shanty.compat.xgboost_program.settings import Settings, settings_of, understand
-from shanty.launch.site.parcel import parcel
+from shanty.launch.cluster.bundle import bundle
+from shanty.runtime.rank import horovod_import, xgboost_rabit
 
 MUSHROOM = """\
 # General Parameters
@@ -226,7 +226,7 @@ def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_python_that_is_too_old_is_told_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert NEEDS == stand_in._NEEDS == xgboost_rabit._NEEDS
+    assert NEEDS == horovod_import._NEEDS == xgboost_rabit._NEEDS
     monkeypatch.setattr(__main__, "NEEDS", (99, 0))
     assert main(["none.conf"]) == 1
     said = capsys.readouterr().err
@@ -235,7 +235,7 @@ def test_a_python_that_is_too_old_is_told_first(
 
 
 def test_it_travels_to_other_hosts() -> None:
-    names = {name for name, _, _ in parcel().files}
+    names = {name for name, _, _ in bundle().files}
     assert {"compat/xgboost_program/__main__.py", "xgboost/training.py"} <= names
 
 

@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import click
 
-from shanty.carry.errors import ShantyError, StorageError
 from shanty.cli.context import show_error
+from shanty.runtime.errors import ShantyError, StorageError
 
 VERBS = (
     "run", "rerun", "ps", "show", "logs", "stop", "stacks", "doctor", "net", "rm", "prune", "hosts",

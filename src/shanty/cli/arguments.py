@@ -13,7 +13,7 @@ detach_option = click.option("-d", "--detach", is_flag=True, help="Start it and 
 def complete_group(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """For shells: the groups of hosts whose names begin so, the last one in a list of hosts."""
     from shanty.cli.context import context
-    from shanty.launch.site import inventory
+    from shanty.launch.cluster import inventory
 
     before, comma, last = incomplete.rpartition(",")
     names = inventory.names(context().home)

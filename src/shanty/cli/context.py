@@ -9,15 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shanty.carry.errors import ShantyError
-from shanty.carry.rundir import home
 from shanty.launch import settings
 from shanty.launch.settings import Settings
+from shanty.runtime.errors import ShantyError
+from shanty.runtime.rundir import home
 
 if TYPE_CHECKING:
     from shanty.cli.preparing import Preparing
     from shanty.launch.index import Runs
-    from shanty.launch.targets.anywhere import Targets
+    from shanty.launch.targets.registry import Targets
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Context:
     @cached_property
     def targets(self) -> Targets:
         """Where runs go."""
-        from shanty.launch.targets.anywhere import Targets
+        from shanty.launch.targets.registry import Targets
 
         terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
         return Targets(

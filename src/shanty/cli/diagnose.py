@@ -6,8 +6,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shanty.carry.errors import LaunchError, ShantyError, WorldError
-from shanty.carry.spec import JobSpec, State, Status
+from shanty.runtime.errors import LaunchError, ShantyError, WorldError
+from shanty.runtime.spec import JobSpec, State, Status
 
 if TYPE_CHECKING:
     from shanty.cli.context import Context

@@ -11,17 +11,17 @@ from typing import BinaryIO
 
 import click
 
-from shanty.carry.rank import dmlc_options
-from shanty.carry.rank.dmlc_options import OPTIONS, VERB
-from shanty.carry.rank.options import SWITCH, WHOLE, Option
 from shanty.cli import jobs
 from shanty.cli.arguments import complete_group
 from shanty.cli.context import Context, context, note
+from shanty.runtime.rank import dmlc_options
+from shanty.runtime.rank.dmlc_options import OPTIONS, VERB
+from shanty.runtime.rank.option_table import SWITCH, WHOLE, Option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shanty.carry.rank.dmlc_line import Wanted
-    from shanty.carry.spec import JobSpec
+    from shanty.runtime.rank.dmlc_line import Wanted
+    from shanty.runtime.spec import JobSpec
 
 _CHOICES = {
     "--cluster": [name for name in dmlc_options.CLUSTERS if name not in dmlc_options.REFUSED],
@@ -82,8 +82,8 @@ def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
       shanty dmlc-submit --cluster ssh --host-file hosts --num-workers 4 python train.py
       shanty dmlc-submit --cluster local --num-workers 2 xgboost train.conf max_depth=4
     """
-    from shanty.carry.errors import UsageError
-    from shanty.carry.rank.dmlc_line import parse
+    from shanty.runtime.errors import UsageError
+    from shanty.runtime.rank.dmlc_line import parse
 
     wanted = parse(words, os.environ, {**OPTIONS, **VERB})
     if wanted.help:
@@ -110,11 +110,11 @@ def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
 
 def _job(wanted: Wanted, here: Context) -> JobSpec:
     """The run that a line asks for."""
-    from shanty.carry.errors import UsageError
-    from shanty.carry.here import all_here
-    from shanty.carry.rank.dmlc_line import hosts_of
-    from shanty.carry.rank.dmlc_submit import program
-    from shanty.carry.spec import Program
+    from shanty.runtime.errors import UsageError
+    from shanty.runtime.localhost import all_here
+    from shanty.runtime.rank.dmlc_line import hosts_of
+    from shanty.runtime.rank.dmlc_submit import program
+    from shanty.runtime.spec import Program
 
     folder = Path.cwd()
     on, hostfile = wanted.verb.get("on"), wanted.hostfile or None
@@ -169,7 +169,7 @@ def _name(text: str) -> str:
 
 def _log(path: str) -> BinaryIO:
     """The file of --log-file, which is appended to as DMLC's tracker does."""
-    from shanty.carry.errors import UsageError
+    from shanty.runtime.errors import UsageError
 
     try:
         return Path(path).open("ab")

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from shanty.carry.errors import PrepareError, UsageError
-from shanty.carry.rundir import storage_errors
-from shanty.carry.spec import JobSpec, Program
 from shanty.cli import jobs
 from shanty.cli.arguments import complete_group, json_option
 from shanty.cli.context import Context, context, note, show_error
 from shanty.cli.table import print_table
 from shanty.launch import interpreter
-from shanty.launch.alone import alone
+from shanty.launch.lock import alone
+from shanty.runtime.errors import PrepareError, UsageError
+from shanty.runtime.rundir import storage_errors
+from shanty.runtime.spec import JobSpec, Program
 
 if TYPE_CHECKING:
     from shanty.launch.doctor.check import Report

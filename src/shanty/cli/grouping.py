@@ -43,9 +43,9 @@ def _line(path: str, line: int, function: str) -> str:
 def own(thread: Mapping[str, Any]) -> list[tuple[str, int, str]]:
     """The frames of a thread without those of shanty's own start of the rank."""
     frames = [tuple(frame) for frame in thread["frames"]]
-    if frames and frames[0][0].endswith("/shanty/carry/rank/watch.py"):
+    if frames and frames[0][0].endswith("/shanty/runtime/rank/instrumentation.py"):
         return [("", 0, "the script has ended; MPI_Finalize waits for the others")]
-    while frames and frames[-1][0].endswith("/shanty/carry/rank/run.py"):
+    while frames and frames[-1][0].endswith("/shanty/runtime/rank/run.py"):
         frames.pop()
     return frames
 

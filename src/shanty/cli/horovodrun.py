@@ -29,11 +29,11 @@ def horovodrun(words: tuple[str, ...]) -> None:
     Example:
       shanty horovodrun -np 4 -H a:2,b:2 python train.py
     """
-    from shanty.carry.errors import UsageError
-    from shanty.carry.here import all_here
-    from shanty.carry.rank import copies
-    from shanty.carry.rank.horovodrun import answer, mpirun_words, parse
-    from shanty.carry.spec import Raw
+    from shanty.runtime.errors import UsageError
+    from shanty.runtime.localhost import all_here
+    from shanty.runtime.rank import output_files
+    from shanty.runtime.rank.horovodrun import answer, mpirun_words, parse
+    from shanty.runtime.spec import Raw
 
     wanted = parse(words)
     here, folder = context(), Path.cwd()
@@ -50,7 +50,7 @@ def horovodrun(words: tuple[str, ...]) -> None:
         )
     variables = dict(wanted.variables)
     if wanted.output:
-        variables[copies.VARIABLE] = os.path.abspath(wanted.output)  # noqa: PTH100
+        variables[output_files.VARIABLE] = os.path.abspath(wanted.output)  # noqa: PTH100
     local = not wanted.hostfile and all_here(filter(None, wanted.hosts.split(",")))
     job = jobs.make_job(
         Raw(("mpirun", *mpirun_words(wanted))),

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from shanty.carry.errors import UsageError
 from shanty.cli.arguments import complete_group, json_option
 from shanty.cli.context import context, note
 from shanty.cli.table import print_table
+from shanty.runtime.errors import UsageError
 
 name_argument = click.argument("name", shell_complete=complete_group)
 
@@ -29,7 +29,7 @@ def hosts() -> None:
 )  # fmt: skip
 def add(name: str, host: tuple[str, ...], hostfile: Path | None) -> None:
     """Make a group of hosts, or add hosts to one; a host that it has gets the new slots."""
-    from shanty.launch.site import hostfiles, inventory
+    from shanty.launch.cluster import hostfiles, inventory
 
     home = context().home
     inventory.check_name(name)
@@ -50,7 +50,7 @@ def add(name: str, host: tuple[str, ...], hostfile: Path | None) -> None:
 @json_option
 def list_all(as_json: bool) -> None:
     """List the groups."""
-    from shanty.launch.site import inventory
+    from shanty.launch.cluster import inventory
 
     home = context().home
     groups = [inventory.load(name, home) for name in inventory.names(home)]
@@ -76,7 +76,7 @@ def list_all(as_json: bool) -> None:
 @json_option
 def show(name: str, as_json: bool) -> None:
     """Show the hosts of a group."""
-    from shanty.launch.site import inventory
+    from shanty.launch.cluster import inventory
 
     group = inventory.load(name, context().home)
     if as_json:
@@ -101,7 +101,7 @@ def show(name: str, as_json: bool) -> None:
 @name_argument
 def remove(name: str) -> None:
     """Forget a group; nothing is done to its hosts."""
-    from shanty.launch.site import inventory
+    from shanty.launch.cluster import inventory
 
     inventory.remove(name, context().home)
     note(f"the group {name} is removed")

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shanty.carry.errors import NotFoundError, UsageError
-from shanty.carry.spec import Command, JobSpec, Module, Program, Raw, Script
 from shanty.cli.context import Context
 from shanty.launch.settings import on_stall, read_toml
+from shanty.runtime.errors import NotFoundError, UsageError
+from shanty.runtime.spec import Command, JobSpec, Module, Program, Raw, Script
 
 WORKSPACE_FILE = "shanty.toml"
 _KINDS: dict[type, str] = {
@@ -130,7 +130,7 @@ def _is_program(name: str) -> bool:
 
     A folder itself is none, whatever may be done with it.
     """
-    from shanty.carry.rank.programs import stand_in
+    from shanty.runtime.rank.retired_programs import stand_in
 
     return shutil.which(name) is not None or stand_in([name], "") != [name]
 
@@ -140,7 +140,7 @@ def _by_name(words: Sequence[str]) -> Sequence[str]:
 
     The program need not be there: what it does, the shim of that name does in a run.
     """
-    from shanty.carry.rank.python import is_python
+    from shanty.runtime.rank.python_command import is_python
 
     at = 1 if len(words) > 1 and is_python(words[0]) else 0
     if words and os.path.basename(words[at]) == _TRACKER:
@@ -179,7 +179,7 @@ def workspace_folder(source: str | None, workdir: Path | None, here: Context) ->
     """The folder to run in; a git repository or an archive (`source`) is fetched first."""
     folder = (workdir or Path.cwd()).absolute()
     if source is not None:
-        from shanty.launch.site.sources import open_workspace
+        from shanty.launch.cluster.sources import open_workspace
 
         base = open_workspace(source, here.home, here.preparing)
         here.preparing("")

@@ -15,7 +15,7 @@ from shanty.cli.context import context, note
 from shanty.cli.table import print_table
 
 if TYPE_CHECKING:
-    from shanty.launch.lab.labs import Known
+    from shanty.launch.lab.lifecycle import Known
 
 name_argument = click.argument("name", default="lab")
 host_argument = click.argument("host")
@@ -41,9 +41,9 @@ def up(
     slots: int | None,
 ) -> None:  # fmt: skip
     """Start HOSTS virtual hosts [3]."""
-    from shanty.launch.lab import labs
+    from shanty.launch.lab import lifecycle
 
-    wish = labs.Wish(name, hosts, nics, rates, bare, slots)
+    wish = lifecycle.Wish(name, hosts, nics, rates, bare, slots)
     shown = sys.stderr.isatty()
 
     def progress(ready: int) -> None:
@@ -51,7 +51,7 @@ def up(
             print(f"\r{ready} of {hosts} hosts are up", end="", file=sys.stderr, flush=True)
 
     try:
-        known = labs.up(context().home, wish, progress)
+        known = lifecycle.up(context().home, wish, progress)
     finally:
         if shown:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
@@ -70,10 +70,10 @@ def up(
 @name_argument
 def down(name: str) -> None:
     """End a lab: its hosts, all that runs there, all files on them."""
-    from shanty.launch.lab import labs, model
+    from shanty.launch.lab import lifecycle, model
 
     model.check_name(name)  # it becomes a folder that is removed
-    labs.down(context().home, name)
+    lifecycle.down(context().home, name)
     note(f"the lab {name} is gone")
 
 
@@ -81,9 +81,9 @@ def down(name: str) -> None:
 @json_option
 def list_all(as_json: bool) -> None:
     """List the labs."""
-    from shanty.launch.lab import labs
+    from shanty.launch.lab import lifecycle
 
-    found = labs.labs(context().home)
+    found = lifecycle.labs(context().home)
     if as_json:
         print(json.dumps([_as_dict(known) for known in found]))
         return
@@ -101,9 +101,9 @@ def list_all(as_json: bool) -> None:
 @json_option
 def show(name: str, as_json: bool) -> None:
     """Show the hosts of a lab."""
-    from shanty.launch.lab import labs
+    from shanty.launch.lab import lifecycle
 
-    known = labs.find(context().home, name)
+    known = lifecycle.find(context().home, name)
     if as_json:
         print(json.dumps(_as_dict(known)))
     else:
@@ -115,19 +115,19 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(host: str, command: tuple[str, ...]) -> None:
     """Run COMMAND at the console of a host; its exit code is passed on."""
-    from shanty.launch.lab import console, labs
+    from shanty.launch.lab import control, lifecycle
 
-    known, member = labs.find_host(context().home, host)
-    sys.exit(console.execute(known, member, command))
+    known, member = lifecycle.find_host(context().home, host)
+    sys.exit(control.execute(known, member, command))
 
 
 @lab.command()
 @host_argument
 def cut(host: str) -> None:
     """Pull a host's cables; `join` plugs them in again."""
-    from shanty.launch.lab import console, labs
+    from shanty.launch.lab import control, lifecycle
 
-    console.cut(*labs.find_host(context().home, host))
+    control.cut(*lifecycle.find_host(context().home, host))
     note(f"{host} is cut off; `shanty lab join {host}` ends that")
 
 
@@ -135,9 +135,9 @@ def cut(host: str) -> None:
 @host_argument
 def join(host: str) -> None:
     """Plug a host's cables in again."""
-    from shanty.launch.lab import console, labs
+    from shanty.launch.lab import control, lifecycle
 
-    console.join(*labs.find_host(context().home, host))
+    control.join(*lifecycle.find_host(context().home, host))
     note(f"{host} is on the network")
 
 
@@ -145,9 +145,9 @@ def join(host: str) -> None:
 @host_argument
 def freeze(host: str) -> None:
     """Stop every process of a host, its sshd included; `thaw` lets them go on."""
-    from shanty.launch.lab import console, labs
+    from shanty.launch.lab import control, lifecycle
 
-    count = console.freeze(*labs.find_host(context().home, host))
+    count = control.freeze(*lifecycle.find_host(context().home, host))
     note(f"{host} is frozen ({count} processes); `shanty lab thaw {host}` ends that")
 
 
@@ -155,9 +155,9 @@ def freeze(host: str) -> None:
 @host_argument
 def thaw(host: str) -> None:
     """Let every process of a frozen host go on."""
-    from shanty.launch.lab import console, labs
+    from shanty.launch.lab import control, lifecycle
 
-    console.thaw(*labs.find_host(context().home, host))
+    control.thaw(*lifecycle.find_host(context().home, host))
     note(f"{host} goes on")
 
 
@@ -165,16 +165,16 @@ def thaw(host: str) -> None:
 @host_argument
 def reboot(host: str) -> None:
     """Switch a host off and on again."""
-    from shanty.launch.lab import console, labs
+    from shanty.launch.lab import control, lifecycle
 
-    console.reboot(*labs.find_host(context().home, host))
+    control.reboot(*lifecycle.find_host(context().home, host))
     note(f"{host} is up again")
 
 
 def _print_hosts(known: Known) -> None:
-    from shanty.launch.lab import console
+    from shanty.launch.lab import control
 
-    state = console.states(known)
+    state = control.states(known)
     rows = [
         (
             member.name,
@@ -188,9 +188,9 @@ def _print_hosts(known: Known) -> None:
 
 
 def _as_dict(known: Known) -> dict[str, object]:
-    from shanty.launch.lab import console
+    from shanty.launch.lab import control
 
-    state = console.states(known)
+    state = control.states(known)
     return {
         "name": known.lab.name,
         "alive": known.alive,

@@ -8,9 +8,9 @@ import time
 
 import click
 
-from shanty.carry.errors import UsageError
 from shanty.cli.arguments import json_option, run_argument
 from shanty.cli.context import context
+from shanty.runtime.errors import UsageError
 
 
 @click.command()
@@ -24,10 +24,10 @@ def logs(
     run: str, follow: bool, rank: tuple[int, ...], launcher: bool, agent: bool, as_json: bool
 ) -> None:
     """Print the output of a run; a single rank's comes without its label."""
-    from shanty.carry.agent.outside import read_status
     from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
     from shanty.launch.index import read_job
     from shanty.launch.targets.base import Handle
+    from shanty.runtime.agent.control import read_status
 
     here = context()
     found = here.runs.find(run)

@@ -15,9 +15,9 @@ from shanty.cli.context import context, note
 from shanty.cli.table import ago, print_table
 
 if TYPE_CHECKING:
-    from shanty.launch.net.decide import Examined, Reached
-    from shanty.launch.net.measure import Measured
-    from shanty.launch.net.topology import Network
+    from shanty.launch.network.decide import Examined, Reached
+    from shanty.launch.network.measure import Measured
+    from shanty.launch.network.topology import Network
 
 _MATRIX = 8  # hosts up to which every pair has a cell
 _SLOWEST = 5  # pairs that are shown of more
@@ -46,10 +46,10 @@ def net(
     HOSTS is what `run --on` takes: a,b,user@10.0.0.3 or a group. Without it, the hosts of the
     workspace's shanty.toml.
     """
-    from shanty.carry.rundir import storage_errors
     from shanty.cli.jobs import defaults
-    from shanty.launch.net.decide import examine
-    from shanty.launch.net.visit import chosen, visit
+    from shanty.launch.network.decide import examine
+    from shanty.launch.network.survey import chosen, visit
+    from shanty.runtime.rundir import storage_errors
 
     here = context()
     files = str(hostfile) if hostfile else None
@@ -67,15 +67,15 @@ def net(
     finally:
         say("")
         for host in visited:
-            host.porter.close(0.5)
+            host.client.close(0.5)
     if as_json:
-        from shanty.launch.net.report import as_json as report
+        from shanty.launch.network.report import as_json as report
 
         print(json.dumps(report(visited, examined)))
     else:
         _show(visited, examined)
     if svg is not None:
-        from shanty.launch.net.drawing import draw
+        from shanty.launch.network.drawing import draw
 
         with storage_errors(svg, "--svg names a file in a folder that can be written"):
             svg.write_text(draw(examined.measured, examined.choice), encoding="utf-8")
@@ -85,7 +85,7 @@ def net(
 
 
 def _ports(text: str) -> tuple[int, int]:
-    from shanty.carry.errors import UsageError
+    from shanty.runtime.errors import UsageError
 
     first, _, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 1 << 16):
@@ -94,8 +94,8 @@ def _ports(text: str) -> tuple[int, int]:
 
 
 def _show(hosts: Sequence[Reached], examined: Examined) -> None:
-    from shanty.launch.net.report import interfaces
-    from shanty.launch.net.words import rate_text
+    from shanty.launch.network.report import interfaces
+    from shanty.launch.network.words import rate_text
 
     rows = []
     for host in hosts:
@@ -157,7 +157,7 @@ def _show_matrix(measured: Measured, network: Network) -> None:
 
 
 def _cell(measured: Measured, network: Network, source: str, target: str) -> str:
-    from shanty.launch.net.words import contact_text, rate_text, time_text
+    from shanty.launch.network.words import contact_text, rate_text, time_text
 
     contact = measured.contacts[network.name].get((source, target))
     if source == target or contact is None:
@@ -169,7 +169,7 @@ def _cell(measured: Measured, network: Network, source: str, target: str) -> str
 
 
 def _show_slowest(measured: Measured, network: Network) -> None:
-    from shanty.launch.net.words import contact_text
+    from shanty.launch.network.words import contact_text
 
     contacts = measured.contacts[network.name]
     failed = [pair for pair, one in contacts.items() if not one.ok]

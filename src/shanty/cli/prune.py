@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from shanty.carry.errors import UsageError
 from shanty.cli.context import context, note
+from shanty.runtime.errors import UsageError
 
 
 @click.command()

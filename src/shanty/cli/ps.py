@@ -7,11 +7,11 @@ import time
 
 import click
 
-from shanty.carry.errors import UsageError
-from shanty.carry.spec import State
 from shanty.cli.arguments import json_option
 from shanty.cli.context import context
 from shanty.cli.table import ago, print_table, shorten
+from shanty.runtime.errors import UsageError
+from shanty.runtime.spec import State
 
 _RECENT = 20
 

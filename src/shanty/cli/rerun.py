@@ -6,14 +6,9 @@ import sys
 
 import click
 
-from shanty.carry.errors import NotFoundError
-from shanty.cli.arguments import (
-    detach_option,
-    json_option,
-    quiet_option,
-    run_argument,
-)
+from shanty.cli.arguments import detach_option, json_option, quiet_option, run_argument
 from shanty.cli.context import context
+from shanty.runtime.errors import NotFoundError
 
 
 @click.command()

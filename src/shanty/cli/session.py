@@ -7,16 +7,16 @@ import signal
 import sys
 import time
 
-from shanty.carry.errors import ShantyError
-from shanty.carry.rundir import RunDir
-from shanty.carry.spec import State, Status
 from shanty.cli.context import note
 from shanty.cli.start import Interrupts, Show
 from shanty.cli.statusline import StatusLine
 from shanty.cli.table import progress_text
 from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
-from shanty.launch.targets.anywhere import Targets
 from shanty.launch.targets.base import Handle, Stop
+from shanty.launch.targets.registry import Targets
+from shanty.runtime.errors import ShantyError
+from shanty.runtime.rundir import RunDir
+from shanty.runtime.spec import State, Status
 
 _QUICK, _SLOW = 0.005, 0.1  # seconds between two looks at the logs and the status
 _SHOWN = 8  # lines of the launcher's, where it is to blame

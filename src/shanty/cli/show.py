@@ -7,12 +7,12 @@ import time
 
 import click
 
-from shanty.carry.rundir import read_json
-from shanty.carry.spec import Status
 from shanty.cli.arguments import json_option, run_argument
 from shanty.cli.context import context
 from shanty.cli.stalled import report, stalls_of
 from shanty.cli.table import ago, one_line, progress_text
+from shanty.runtime.rundir import read_json
+from shanty.runtime.spec import Status
 
 
 @click.command()

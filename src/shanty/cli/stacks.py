@@ -6,10 +6,10 @@ import json
 
 import click
 
-from shanty.carry.errors import UsageError
 from shanty.cli.arguments import json_option, run_argument
 from shanty.cli.context import context
 from shanty.cli.grouping import grouped, label
+from shanty.runtime.errors import UsageError
 
 
 @click.command()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shanty.carry.rundir import RunDir, read_lines
 from shanty.cli.grouping import grouped, label
+from shanty.runtime.rundir import RunDir, read_lines
 
 
 def stalls_of(run: RunDir) -> list[dict[str, Any]]:

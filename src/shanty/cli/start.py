@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import BinaryIO
 
-from shanty.carry.errors import LaunchError, PrepareError, UsageError, WorldError
-from shanty.carry.rundir import RunDir, new_id
-from shanty.carry.spec import JobSpec, Module, Script
 from shanty.cli.context import Context, note, show_error
 from shanty.cli.stdin import rank_zero_input
+from shanty.runtime.errors import LaunchError, PrepareError, UsageError, WorldError
+from shanty.runtime.rundir import RunDir, new_id
+from shanty.runtime.spec import JobSpec, Module, Script
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def _look_for_the_cause(
     context: Context, job: JobSpec, run: RunDir, show: Show, interrupts: Interrupts
 ) -> None:
     """Let the doctor say why the ranks could not be started, or were lost."""
-    from shanty.carry.agent.outside import read_status
     from shanty.cli import diagnose
+    from shanty.runtime.agent.control import read_status
 
     status = read_status(run)
     if not diagnose.is_a_launch(status) or interrupts.count:

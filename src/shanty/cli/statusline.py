@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from shanty.carry.spec import State, Status
+from shanty.runtime.spec import State, Status
 
 _EVERY = 0.25  # seconds between two drawings
 

@@ -6,8 +6,8 @@ import time
 
 import click
 
-from shanty.carry.errors import LostError, UsageError
 from shanty.cli.context import context, note
+from shanty.runtime.errors import LostError, UsageError
 
 _PATIENCE = 15.0  # seconds beyond the grace in which a stopped run must have ended
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from shanty.carry.rundir import RunDir, read_json
-from shanty.carry.spec import JobSpec, Raw
+from shanty.runtime.rundir import RunDir, read_json
+from shanty.runtime.spec import JobSpec, Raw
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from shanty.carry.here import all_here
-from shanty.carry.rundir import RUN_DIR, RunDir, read_json
 from shanty.compat import payload
 from shanty.compat.output import Output
 from shanty.compat.task import RESULTS
+from shanty.runtime.localhost import all_here
+from shanty.runtime.rundir import RUN_DIR, RunDir, read_json
 
 Result = TypeVar("Result")
 
@@ -164,7 +164,7 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
     paths = kept.get("PYTHONPATH", "").split(os.pathsep)
     kept["PYTHONPATH"] = os.pathsep.join(
-        path for path in paths if not path.endswith("/carry/rank/hook")
+        path for path in paths if not path.endswith("/runtime/rank/hook")
     )
     library = str(Path(environ.get("MPI4PY_LIBMPI", "")).parent)
     libraries = kept.get("LD_LIBRARY_PATH", "").split(os.pathsep)

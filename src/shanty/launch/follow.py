@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from shanty.carry.frames import STDERR
-from shanty.carry.logfile import Record, parse
 from shanty.launch.targets.base import Chunk, Handle
+from shanty.runtime.frames import STDERR
+from shanty.runtime.logfile import Record, parse
 
 LAUNCHER = -1  # the "rank" of what the launcher itself wrote
 _COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)

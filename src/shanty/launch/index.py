@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shanty.carry.errors import NotFoundError, StorageError, UsageError
-from shanty.carry.rundir import RunDir, is_run_id, read_json, storage_errors
-from shanty.carry.spec import JobSpec, Status
-from shanty.launch.targets.anywhere import Targets
 from shanty.launch.targets.base import Handle
+from shanty.launch.targets.registry import Targets
+from shanty.runtime.errors import NotFoundError, StorageError, UsageError
+from shanty.runtime.rundir import RunDir, is_run_id, read_json, storage_errors
+from shanty.runtime.spec import JobSpec, Status
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from shanty.carry.errors import NotFoundError
+from shanty.runtime.errors import NotFoundError
 
 
 def choose(wanted: str | None, workspace: Path, environ: Mapping[str, str]) -> str:

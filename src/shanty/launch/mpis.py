@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from shanty.carry.errors import NotFoundError, PrepareError, StorageError
-from shanty.carry.mpi import detect, flavours
-from shanty.carry.mpi.installation import Installation
+from shanty.runtime.errors import NotFoundError, PrepareError, StorageError
+from shanty.runtime.mpi import detect, flavours
+from shanty.runtime.mpi.installation import Installation
 
 Progress = Callable[[str], None]
 

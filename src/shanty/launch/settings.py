@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shanty.carry.errors import UsageError
+from shanty.runtime.errors import UsageError
 
 FILE = "config.toml"
 ON_STALL = ("warn", "stop")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import shanty
-from shanty.carry.rundir import RUN_DIR
+from shanty.runtime.rundir import RUN_DIR
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.exchange import together
 from shanty.xgboost.installed import xgboost

@@ -20,7 +20,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 import shanty
-from shanty.carry.rundir import RUN_DIR
+from shanty.runtime.rundir import RUN_DIR
 from shanty.xgboost.errors import WorldError
 from shanty.xgboost.exchange import Meeting
 from shanty.xgboost.installed import xgboost

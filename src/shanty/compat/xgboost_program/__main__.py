@@ -10,7 +10,10 @@ from shanty.compat.xgboost_program.lines import ConfigurationError
 from shanty.compat.xgboost_program.results import missing, unwritable
 from shanty.compat.xgboost_program.settings import USAGE, settings_of
 
-NEEDS = (3, 11)  # the Python of all that a script imports of shanty, as in carry/rank/stand_in.py
+NEEDS = (
+    3,
+    11,
+)  # the Python of all that a script imports of shanty, as in runtime/rank/horovod_import.py
 
 
 def main(words: list[str]) -> int:

@@ -2,7 +2,7 @@
 
 ssh says no more than that nothing came back. Whether the host is off, or up behind a firewall, or
 frozen, shows in what else of it answers: to this machine, where the way is direct, and to its
-neighbours, which are asked through their porters.
+neighbours, which are asked through their RPC clients.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from shanty.carry.errors import ShantyError
-from shanty.carry.host.knock import look
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.cluster.ssh_errors import Refusal
+from shanty.launch.connections.openssh import resolved
 from shanty.launch.finding import Finding, Level
-from shanty.launch.site.host import Host
-from shanty.launch.site.porter import Porter
-from shanty.launch.site.refusals import Refusal
-from shanty.launch.transport.openssh import resolved
+from shanty.runtime.errors import ShantyError
+from shanty.runtime.rpc.liveness import look
 
 _LOOK = 2.5  # seconds that whoever looks at a host has
 _WITNESSES = 3
@@ -71,15 +71,15 @@ _WORDS: Mapping[str, str] = {
 }
 
 
-def findings(refused: Sequence[Refusal], porters: Sequence[Porter]) -> list[Finding]:
-    """One finding for each host that could not be had; `porters` are on its neighbours.
+def findings(refused: Sequence[Refusal], clients: Sequence[RpcClient]) -> list[Finding]:
+    """One finding for each host that could not be had; `RPC clients` are on its neighbours.
 
     What is wrong at this end of the ways is one finding for all of them.
     """
     if not refused:
         return []
     with ThreadPoolExecutor(len(refused)) as pool:
-        views = list(pool.map(lambda one: _asked(one, porters), refused))
+        views = list(pool.map(lambda one: _asked(one, clients), refused))
     return _once([_finding(one, each) for one, each in zip(refused, views, strict=True)])
 
 
@@ -96,8 +96,8 @@ def _once(found: Sequence[Finding]) -> list[Finding]:
     return [*at_this_end.values(), *(each for each in found if each.code not in _HERE)]
 
 
-def _asked(refused: Refusal, porters: Sequence[Porter]) -> Mapping[str, Mapping[str, Any]]:
-    return _views(refused.host, porters) if refused.code in _DOUBTFUL else {}
+def _asked(refused: Refusal, clients: Sequence[RpcClient]) -> Mapping[str, Mapping[str, Any]]:
+    return _views(refused.host, clients) if refused.code in _DOUBTFUL else {}
 
 
 def _finding(refused: Refusal, views: Mapping[str, Mapping[str, Any]]) -> Finding:
@@ -140,13 +140,13 @@ def judged(refused: Refusal, views: Mapping[str, Mapping[str, Any]]) -> tuple[st
     return refused.code, refused.what, refused.fix
 
 
-def _knock(porter: Porter, place: str, port: int) -> dict[str, Any]:
+def _knock(client: RpcClient, place: str, port: int) -> dict[str, Any]:
     """What one of the hosts sees of another."""
     patience = _LOOK + 2
-    return porter.ask("knock", host=place, port=port, timeout=_LOOK, patience=patience).values
+    return client.ask("knock", host=place, port=port, timeout=_LOOK, patience=patience).values
 
 
-def _views(host: Host, porters: Sequence[Porter]) -> dict[str, dict[str, Any]]:
+def _views(host: Host, clients: Sequence[RpcClient]) -> dict[str, dict[str, Any]]:
     """What this machine and some hosts see of `host`, by their names; "" is this machine."""
     try:
         settings = resolved(host)
@@ -157,8 +157,8 @@ def _views(host: Host, porters: Sequence[Porter]) -> dict[str, dict[str, Any]]:
     indirect = ("proxycommand", "proxyjump")
     if all(settings.get(key, "none").lower() == "none" for key in indirect):
         askers[""] = lambda: look(place, port, _LOOK)
-    for porter in porters[:_WITNESSES]:
-        askers[porter.host.name] = partial(_knock, porter, place, port)
+    for client in clients[:_WITNESSES]:
+        askers[client.host.name] = partial(_knock, client, place, port)
     if not askers:
         return {}
     found = {}
@@ -176,16 +176,16 @@ def _told(name: str, view: Mapping[str, Any]) -> str:
     return f"seen from {name or 'here'}: {_WORDS[view['port']]}{more}"
 
 
-def of_porter(porter: Porter) -> list[Finding]:
+def of_client(client: RpcClient) -> list[Finding]:
     """What the login itself showed on a host that was reached."""
-    if not porter.noise:
+    if not client.noise:
         return []
-    line = porter.noise.splitlines()[0][:80]
+    line = client.noise.splitlines()[0][:80]
     return [
         Finding(
             "shell-noise",
             Level.WARNING,
-            porter.host.name,
+            client.host.name,
             "its login shell prints text where no person is, which breaks scp and rsync",
             f"it begins with {line!r}",
             "print only for a person: in ~/.bashrc, put `[ -t 1 ] || return` before it",

@@ -2,7 +2,7 @@
 
 Who is called for what (the signatures that `check` relies on):
 
-    carry/host/health.py          verb `health` (`names` to be resolved there): facts, no
+    runtime/rpc/health.py          verb `health` (`names` to be resolved there): facts, no
                                   judgement, within 3 s
     doctor/hosts.py               of_host(seen: Seen, need: Need) -> Iterable[Finding]; pure.
                                   With `seen.health` empty: only what the survey shows
@@ -26,20 +26,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shanty.carry.errors import NotFoundError, PrepareError, ShantyError
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.spec import JobSpec
 from shanty.launch import mpis
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.doctor import access, causes, here, hosts, needs, pairs, software
 from shanty.launch.doctor.facts import Seen
 from shanty.launch.doctor.reaching import Reaching
 from shanty.launch.finding import Finding, Level
-from shanty.launch.site.host import Host
-from shanty.launch.site.porter import Porter
-from shanty.launch.targets import ways
+from shanty.launch.targets import reachability
+from shanty.runtime.errors import NotFoundError, PrepareError, ShantyError
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.spec import JobSpec
 
 if TYPE_CHECKING:
-    from shanty.launch.net.visit import Visited
+    from shanty.launch.network.survey import Visited
 
 _ASKED = 8.0  # seconds for one question to a host
 _AT_ONCE = 64  # hosts that are asked side by side
@@ -148,27 +148,27 @@ class _Examination:
     findings: list[Finding] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
-    held: list[Porter] = field(default_factory=list)  # all that were reached
-    porters: list[Porter] = field(default_factory=list)  # those that answer
+    held: list[RpcClient] = field(default_factory=list)  # all that were reached
+    clients: list[RpcClient] = field(default_factory=list)  # those that answer
 
     def of_hosts(self) -> None:
         """Reach the hosts, then look at each, then at what is between them."""
         self.say("reaching the hosts")
         reaching = Reaching(self.until - _AFTERWARDS)
-        self.porters, refused = reaching.attempt(self.chosen)
-        self.held = self.porters
+        self.clients, refused = reaching.attempt(self.chosen)
+        self.held = self.clients
         self._unseen("the way to", [each.name for each in reaching.late])
         self.say("looking at each host")
         what = "how others see the hosts that do not answer"
-        absent = _begun({what: partial(access.findings, refused, self.porters)})[what]
+        absent = _begun({what: partial(access.findings, refused, self.clients)})[what]
         seen = self._seen()
         try:
             self.findings += absent.result(min(_ASKED, self._left))
         except TimeoutError:
             self.findings += access.as_said(refused)
             self._no_time(what)
-        for porter in self.porters:
-            self.findings += access.of_porter(porter)
+        for client in self.clients:
+            self.findings += access.of_client(client)
         need = needs.of_job(
             self.job, self.chosen, {one.name: one.survey for one in seen}, self._installation()
         )
@@ -200,26 +200,26 @@ class _Examination:
         surveys = self._answers(
             "the survey", lambda each, seconds: each.ask("survey", patience=seconds).values
         )
-        self.porters = [each for each in self.porters if each.host.name in surveys]
+        self.clients = [each for each in self.clients if each.host.name in surveys]
         own = {name: {name, str(survey["hostname"])} for name, survey in surveys.items()}
         names = _names_for(own)
 
-        def look(porter: Porter, seconds: float) -> Seen:
-            name = porter.host.name
-            return _examined(porter, surveys[name], names[name], seconds)
+        def look(client: RpcClient, seconds: float) -> Seen:
+            name = client.host.name
+            return _examined(client, surveys[name], names[name], seconds)
 
         return list(self._answers("the health", look).values())
 
-    def _answers(self, what: str, ask: Callable[[Porter, float], R]) -> dict[str, R]:
+    def _answers(self, what: str, ask: Callable[[RpcClient, float], R]) -> dict[str, R]:
         """What every host answers, by its name; those that do not are findings.
 
         `ask` gets how many seconds it may take. Silence is a finding only after a fair time.
         """
 
-        def asked(porter: Porter) -> R | None:
+        def asked(client: RpcClient) -> R | None:
             seconds = min(_ASKED, self._left)
             try:
-                return ask(porter, seconds) if seconds else None
+                return ask(client, seconds) if seconds else None
             except ShantyError:
                 if self._left:
                     raise
@@ -227,29 +227,29 @@ class _Examination:
 
         found: dict[str, R] = {}
         late = []
-        with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(self.porters)))) as pool:
-            answers = [(porter, pool.submit(asked, porter)) for porter in self.porters]
-        for porter, answer in answers:
+        with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(self.clients)))) as pool:
+            answers = [(client, pool.submit(asked, client)) for client in self.clients]
+        for client, answer in answers:
             try:
                 value = answer.result()
             except ShantyError as error:
-                self.findings.append(_lost(porter, error))
+                self.findings.append(_lost(client, error))
                 continue
             if value is None:
-                late.append(porter.host.name)
+                late.append(client.host.name)
             else:
-                found[porter.host.name] = value
+                found[client.host.name] = value
         self._unseen(f"{what} of", late)
         return found
 
     def _between(self, every: Sequence[Seen]) -> None:
         # two names of one machine have nothing between them
         seen = list({one.survey["instance"]: one for one in reversed(every)}.values())[::-1]
-        porters = [one.porter for one in seen if one.porter is not None]
-        if not porters:
+        clients = [one.client for one in seen if one.client is not None]
+        if not clients:
             return
         self.say("comparing packages and MPIs" + ", trying ssh between hosts" * (len(seen) > 1))
-        asking = (porters, self.job, self.home, self.environ)
+        asking = (clients, self.job, self.home, self.environ)
         works: dict[str, Work] = {
             "packages": partial(software.packages, *asking),
             "the MPI": partial(software.mpi, *asking),
@@ -290,7 +290,7 @@ class _Examination:
     def close(self) -> None:
         """Let go of the hosts."""
         with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(self.held)))) as pool:
-            list(pool.map(lambda porter: porter.close(0.5), self.held))
+            list(pool.map(lambda client: client.close(0.5), self.held))
 
 
 def _begun(works: Mapping[str, Work]) -> dict[str, Future[list[Finding]]]:
@@ -319,19 +319,19 @@ def _names_for(own: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
 
 
 def _examined(
-    porter: Porter, survey: Mapping[str, Any], names: Collection[str], seconds: float
+    client: RpcClient, survey: Mapping[str, Any], names: Collection[str], seconds: float
 ) -> Seen:
     before = time.time()
-    health = porter.ask("health", names=sorted(names), patience=seconds).values
+    health = client.ask("health", names=sorted(names), patience=seconds).values
     ahead, doubt = hosts.clock(before, time.time(), health)
-    return Seen(porter.host, survey, health, porter, ahead, doubt)
+    return Seen(client.host, survey, health, client, ahead, doubt)
 
 
-def _lost(porter: Porter, error: ShantyError) -> Finding:
+def _lost(client: RpcClient, error: ShantyError) -> Finding:
     return Finding(
         "host-silent",
         Level.ERROR,
-        porter.host.name,
+        client.host.name,
         "it was logged in to, and then said nothing",
         "; ".join(filter(None, [error.what, error.why])),
         error.fix,
@@ -340,11 +340,11 @@ def _lost(porter: Porter, error: ShantyError) -> Finding:
 
 def _visited(seen: Sequence[Seen]) -> list[Visited]:
     """The hosts by the addresses at which a run's lead reaches them, where it does."""
-    from shanty.launch.net.visit import addresses_of
+    from shanty.launch.network.survey import addresses_of
 
     surveys = {one.name: one.survey for one in seen}
-    porters = [one.porter for one in seen if one.porter is not None]
-    return _visits(seen, addresses_of([one.host for one in seen], porters, surveys))
+    clients = [one.client for one in seen if one.client is not None]
+    return _visits(seen, addresses_of([one.host for one in seen], clients, surveys))
 
 
 def _visited_from_here(seen: Sequence[Seen]) -> list[Visited]:
@@ -353,12 +353,12 @@ def _visited_from_here(seen: Sequence[Seen]) -> list[Visited]:
 
 
 def _visits(seen: Sequence[Seen], places: Sequence[str]) -> list[Visited]:
-    from shanty.launch.net.visit import Visited
+    from shanty.launch.network.survey import Visited
 
     return [
-        Visited(one.name, one.porter, one.survey, place or ways.own_address(one.survey))
+        Visited(one.name, one.client, one.survey, place or reachability.own_address(one.survey))
         for one, place in zip(seen, places, strict=True)
-        if one.porter is not None
+        if one.client is not None
     ]
 
 
@@ -369,9 +369,9 @@ def _network(
     job: JobSpec,
     flavour: str,
 ) -> list[Finding]:
-    from shanty.carry.mpi.flavours import FLAVOURS
-    from shanty.launch.net.decide import decide
+    from shanty.launch.network.decide import decide
     from shanty.launch.targets import flags, networks
+    from shanty.runtime.mpi.flavours import FLAVOURS
 
     reached = meet(seen)
     mpi = FLAVOURS[flavour]

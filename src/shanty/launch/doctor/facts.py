@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shanty.carry.mpi.footprint import FOOTPRINTS, Footprint
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.mpis import DEFAULT
-from shanty.launch.site.host import Host
-from shanty.launch.site.porter import Porter
+from shanty.runtime.mpi.footprint import FOOTPRINTS, Footprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class Seen:
     the quick check of a run, which asks nothing more. `clock_error` is by how many seconds the
     host's clock is ahead of this machine's, None where it was not measured, and
     `clock_doubt` the half of the time that the question took, by which it may be wrong.
-    `porter` is None for this machine, which is asked without one.
+    `RPC client` is None for this machine, which is asked without one.
     """
 
     host: Host
     survey: Mapping[str, Any]
     health: Mapping[str, Any]
-    porter: Porter | None = None
+    client: RpcClient | None = None
     clock_error: float | None = None
     clock_doubt: float = 0.0
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from shanty.carry import platform
-from shanty.carry.host import room, survey
-from shanty.carry.spec import JobSpec
 from shanty.launch.doctor import quick
 from shanty.launch.doctor.facts import Need, Seen
 from shanty.launch.doctor.hosts import of_capacity
 from shanty.launch.doctor.needs import HERE
 from shanty.launch.finding import Level
+from shanty.runtime import platform
+from shanty.runtime.rpc import capacity, survey
+from shanty.runtime.spec import JobSpec
 
 
 def here(job: JobSpec, ranks: int) -> None:
@@ -19,7 +19,7 @@ def here(job: JobSpec, ranks: int) -> None:
         "gpus": survey.gpus() if job.gpus_per_rank else [],
         "cores": platform.usable_cores(),
         "machine_cores": platform.usable_cores(),
-        "room": {"available": room.available()},
+        "room": {"available": capacity.available()},
     }
     need = Need({"": ranks}, job.memory_per_rank or 0, job.gpus_per_rank or 0, oversubscribe=True)
     found = of_capacity(Seen(HERE, facts, {}), need)

@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shanty.carry.errors import PrepareError, ShantyError
-from shanty.carry.spec import JobSpec
 from shanty.launch import interpreter
+from shanty.launch.cluster import contact
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.parallel import Step
+from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.doctor import trust
 from shanty.launch.doctor.check import Report
 from shanty.launch.finding import Finding
-from shanty.launch.site import contact
-from shanty.launch.site.host import Host
-from shanty.launch.site.porter import Porter
-from shanty.launch.site.steps import Step
+from shanty.runtime.errors import PrepareError, ShantyError
+from shanty.runtime.spec import JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,7 +126,7 @@ class Surgery:
         if not self._consent(question):
             return []
         (outcome,) = contact.attempt([host], terminal=True)
-        if not isinstance(outcome, Porter):
+        if not isinstance(outcome, RpcClient):
             raise contact.failure([outcome], 1)
         try:
             return _done(outcome, "let-in", key=public.text)
@@ -138,16 +138,16 @@ class Surgery:
 
     def on_host(self, finding: Finding) -> list[str]:
         """Let the host do it."""
-        with self._porter(finding.host) as porter:
-            return _done(porter, _BY_THE_HOST[finding.code])
+        with self._client(finding.host) as client:
+            return _done(client, _BY_THE_HOST[finding.code])
 
     def comment_out(self, finding: Finding) -> list[str]:
         """Make settings that break runs into comments."""
         from shanty.launch.doctor.parameters import Place, harmful
 
-        with self._porter(finding.host) as porter:
-            survey = porter.ask("survey").values
-            health = porter.ask("health").values
+        with self._client(finding.host) as client:
+            survey = client.ask("survey").values
+            health = client.ask("health").values
             lead = next(iter(self._hosts), "") in ("", finding.host)
             place = Place(survey["addresses"], survey["fabrics"], len(self._hosts) > 1, lead)
             own = survey["home"].rstrip("/") + "/"
@@ -156,29 +156,29 @@ class Surgery:
                 for each in harmful(health["settings"], place)
                 if each.place.startswith(own)
             ]
-            return _done(porter, "comment-out", settings=found) if found else []
+            return _done(client, "comment-out", settings=found) if found else []
 
     def _alike(self, findings: Sequence[Finding]) -> list[Repair]:
         """Make the environment of this machine on all hosts that have another one."""
-        from shanty.launch.site import environment, sync
+        from shanty.launch.cluster import environment, sync
 
-        porters: list[Porter] = []
+        clients: list[RpcClient] = []
 
         def told(step: Step) -> None:
             self._progress(f"{step.host}: {step.what}, {step.done} of {step.total} {step.unit}")
 
         try:
-            porters = contact.connect([self._hosts[each.host] for each in findings], terminal=False)
+            clients = contact.connect([self._hosts[each.host] for each in findings], terminal=False)
             environ = {**self._environ, **self._job.env}
             python = interpreter.choose(self._job.python, Path(self._job.workdir), environ)
             here = environment.local_environment(python, self._home)
-            made = sync.sync(porters, here, self._home, told, environ)
+            made = sync.sync(clients, here, self._home, told, environ)
         except ShantyError as error:
             return [Repair(_PACKAGES, each.host, error=error) for each in findings]
         finally:
             self._progress("")
-            for porter in porters:
-                porter.close()
+            for client in clients:
+                client.close()
         for name, path in made.items():
             self._say(f"{name}: the environment of this machine is at {path}")
         return [
@@ -187,19 +187,19 @@ class Surgery:
         ]
 
     @contextmanager
-    def _porter(self, name: str) -> Iterator[Porter]:
+    def _client(self, name: str) -> Iterator[RpcClient]:
         host = self._hosts.get(name, Host("localhost"))
-        (porter,) = contact.connect([host], terminal=False)
+        (client,) = contact.connect([host], terminal=False)
         try:
-            yield porter
+            yield client
         finally:
-            porter.close()
+            client.close()
 
 
-def _done(porter: Porter, what: str, **args: Any) -> list[str]:
-    values = porter.ask("repair", what=what, **args).values
+def _done(client: RpcClient, what: str, **args: Any) -> list[str]:
+    values = client.ask("repair", what=what, **args).values
     if not values["done"]:
-        raise PrepareError(f"there was nothing on {porter.host.name} that could be mended")
+        raise PrepareError(f"there was nothing on {client.host.name} that could be mended")
     return list(values["done"])
 
 

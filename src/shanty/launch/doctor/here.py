@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shanty.carry.errors import NotFoundError, PrepareError
-from shanty.carry.host import survey
-from shanty.carry.mpi import detect
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.spec import JobSpec
 from shanty.launch import interpreter, mpis
 from shanty.launch.doctor import hosts, needs
 from shanty.launch.doctor.facts import Seen
 from shanty.launch.doctor.needs import HERE
 from shanty.launch.finding import Finding, Level
+from shanty.runtime.errors import NotFoundError, PrepareError
+from shanty.runtime.mpi import detect
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.rpc import survey
+from shanty.runtime.spec import JobSpec
 
 # What matters on a machine that starts runs but holds no ranks: they are written down here.
 _OF_THE_START = ("home-readonly", "disk-full", "inodes-full")
@@ -35,8 +35,8 @@ def findings(
 
 
 def look() -> Seen:
-    """The facts about this machine, asked for without a porter."""
-    from shanty.carry.host import health
+    """The facts about this machine, asked for without a RPC client."""
+    from shanty.runtime.rpc import health
 
     def unheard(_said: Mapping[str, Any]) -> None:
         """Nobody waits for the progress of this."""

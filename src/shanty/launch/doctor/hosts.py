@@ -1,7 +1,7 @@
 """What is wrong with a host, by what it said of itself; pure.
 
 The numbers at which a finding begins stand here, each with its reason. Those that differ from MPI
-to MPI are in `carry/mpi/footprint.py`.
+to MPI are in `runtime/mpi/footprint.py`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from shanty.launch.cluster.platforms import runs_on
 from shanty.launch.doctor.disks import of_disks
 from shanty.launch.doctor.facts import Need, Seen
 from shanty.launch.doctor.limits import of_limits
 from shanty.launch.doctor.parameters import of_settings
 from shanty.launch.doctor.wording import amount, there
 from shanty.launch.finding import Finding, Level
-from shanty.launch.site.platforms import runs_on
 
 _FOREIGN_WRITE, _GROUP_WRITE = 0o002, 0o020
 _SHOWN = 5

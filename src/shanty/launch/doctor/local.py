@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from shanty.carry import platform
-from shanty.carry.host.room import folder
-from shanty.carry.spec import JobSpec
+from shanty.runtime import platform
+from shanty.runtime.rpc.capacity import folder
+from shanty.runtime.spec import JobSpec
 
 _PLENTY = 64 << 20  # bytes in /dev/shm that a few ranks never need in whole
 _CODES = ("tmp-full", "shm-full", "shm-small", "memory-short", "memory-limit")

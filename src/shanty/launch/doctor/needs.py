@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.spec import JobSpec, Raw
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.mpi_provision import tags_of
 from shanty.launch.doctor.facts import Need
-from shanty.launch.site.host import Host
-from shanty.launch.site.placement import tags_of
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.spec import JobSpec, Raw
 
 HERE = Host("")  # this machine
 

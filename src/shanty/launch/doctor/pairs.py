@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shanty.carry.errors import ShantyError
-from shanty.carry.rundir import new_id
+from shanty.launch.cluster import keys
 from shanty.launch.doctor.facts import Seen
 from shanty.launch.finding import Finding, Level
-from shanty.launch.site import keys
-from shanty.launch.targets import site, ways
+from shanty.launch.targets import reachability, site
+from shanty.runtime.errors import ShantyError
+from shanty.runtime.rundir import new_id
 
 # Seconds. Files of two hosts are compared by their times (make, rsync), and logs laid side by
 # side; time servers keep clocks within milliseconds, so this much means that none does.
@@ -145,7 +145,7 @@ def between(seen: Sequence[Seen], until: float) -> Iterator[Finding]:
     and `same-host-key`, by the keys that ssh knows the hosts by. Raises ShantyError when the
     lead is lost.
     """
-    hosts = [one for one in _machines(seen) if one.porter is not None]
+    hosts = [one for one in _machines(seen) if one.client is not None]
     if len(hosts) < 2:
         return
     known = _known(hosts)
@@ -173,11 +173,11 @@ def between(seen: Sequence[Seen], until: float) -> Iterator[Finding]:
             )
 
 
-def _ways(lead: Seen, others: Sequence[Seen], timeout: float) -> dict[str, ways.Way]:
-    assert lead.porter is not None
+def _ways(lead: Seen, others: Sequence[Seen], timeout: float) -> dict[str, reachability.Way]:
+    assert lead.client is not None
     every = [lead, *others]
     surveys = {one.name: one.survey for one in every}
-    return ways.tried([one.host for one in every], lead.porter, surveys, timeout)
+    return reachability.tried([one.host for one in every], lead.client, surveys, timeout)
 
 
 def _known(hosts: Sequence[Seen]) -> dict[str, list[str]]:
@@ -185,9 +185,9 @@ def _known(hosts: Sequence[Seen]) -> dict[str, list[str]]:
 
     def lines(index: int) -> list[str]:
         one = hosts[index]
-        assert one.porter is not None
+        assert one.client is not None
         try:
-            return ways.known_lines(one.host, one.porter, site.alias(index))
+            return reachability.known_lines(one.host, one.client, site.alias(index))
         except ShantyError:
             return []
 
@@ -232,7 +232,7 @@ class _Trial:
         self,
         lead: Seen,
         workers: Sequence[Seen],
-        found: Mapping[str, ways.Way],
+        found: Mapping[str, reachability.Way],
         known: Mapping[str, Sequence[str]],
     ) -> None:
         self._lead = lead
@@ -262,7 +262,7 @@ class _Trial:
         return found
 
     def _let_in(self, one: Seen, public: str) -> _LetIn:
-        assert one.porter is not None
+        assert one.client is not None
         way = self._ways[one.name]
         args: dict[str, Any] = {
             "run": self._run,
@@ -274,25 +274,25 @@ class _Trial:
             "without": list(keys.options_lacking(way["banner"])),
         }
         try:
-            doubts = one.porter.ask("authorize", **args, patience=5.0).values["findings"]
+            doubts = one.client.ask("authorize", **args, patience=5.0).values["findings"]
         except ShantyError as error:
             return _LetIn(error.what, error.why)
         return _LetIn("", "; ".join(doubts))
 
     def _lock_out(self, one: Seen) -> None:
-        assert one.porter is not None
+        assert one.client is not None
         try:
-            one.porter.ask("revoke", run=self._run, index=self._index(one), patience=5.0)
+            one.client.ask("revoke", run=self._run, index=self._index(one), patience=5.0)
         except ShantyError:
-            return  # the line expires by itself, and the porter takes it out when it goes
+            return  # the line expires by itself, and the RPC client takes it out when it goes
 
     def _try(
         self, workers: Sequence[Seen], pair: keys.KeyPair, until: float
     ) -> dict[str, Mapping[str, Any]]:
         """What came of the lead's ssh to each of them, by name."""
-        assert self._lead.porter is not None
+        assert self._lead.client is not None
         timeout = max(_LEAST, until - time.monotonic() - _SHORTEST)
-        answer = self._lead.porter.ask(
+        answer = self._lead.client.ask(
             "try-key",
             key=pair.private.decode(),
             known_hosts="".join(f"{line}\n" for one in workers for line in self._known[one.name]),

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shanty.carry.mpi.parameters import BREAKS, MEANINGS, plain
 from shanty.launch.doctor.facts import Need, Seen
 from shanty.launch.finding import Finding, Level
+from shanty.runtime.mpi.parameters import BREAKS, MEANINGS, plain
 
 _SSH = ("ssh", "rsh")
 _OVER_TCP = ("tcp", "tcp;ofi_rxm", "sockets", "net")
@@ -204,7 +204,7 @@ def _launcher(value: str, place: Place) -> str:
     return "" if set(_words(value)) & set(_SSH) else "the launcher does not start by ssh"
 
 
-# By what a setting says (carry/mpi/parameters.py).
+# By what a setting says (runtime/mpi/parameters.py).
 _JUDGES: Mapping[str, Judge] = {
     "launcher's interfaces": _of_launcher,
     "ranks' interfaces": _of_ranks,

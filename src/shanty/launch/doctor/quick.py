@@ -6,25 +6,25 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from shanty.carry.errors import PrepareError
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.spec import JobSpec
+from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.doctor import causes, hosts, needs, pairs
 from shanty.launch.doctor.facts import Seen
 from shanty.launch.finding import Finding, Level
-from shanty.launch.site.porter import Porter
+from shanty.runtime.errors import PrepareError
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.spec import JobSpec
 
 _LATER = ("same-host",)  # which a run itself refuses, in words of its own
 
 
-def ask(porter: Porter) -> Seen:
+def ask(client: RpcClient) -> Seen:
     """A host's survey, and by how much its clock is off."""
     before = time.time()
-    survey = porter.ask("survey").values
+    survey = client.ask("survey").values
     after = time.time()
     # Its clock was read some time between: so all of that is doubt.
     ahead, doubt = hosts.clock(before, after, {"time": survey["time"], "took": 0.0})
-    return Seen(porter.host, survey, {}, porter, ahead, doubt)
+    return Seen(client.host, survey, {}, client, ahead, doubt)
 
 
 def look(

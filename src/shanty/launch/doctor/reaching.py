@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from shanty.carry.errors import PrepareError
-from shanty.launch.site import contact
-from shanty.launch.site.host import Host
-from shanty.launch.site.porter import Porter
-from shanty.launch.site.refusals import Refusal
-from shanty.launch.transport.base import Transport
-from shanty.launch.transport.openssh import FreshSSH, Route
+from shanty.launch.cluster import contact
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.cluster.ssh_errors import Refusal
+from shanty.launch.connections.base import Transport
+from shanty.launch.connections.openssh import FreshSSH, Route
+from shanty.runtime.errors import PrepareError
 
 _CONNECT = 5  # seconds in which a host has to answer
 _LEAST = 2.0  # seconds without which none is begun with: a slow one would look like a dead one
@@ -35,8 +35,8 @@ class Reaching:
         self._lock = threading.Lock()
         self._open: dict[Host, subprocess.Popen[bytes]] = {}
 
-    def attempt(self, hosts: Sequence[Host]) -> tuple[list[Porter], list[Refusal]]:
-        """The porters of those that were reached, and why the others were not."""
+    def attempt(self, hosts: Sequence[Host]) -> tuple[list[RpcClient], list[Refusal]]:
+        """The RPC clients of those that were reached, and why the others were not."""
         end = threading.Timer(self.left, self._give_up)
         end.daemon = True
         end.start()
@@ -52,10 +52,10 @@ class Reaching:
             end.cancel()
         met = [each for each in outcomes if each.host not in self.late]
         for each in outcomes:
-            if isinstance(each, Porter) and each.host in self.late:
+            if isinstance(each, RpcClient) and each.host in self.late:
                 each.close(0.0)  # it was ended in the moment in which it came
-        porters = [each for each in met if isinstance(each, Porter)]
-        return porters, [each for each in met if isinstance(each, Refusal)]
+        clients = [each for each in met if isinstance(each, RpcClient)]
+        return clients, [each for each in met if isinstance(each, Refusal)]
 
     @property
     def left(self) -> float:

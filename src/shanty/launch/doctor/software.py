@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shanty.carry.errors import NotFoundError, PrepareError
-from shanty.carry.mpi.flavours import FLAVOURS
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.spec import JobSpec
 from shanty.launch import interpreter, mpis
+from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.finding import Finding, Level
-from shanty.launch.site.porter import Porter
+from shanty.runtime.errors import NotFoundError, PrepareError
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.spec import JobSpec
 
 _LEVELS = {"check": Level.ERROR, "none": Level.WARNING}  # else a run makes them the same
 
 
 def mpi(
-    porters: Sequence[Porter], job: JobSpec, home: Path, environ: Mapping[str, str]
+    clients: Sequence[RpcClient], job: JobSpec, home: Path, environ: Mapping[str, str]
 ) -> list[Finding]:
     """Whether the hosts have the MPI of the job, where it is one that shanty does not bring."""
-    from shanty.launch.site.placement import look_for, side_by_side
+    from shanty.launch.cluster.mpi_provision import look_for, side_by_side
 
     try:
         installation = mpis.select(job.mpi, home, {**environ, **job.env})
@@ -30,11 +30,11 @@ def mpi(
     if installation.origin != "system":
         return []
 
-    def look(porter: Porter) -> Finding | None:
-        answer = look_for(porter, installation)
-        return None if answer["found"] else _lacking(porter.host.name, installation, answer)
+    def look(client: RpcClient) -> Finding | None:
+        answer = look_for(client, installation)
+        return None if answer["found"] else _lacking(client.host.name, installation, answer)
 
-    return [each for each in side_by_side(porters, look).values() if each is not None]
+    return [each for each in side_by_side(clients, look).values() if each is not None]
 
 
 def _lacking(host: str, installation: Installation, answer: Mapping[str, Any]) -> Finding:
@@ -62,14 +62,14 @@ def _lacking(host: str, installation: Installation, answer: Mapping[str, Any]) -
 
 
 def packages(
-    porters: Sequence[Porter], job: JobSpec, home: Path, environ: Mapping[str, str]
+    clients: Sequence[RpcClient], job: JobSpec, home: Path, environ: Mapping[str, str]
 ) -> list[Finding]:
     """Whether the hosts' Python has what the job's Python has here."""
-    from shanty.launch.site import environment, sync
+    from shanty.launch.cluster import environment, sync
 
     python = interpreter.choose(job.python, Path(job.workdir), {**environ, **job.env})
     own = environment.local_environment(python, home)
-    found = environment.check(porters, own, sync.mpi4py_tags())
+    found = environment.check(clients, own, sync.mpi4py_tags())
     return [
         Finding(
             "packages-differ",

@@ -10,16 +10,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shanty.carry.errors import PrepareError, StorageError
-from shanty.carry.host.edit import edit_file
-from shanty.launch.site.host import Host
-from shanty.launch.transport.openssh import (
+from shanty.launch.cluster.host import Host
+from shanty.launch.connections.openssh import (
     CONNECT_TIMEOUT,
     command_to,
     known_hosts_file,
     resolved,
     route_to,
 )
+from shanty.runtime.errors import PrepareError, StorageError
+from shanty.runtime.rpc.file_edit import edit_file
 
 _OTHERS = 0o077
 _ALONE = ("ControlMaster=no", "ControlPath=none")

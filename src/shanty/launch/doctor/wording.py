@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from shanty.launch.site.host import Host
+from shanty.launch.cluster.host import Host
 
 _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20))
 

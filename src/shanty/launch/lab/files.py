@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import shanty
-from shanty.carry.rundir import storage_errors, write_json
 from shanty.launch.lab import machine
 from shanty.launch.lab.model import Lab, Member
+from shanty.runtime.rundir import storage_errors, write_json
 
 _MPI_PROGRAMS = (
     "hydra_bootstrap_proxy", "hydra_pmi_proxy", "impi_info", "mpichversion", "mpiexec",

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from shanty.launch.lab import kernel
+from shanty.launch.lab import syscalls
 from shanty.launch.lab.model import Lab, Member
 
 OWN = "/run/shanty-lab"  # where a host sees its own folder of the lab
@@ -43,12 +43,12 @@ def run_command(argv: Iterable[str], words: str = "") -> None:
 def become(lab: Lab, member: Member) -> NoReturn:
     """Become the host `member`, and then its sshd; OSError when that cannot be done."""
     _connect(lab, member)
-    kernel.set_host_name(member.name)
+    syscalls.set_host_name(member.name)
     _make_root(lab, member)
     _own_files()
     if lab.uid:
         # A login on a real host has no power over its network; port 22 is all that sshd needs.
-        kernel.drop_capabilities(keep=kernel.CAP_NET_BIND_SERVICE)
+        syscalls.drop_capabilities(keep=syscalls.CAP_NET_BIND_SERVICE)
     _start_sshd(lab)
 
 
@@ -66,10 +66,10 @@ def _connect(lab: Lab, member: Member) -> None:
 
 def _make_root(lab: Lab, member: Member) -> None:
     root = Path(lab.folder) / "root"
-    kernel.mount("none", "/", flags=kernel.PRIVATE | kernel.RECURSIVE)
-    kernel.mount_memory(str(root))
+    syscalls.mount("none", "/", flags=syscalls.PRIVATE | syscalls.RECURSIVE)
+    syscalls.mount_memory(str(root))
     # Else a tree that has the lab's folder in it would show the new root within itself.
-    kernel.mount("none", str(root), flags=kernel.UNBINDABLE)
+    syscalls.mount("none", str(root), flags=syscalls.UNBINDABLE)
     top = Path(member.home).parts[1]
     for name in _in_root():
         if name in _FRESH or name == top or (lab.bare and name not in _SYSTEM):
@@ -87,14 +87,14 @@ def _make_root(lab: Lab, member: Member) -> None:
     for name in _CUSTOMARY:
         (root / name).mkdir(exist_ok=True)
     home.mkdir(parents=True)
-    kernel.bind(str(lab.files(member) / "home"), str(home))
+    syscalls.bind(str(lab.files(member) / "home"), str(home))
     _python_and_mpi(lab, root, top)
     own = root / OWN.lstrip("/")
     own.mkdir()
-    kernel.bind(str(lab.files(member)), str(own))
+    syscalls.bind(str(lab.files(member)), str(own))
     (root / ".old").mkdir()
-    kernel.pivot_root(str(root), str(root / ".old"))
-    kernel.detach("/.old")
+    syscalls.pivot_root(str(root), str(root / ".old"))
+    syscalls.detach("/.old")
     Path("/.old").rmdir()
 
 
@@ -108,10 +108,10 @@ def _show(source: Path, target: Path) -> None:
         target.symlink_to(source.readlink())
     elif source.is_dir():
         target.mkdir()
-        kernel.bind(str(source), str(target))
+        syscalls.bind(str(source), str(target))
     elif source.is_file():
         target.touch()
-        kernel.bind(str(source), str(target))
+        syscalls.bind(str(source), str(target))
 
 
 def _own_folders(root: Path) -> None:
@@ -121,23 +121,23 @@ def _own_folders(root: Path) -> None:
     for name, kind in _PRIVATE_IN_VAR.items():
         folder = root / "var" / name
         if folder.is_dir() and not folder.is_symlink():
-            kernel.mount_memory(str(folder), kind)
+            syscalls.mount_memory(str(folder), kind)
     with contextlib.suppress(OSError):
         (root / "var/log/lastlog").touch()  # sshd complains to the user when there is none
     _show(Path("/dev"), root / "dev")
     if (root / "dev/shm").is_dir():
-        kernel.mount_memory(str(root / "dev/shm"), "1777")
+        syscalls.mount_memory(str(root / "dev/shm"), "1777")
     if (root / "dev/pts").is_dir():
         options = "newinstance,ptmxmode=0666,mode=0620"
-        kernel.mount("devpts", str(root / "dev/pts"), "devpts", data=options)
+        syscalls.mount("devpts", str(root / "dev/pts"), "devpts", data=options)
     (root / "proc").mkdir()
-    kernel.mount("proc", str(root / "proc"), "proc")
+    syscalls.mount("proc", str(root / "proc"), "proc")
     (root / "sys").mkdir()
     try:
-        kernel.mount("sysfs", str(root / "sys"), "sysfs")  # it tells this host's interfaces
-        kernel.bind("/sys/fs/cgroup", str(root / "sys/fs/cgroup"))
+        syscalls.mount("sysfs", str(root / "sys"), "sysfs")  # it tells this host's interfaces
+        syscalls.bind("/sys/fs/cgroup", str(root / "sys/fs/cgroup"))
     except OSError:  # some containers forbid a new one
-        kernel.bind("/sys", str(root / "sys"))
+        syscalls.bind("/sys", str(root / "sys"))
 
 
 def _python_and_mpi(lab: Lab, root: Path, top: str) -> None:
@@ -151,10 +151,10 @@ def _python_and_mpi(lab: Lab, root: Path, top: str) -> None:
             _show(Path(path), target)
     for path in lab.emptied:
         if (root / path.lstrip("/")).is_dir():
-            kernel.mount_memory(str(root / path.lstrip("/")))
+            syscalls.mount_memory(str(root / path.lstrip("/")))
     for path in lab.masked:
         if (root / path.lstrip("/")).exists():
-            kernel.bind("/dev/null", str(root / path.lstrip("/")))
+            syscalls.bind("/dev/null", str(root / path.lstrip("/")))
 
 
 def _own_files() -> None:
@@ -164,7 +164,7 @@ def _own_files() -> None:
             target.parent.mkdir(parents=True, exist_ok=True)  # what systemd would have put there
             target.touch()
         if target.exists():
-            kernel.bind(str(entry), str(target))
+            syscalls.bind(str(entry), str(target))
 
 
 def _start_sshd(lab: Lab) -> NoReturn:

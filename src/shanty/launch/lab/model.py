@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shanty.carry.errors import UsageError
+from shanty.runtime.errors import UsageError
 
 MOST_HOSTS = 200  # an address each in a /24, with room left for the gateway
 GATEWAY = 254

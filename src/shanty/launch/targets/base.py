@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.mpi.layout import HostSlots
-from shanty.carry.rundir import RunDir
-from shanty.carry.spec import JobSpec, Status
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.mpi.layout import HostSlots
+from shanty.runtime.rundir import RunDir
+from shanty.runtime.spec import JobSpec, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the lead agent answered; `data` holds the stacks."""
+    """What the controller answered; `data` holds the stacks."""
 
     ok: bool
     error: str = ""
@@ -98,4 +98,4 @@ class Target(Protocol[P]):
         """What the file `path` of the run holds from `offset` on; empty when nothing yet."""
 
     def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
-        """Ask the lead agent; stopping a run that has ended is no error."""
+        """Ask the controller; stopping a run that has ended is no error."""

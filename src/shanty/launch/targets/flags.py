@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from shanty.carry.mpi.flavour import Flavour
-from shanty.carry.spec import JobSpec, Raw
 from shanty.launch.finding import Finding, Level
-from shanty.launch.net.route import Rail, Route
+from shanty.launch.network.route import Rail, Route
+from shanty.runtime.mpi.flavour import Flavour
+from shanty.runtime.spec import JobSpec, Raw
 
 _BESIDE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES")
 _PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")

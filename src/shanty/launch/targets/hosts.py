@@ -14,24 +14,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
-from shanty.carry.agent.remote import KEY_LIFE
-from shanty.carry.errors import NotFoundError, ShantyError, UsageError
-from shanty.carry.rundir import RunDir, read_json, storage_errors, write_json
-from shanty.carry.spec import JobSpec, Status
 from shanty.launch import interpreter, mpis
+from shanty.launch.cluster import contact, inventory, keys, stdin_forward
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.hostfiles import read_hostfile
+from shanty.launch.cluster.mpi_provision import side_by_side
+from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.cluster.run_mirror import Link
 from shanty.launch.doctor import quick
-from shanty.launch.net.route import Route
+from shanty.launch.network.route import Route
 from shanty.launch.settings import Settings
-from shanty.launch.site import contact, feed, inventory, keys
-from shanty.launch.site.host import Host
-from shanty.launch.site.hostfiles import read_hostfile
-from shanty.launch.site.link import Link
-from shanty.launch.site.placement import side_by_side
-from shanty.launch.site.porter import Porter
-from shanty.launch.targets import networks, site, ways
+from shanty.launch.targets import networks, reachability, site
 from shanty.launch.targets.base import Chunk, Facts, Handle, Reply, Stacks, Stop
 from shanty.launch.targets.local import LocalTarget
-from shanty.launch.targets.site import Member, SitePlan
+from shanty.launch.targets.site import Node, SitePlan
+from shanty.runtime.agent.worker_agent import KEY_LIFE
+from shanty.runtime.errors import NotFoundError, ShantyError, UsageError
+from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
+from shanty.runtime.spec import JobSpec, Status
 
 _FIRST_LOOK = 5.0  # seconds that `ps` waits for a lead host
 _UNUSED = 30  # days after which a host gives up what no run has asked for
@@ -39,9 +39,9 @@ _UNUSED = 30  # days after which a host gives up what no run has asked for
 
 @dataclass(frozen=True, slots=True)
 class SiteFacts(Facts):
-    """What a survey found, the hosts with their porters, and the networks between them."""
+    """What a survey found, the hosts with their RPC clients, and the networks between them."""
 
-    members: tuple[Member, ...] = ()
+    nodes: tuple[Node, ...] = ()
     route: Route = networks.OPEN
 
 
@@ -78,23 +78,23 @@ class HostsTarget:
         environ = {**self.environ, **job.env}
         installation = mpis.select(job.mpi, self.home, environ)
         python = interpreter.choose(job.python, Path(job.workdir), environ)
-        porters = contact.connect(
+        clients = contact.connect(
             hosts,
             terminal=self._terminal,
             progress=lambda host, text: self._say(f"{host.name}: {text}"),
             groups=inventory.names(self.home),
         )
-        seen = side_by_side(porters, quick.ask)
+        seen = side_by_side(clients, quick.ask)
         surveys = {name: one.survey for name, one in seen.items()}
-        members = self._members(hosts, porters, surveys)
+        nodes = self._nodes(hosts, clients, surveys)
         quick.look(job, list(seen.values()), installation, self._warn)
-        route = networks.chosen(job, installation, members, self.home, self._say, self._warn)
+        route = networks.chosen(job, installation, nodes, self.home, self._say, self._warn)
         return SiteFacts(
-            hosts=site.host_slots(members),
-            cores=min(member.cores for member in members),
+            hosts=site.host_slots(nodes),
+            cores=min(node.cores for node in nodes),
             installation=installation,
             python=python,
-            members=tuple(members),
+            nodes=tuple(nodes),
             route=route,
         )
 
@@ -108,30 +108,30 @@ class HostsTarget:
             hosts = inventory.resolve(job.on or "", self.home)
         return _distinct(inventory.recognised(hosts, self.home))
 
-    def _members(
+    def _nodes(
         self,
         hosts: Sequence[Host],
-        porters: Sequence[Porter],
+        clients: Sequence[RpcClient],
         surveys: Mapping[str, Mapping[str, Any]],
-    ) -> list[Member]:
-        ways.distinct(hosts, surveys)
+    ) -> list[Node]:
+        reachability.distinct(hosts, surveys)
         cores = site.shared_out(surveys)
         gpus = any(surveys[host.name]["gpus"] for host in hosts)
-        found = ways.to_hosts(hosts, porters[0], surveys)
+        found = reachability.to_hosts(hosts, clients[0], surveys)
         source = next((way["source"] for way in found[1:]), "")
-        members = []
-        for host, porter, way in zip(hosts, porters, found, strict=True):
+        nodes = []
+        for host, client, way in zip(hosts, clients, found, strict=True):
             survey = surveys[host.name]
             slots = host.slots
             if slots is None:
                 slots = len(survey["gpus"]) if gpus else int(survey["cores"])
-            address = way["peer"] or source or ways.own_address(survey)
+            address = way["peer"] or source or reachability.own_address(survey)
             names = {host.name, survey["hostname"], survey["hostname"].partition(".")[0]}
-            names |= {address, way["address"], *ways.addresses(survey)}
-            members.append(
-                Member(
+            names |= {address, way["address"], *reachability.addresses(survey)}
+            nodes.append(
+                Node(
                     host,
-                    porter,
+                    client,
                     survey,
                     cores[host.name],
                     slots,
@@ -143,11 +143,11 @@ class HostsTarget:
                     way["banner"],
                 )
             )
-        return members
+        return nodes
 
     def plan(self, job: JobSpec, facts: SiteFacts, run: RunDir) -> SitePlan:
         """Decide where the ranks go; UsageError when they do not fit."""
-        return site.make_site_plan(job, facts, facts.members, run, self.settings, facts.route)
+        return site.make_site_plan(job, facts, facts.nodes, run, self.settings, facts.route)
 
     # ---------------------------------------------------------------------- submitting
 
@@ -155,15 +155,15 @@ class HostsTarget:
         """Put on the hosts what is missing there, let the lead in, and start it."""
         if not Path(job.workdir).is_dir():
             raise NotFoundError(f"there is no folder {job.workdir}", "the job is to run in it")
-        members = plan.members
-        porters = [member.porter for member in members]
-        feeds = feed.has_input(stdin)
+        nodes = plan.nodes
+        clients = [node.client for node in nodes]
+        feeds = stdin_forward.has_input(stdin)
         run.create()
         try:
             with storage_errors(run.path):
                 self._write_down(job, plan, run)
-            side_by_side(porters, _sweep)
-            values = self._prepare(job, plan, run, porters)
+            side_by_side(clients, _sweep)
+            values = self._prepare(job, plan, run, clients)
             with storage_errors(run.path):
                 write_json(run.plan, values)
             self._begin(job, plan, run, values, feeds=feeds)
@@ -171,30 +171,30 @@ class HostsTarget:
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
             raise
         if feeds:
-            feed.start(members[0].host, run.id, stdin)
-        hosts = [member.host for member in members]
-        self._links[run.id] = Link(run, hosts, porters[0], porters[1:]).start()
+            stdin_forward.start(nodes[0].host, run.id, stdin)
+        hosts = [node.host for node in nodes]
+        self._links[run.id] = Link(run, hosts, clients[0], clients[1:]).start()
         return Handle(run)
 
     def _write_down(self, job: JobSpec, plan: SitePlan, run: RunDir) -> None:
         write_json(run.job, job.to_json())
         run.hostfile.write_text(plan.hostfile())
-        write_json(run.site, {"hosts": [asdict(member.host) for member in plan.members]})
+        write_json(run.site, {"hosts": [asdict(node.host) for node in plan.nodes]})
         status = Status(created=time.time(), ranks=None if plan.raw else plan.layout.ranks)
         write_json(run.status, status.to_json())
 
     def _prepare(
-        self, job: JobSpec, plan: SitePlan, run: RunDir, porters: Sequence[Porter]
+        self, job: JobSpec, plan: SitePlan, run: RunDir, clients: Sequence[RpcClient]
     ) -> dict[str, Any]:
-        from shanty.launch.site.prepare import prepare
+        from shanty.launch.cluster.prepare import prepare
 
         prepared = prepare(
-            porters,
+            clients,
             plan.installation,
             plan.python,
             Path(job.workdir),
             job.environment,
-            {porter.host.name: f"{run.id}.{index}" for index, porter in enumerate(porters)},
+            {client.host.name: f"{run.id}.{index}" for index, client in enumerate(clients)},
             self.home,
             self.environ,
             self._say,
@@ -210,7 +210,7 @@ class HostsTarget:
         *,
         feeds: bool,
     ) -> None:
-        lead, *workers = plan.members
+        lead, *workers = plan.nodes
         files = site.shims(values, lead, run)
         files["hostfile"] = [plan.hostfile(), 0o644]
         self._say("")
@@ -220,9 +220,9 @@ class HostsTarget:
                 self._let_in(plan, run, pair)
                 known = [
                     line
-                    for index, member in enumerate(plan.members)
+                    for index, node in enumerate(plan.nodes)
                     if index > 0
-                    for line in ways.known_lines(member.host, member.porter, site.alias(index))
+                    for line in reachability.known_lines(node.host, node.client, site.alias(index))
                 ]
                 files["key"] = [pair.private.decode(), 0o600]
                 files["known_hosts"] = ["\n".join(known) + "\n", 0o644]
@@ -235,43 +235,43 @@ class HostsTarget:
                 "stdin": feeds,
             }
             files["events.jsonl"] = [_prepared(plan, len(json.dumps(begin))), 0o644]
-            lead.porter.ask("begin-run", **begin)
+            lead.client.ask("begin-run", **begin)
         except BaseException:  # Ctrl-C too, and the lead may have been started before it
             with contextlib.suppress(ShantyError):
                 stop = Stop(0.0).to_json()
-                lead.porter.ask("ask-run", run=run.id, request=stop, patience=5.0)
-            for index, member in enumerate(plan.members):
+                lead.client.ask("ask-run", run=run.id, request=stop, patience=5.0)
+            for index, node in enumerate(plan.nodes):
                 if index > 0:
                     with contextlib.suppress(ShantyError):
-                        member.porter.ask("revoke", run=run.id, index=index, patience=5.0)
+                        node.client.ask("revoke", run=run.id, index=index, patience=5.0)
             raise
 
     def _let_in(self, plan: SitePlan, run: RunDir, pair: keys.KeyPair) -> None:
-        indices = {member.name: i for i, member in enumerate(plan.members)}
-        by_name = {member.name: member for member in plan.members}
+        indices = {node.name: i for i, node in enumerate(plan.nodes)}
+        by_name = {node.name: node for node in plan.nodes}
 
-        def let_in(porter: Porter) -> list[str]:
-            name = porter.host.name
-            member, index = by_name[name], indices[name]
-            lacking = keys.options_lacking(member.banner)
+        def let_in(client: RpcClient) -> list[str]:
+            name = client.host.name
+            node, index = by_name[name], indices[name]
+            lacking = keys.options_lacking(node.banner)
             args: dict[str, Any] = {
                 "run": run.id,
                 "index": index,
                 "key": pair.public,
-                "command": site.warden_command(member, run, index),
-                "from": [member.source],
+                "command": site.agent_command(node, run, index),
+                "from": [node.source],
                 "seconds": KEY_LIFE,
                 "without": list(lacking),
             }
-            findings: list[str] = porter.ask("authorize", **args).values["findings"]
+            findings: list[str] = client.ask("authorize", **args).values["findings"]
             if lacking:
                 findings.append(
-                    f"its sshd ({member.banner}) does not know {', '.join(lacking)} in "
+                    f"its sshd ({node.banner}) does not know {', '.join(lacking)} in "
                     "authorized_keys, so the run's key is let in without"
                 )
             return findings
 
-        workers = [member.porter for member in plan.members[1:]]
+        workers = [node.client for node in plan.nodes[1:]]
         for name, findings in side_by_side(workers, let_in).items():
             for finding in findings:
                 self._warn(f"{name}: {finding}")
@@ -290,7 +290,7 @@ class HostsTarget:
 
     def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
         """Where the runs stand, as far as their lead hosts can be reached."""
-        from shanty.carry.agent.outside import read_status
+        from shanty.runtime.agent.control import read_status
 
         found = {handle: read_status(handle.run) for handle in handles}
         links = {
@@ -308,7 +308,7 @@ class HostsTarget:
         return self._local.fetch(handle, path, offset)
 
     def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
-        """Put a request to the lead agent and wait for its answer."""
+        """Put a request to the controller and wait for its answer."""
         if self.poll([handle])[handle].state.final:
             return Reply(isinstance(request, Stop), "the run has ended")
         reply = self._link(handle.run).ask(request.to_json())
@@ -317,16 +317,16 @@ class HostsTarget:
 
 def _prepared(plan: SitePlan, begin: int) -> str:
     """The run's first event: the bytes that each host was sent; `begin` are the lead's last."""
-    sent = {member.name: member.porter.bytes_sent for member in plan.members}
-    sent[plan.members[0].name] += begin
+    sent = {node.name: node.client.bytes_sent for node in plan.nodes}
+    sent[plan.nodes[0].name] += begin
     return json.dumps({"time": time.time(), "event": "prepared", "sent": sent}) + "\n"
 
 
-def _sweep(porter: Porter) -> None:
+def _sweep(client: RpcClient) -> None:
     """End what runs that crashed have left on a host."""
-    porter.ask("sweep-runs")
-    porter.ask("sweep-keys")
-    porter.ask("store-sweep", days=_UNUSED)
+    client.ask("sweep-runs")
+    client.ask("sweep-keys")
+    client.ask("store-sweep", days=_UNUSED)
 
 
 def _distinct(hosts: tuple[Host, ...]) -> tuple[Host, ...]:

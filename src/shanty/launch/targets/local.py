@@ -10,16 +10,16 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
-from shanty.carry import platform
-from shanty.carry.agent import outside
-from shanty.carry.errors import NotFoundError, StorageError
-from shanty.carry.mpi.layout import HostSlots
-from shanty.carry.rundir import RunDir, read_json, storage_errors, write_json
-from shanty.carry.spec import JobSpec, Status
 from shanty.launch import interpreter, mpis
 from shanty.launch.settings import Settings
 from shanty.launch.targets.base import Chunk, Facts, Handle, Reply, Stacks, Stop
 from shanty.launch.targets.plan import LAUNCHERS, Plan, make_plan, shim_script
+from shanty.runtime import platform
+from shanty.runtime.agent import control
+from shanty.runtime.errors import NotFoundError, StorageError
+from shanty.runtime.mpi.layout import HostSlots
+from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
+from shanty.runtime.spec import JobSpec, Status
 
 _CHUNK = 1 << 18
 
@@ -57,13 +57,13 @@ class LocalTarget:
         return plan
 
     def submit(self, job: JobSpec, plan: Plan, run: RunDir, stdin: int) -> Handle:
-        """Write the run down and start its lead agent, in a session of its own."""
+        """Write the run down and start its controller, in a session of its own."""
         if not Path(job.workdir).is_dir():
             raise NotFoundError(f"there is no folder {job.workdir}", "the job is to run in it")
         run.create()
         try:
             self._write_down(job, plan, run)
-            outside.start_agents(run, read_json(run.plan) or {}, job.workdir, stdin)
+            control.start_agents(run, read_json(run.plan) or {}, job.workdir, stdin)
         except StorageError:
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
             raise
@@ -87,7 +87,7 @@ class LocalTarget:
 
     def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
         """Where the runs stand, as their directories say; a run without agents is LOST."""
-        return {handle: outside.status_of(handle.run) for handle in handles}
+        return {handle: control.status_of(handle.run) for handle in handles}
 
     def fetch(self, handle: Handle, path: PurePosixPath, offset: int) -> Chunk:
         """The next piece of one of the run's files."""
@@ -100,8 +100,8 @@ class LocalTarget:
         return Chunk(data, offset + len(data))
 
     def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
-        """Leave a request for the lead agent, wake it and wait for its answer."""
-        reply = outside.ask(handle.run, request.to_json())
+        """Leave a request for the controller, wake it and wait for its answer."""
+        reply = control.ask(handle.run, request.to_json())
         return Reply(reply["ok"], reply.get("error", ""), reply.get("stacks", []))
 
 

@@ -7,17 +7,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shanty.carry.mpi.flavour import Flavour
-from shanty.carry.mpi.flavours import FLAVOURS
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.mpi.layout import Layout
-from shanty.carry.spec import JobSpec
 from shanty.launch.finding import Finding, Level
-from shanty.launch.net.route import Rail, Route
+from shanty.launch.network.route import Rail, Route
 from shanty.launch.targets import flags
+from shanty.runtime.mpi.flavour import Flavour
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.mpi.layout import Layout
+from shanty.runtime.spec import JobSpec
 
 if TYPE_CHECKING:
-    from shanty.launch.targets.site import Member
+    from shanty.launch.targets.site import Node
 
 OPEN = Route()  # left to the MPI
 
@@ -25,7 +25,7 @@ OPEN = Route()  # left to the MPI
 def chosen(
     job: JobSpec,
     installation: Installation,
-    members: Sequence[Member],
+    nodes: Sequence[Node],
     home: Path,
     say: Callable[[str], None],
     warn: Callable[[str], None],
@@ -36,18 +36,18 @@ def chosen(
     where the user has named the ranks' networks himself), or a name of his is on no host.
     """
     from shanty.launch.doctor import quick
-    from shanty.launch.net.decide import decide
+    from shanty.launch.network.decide import decide
 
-    if len(members) < 2:
+    if len(nodes) < 2:
         return OPEN
     flavour = FLAVOURS[installation.flavour]
-    decision = decide(members, home, say, ports=flavour.ports(job.env))
+    decision = decide(nodes, home, say, ports=flavour.ports(job.env))
     given = flags.given(job, flavour)
     route = usable(decision.route, flavour)
     findings = [*decision.findings]
     if decision.route.rails and not route.rails:
-        findings.append(ipv6_only(flavour, [member.name for member in members]))
-    surveys = {member.name: member.survey for member in members}
+        findings.append(ipv6_only(flavour, [node.name for node in nodes]))
+    surveys = {node.name: node.survey for node in nodes}
     unfit = flags.check(given, surveys, decision.joining, route)
     decisive = unfit if any(flag.of_ranks for flag in given) else [*findings, *unfit]
     errors = [one for one in decisive if one.level is Level.ERROR]

@@ -14,22 +14,22 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import shanty.carry
-from shanty.carry import platform
-from shanty.carry.errors import UsageError
-from shanty.carry.mpi.flavours import FLAVOURS
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.mpi.layout import HostSlots, Layout
-from shanty.carry.rundir import RunDir
-from shanty.carry.spec import JobSpec, Module, Program, Raw, Script
+import shanty.runtime
 from shanty.launch.settings import Settings
 from shanty.launch.targets.base import Facts
+from shanty.runtime import platform
+from shanty.runtime.errors import UsageError
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.rundir import RunDir
+from shanty.runtime.spec import JobSpec, Module, Program, Raw, Script
 
 LAUNCHERS = (
     "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "horovodrun", "dmlc-submit",
     "mlx.launch",
 )  # fmt: skip
-_CARRY = Path(shanty.carry.__file__).parent
+_CARRY = Path(shanty.runtime.__file__).parent
 _PACKAGES = _CARRY.parent.parent
 _SYSTEM_BINS = ("/bin", "/usr/bin", "/usr/local/bin")
 

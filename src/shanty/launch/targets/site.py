@@ -10,26 +10,26 @@ from pathlib import Path, PurePosixPath
 from string import Template
 from typing import Any
 
-from shanty.carry.agent.place import rank_command
-from shanty.carry.mpi.flavours import FLAVOURS
-from shanty.carry.mpi.installation import Installation
-from shanty.carry.mpi.layout import HostSlots, Layout
-from shanty.carry.rundir import RunDir
-from shanty.carry.spec import JobSpec, Module, Program, Raw, Script
-from shanty.launch.net.route import Route
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.prepare import Prepared
+from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.network.route import Route
 from shanty.launch.settings import Settings
-from shanty.launch.site.host import Host
-from shanty.launch.site.porter import Porter
-from shanty.launch.site.prepare import Prepared
 from shanty.launch.targets import networks
 from shanty.launch.targets.base import Facts
 from shanty.launch.targets.plan import LAUNCHERS, for_agents, job_key, layout_of
+from shanty.runtime.agent.rank_start import rank_command
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.rundir import RunDir
+from shanty.runtime.spec import JobSpec, Module, Program, Raw, Script
 
 _SYSTEM_BINS = ("/bin", "/usr/bin", "/usr/local/bin")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class Node:
     """A host of a run as the survey found it.
 
     `cores` are those that it has for itself. `address` is by what its lead reaches it, in
@@ -38,7 +38,7 @@ class Member:
     """
 
     host: Host
-    porter: Porter
+    client: RpcClient
     survey: Mapping[str, Any]
     cores: int
     slots: int
@@ -60,7 +60,7 @@ class SitePlan:
     """A job on several hosts: what can be decided before anything is put there."""
 
     job: JobSpec
-    members: tuple[Member, ...]
+    nodes: tuple[Node, ...]
     layout: Layout
     installation: Installation
     python: str
@@ -85,21 +85,21 @@ class SitePlan:
         if self.raw or layout.ranks is None or layout.oversubscribe:
             return {}
         left, found = layout.ranks, {}
-        for member, host in zip(self.members, layout.hosts, strict=True):
+        for node, host in zip(self.nodes, layout.hosts, strict=True):
             most = host.slots
             if most and layout.ranks_per_host is not None:
                 most = layout.ranks_per_host
-            found[member.name] = min(left, most)
-            left -= found[member.name]
+            found[node.name] = min(left, most)
+            left -= found[node.name]
         return found
 
     def render(self) -> str:
         """What would be run, for a person to read."""
         title = FLAVOURS[self.installation.flavour].title
         lines = [f"# MPI     {title} {self.installation.version}, put on every host"]
-        for index, member in enumerate(self.members):
+        for index, node in enumerate(self.nodes):
             role = " (lead)" if index == 0 else ""
-            lines.append(f"# host    {member.name}{role}: {member.slots} slots, {member.address}")
+            lines.append(f"# host    {node.name}{role}: {node.slots} slots, {node.address}")
         if self.route.rails:
             lines.append(f"# network {networks.described(self.route)}")
         lines += [
@@ -145,11 +145,11 @@ class SitePlan:
 
     def resolve(self, prepared: Sequence[Prepared]) -> dict[str, Any]:
         """What the lead reads, once all hosts have what they need."""
-        lead = self.members[0]
+        lead = self.nodes[0]
         folder = str(_work(lead, self.run, 0))
         installation = prepared[0].installation
         hostfile = f"{folder}/hostfile"
-        first = next((i for i, member in enumerate(self.members) if member.slots > 0), 0)
+        first = next((i for i, node in enumerate(self.nodes) if node.slots > 0), 0)
         return {
             **for_agents(
                 self.job, replace(self.layout, hostfile=hostfile), installation, self.settings
@@ -159,7 +159,7 @@ class SitePlan:
             "argv": self._argv(installation, hostfile, {**self.job.env, "HOSTFILE": hostfile}),
             "env": self._launcher_environment(prepared[0], folder, hostfile),
             "python": prepared[0].python,
-            "agent_python": lead.porter.python,
+            "agent_python": lead.client.python,
             "scratch": self.scratch,
             "placement": self.placement,
             "first": first,
@@ -171,26 +171,26 @@ class SitePlan:
             "workers": [
                 {
                     "index": index,
-                    "name": member.name,
-                    "names": list(member.names),
+                    "name": node.name,
+                    "names": list(node.names),
                     "alias": alias(index),
-                    "address": member.address,
-                    "user": member.login,
-                    "port": member.port,
+                    "address": node.address,
+                    "user": node.login,
+                    "port": node.port,
                     "prefix": prepared[index].installation.prefix,
                     "place": self._place(index, prepared[index]),
                 }
-                for index, member in enumerate(self.members)
+                for index, node in enumerate(self.nodes)
                 if index > 0
             ],
         }
 
     def _address(self, index: int) -> str:
         """Where the others reach a host in this run."""
-        member = self.members[index]
+        node = self.nodes[index]
         if not self.route.rails:
-            return member.address
-        return self.route.rails[0].interfaces[member.name].address
+            return node.address
+        return self.route.rails[0].interfaces[node.name].address
 
     def _launcher_environment(
         self, prepared: Prepared, folder: str, hostfile: str
@@ -198,35 +198,35 @@ class SitePlan:
         flavour = FLAVOURS[prepared.installation.flavour]
         layout = replace(self.layout, hostfile=hostfile)
         settings = flavour.environment(prepared.installation, layout, self.job.env, self.scratch)
-        path = [f"{folder}/bin", *_bins(prepared), self.members[0].survey["path"]]
-        lead = networks.of_host(self.route, self.members[0].name, flavour, layout, self.job.env)
+        path = [f"{folder}/bin", *_bins(prepared), self.nodes[0].survey["path"]]
+        lead = networks.of_host(self.route, self.nodes[0].name, flavour, layout, self.job.env)
         return {**settings, **lead, "HOSTFILE": hostfile, "PATH": os.pathsep.join(path)}
 
     def _place(self, index: int, prepared: Prepared) -> dict[str, Any]:
-        """What differs from host to host (`carry/agent/place.py` says how it is used)."""
-        member = self.members[index]
-        porter = member.porter
-        folder = str(_work(member, self.run, index))
+        """What differs from host to host (`runtime/agent/rank_start.py` says how it is used)."""
+        node = self.nodes[index]
+        client = node.client
+        folder = str(_work(node, self.run, index))
         flavour = FLAVOURS[prepared.installation.flavour]
         plain = replace(self.layout, hostfile="")
         settings = dict(
             flavour.environment(prepared.installation, plain, self.job.env, self.scratch)
         )
-        if member.survey["system"] == "Linux":
+        if node.survey["system"] == "Linux":
             settings.update(flavour.segments(f"/dev/shm/{PurePosixPath(self.scratch).name}"))
         ranks = self.layout.ranks or self.layout.slots
-        each = max(1, -(-ranks // max(1, len(self.members))))
-        threads = self.job.cpus_per_rank or max(1, member.cores // each)
+        each = max(1, -(-ranks // max(1, len(self.nodes))))
+        threads = self.job.cpus_per_rank or max(1, node.cores // each)
         own = {
             "SHANTY_RUN_DIR": folder,
             "SHANTY_RUN_ID": self.run.id,
             "SHANTY_REPORTS": f"{folder}/reports",
             "SHANTY_LOG_LIMIT": str(self.settings.log_limit),
             "SHANTY_THREADS": str(threads),
-            "SHANTY_PACKAGE": porter.root,
+            "SHANTY_PACKAGE": client.root,
             "SHANTY_JOB": job_key(self.job),
             "SHANTY_PYTHON": prepared.python,
-            **networks.told(self.route, member.name),
+            **networks.told(self.route, node.name),
         }
         if prepared.mpi4py:
             own["SHANTY_MPI4PY"] = prepared.mpi4py
@@ -234,7 +234,7 @@ class SitePlan:
             own["HOSTFILE"] = f"{folder}/hostfile"
         paths = {
             "PATH": os.pathsep.join(_bins(prepared)),
-            "PYTHONPATH": f"{porter.root}/shanty/carry/rank/hook",
+            "PYTHONPATH": f"{client.root}/shanty/runtime/rank/hook",
         }
         if prepared.installation.origin != "system":
             own.update(flavour.moved(prepared.installation.prefix))
@@ -244,7 +244,7 @@ class SitePlan:
         return {
             "workdir": prepared.workdir,
             "default": default,
-            "ranks": networks.of_host(self.route, member.name, flavour, plain, self.job.env),
+            "ranks": networks.of_host(self.route, node.name, flavour, plain, self.job.env),
             "set": {**self.job.env, **own},
             "first": first,
         }
@@ -253,13 +253,13 @@ class SitePlan:
 def make_site_plan(
     job: JobSpec,
     facts: Facts,
-    members: Sequence[Member],
+    nodes: Sequence[Node],
     run: RunDir,
     settings: Settings,
     route: Route = networks.OPEN,
 ) -> SitePlan:
     """Decide where the ranks of `job` go; UsageError when they do not fit."""
-    fabrics = any(member.survey["fabrics"] for member in members)
+    fabrics = any(node.survey["fabrics"] for node in nodes)
     layout = replace(
         layout_of(job, facts, run),
         tcp_only=not fabrics,
@@ -267,7 +267,7 @@ def make_site_plan(
         interface=networks.alike(route),
     )
     return SitePlan(
-        job, tuple(members), layout, facts.installation, facts.python, settings, run, route
+        job, tuple(nodes), layout, facts.installation, facts.python, settings, run, route
     )
 
 
@@ -287,17 +287,17 @@ def shared_out(surveys: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
     return found
 
 
-def host_slots(members: Sequence[Member]) -> tuple[HostSlots, ...]:
+def host_slots(nodes: Sequence[Node]) -> tuple[HostSlots, ...]:
     """The hosts as a host file has them: by address, which every launcher can make out."""
-    return tuple(HostSlots(member.address, member.slots) for member in members)
+    return tuple(HostSlots(node.address, node.slots) for node in nodes)
 
 
-def shims(plan: Mapping[str, Any], lead: Member, run: RunDir) -> dict[str, list[Any]]:
+def shims(plan: Mapping[str, Any], lead: Node, run: RunDir) -> dict[str, list[Any]]:
     """The scripts in the lead's bin/: `ssh`, and the launchers for a user's own line."""
     folder = _work(lead, run, 0)
-    boot = f"{lead.porter.root}/shanty/carry/boot.py"
-    python = [lead.porter.python, "-I", "-S", boot]
-    scripts = {"ssh": [*python, "rank.ssh"]}
+    boot = f"{lead.client.root}/shanty/runtime/boot.py"
+    python = [lead.client.python, "-I", "-S", boot]
+    scripts = {"ssh": [*python, "rank.rsh_client"]}
     if plan["raw"]:
         for name in LAUNCHERS:
             scripts[name] = [*python, "rank.shim", name, f"{folder}/plan.json"]
@@ -307,11 +307,11 @@ def shims(plan: Mapping[str, Any], lead: Member, run: RunDir) -> dict[str, list[
     }
 
 
-def warden_command(member: Member, run: RunDir, index: int) -> str:
+def agent_command(node: Node, run: RunDir, index: int) -> str:
     """The one command that the run's key may start on a worker."""
-    boot = f"{member.porter.root}/shanty/carry/boot.py"
-    words = [member.porter.python, "-I", "-S", boot, "agent.remote"]
-    return shlex.join([*words, str(_work(member, run, index))])
+    boot = f"{node.client.root}/shanty/runtime/boot.py"
+    words = [node.client.python, "-I", "-S", boot, "agent.worker_agent"]
+    return shlex.join([*words, str(_work(node, run, index))])
 
 
 def alias(index: int) -> str:
@@ -319,8 +319,8 @@ def alias(index: int) -> str:
     return f"shanty-{index}"
 
 
-def _work(member: Member, run: RunDir, index: int) -> PurePosixPath:
-    return PurePosixPath(member.porter.home, "work", f"{run.id}.{index}")
+def _work(node: Node, run: RunDir, index: int) -> PurePosixPath:
+    return PurePosixPath(node.client.home, "work", f"{run.id}.{index}")
 
 
 def _bins(prepared: Prepared) -> list[str]:

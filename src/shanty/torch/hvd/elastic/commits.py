@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from shanty.carry.rundir import home
+from shanty.runtime.rundir import home
 
 FOLDER, RESUME = "SHANTY_COMMITS", "SHANTY_RESUME"
 _JOB = "SHANTY_JOB"  # set by a run: stands for its name and the folder in which it was started

@@ -1,5 +1,0 @@
-"""What is done on a host before and after a run, by a porter that the command line starts there.
-
-`porter.py` serves requests over its standard streams; every other module holds some of them.
-Standard library only, Python 3.9.
-"""

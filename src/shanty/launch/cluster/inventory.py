@@ -1,0 +1,279 @@
+"""Hosts as people name them: `--on a,b:4,user@10.0.0.3`, and groups of them kept under a name.
+
+A group is a file of its own, `<home>/hosts/NAME.json`:
+
+    {"hosts": [{"name": "a", "user": null, "port": null, "slots": 4, "config": ""}], "lab": true}
+
+`lab` is there when the hosts are a lab's, which writes and removes the file itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shanty.launch.cluster.host import Host
+from shanty.runtime.errors import NotFoundError, StorageError, UsageError
+from shanty.runtime.rundir import read_json, storage_errors, write_json
+
+_GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# What may stand in the name of a host or user: no white space, and nothing that ssh or a shell
+# could read as anything but a name.
+_ODD = r"\s\x00-\x1f\x7f,:%'\"`$\\;&<>|(){}!*?#\[\]=/"
+_WORD = re.compile(f"[^{_ODD}@~-][^{_ODD}]*")
+_FORMS = "it is written as [USER@]HOST[:SLOTS], [IPV6]:SLOTS or ssh://[USER@]HOST[:PORT]"
+_MOST_SLOTS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Hosts that are kept under a name; `lab` is true for those of `shanty lab`."""
+
+    name: str
+    hosts: tuple[Host, ...]
+    lab: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The group's file."""
+        value: dict[str, Any] = {"hosts": [asdict(host) for host in self.hosts]}
+        return {**value, "lab": True} if self.lab else value
+
+
+# ---------------------------------------------------------------------------- what is written
+
+
+def resolve(text: str, home: Path) -> tuple[Host, ...]:
+    """The hosts that `--on TEXT` means, each once, in their order; UsageError if there is none.
+
+    Each part is a group's name or a host. A host that is named several times has the sum of its
+    slots, where a mention without a number counts as one; a host with 0 slots is left out.
+    """
+    hosts: list[Host] = []
+    for part in _parts(text):
+        if (home / "hosts" / f"{part}.json").is_file() and _GROUP.fullmatch(part):
+            hosts += load(part, home).hosts
+            continue
+        host = parse_host(part)
+        if host.slots is not None and host.name in names(home) and host.user is None:
+            raise UsageError(
+                f"{host.name} is a group of hosts, so {part!r} is not clear",
+                "the slots of a group are kept with its hosts",
+                f"give --on {host.name}; see `shanty hosts show {host.name}`",
+            )
+        hosts.append(host)
+    return usable(hosts, f"--on {text}")
+
+
+def recognised(hosts: Iterable[Host], home: Path) -> tuple[Host, ...]:
+    """`hosts` with what the groups know of them: a host of one group may be named by itself.
+
+    User, port and ssh configuration are taken over, and slots where none were given. A host
+    that groups disagree on is left as it was written.
+    """
+    known: dict[str, dict[tuple[object, ...], Host]] = {}
+    for name in names(home):
+        for host in load(name, home).hosts:
+            known.setdefault(host.name, {}).setdefault(_key(host), host)
+    found = []
+    for host in hosts:
+        # A group that was made of another one's hosts, by name, knows less of them.
+        candidates = [one for one in known.get(host.name, {}).values() if one != Host(host.name)]
+        candidates = [one for one in candidates if one.user or one.port or one.config] or candidates
+        if len(candidates) == 1 and not (host.user or host.port or host.config):
+            (like,) = candidates
+            host = like if host.slots is None else replace(like, slots=host.slots)
+        found.append(host)
+    return tuple(found)
+
+
+def usable(hosts: Iterable[Host], source: str) -> tuple[Host, ...]:
+    """`hosts` with each once and without those that have no slots; `source` is for the error."""
+    found = tuple(host for host in merged(hosts) if host.slots != 0)
+    if not found:
+        raise UsageError(
+            f"{source} names no host that can be used",
+            "a host with 0 slots is left out",
+            "name at least one host with a slot",
+        )
+    return found
+
+
+def merged(hosts: Iterable[Host]) -> tuple[Host, ...]:
+    """Each host once, with the sum of its slots."""
+    found: dict[tuple[object, ...], Host] = {}
+    for host in hosts:
+        key = _key(host)
+        if key not in found:
+            found[key] = host
+            continue
+        before = found[key].slots
+        total = (1 if before is None else before) + (1 if host.slots is None else host.slots)
+        found[key] = replace(host, slots=total)
+    return tuple(found.values())
+
+
+def _key(host: Host) -> tuple[object, ...]:
+    return (host.name, host.user, host.port, host.config)
+
+
+def parse_host(text: str) -> Host:
+    """One host as it is written; UsageError says what is wrong with it."""
+    given = text.strip()
+    is_url = given.lower().startswith("ssh://")
+    user, at, place = (given[6:].rstrip("/") if is_url else given).rpartition("@")
+    name, number = _split(place, given)
+    if at and not _WORD.fullmatch(user):
+        raise UsageError(f"{given!r} names no host: its user is {user!r}", fix=_FORMS)
+    if not _is_name(name):
+        raise UsageError(f"{given!r} names no host", fix=_FORMS)
+    if is_url:
+        if number is not None and not 0 < number < 1 << 16:
+            raise UsageError(f"{number} is no port, in {given!r}", fix=_FORMS)
+        return Host(name, user or None, number)
+    if number is not None and number > _MOST_SLOTS:
+        raise UsageError(
+            f"{number} slots are too many, in {given!r}",
+            fix="a port is given as ssh://HOST:PORT, or in ~/.ssh/config",
+        )
+    return Host(name, user or None, None, number)
+
+
+def _is_name(name: str) -> bool:
+    """True for what may be a host's name or address."""
+    if ":" not in name:
+        return bool(_WORD.fullmatch(name))
+    address, percent, zone = name.partition("%")
+    try:
+        ipaddress.IPv6Address(address)
+    except ValueError:
+        return False
+    return bool(_WORD.fullmatch(zone)) or not percent
+
+
+def _split(place: str, given: str) -> tuple[str, int | None]:
+    """The name and the number after its colon; an IPv6 address may stand without brackets."""
+    if place.startswith("["):
+        name, bracket, rest = place[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise UsageError(f"{given!r} names no host", fix=_FORMS)
+    elif place.count(":") > 1:
+        return place, None
+    else:
+        name, colon, number = place.partition(":")
+        rest = colon + number
+    if not rest:
+        return name, None
+    if not (rest[1:].isascii() and rest[1:].isdigit()):
+        raise UsageError(f"{rest[1:]!r} is no number, in {given!r}", fix=_FORMS)
+    return name, int(rest[1:])
+
+
+def _parts(text: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",")]
+    if not any(parts):
+        raise UsageError("--on names no host", fix=_FORMS)
+    return [part for part in parts if part]
+
+
+# ------------------------------------------------------------------------------------- groups
+
+
+def names(home: Path) -> list[str]:
+    """The names of all groups."""
+    return sorted(
+        path.stem for path in (home / "hosts").glob("*.json") if _GROUP.fullmatch(path.stem)
+    )
+
+
+def load(name: str, home: Path) -> Group:
+    """The group of that name; NotFoundError when there is none, StorageError for a damaged file."""
+    path = home / "hosts" / f"{check_name(name)}.json"
+    if not path.is_file():
+        similar = similar_group(name, names(home))
+        raise NotFoundError(
+            f"there is no group of hosts called {name!r}",
+            fix=f"did you mean {similar}?" if similar else f"shanty hosts add {name} HOST…",
+        )
+    value = read_json(path)
+    try:
+        hosts = tuple(_host(entry) for entry in (value or {})["hosts"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StorageError(
+            f"{path} is damaged", f"{type(error).__name__}: {error}", f"shanty hosts remove {name}"
+        ) from error
+    return Group(name, hosts, bool(value and value.get("lab")))
+
+
+def extended(name: str, more: Iterable[Host], home: Path) -> Group:
+    """The group of that name, or a new one, with `more`; of a host that it has, the new one counts.
+
+    Nothing is kept. UsageError for the group of a lab, which is the lab's own.
+    """
+    before = load(name, home) if name in names(home) else Group(name, ())
+    if before.lab:
+        raise UsageError(
+            f"{name} is a lab, whose hosts come and go with it",
+            fix="take another name for a group of your own",
+        )
+    hosts = {_key(host): host for host in before.hosts}
+    hosts |= {_key(host): host for host in merged(more)}
+    return Group(name, tuple(hosts.values()))
+
+
+def written(host: Host) -> str:
+    """A host as `--on` takes it (but for a configuration of its own, which has no such form)."""
+    name = f"[{host.name}]" if ":" in host.name else host.name
+    login = f"{host.user}@{name}" if host.user else name
+    if host.port:
+        return f"ssh://{login}:{host.port}"
+    return login if host.slots is None else f"{login}:{host.slots}"
+
+
+def save(group: Group, home: Path) -> None:
+    """Keep a group, in place of one of the same name."""
+    path = home / "hosts" / f"{check_name(group.name)}.json"
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, group.to_json())
+
+
+def remove(name: str, home: Path) -> None:
+    """Forget a group; also one whose file is damaged. NotFoundError when there is none."""
+    path = home / "hosts" / f"{check_name(name)}.json"
+    if not path.exists():
+        load(name, home)
+    with storage_errors(path):
+        path.unlink(missing_ok=True)
+
+
+def check_name(name: str) -> str:
+    """`name`, if a group may have it; else UsageError."""
+    if not _GROUP.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is no name for a group of hosts",
+            "it has letters, digits, '.', '_' and '-' only, at most 64, and begins with none of "
+            "the last three",
+        )
+    return name
+
+
+def similar_group(name: str, groups: Iterable[str]) -> str | None:
+    """The group whose name looks most like `name`, if one does."""
+    close = difflib.get_close_matches(name, list(groups), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def _host(entry: Any) -> Host:
+    if not isinstance(entry, dict):
+        raise ValueError(f"{entry!r} is no host")
+    name, user, port, slots = (entry.get(key) for key in ("name", "user", "port", "slots"))
+    if not (isinstance(name, str) and _is_name(name)):
+        raise ValueError(f"{name!r} names no host")
+    if not (isinstance(slots, int | None) and isinstance(port, int | None)):
+        raise ValueError(f"the slots or the port of {name} is no number")
+    return Host(name, user or None, port, slots, str(entry.get("config") or ""))

@@ -1,0 +1,108 @@
+"""Puts on every host what a run needs there: its MPI, its Python packages, its code.
+
+The three are independent, and each is sent only where it is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shanty.launch.cluster import environment, mpi_provision, sync, workspace
+from shanty.launch.cluster.mpi_provision import Step
+from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.runtime.errors import PrepareError
+from shanty.runtime.mpi.installation import Installation
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Where things are on one host; `mpi4py` is "FOLDER|CACHE_TAG", "" where none was brought."""
+
+    installation: Installation
+    python: str
+    workdir: str
+    mpi4py: str
+
+
+def prepare(
+    clients: Sequence[RpcClient],
+    installation: Installation,
+    python: str,
+    folder: Path,
+    mode: str | None,
+    users: Mapping[str, str],
+    home: Path,
+    environ: Mapping[str, str],
+    say: Say,
+) -> list[Prepared]:
+    """Prepare all hosts, in the RPC clients' order.
+
+    `python` is the job's interpreter here, `folder` the workspace, `mode` check, sync, none or None
+    (check, and sync where that finds a difference). `users` gives, by the host's name, the name
+    (RUN.INDEX) under which it keeps the workspace. Raises PrepareError, with the host.
+    """
+
+    def told(step: Step) -> None:
+        unit = f"{step.done / 1e6:.0f} of {step.total / 1e6:.0f} MB"
+        if step.unit != "bytes":
+            unit = f"{step.done} of {step.total} {step.unit}"
+        where = f"{step.host}: " if step.host else ""
+        say(f"{where}{step.what}, {unit}")
+
+    installations = mpi_provision.place_mpi(clients, installation, home, told)
+    pythons, mpi4py = _environments(clients, python, mode, home, environ, told, say)
+    cache = workspace.cache_file(folder, home)
+    _, placed = workspace.place(clients, folder, cache=cache, users=users, progress=told, say=say)
+    return [
+        Prepared(
+            installations[client.host.name],
+            pythons[client.host.name],
+            placed[client.host.name].path,
+            mpi4py.get(client.host.name, ""),
+        )
+        for client in clients
+    ]
+
+
+def _environments(
+    clients: Sequence[RpcClient],
+    python: str,
+    mode: str | None,
+    home: Path,
+    environ: Mapping[str, str],
+    told: mpi_provision.Progress,
+    say: Say,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The interpreter of each host, and the mpi4py brought to it."""
+    here = environment.local_environment(python, home)
+
+    def made() -> tuple[dict[str, str], dict[str, str]]:
+        pythons = sync.sync(clients, here, home, told, environ)
+        brought = sync.place_mpi4py_beside(clients, here, home, told)
+        return pythons, {name: f"{path}|{here.cache_tag}" for name, path in brought.items()}
+
+    if mode == "sync":
+        return made()
+    differences = environment.check(clients, here, sync.mpi4py_tags())
+    different = {name: each for name, each in differences.items() if not each.passes}
+    if different and mode is None:
+        count = len({row.name for each in different.values() for row in each.rows})
+        packages = "1 package differs" if count == 1 else f"{count} packages differ"
+        hosts = next(iter(different)) if len(different) == 1 else f"{len(different)} hosts"
+        say(f"{packages} on {hosts}: the ranks get the environment of {python}")
+        return made()
+    if different and mode == "check":
+        raise PrepareError(
+            f"the Python environment is another one on {', '.join(different)}",
+            "\n       " + environment.table(different).replace("\n", "\n       "),
+            "--env sync makes the same one there, --env none takes what is there",
+        )
+    folders = sync.place_mpi4py(clients, differences, home, told)
+    tag = here.cache_tag
+    pythons = {name: each.there.python for name, each in differences.items()}
+    tags = {name: each.there.cache_tag or tag for name, each in differences.items()}
+    return pythons, {name: f"{path}|{tags[name]}" for name, path in folders.items()}

@@ -1,0 +1,288 @@
+"""The client of a host's RPC client (`runtime/rpc/server.py`), and how the RPC client gets there.
+
+One command over the transport does it all: `sh` looks for a Python, Python runs the source of
+`runtime/rpc/bootstrap.py` that we write to it, and that serves, after it has taken our code from us
+where the host does not have it yet.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import threading
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from shanty.launch.cluster.bundle import bundle
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.pipes import EndedError, SilenceError, Stream
+from shanty.launch.connections.base import Transport
+from shanty.runtime import errors
+from shanty.runtime.errors import PrepareError, ShantyError
+from shanty.runtime.rpc import bootstrap
+
+PATIENCE = 900.0  # seconds without a word after which a verb has failed; a dead link shows earlier
+_NO_PYTHON = "shanty-found-no-python"
+_NOISE = 1 << 20  # bytes that a login shell may print before we hear a RPC client
+_PLACES = (
+    *("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10"),
+    *("python3.9", "/usr/local/bin/python3", "/opt/homebrew/bin/python3", "/usr/bin/python3"),
+    *("~/.local/bin/python3", "~/.pyenv/shims/python3", "~/miniforge3/bin/python3"),
+    *("~/miniconda3/bin/python3", "~/anaconda3/bin/python3", "/opt/conda/bin/python3"),
+    "~/.local/share/uv/python/*/bin/python3",
+)
+
+
+def _script(places: Iterable[str]) -> str:
+    """What `sh -c` runs: it becomes the first Python that is new enough.
+
+    No single quote, backslash, "!" or end of line is in it: so the shells sh, bash, zsh, fish
+    and csh all read it as it is. The Python that is found says its true path, which a wrapper
+    (pyenv's) hides.
+    """
+    return (
+        f'for p in "$@" {" ".join(places)}; do '
+        'x=$(command -v "$p" 2>/dev/null) || continue; '
+        'y=$("$x" -I -S -c "import sys;'
+        'print(sys.executable if sys.version_info>=(3,9) else sys.version.split()[0])"'
+        " 2>/dev/null </dev/null) || continue; "
+        'case "$y" in /*) exec "$y" -I -S -c '
+        '"import os,sys;s=open(os.dup(0),sys.argv[1]);exec(eval(s.readline()))" rb shanty-rpc;; '
+        '*) seen="$seen $x,$y";; esac; done; '
+        f'echo; echo "{_NO_PYTHON} $seen"'
+    )
+
+
+_SCRIPT = _script(_PLACES)
+
+
+class NoAnswerError(Exception):
+    """The host did not come to serve; `kind` says how far it got, `text` what was said.
+
+    Kinds: "ended" (the command ended, `code`), "silent" (no word in time), "python" (none that
+    is new enough; `text` lists "PATH,VERSION"), "storage" (our code cannot be written there).
+    """
+
+    def __init__(self, kind: str, text: str = "", code: int | None = None) -> None:
+        super().__init__(text or kind)
+        self.kind = kind
+        self.text = text
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a verb returned."""
+
+    values: dict[str, Any]
+    data: bytes = b""
+
+
+@dataclass(slots=True)
+class RpcClient:
+    """One host, ready to serve; one request at a time, others wait for their turn."""
+
+    host: Host
+    python: str  # the interpreter that serves there, and its version
+    version: str
+    home: str  # the folder of all that shanty keeps there
+    root: str  # the folder there that has our package `shanty`
+    transport: Transport
+    _stream: Stream
+    noise: str = ""  # what the login shell printed there before anything else
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def connect(
+        cls,
+        transport: Transport,
+        *,
+        pythons: Iterable[str] = (),
+        patience: float = 30.0,
+        told: Callable[[str], None] | None = None,
+        started: Callable[[subprocess.Popen[bytes]], None] | None = None,
+    ) -> RpcClient:
+        """Start a RPC client; NoAnswerError when that fails.
+
+        `pythons` are interpreters to try first, `patience` bounds each single wait in seconds,
+        `told` hears what is done where that takes time, and `started` gets the process.
+        """
+        process = transport.start(["sh", "-c", _SCRIPT, "sh", *pythons])
+        if started is not None:
+            started(process)
+        stream = Stream(process)
+        try:
+            return _meet(cls, transport, stream, patience, told)
+        except SilenceError:
+            stream.close(0.0)
+            raise NoAnswerError("silent", stream.complaints()) from None
+        except EndedError:
+            # the command may be on, with its output closed: it is of no use any more
+            code = _code(stream)
+            raise NoAnswerError("ended", stream.complaints(), code) from None
+        except BaseException:
+            stream.close(0.0)
+            raise
+
+    @property
+    def bytes_sent(self) -> int:
+        """All bytes that were written to this RPC client so far."""
+        return self._stream.sent
+
+    def ask(
+        self,
+        verb: str,
+        *,
+        data: bytes | Iterable[bytes] = b"",
+        size: int | None = None,
+        progress: Callable[[dict[str, Any]], None] | None = None,
+        patience: float = PATIENCE,
+        **args: Any,
+    ) -> Answer:
+        """Ask the host for `verb` and wait for the answer.
+
+        `data` is sent along; `size` is its length where it comes in pieces. An error of the
+        host is raised as what it was there, with the host's name. PrepareError when the host is
+        lost, or says nothing for `patience` seconds.
+        """
+        if not isinstance(data, bytes) and size is None:
+            raise TypeError("data in pieces needs its size")
+        count = len(data) if isinstance(data, bytes) else size or 0
+        request = {"do": verb, **args, **({"bytes": count} if count else {})}
+        with self._turn:
+            try:
+                self._send(request, data, count, patience)
+                return self._hear(progress, patience)
+            except SilenceError:
+                self.close(0.0)
+                raise PrepareError(
+                    f"{self.host.name} has said nothing for {patience:.0f} s",
+                    f"it was asked for {verb!r}",
+                    "look at the host's load and its disks",
+                ) from None
+            except EndedError:
+                code = _code(self._stream)
+                raise PrepareError(
+                    f"the connection to {self.host.name} is gone",
+                    self._stream.complaints() or f"what served there ended with {code}",
+                    "see whether the host is up; then try again",
+                ) from None
+
+    def close(self, grace: float = 2.0) -> None:
+        """End the RPC client; a shared connection stays for the next one, for a while."""
+        self._stream.close(grace)
+
+    def _send(
+        self, request: dict[str, Any], data: bytes | Iterable[bytes], count: int, patience: float
+    ) -> None:
+        self._stream.write(json.dumps(request).encode() + b"\n", patience)
+        sent = 0
+        for piece in (data,) if isinstance(data, bytes) else data:
+            sent += len(piece)
+            if sent > count:
+                break
+            self._stream.write(piece, patience)
+        if sent != count:
+            self.close(0.0)  # it waits for the rest: nothing more can be said to it
+            raise PrepareError(
+                f"what was sent to {self.host.name} is not as long as it was said to be",
+                f"{count} bytes were announced, and there were {'more' if sent > count else sent}",
+                "a file may have changed meanwhile; try again",
+            )
+
+    def _hear(self, progress: Callable[[dict[str, Any]], None] | None, patience: float) -> Answer:
+        while True:
+            line = self._stream.line(patience)
+            try:
+                said = json.loads(line)
+                done = said.keys() & {"progress", "error", "ok"}
+            except (ValueError, AttributeError):
+                done = set()
+            if not done:
+                self.close(0.0)
+                raise PrepareError(
+                    f"{self.host.name} answered what cannot be understood",
+                    repr(line[:80]),
+                    "something there writes into the connection; see what its login shell does",
+                )
+            if "progress" in said:
+                if progress is not None:
+                    progress(said["progress"])
+            elif "error" in said:
+                raise _raised(said["error"], self.host)
+            else:
+                return Answer(said["ok"], self._stream.read(int(said.get("bytes", 0)), patience))
+
+
+def _meet(
+    kind: type[RpcClient],
+    transport: Transport,
+    stream: Stream,
+    patience: float,
+    told: Callable[[str], None] | None,
+) -> RpcClient:
+    stream.write(_first_line(bundle().version), patience)
+    noise: list[bytes] = []
+    found = _word(stream, patience, noise)
+    if not found["have"]:
+        tar = bundle().tar()
+        if told is not None:
+            told(f"sends shanty's own code ({len(tar) // 1024} KiB)")
+        stream.write(f"{len(tar)}\n".encode(), patience)
+        stream.write(tar, patience)
+        said = _word(stream, patience, noise)
+        if "error" in said:
+            stream.close()
+            raise NoAnswerError("storage", said["error"])
+    return kind(
+        transport.host,
+        found["python"],
+        found["version"],
+        found["home"],
+        found["root"],
+        transport,
+        stream,
+        b"\n".join(noise).decode(errors="replace").strip(),
+    )
+
+
+@cache
+def _first_line(version: str) -> bytes:
+    """A Python expression, on one line, of the program that is to run there."""
+    source = Path(bootstrap.__file__).read_text(encoding="utf-8") + f"\nmeet(s, {version!r})\n"
+    packed = base64.b64encode(zlib.compress(source.encode(), 9)).decode()
+    return f"__import__('zlib').decompress(__import__('base64').b64decode('{packed}'))\n".encode()
+
+
+def _word(stream: Stream, patience: float, noise: list[bytes]) -> dict[str, Any]:
+    """The next word of `arrive`; what else is printed before it goes to `noise`."""
+    heard = 0
+    while heard < _NOISE:
+        line = stream.line(patience, _NOISE)
+        heard += len(line) + 1
+        if line.startswith(bootstrap.MARK):
+            word: dict[str, Any] = json.loads(line[len(bootstrap.MARK) :])
+            return word
+        if line.startswith(_NO_PYTHON.encode()):
+            stream.close()
+            raise NoAnswerError("python", line[len(_NO_PYTHON) :].decode(errors="replace").strip())
+        noise.append(line)
+    raise EndedError
+
+
+def _code(stream: Stream) -> int:
+    """The exit code of a process that is done with us."""
+    stream.close()
+    return stream.process.returncode
+
+
+def _raised(error: dict[str, str], host: Host) -> ShantyError:
+    kind = getattr(errors, error["kind"], None)
+    if not (isinstance(kind, type) and issubclass(kind, ShantyError)):
+        kind = PrepareError
+    return kind(f"on {host.name}: {error['what']}", error["why"], error["fix"])

@@ -1,0 +1,254 @@
+"""Keeps a run's directory here up to date with the one on its lead host, while anyone looks.
+
+A thread asks the lead host for what is new and writes it down; all else reads the files. When
+the lead host cannot be reached, its workers are asked whether they still hear it: a lead that
+nobody hears is gone, and the run has failed; one that only we do not hear goes on without us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from shanty.launch.cluster import contact
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.runtime.agent import control
+from shanty.runtime.agent.node_agent import SILENCE
+from shanty.runtime.errors import LaunchError, LostError, NotFoundError, ShantyError
+from shanty.runtime.mirror import REPLACED, Change, may_write, put
+from shanty.runtime.rpc.runs import LEAD_APPENDED
+from shanty.runtime.rundir import RunDir, append_line
+from shanty.runtime.spec import Failure, State, Status
+
+_WAIT = 1.0  # seconds that the lead host waits for something new before it says there is nothing
+_SILENCE = 5.0  # seconds beyond that after which the lead host counts as unreachable
+_FRESH = 3.0  # seconds within which a worker hears a lead that is well
+_LEFT = -1.0  # in place of an age: the worker is done, and its lead was there to say so
+_COPIED = (*LEAD_APPENDED, *REPLACED, "status.json")  # and what is below artifacts/
+_AT_ONCE = 64  # hosts that are told something side by side
+_GIVE_UP = 60.0  # seconds without any host after which it is not known how the run stands
+
+
+class Link:
+    """The copy of one run; `start` it, then read the run's directory here.
+
+    `RPC client` is the lead's; `others` are of hosts that have let the lead in, and are to be told
+    when it does not come.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        hosts: Sequence[Host],
+        client: RpcClient | None = None,
+        others: Sequence[RpcClient] = (),
+    ) -> None:
+        self._run = run
+        self._hosts = tuple(hosts)
+        self._client = client
+        self._others = {hosts.index(other.host): other for other in others}
+        self._first = True
+        self._last_word = time.monotonic()
+        self._looked = threading.Event()
+        self._ended = threading.Event()
+        self._lost: Failure | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def start(self) -> Link:
+        """Begin to copy."""
+        self._thread.start()
+        return self
+
+    def status(self, patience: float) -> Status:
+        """Where the run stands, after waiting up to `patience` seconds for a first answer."""
+        self._looked.wait(patience)
+        status = control.read_status(self._run)
+        if status.state.final:
+            self._thread.join(_SILENCE)  # it tells the lead host that nothing is needed any more
+            return status
+        if self._lost is None:
+            return status
+        return replace(status, state=State.LOST, failure=self._lost, exit_code=LostError.exit_code)
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Put a request to the lead, over a connection of its own."""
+        (client,) = contact.connect(self._hosts[:1], terminal=False)
+        try:
+            answer = client.ask("ask-run", run=self._run.id, request=request, patience=30.0)
+        finally:
+            client.close(0.5)
+        reply: dict[str, Any] = answer.values["reply"]
+        return reply
+
+    def _work(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._pull()
+                self._last_word, self._lost = time.monotonic(), None
+            except NotFoundError as error:
+                self._conclude(Failure(error.what, error.why, error.fix), State.LOST)
+            except (ShantyError, OSError):
+                self._drop()
+                self._ask_around()
+            self._looked.set()
+
+    def _pull(self) -> None:
+        if self._client is None:
+            (self._client,) = contact.connect(self._hosts[:1], terminal=False)
+            self._first = True
+        offsets = self._offsets() if self._first else {}
+        answer = self._client.ask(
+            "follow-run",
+            run=self._run.id,
+            offsets=offsets,
+            first=self._first,
+            wait=_WAIT,
+            patience=_WAIT + _SILENCE,
+        )
+        self._first = False
+        data, at = memoryview(answer.data), 0
+        for path, offset, size in answer.values["changes"]:
+            piece = bytes(data[at : at + size])
+            at += size
+            if may_write(path, _COPIED):
+                self._store(path, offset, piece, answer.values["path"])
+        self._release()
+        if control.read_status(self._run).state.final:
+            self._ended.set()
+            with contextlib.suppress(ShantyError):
+                self._client.ask("forget-run", run=self._run.id, patience=_SILENCE)
+            self._client.close(0.5)
+
+    def _release(self) -> None:
+        """Let go of the other hosts once the run is on; one that has ended is let in no more."""
+        state = control.read_status(self._run).state
+        if not self._others or state in (State.PENDING, State.STARTING):
+            return
+
+        def release(index: int) -> None:
+            client = self._others[index]
+            if state.final:
+                with contextlib.suppress(ShantyError):
+                    client.ask("revoke", run=self._run.id, index=index, patience=_SILENCE)
+            client.close(0.5)
+
+        with ThreadPoolExecutor(min(_AT_ONCE, len(self._others))) as pool:
+            list(pool.map(release, self._others))
+        self._others = {}
+
+    def _store(self, path: str, offset: int | None, data: bytes, there: str) -> None:
+        if path != "status.json":
+            put(self._run.path, Change(path, offset, data))
+            return
+        values = json.loads(data)
+        failure = values.get("failure") or {}
+        if failure.get("log"):  # the log is a file of ours by now
+            failure["log"] = failure["log"].replace(there, str(self._run.path))
+        data = json.dumps(values, indent=1).encode() + b"\n"
+        with self._alone():
+            if not control.read_status(self._run).state.final:
+                put(self._run.path, Change(path, offset, data))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold off the links of other commands: one of them may know the end of the run already."""
+        folder = os.open(self._run.path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
+
+    def _offsets(self) -> dict[str, int]:
+        files = [p for p in self._run.path.rglob("*") if p.is_file() and not p.is_symlink()]
+        own = {"job.json", "plan.json", "site.json", "hostfile", "reserve"}
+        return {
+            path.relative_to(self._run.path).as_posix(): path.stat().st_size
+            for path in files
+            if path.name not in own
+        }
+
+    def _drop(self) -> None:
+        if self._client is not None:
+            self._client.close(0.0)
+            self._client = None
+
+    def _ask_around(self) -> None:
+        """The lead host does not answer: ask its workers, then come back to it.
+
+        A worker that has not heard it for SILENCE has ended its ranks, so the run is lost for
+        good; one that hears it tells that only the way from here is broken. So does one that is
+        done: the run has ended well while nobody here looked (this machine may have slept).
+        """
+        until = time.monotonic() + SILENCE
+        ages = self._ages()
+        while ages and not _over(ages) and min(_known(ages)) > _FRESH and time.monotonic() < until:
+            self._ended.wait(0.2)
+            ages = self._ages() or ages
+        lead = self._hosts[0].name
+        if _over(ages):
+            do = "does" if len(ages) == 1 else "do"
+            failure = Failure(
+                f"the lead host {lead} cannot be reached",
+                f"{', '.join(ages)} {do} not hear it either: it is cut off, frozen or down",
+                "see to the host and its network; run again",
+                host=lead,
+            )
+            self._conclude(failure, State.FAILED)
+        elif time.monotonic() > self._last_word + (_GIVE_UP if ages else _GIVE_UP / 4):
+            self._lost = Failure(
+                f"{lead} cannot be reached from here",
+                "the run may be going on there"
+                if ages
+                else "no host of the run answers: is the network of this machine up?",
+                f"try again: shanty logs -f {self._run.id}",
+                host=lead,
+            )
+        self._ended.wait(0.5)
+
+    def _ages(self) -> dict[str, float | None]:
+        """For how long each worker that answers has not heard the lead; None: it gave up.
+
+        _LEFT where it has left in order.
+        """
+        ages: dict[str, float | None] = {}
+        if len(self._hosts) > 1:
+            for index, outcome in enumerate(contact.attempt(self._hosts[1:], terminal=False), 1):
+                if not isinstance(outcome, RpcClient):
+                    continue
+                with contextlib.suppress(ShantyError):
+                    values = outcome.ask(
+                        "heard-run", run=self._run.id, index=index, patience=_SILENCE
+                    ).values
+                    ages[outcome.host.name] = _LEFT if values["left"] else values["age"]
+                outcome.close(0.5)
+        return ages
+
+    def _conclude(self, failure: Failure, state: State) -> None:
+        code = LaunchError.exit_code if state is State.FAILED else LostError.exit_code
+        with self._alone():
+            status = control.read_status(self._run)
+            if not status.state.final:
+                control.conclude(self._run, status, state, failure, code)
+        with contextlib.suppress(OSError):
+            append_line(self._run.events, {"time": time.time(), "event": "link-ended"})
+        self._ended.set()
+
+
+def _known(ages: Mapping[str, float | None]) -> list[float]:
+    return [SILENCE if age is None else age for age in ages.values()]
+
+
+def _over(ages: Mapping[str, float | None]) -> bool:
+    """True when some worker has given its lead up: then all of them will."""
+    known = _known(ages)
+    return _LEFT not in known and any(age >= SILENCE for age in known)

@@ -1,0 +1,294 @@
+"""Where a workspace comes from: a folder, a git repository, an archive.
+
+What is fetched is kept in `<home>/cache/sources`, under a name made of its content, and is then
+a folder like any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
+from shanty.runtime.rundir import storage_errors
+
+Say = Callable[[str], None]
+
+_TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+_TAR_ZSTD = (".tar.zst", ".tzst")
+ARCHIVES = (".zip", *_TAR, *_TAR_ZSTD)
+_GIT = re.compile(
+    r"(?:git\+)?(?P<url>(?:https?|ssh|git|file)://\S+?\.git|git\+\w+://[^/\s]+/\S+?|[\w.-]+@[\w.-]+:\S+?)"
+    r"(?:@(?P<ref>[^@:\s]+))?"
+)
+_TIME_LIMIT = 1800  # seconds for a clone or a download
+_SILENCE = 60  # seconds without a byte after which a download has failed
+_STALE = 2 * _TIME_LIMIT  # seconds after which what is still being made was given up
+_PIECE = 1 << 20
+
+
+def open_workspace(source: str, home: Path, say: Say | None = None) -> Path:
+    """The folder of the workspace that `source` names.
+
+    `source` is a folder, a git URL (`https://HOST/NAME.git[@REF]`, `git@HOST:NAME[@REF]`,
+    `git+URL[@REF]`), or an archive (`ARCHIVES`) here or at an http URL; of one that holds a single
+    folder, it is that folder. Raises NotFoundError, UsageError for what is none of these,
+    PrepareError for what cannot be fetched or unpacked.
+    """
+    tell = say or (lambda _text: None)
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path.resolve()
+    if path.is_file():
+        return _unpacked(path, source, home)
+    archive = source.startswith(("http://", "https://")) and _suffix(urlsplit(source).path)
+    if archive:
+        return _downloaded(source, home, tell)
+    git = _GIT.fullmatch(source)
+    if git is not None:
+        return _cloned(git["url"].removeprefix("git+"), git["ref"] or "HEAD", home, tell)
+    if "://" in source:
+        raise UsageError(
+            f"{source} is no workspace",
+            "it is neither a git URL nor the URL of an archive",
+            f"give a URL that ends in .git or in one of {' '.join(ARCHIVES)}, or git+URL",
+        )
+    raise NotFoundError(f"there is no workspace {source}")
+
+
+class _UnsafeError(Exception):
+    """A member of an archive would land outside its folder."""
+
+
+_UNSAFE = (_UnsafeError, getattr(tarfile, "FilterError", _UnsafeError))
+
+
+@contextmanager
+def _made_beside(target: Path) -> Iterator[Path]:
+    """A new folder that becomes `target` at the end, unless somebody else has made that."""
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for entry in target.parent.glob(".*.tmp"):
+            with suppress(OSError):
+                if entry.stat().st_mtime < time.time() - _STALE:
+                    shutil.rmtree(entry, ignore_errors=True)
+        place = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=target.parent))
+    try:
+        (place / "content").mkdir()
+        yield place / "content"
+        with suppress(FileExistsError), storage_errors(target):
+            if not target.exists():
+                os.rename(place / "content", target)  # noqa: PTH104
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+# ------------------------------------------------------------------------------- git
+
+
+def _cloned(url: str, ref: str, home: Path, say: Say) -> Path:
+    if ref.startswith("-"):
+        raise UsageError(f"{ref} is no branch, tag or commit")
+    commit = _commit(url, ref)
+    name = f"git-{hashlib.sha256(url.encode()).hexdigest()[:12]}-{commit[:40]}"
+    target = home / "cache" / "sources" / name
+    if target.is_dir():
+        return target
+    say(f"fetching {url} at {ref}")
+    with _made_beside(target) as folder:
+        _git(url, "init", "--quiet", str(folder))
+        inside = ("-C", str(folder))
+        try:
+            _git(url, *inside, "fetch", "--quiet", "--depth", "1", "--", url, commit)
+        except PrepareError:  # a server that gives only what a name points to, or part of a hash
+            names = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
+            _git(url, *inside, "fetch", "--quiet", "--", url, *names)
+            _git(url, *inside, "checkout", "--quiet", "--detach", commit, "--")
+        else:
+            _git(url, *inside, "checkout", "--quiet", "--detach", "FETCH_HEAD", "--")
+        if (folder / ".gitmodules").is_file():
+            _git(url, *inside, "remote", "add", "origin", url)  # for relative URLs
+            _git(url, *inside, "submodule", "--quiet", "update", "--init", "--recursive")
+    return target
+
+
+def _commit(url: str, ref: str) -> str:
+    """The commit that `ref` stands for there; a hash, or part of one, stands for itself."""
+    names = _git(url, "ls-remote", "--", url, ref, f"{ref}^{{}}").splitlines()
+    found: dict[str, str] = {}
+    for line in names:
+        commit, _, name = line.partition("\t")
+        found[name] = commit
+    for name in (f"refs/heads/{ref}", f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", ref):
+        if name in found:
+            return found[name]
+    if re.fullmatch(r"[0-9a-f]{7,40}", ref):
+        return ref
+    raise NotFoundError(
+        f"{url} has no branch or tag {ref}", "", f"see `git ls-remote {url}` for those it has"
+    )
+
+
+def _git(url: str, *arguments: str) -> str:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_DIR")}
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            env=environ,  # git may ask for a password on the terminal
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIME_LIMIT,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise PrepareError(
+            "git is not installed", f"the workspace is to come from {url}", "install git"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise PrepareError(f"fetching {url} took more than {_TIME_LIMIT} s") from error
+    if done.returncode:
+        why = done.stderr.strip()
+        raise PrepareError(f"git could not fetch {url}", why, "try `git clone` with that URL")
+    return done.stdout
+
+
+# ----------------------------------------------------------------------------- archives
+
+
+def _suffix(name: str) -> str:
+    return next((suffix for suffix in ARCHIVES if name.lower().endswith(suffix)), "")
+
+
+def _downloaded(url: str, home: Path, say: Say) -> Path:
+    say(f"fetching {url}")
+    folder = home / "cache" / "sources"
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        place = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=folder))
+    try:
+        file = place / PurePosixPath(urlsplit(url).path).name
+        end = time.monotonic() + _TIME_LIMIT
+        try:
+            with urllib.request.urlopen(url, timeout=_SILENCE) as source, file.open("wb") as sink:
+                while piece := source.read(_PIECE):
+                    sink.write(piece)
+                    if time.monotonic() > end:
+                        raise PrepareError(f"fetching {url} took more than {_TIME_LIMIT} s")
+        except urllib.error.HTTPError as error:
+            error.close()
+            why = f"the server says {error.code} {error.reason}"
+            raise PrepareError(f"cannot fetch {url}", why) from error
+        except OSError as error:
+            raise PrepareError(f"cannot fetch {url}", str(error)) from error
+        return _unpacked(file, url, home)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _unpacked(archive: Path, source: str, home: Path) -> Path:
+    suffix = _suffix(archive.name)
+    if not suffix:
+        raise UsageError(
+            f"{source} is no workspace",
+            "it is a file, and no archive that shanty knows",
+            f"give a folder, or one of {' '.join(ARCHIVES)}",
+        )
+    with archive.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    target = home / "cache" / "sources" / f"archive-{digest[:40]}"
+    if not target.is_dir():
+        with _made_beside(target) as folder:
+            try:
+                _unpack(archive, suffix, folder)
+            except _UNSAFE as error:
+                raise PrepareError(
+                    f"{source} is not unpacked",
+                    str(error),
+                    "an archive may hold only what lies below its own folder",
+                ) from error
+            except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+                raise PrepareError(f"{source} cannot be unpacked", str(error)) from error
+    entries = list(target.iterdir())
+    single = len(entries) == 1 and entries[0].is_dir() and not entries[0].is_symlink()
+    return entries[0] if single else target
+
+
+def _unpack(archive: Path, suffix: str, folder: Path) -> None:
+    if suffix == ".zip":
+        _unpack_zip(archive, folder)
+    elif suffix in _TAR:
+        with tarfile.open(archive) as tar:
+            _extract(tar, folder)
+    else:
+        _unpack_zstd(archive, folder)
+
+
+def _extract(tar: tarfile.TarFile, folder: Path) -> None:
+    if hasattr(tarfile, "data_filter"):
+        tar.extractall(folder, filter="data")
+        return
+    links: set[str] = set()  # Python before 3.11.4, as in Debian 12, does not check members
+    for member in tar:
+        _check(member, links)
+        tar.extract(member, folder, set_attrs=False)
+        if member.isfile() and member.mode & 0o100:
+            (folder / member.name).chmod(0o755)
+
+
+def _check(member: tarfile.TarInfo, links: set[str]) -> None:
+    """Refuse what would be outside the folder, lead there, or is no file, folder or link."""
+    path = PurePosixPath(member.name)
+    target = PurePosixPath(member.linkname)
+    if member.issym():
+        target = path.parent / target  # a hard link's target is reckoned from the folder
+    for place in (path, target):
+        depth = 0
+        for part in place.parts:
+            depth += -1 if part == ".." else 1
+            if depth < 0 or place.is_absolute():
+                raise _UnsafeError(f"{member.name!r} would be outside the destination")
+        if links.intersection(str(part) for part in (place, *place.parents)):
+            raise _UnsafeError(f"{member.name!r} is behind a link of the archive")
+    if not any((member.isfile(), member.isdir(), member.issym(), member.islnk())):
+        raise _UnsafeError(f"{member.name!r} is no file, folder or link")
+    if member.issym():
+        links.add(str(path))
+
+
+def _unpack_zip(archive: Path, folder: Path) -> None:
+    with zipfile.ZipFile(archive) as file:
+        for member in file.infolist():
+            parts = PurePosixPath(member.filename.replace("\\", "/")).parts
+            if ".." in parts or member.filename.startswith(("/", "\\")):
+                raise _UnsafeError(f"{member.filename!r} would be outside the destination")
+            path = Path(file.extract(member, folder))
+            if not member.is_dir() and member.external_attr >> 16 & 0o100:
+                path.chmod(0o755)
+
+
+def _unpack_zstd(archive: Path, folder: Path) -> None:
+    """Through zstd(1): Python reads it only from 3.14 on."""
+    program = shutil.which("zstd")
+    if program is None:
+        raise PrepareError(f"{archive.name} cannot be unpacked", "", "install zstd")
+    with (
+        subprocess.Popen([program, "-dc", str(archive)], stdout=subprocess.PIPE) as process,
+        tarfile.open(fileobj=process.stdout, mode="r|") as tar,
+    ):
+        _extract(tar, folder)
+    if process.returncode:
+        raise tarfile.ReadError(f"zstd ended with exit code {process.returncode}")

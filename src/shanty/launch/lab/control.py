@@ -1,0 +1,230 @@
+"""What is done to the hosts of a lab from outside: commands, cables, power."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from shanty.launch.lab import files, machine, syscalls
+from shanty.launch.lab.lifecycle import Known
+from shanty.launch.lab.model import Member
+from shanty.launch.lab.supervisor import port_name
+from shanty.runtime import platform
+from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
+from shanty.runtime.platform import Process
+from shanty.runtime.rundir import read_json
+
+_REBOOT_TIME = 40.0
+_FREEZE_TIME = 10.0
+_END_TIME = 10.0
+_PAUSE = 0.02
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as shells have it
+
+
+def first_processes(known: Known) -> dict[str, int]:
+    """The pid, as we see it, of every host's first process."""
+    hosts = (read_json(Path(known.lab.folder) / "pids.json") or {}).get("hosts", {})
+    names = {pid: name for name, (pid, _up) in hosts.items() if pid}
+    found = {}
+    for entry in platform.processes().values():
+        if entry.parent == known.pid:
+            inner = _pids_in_namespaces(entry.pid)[-2:-1]
+            if inner and inner[0] in names:
+                found[names[inner[0]]] = entry.pid
+    return found
+
+
+def _pids_in_namespaces(pid: int) -> list[int]:
+    """The pids of a process, from the outermost namespace to its own."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith("NSpid:"):
+                return [int(word) for word in line.split()[1:]]
+    return []
+
+
+def states(known: Known) -> dict[str, str]:
+    """Where every host stands: up, cut, frozen, starting, or gone."""
+    if not known.alive:
+        return {member.name: "gone" for member in known.lab.hosts}
+    noted = (read_json(Path(known.lab.folder) / "pids.json") or {}).get("hosts", {})
+    pids = first_processes(known)
+    found = {}
+    for member in known.lab.hosts:
+        entry = platform.process(pids.get(member.name, 0))
+        if entry is None:
+            state = "starting" if noted.get(member.name, [0])[0] else "gone"
+        elif entry.state == "T":
+            state = "frozen"
+        elif (known.lab.files(member) / "cut").exists():
+            state = "cut"
+        else:
+            state = "up" if noted.get(member.name, [0, False])[1] else "starting"
+        found[member.name] = state
+    return found
+
+
+def first_process(known: Known, member: Member) -> int:
+    """The pid of a host's first process; NotFoundError when the host is not there."""
+    pid = first_processes(known).get(member.name)
+    if pid is None:
+        raise NotFoundError(
+            f"{member.name} has no process",
+            "it is just starting, or it did not start again",
+            f"see {Path(known.lab.folder) / 'switch.log'} and "
+            f"{known.lab.files(member) / 'sshd.log'}",
+        )
+    return pid
+
+
+def execute(known: Known, member: Member, argv: Sequence[str]) -> int:
+    """Run a command on a host's console, with our standard streams; its exit code.
+
+    It needs no network and has power over the host's network and mounts. The calling process
+    goes into the host for good, so this is for a program that does nothing else afterwards.
+    """
+    pid = first_process(known, member)
+    env = {
+        "HOME": member.home,
+        "USER": known.lab.user,
+        "LOGNAME": known.lab.user,
+        "SHELL": "/bin/sh",
+        "PATH": files.host_path(known.lab) + ("" if not known.lab.uid else ":/usr/sbin:/sbin"),
+        **{key: os.environ[key] for key in ("TERM", "LANG") if key in os.environ},
+    }
+    syscalls.enter(pid, tuple(syscalls.NAMESPACES))
+    syscalls.keep_capabilities()
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        if process is None:
+            early.append(number)
+        else:
+            process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    try:
+        process = subprocess.Popen(list(argv), cwd=member.home, env=env)
+    except OSError as error:
+        absent = isinstance(error, FileNotFoundError)
+        raise _CommandError(
+            f"{argv[0]} cannot be run on {member.name}",
+            error.strerror or str(error),
+            exit_code=_NOT_FOUND if absent else _NOT_EXECUTABLE,
+        ) from error
+
+    for each in early:
+        process.send_signal(each)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the command as well
+    code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+class _CommandError(UsageError):
+    """A command that a host does not have."""
+
+    def __init__(self, what: str, why: str, exit_code: int) -> None:
+        super().__init__(what, why)
+        self.exit_code = exit_code
+
+
+def cut(known: Known, member: Member) -> None:
+    """Pull the host's cables: nothing is delivered from or to it, and nobody is told."""
+    (known.lab.files(member) / "cut").touch()
+    _set_links(known, member, "down")
+
+
+def join(known: Known, member: Member) -> None:
+    """Plug the host's cables in again."""
+    (known.lab.files(member) / "cut").unlink(missing_ok=True)
+    _set_links(known, member, "up")
+
+
+def _set_links(known: Known, member: Member, state: str) -> None:
+    lines = [
+        f"link set {port_name(member.number, number)} {state}\n"
+        for number in range(len(known.lab.nics))
+    ]
+    child = os.fork()
+    if child == 0:  # the network of the switch is entered for good, so in a process of its own
+        code = 1
+        try:
+            syscalls.enter(known.pid, ("user", "net"))
+            syscalls.keep_capabilities()
+            machine.run_command(["ip", "-batch", "-"], "".join(lines))
+            code = 0
+        finally:
+            os._exit(code)
+    if os.waitpid(child, 0)[1]:
+        raise PrepareError(f"the links of {member.name} could not be set {state}")
+
+
+def _processes(first: int) -> list[Process]:
+    """Every process of a host, those that came in by `lab exec` included."""
+    space = _pid_space(first)
+    tree = {entry.pid: entry for entry in platform.descendants(first)}
+    for entry in platform.processes().values():
+        if entry.pid not in tree and _pid_space(entry.pid) == space:
+            tree[entry.pid] = entry
+    return list(tree.values())
+
+
+def _pid_space(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")  # noqa: PTH115
+    except OSError:
+        return f"of {pid}, which is gone or not ours"
+
+
+def freeze(known: Known, member: Member) -> int:
+    """Stop every process of a host, its sshd included; how many there are."""
+    return _signal_all(known, member, signal.SIGSTOP, "T")
+
+
+def thaw(known: Known, member: Member) -> int:
+    """Let every process of a host go on."""
+    return _signal_all(known, member, signal.SIGCONT, "RSDI")
+
+
+def _signal_all(known: Known, member: Member, number: signal.Signals, wanted: str) -> int:
+    """Signal until all are as wanted: one that forks meanwhile leaves a child behind."""
+    until = time.monotonic() + _FREEZE_TIME
+    first = first_process(known, member)
+    while True:
+        entries = _processes(first)
+        others = [entry for entry in entries if entry.state not in wanted]
+        if not others:
+            return len(entries)
+        if time.monotonic() > until:
+            pids = ", ".join(str(entry.pid) for entry in others)
+            raise PrepareError(f"processes of {member.name} do not obey {number.name}", pids)
+        platform.send(others, number)
+        time.sleep(_PAUSE)
+
+
+def reboot(known: Known, member: Member) -> None:
+    """Switch a host off and on again; its files in the user's home stay."""
+    first = first_process(known, member)
+    with (
+        contextlib.suppress(ProcessLookupError),
+        os.fdopen(os.pidfd_open(first), "rb") as watch,
+    ):
+        signal.pidfd_send_signal(watch.fileno(), signal.SIGKILL)
+        select.select([watch], [], [], _END_TIME)
+    until = time.monotonic() + _REBOOT_TIME
+    while first_processes(known).get(member.name, first) == first or (
+        states(known)[member.name] not in ("up", "cut")
+    ):
+        if time.monotonic() > until or not known.alive:
+            log = Path(known.lab.folder) / "switch.log"
+            raise PrepareError(f"{member.name} does not come back", fix=f"see {log}")
+        time.sleep(_PAUSE)

@@ -1,0 +1,243 @@
+"""The process that a lab is: it holds the network, starts the hosts and starts dead ones anew.
+
+    python -m shanty.launch.lab.supervisor FOLDER
+
+It is the first process of a pid namespace, so with it ends everything in the lab. What it does
+at the start it tells on standard output, one JSON object a line: `{"up": HOST}` for each host,
+then `{"done": true}`; or `{"error": TEXT, "errno": N}` and the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from shanty.launch.lab import machine, syscalls
+from shanty.launch.lab.model import GATEWAY, Lab, Member
+from shanty.runtime.rundir import read_json, write_json
+
+_START_TIME = 30.0  # seconds for all sshds to answer
+_PAUSE = 0.01
+_SHORT_LIFE = 5.0  # a host that lived for less is not started for ever
+_MOST_SHORT_LIVES = 3
+
+
+@dataclass
+class Running:
+    """A host that was started."""
+
+    member: Member
+    pid: int  # of its first process, as this process sees it
+    go: int  # write a byte here when its links are there
+    result: int  # what keeps it from its sshd can be read here
+    since: float
+    up: bool = False
+    short_lives: int = 0
+
+
+class Switch:
+    """The network of a lab and its hosts."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._hosts: dict[str, Running] = {}
+
+    def start(self) -> None:
+        """Make the network and start all hosts; OSError when something cannot be done."""
+        lab = self._lab
+        syscalls.mount("none", "/", flags=syscalls.PRIVATE | syscalls.RECURSIVE)
+        syscalls.mount("proc", "/proc", "proc")
+        lines = ["link set lo up"]
+        for number, nic in enumerate(lab.nics):
+            lines += [
+                f"link add br{number} type bridge",
+                f"link set br{number} up",
+                f"addr add {nic.network}.{GATEWAY}/24 dev br{number}",
+            ]
+        machine.run_command(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+        for member in lab.hosts:
+            self._hosts[member.name] = self._fork(member)
+        self._release(list(self._hosts.values()))
+        for host in self._hosts.values():
+            self._wait_for_sshd(host, time.monotonic() + _START_TIME)
+            tell({"up": host.member.name})
+        self._note()
+
+    def keep(self) -> NoReturn:
+        """Take in orphans, and start each host anew that ends, as a reboot does."""
+        while True:
+            signal.sigwait({signal.SIGCHLD})
+            with contextlib.suppress(ChildProcessError):
+                while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                    for host in list(self._hosts.values()):
+                        if host.pid == pid:
+                            self._restart(host)
+
+    def _restart(self, dead: Running) -> None:
+        short = time.monotonic() - dead.since < _SHORT_LIFE
+        lives = dead.short_lives + 1 if short else 0
+        self._hosts[dead.member.name] = Running(dead.member, 0, -1, -1, 0.0)
+        self._note()
+        if lives > _MOST_SHORT_LIVES:
+            return
+        try:
+            self._unplug(dead.member)
+            host = self._fork(dead.member)
+            host.short_lives = lives
+            self._hosts[dead.member.name] = host
+            self._release([host])
+            self._note()
+            if not self._is_cut(host.member):
+                self._wait_for_sshd(host, time.monotonic() + _START_TIME)
+            host.up = True
+        except OSError as error:
+            sys.stderr.write(f"{dead.member.name} did not start again: {error}\n")
+            sys.stderr.flush()
+        self._note()
+
+    def _fork(self, member: Member) -> Running:
+        """Start a process in namespaces of its own that waits for its links."""
+        result_in, result_out = os.pipe()
+        go_in, go_out = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _first_process(self._lab, member, go_in, result_out)
+        os.close(result_out)
+        os.close(go_in)
+        os.waitpid(child, 0)
+        answer = json.loads(_line(result_in))
+        _raise_error(member, answer)
+        return Running(member, answer["pid"], go_out, result_in, time.monotonic())
+
+    def _release(self, hosts: list[Running]) -> None:
+        """Connect these hosts to the network and let them go on, up to their sshd."""
+        lines = []
+        for host in hosts:
+            for number, nic in enumerate(self._lab.nics):
+                port = port_name(host.member.number, number)
+                state = "down" if self._is_cut(host.member) else "up"
+                lines += [
+                    f"link add {port} type veth peer name {nic.name} "
+                    f"address {nic.hardware_address(host.member.number)} netns {host.pid}",
+                    f"link set {port} master br{number} {state}",
+                ]
+        machine.run_command(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+        for host in hosts:
+            os.write(host.go, b"\n")
+            os.close(host.go)
+        for host in hosts:
+            answer = _line(host.result)
+            os.close(host.result)
+            if answer:
+                _raise_error(host.member, json.loads(answer))
+
+    def _unplug(self, member: Member) -> None:
+        """Remove the links of a dead host, which the kernel itself does only some time later."""
+        for number in range(len(self._lab.nics)):
+            with contextlib.suppress(OSError):
+                machine.run_command(["ip", "link", "del", port_name(member.number, number)])
+
+    def _is_cut(self, member: Member) -> bool:
+        return (self._lab.files(member) / "cut").exists()
+
+    def _wait_for_sshd(self, host: Running, until: float) -> None:
+        address = self._lab.address(host.member)
+        while True:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection((address, 22), timeout=2) as connection,
+            ):
+                if connection.recv(4) == b"SSH-":
+                    host.up = True
+                    return
+            if not Path(f"/proc/{host.pid}/exe").exists() or time.monotonic() > until:
+                log = self._lab.files(host.member) / "sshd.log"
+                said = log.read_text(errors="replace").strip() if log.exists() else ""
+                raise OSError(0, f"the sshd of {host.member.name} does not answer: {said[-800:]}")
+            time.sleep(_PAUSE)
+
+    def _note(self) -> None:
+        hosts = {host.member.name: [host.pid, host.up] for host in self._hosts.values()}
+        write_json(Path(self._lab.folder) / "pids.json", {"hosts": hosts})
+
+
+def port_name(host: int, nic: int) -> str:
+    """What the end of a host's cable is called at the switch."""
+    return f"p{host}n{nic}"
+
+
+def tell(what: dict[str, Any]) -> None:
+    """Tell the one who started us."""
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def _first_process(lab: Lab, member: Member, go: int, result: int) -> NoReturn:
+    """Fork the host's first process into new namespaces; the middle one says its pid and ends."""
+    try:
+        syscalls.unshare(
+            syscalls.NEW_MOUNTS
+            | syscalls.NEW_NETWORK
+            | syscalls.NEW_NAME
+            | syscalls.NEW_IPC
+            | syscalls.NEW_PIDS
+        )
+        pid = os.fork()
+        if pid:
+            os.write(result, json.dumps({"pid": pid}).encode() + b"\n")
+            os._exit(0)
+        os.read(go, 1)
+        machine.become(lab, member)
+    except OSError as error:
+        text = error.strerror or str(error)
+        if error.filename:
+            text += f": {error.filename}"
+        os.write(result, json.dumps({"error": text, "errno": error.errno}).encode() + b"\n")
+    finally:  # whatever happened, this process must not go on as the switch
+        if sys.exc_info()[0] is not None:
+            sys.excepthook(*sys.exc_info())
+        os._exit(1)
+
+
+def _line(descriptor: int) -> bytes:
+    """One line from a pipe; what there was when it ended."""
+    data = b""
+    while not data.endswith(b"\n"):
+        byte = os.read(descriptor, 1)
+        if not byte:
+            break
+        data += byte
+    return data
+
+
+def _raise_error(member: Member, answer: dict[str, Any]) -> None:
+    if "error" in answer:
+        raise OSError(answer["errno"] or 0, f"{member.name}: {answer['error']}")
+
+
+def main() -> NoReturn:
+    """Be a lab until killed."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    lab = Lab.from_json(read_json(Path(sys.argv[1]) / "lab.json") or {})
+    switch = Switch(lab)
+    try:
+        switch.start()
+    except OSError as error:
+        tell({"error": error.strerror or str(error), "errno": error.errno})
+        os._exit(1)
+    tell({"done": True})
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)
+    switch.keep()
+
+
+if __name__ == "__main__":
+    main()

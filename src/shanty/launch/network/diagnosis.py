@@ -1,0 +1,299 @@
+"""What is wrong with the networks of hosts, and on which host: the findings."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shanty.launch.finding import Finding, Level
+from shanty.launch.network.measure import Contact, Measured, Pair
+from shanty.launch.network.topology import Network
+from shanty.launch.network.words import kinds_text, names_text, pairs_text, rate_text
+
+SLOW = 37.5e6  # bytes/s, 300 Mbit/s: less is worth a warning
+_UNLIKE = 4.0  # times as slow as the others' ends: an interface that fell back
+_KEPT_OFF = "nothing: shanty keeps runs off it"
+_FIREWALL = (
+    "let TCP connections from the other hosts in on the ports 1024-65535, or hold the MPI to "
+    "ports that are open (docs/network.md)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is thought of one network. `kind` is one of
+
+    "chosen"; "joins", it could be taken; "slow", it joins and another one is faster; "partial",
+    not all hosts have it; "dead", an end carries nothing, or nobody reaches anybody; "isolated",
+    the same address on several hosts; "blocked", "half-open" (one direction only), "black-hole"
+    (large packets vanish). `text` says it in words.
+    """
+
+    kind: str
+    text: str
+
+
+def findings(
+    measured: Measured,
+    verdicts: Mapping[str, Verdict],
+    taken: Sequence[Network],
+    surveys: Mapping[str, Mapping[str, Any]],
+) -> list[Finding]:
+    """All that is wrong. Where a run has taken a network, what is wrong with others is a note;
+    where there is none to take, what is wrong with the likeliest one is an error."""
+    should = None if taken else _broken(measured, verdicts)
+    found = []
+    for network in measured.networks:
+        if not measured.joins(network):
+            level = Level.ERROR if network is should else Level.NOTE
+            found += _about(measured, network, verdicts[network.name], surveys, level)
+    if taken:
+        return found + _slow(measured, taken[0])
+    return found if should is not None else [*found, _none(measured, verdicts)]
+
+
+def _broken(measured: Measured, verdicts: Mapping[str, Verdict]) -> Network | None:
+    """The network that should join all hosts and does not; None where there is none, or where
+    several are broken in different places."""
+    likely = [
+        network
+        for network in measured.networks
+        if verdicts[network.name].kind in ("blocked", "half-open", "black-hole")
+        and set(network.tried) == set(measured.hosts)
+    ]
+    where = [
+        {one.host for one in _culprits(_failed(measured, each), measured.contacts[each.name])}
+        for each in likely
+    ]
+    return likely[0] if likely and where.count(where[0]) == len(where) else None
+
+
+def _none(measured: Measured, verdicts: Mapping[str, Verdict]) -> Finding:
+    seen = [f"{network.name}: {verdicts[network.name].text}" for network in measured.networks]
+    return Finding(
+        "net-none",
+        Level.ERROR,
+        "",
+        "no network joins all hosts",
+        "; ".join(seen) or "they have no network in common",
+        "connect them to one network, or take hosts that are",
+    )
+
+
+def _about(
+    measured: Measured,
+    network: Network,
+    verdict: Verdict,
+    surveys: Mapping[str, Mapping[str, Any]],
+    level: Level,
+) -> list[Finding]:
+    """What is wrong with a network that does not join all hosts."""
+    if verdict.kind == "isolated":
+        hosts = [name for name in measured.hosts if name in network.doubled]
+        end = network.ends[hosts[0]]
+        return [
+            Finding(
+                "net-isolated",
+                Level.NOTE,
+                "",
+                f"{end.name} is a network inside of each host",
+                f"{end.address} is the address of {names_text(measured, hosts)}",
+                _KEPT_OFF,
+            )
+        ]
+    if verdict.kind == "dead":
+        gone = network.down or frozenset(network.ends)
+        whole = gone == frozenset(network.ends) and len(gone) > 1
+        return [
+            _dead(network, name, verdict.text)
+            for name in ([""] if whole else measured.hosts)
+            if whole or name in gone
+        ]
+    contacts = measured.contacts.get(network.name, {})
+    failed = _failed(measured, network)
+    large = lost(failed)
+    shut = {pair: one for pair, one in failed.items() if not one.kind.startswith("large-lost")}
+    found = [_black_hole(network, one, surveys, level) for one in _culprits(large, contacts)]
+    for one in _culprits(shut, contacts):
+        if level is Level.NOTE and one.way == "to and from":
+            seen = kinds_text(shut[pair] for pair in one.pairs)
+            found.append(_dead(network, one.host, f"{seen} ({pairs_text(one.pairs)})"))
+        else:
+            found.append(_shut(network, one, shut, contacts, level))
+    return found
+
+
+def _dead(network: Network, host: str, seen: str) -> Finding:
+    names = [end.name for name, end in network.ends.items() if host in ("", name)]
+    return Finding(
+        "net-dead",
+        Level.NOTE,
+        host,
+        f"{' and '.join(dict.fromkeys(names))} leads to no other host",
+        f"{network.name}: {seen}",
+        _KEPT_OFF,
+    )
+
+
+def _black_hole(
+    network: Network,
+    culprit: Culprit,
+    surveys: Mapping[str, Mapping[str, Any]],
+    level: Level,
+) -> Finding:
+    mtus = {
+        name: surveys.get(name, {}).get("links", {}).get(end.name, {}).get("mtu", 0)
+        for name, end in network.ends.items()
+    }
+    known = {mtu for mtu in mtus.values() if mtu}
+    told = ", ".join(f"{name} {mtu}" for name, mtu in mtus.items() if mtu)
+    fix = (
+        "see that all interfaces and switches on the way have the same MTU, and that firewalls "
+        "let large packets and ICMP pass"
+    )
+    command = ""
+    if len(known) > 1:
+        fix = f"set the same MTU on all hosts, {min(known)} for instance"
+        if culprit.host:
+            name = network.ends[culprit.host].name
+            command = f"sudo ip link set dev {name} mtu {min(known)}"
+    return Finding(
+        "mtu-blackhole",
+        level,
+        culprit.host,
+        f"large packets {culprit.where} vanish",
+        f"{network.name}: single bytes arrive, 64 KiB do not ({pairs_text(culprit.pairs)})"
+        + (f"; MTU of the interfaces: {told}" if told else ""),
+        fix,
+        command,
+    )
+
+
+def _shut(
+    network: Network,
+    culprit: Culprit,
+    failed: Mapping[Pair, Contact],
+    contacts: Mapping[Pair, Contact],
+    level: Level,
+) -> Finding:
+    back = [(b, a) for a, b in culprit.pairs if (b, a) in contacts and contacts[b, a].ok]
+    seen = kinds_text(failed[pair] for pair in culprit.pairs)
+    other = f", while {pairs_text(back)} works" if back else ""
+    where = f"on {culprit.host}" if culprit.host else "on all hosts"
+    return Finding(
+        "port-blocked",
+        level,
+        culprit.host,
+        f"connections {culprit.where} on the ports that MPI uses are held back",
+        f"{network.name}: {seen} ({pairs_text(culprit.pairs)}){other}",
+        f"{where}: {_FIREWALL}",
+    )
+
+
+# -------------------------------------------------------------------------------------- speed
+
+
+def _slow(measured: Measured, network: Network) -> list[Finding]:
+    """Warnings about the network that is taken."""
+    paces = measured.paces.get(network.name, {})
+    slow = {pair: pace.rate for pair, pace in paces.items() if pace.rate < SLOW}
+    if len(slow) == len(paces) > 0:  # all are slow; is it due to some of them?
+        usual = statistics.median(slow.values())
+        slow = {p: rate for p, rate in slow.items() if rate * _UNLIKE <= usual} or slow
+    found = []
+    for culprit in _culprits(slow, paces):
+        worst = min(culprit.pairs, key=lambda pair: slow[pair])
+        seen = f"{rate_text(slow[worst])} from {worst[0]} to {worst[1]}"
+        found.append(_slow_finding(network, culprit.host, f"data {culprit.where}", seen))
+    if found:
+        return found
+    speeds = network.speeds
+    usual = statistics.median(speeds.values()) if speeds else 0.0
+    for name in measured.hosts:
+        if name in speeds and speeds[name] * _UNLIKE <= usual:
+            seen = (
+                f"the link of {network.ends[name].name} runs at {rate_text(speeds[name])}, "
+                f"those of the other hosts at {rate_text(usual)}"
+            )
+            found.append(_slow_finding(network, name, f"the link of {name}", seen))
+    return found
+
+
+def _slow_finding(network: Network, host: str, what: str, seen: str) -> Finding:
+    return Finding(
+        "net-slow",
+        Level.WARNING,
+        host,
+        f"{what} is slow",
+        f"{network.name}: {seen}",
+        "look at cables, switch ports and radio; `shanty net` measures every pair",
+    )
+
+
+# ---------------------------------------------------------------------------------- who it is
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """The host that explains what failed between `pairs`; "" where it is all of them.
+
+    `way` is "to", "from", "to and from" the host, or "between" all.
+    """
+
+    host: str
+    way: str
+    pairs: tuple[Pair, ...]
+
+    @property
+    def where(self) -> str:
+        """In words: to lab2."""
+        return f"{self.way} {self.host}" if self.host else "between all hosts"
+
+
+def _culprits(failed: Collection[Pair], tried: Collection[Pair]) -> list[Culprit]:
+    """The hosts that explain the failed pairs, as few as possible.
+
+    One for which nothing works is the cause by itself, then one that nobody reaches, then one
+    that reaches nobody. Of a single pair, it is the host that is not reached: firewalls hold
+    back what comes in.
+    """
+    left = list(failed)
+    if len(left) == len(tried) > 0:
+        return [Culprit("", "between", tuple(left))]
+    found = []
+    hosts = list(dict.fromkeys(name for pair in tried for name in pair))
+    for name in hosts:
+        own = [pair for pair in tried if name in pair]
+        if len(own) > 2 and all(pair in failed for pair in own):
+            found.append(Culprit(name, "to and from", tuple(p for p in left if name in p)))
+            left = [pair for pair in left if name not in pair]
+    while left:
+        counts = [
+            (sum(pair[side] == name for pair in left), side, -order)
+            for order, name in enumerate(hosts)
+            for side in (1, 0)
+        ]
+        _count, side, order = max(counts)
+        name = hosts[-order]
+        mine = tuple(pair for pair in left if pair[side] == name)
+        found.append(Culprit(name, "to" if side else "from", mine))
+        left = [pair for pair in left if pair not in mine]
+    return [each for each in found if each.pairs]
+
+
+def lost(failed: Mapping[Pair, Contact]) -> list[Pair]:
+    """The directions in which large packets vanish."""
+    found = []
+    for (source, target), contact in failed.items():
+        if contact.kind == "large-lost":
+            found.append((source, target))
+        elif contact.kind == "large-lost-back":
+            found.append((target, source))
+    return list(dict.fromkeys(found))
+
+
+def _failed(measured: Measured, network: Network) -> dict[Pair, Contact]:
+    contacts = measured.contacts.get(network.name, {})
+    return {pair: one for pair, one in contacts.items() if not one.ok}

@@ -1,4 +1,0 @@
-"""What is known of hosts and done on them before a run: contact, keys, MPI, Python, code.
-
-Each step is a module that asks the porters (`shanty.carry.host`) of all hosts side by side.
-"""

@@ -1,0 +1,153 @@
+"""How the lead host of a run gets to the other hosts, and by which addresses they are known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shanty.launch.cluster import contact, keys
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.connections.openssh import resolved
+from shanty.runtime.errors import PrepareError, UsageError
+
+_REACH = 4.0  # seconds for the lead host to get through to another one
+_LATE = 5.0  # seconds more for it to say so
+_NONE = {"address": "", "peer": "", "port": 0, "source": "", "banner": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the lead gets to a host: `found` as the verb `reach` tells it, None where it does not.
+
+    `places` are where it was looked for, `[address, port]` each; `tried` says what came of that.
+    """
+
+    found: Mapping[str, Any] | None
+    places: Sequence[Sequence[Any]]
+    tried: str
+
+
+def distinct(hosts: Sequence[Host], surveys: Mapping[str, Mapping[str, Any]]) -> None:
+    """UsageError where two of the hosts are one machine."""
+    by_instance: dict[str, str] = {}
+    for host in hosts:
+        survey = surveys[host.name]
+        other = by_instance.setdefault(survey["instance"], host.name)
+        if other != host.name:
+            raise UsageError(
+                f"{other} and {host.name} are the same machine",
+                f"both say that they are {survey['hostname']}",
+                f"name it once, with the sum of its slots: {other}:N",
+            )
+
+
+def to_hosts(
+    hosts: Sequence[Host], lead: RpcClient, surveys: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """How the lead, the first host, gets to each of them, as the verb `reach` tells it.
+
+    The lead's own entry is empty. PrepareError names the hosts that it does not get to.
+    """
+    found = tried(hosts, lead, surveys, _REACH)
+    failed = [(host.name, found[host.name]) for host in hosts[1:] if not found[host.name].found]
+    if failed:
+        raise PrepareError(
+            f"the lead host {hosts[0].name} does not reach "
+            + ", ".join(name for name, _ in failed),
+            "; ".join(way.tried for _, way in failed),
+            "its ssh port must be open from the lead host; another host first in --on is "
+            "another lead",
+        )
+    ways = [_by_ipv4(lead, way.found, way.places) for way in found.values() if way.found]
+    return [dict(_NONE), *ways]
+
+
+def tried(
+    hosts: Sequence[Host],
+    lead: RpcClient,
+    surveys: Mapping[str, Mapping[str, Any]],
+    timeout: float,
+) -> dict[str, Way]:
+    """How the lead, the first host, gets to the others, by their names; all are tried at once.
+
+    Takes `timeout` seconds and another half where one does not answer.
+    """
+    own = addresses(surveys[hosts[0].name])
+    places = [candidates(host, surveys[host.name], own) for host in hosts[1:]]
+    if not places:
+        return {}
+    asked = lead.ask("reach-each", groups=places, timeout=timeout, patience=timeout + _LATE)
+    answers = asked.values["answers"]
+    found = {}
+    for host, group, answer in zip(hosts[1:], places, answers, strict=True):
+        told = ", ".join(
+            f"{address} port {port}: {error}"
+            for (address, port), error in zip(group, answer["errors"], strict=True)
+        )
+        found[host.name] = Way(answer["found"], group, told)
+    return found
+
+
+def known_lines(host: Host, client: RpcClient, pattern: str) -> list[str]:
+    """Lines of a known_hosts file that know a host by `pattern`.
+
+    The keys are those by which ssh knows it here, else what the host itself says: the connection
+    that brings the answer has been checked, or is none.
+    """
+    if contact.is_here(host):
+        found: list[str] = client.ask("host-keys").values["keys"]
+        return keys.known_hosts_lines({"hostname": "localhost"}, pattern, found)
+    settings = resolved(host)
+    lines = keys.known_hosts_lines(settings, pattern)
+    if not lines:
+        found = client.ask("host-keys").values["keys"]
+        lines = keys.known_hosts_lines(settings, pattern, found)
+    return lines
+
+
+def _by_ipv4(
+    lead: RpcClient, found: Mapping[str, Any], places: Sequence[Sequence[Any]]
+) -> dict[str, Any]:
+    """The same host by an IPv4 address where it has one: only Open MPI 5 takes others."""
+    plain = [place for place in places if ":" not in place[0]]
+    if ":" in found["peer"] and plain:
+        answer = lead.ask("reach", candidates=plain, timeout=_REACH).values["found"]
+        if answer and ":" not in answer["peer"]:
+            return dict(answer)
+    return dict(found)
+
+
+def candidates(host: Host, survey: Mapping[str, Any], own: Collection[str] = ()) -> list[list[Any]]:
+    """Where the lead host may find a host's sshd, the likeliest first: `[address, port]`.
+
+    An address that is among the lead's `own` as well (a virtual network's) leads back to it.
+    """
+    found: list[list[Any]] = []
+    port = 22
+    if not contact.is_here(host):
+        settings = resolved(host)
+        port = int(settings.get("port", 22))
+        found.append([settings.get("hostname", host.name), port])
+    connection = survey.get("ssh")
+    if connection:
+        found.append([connection["server"], connection["server_port"]])
+        port = connection["server_port"]
+    found += [[address, port] for address in addresses(survey)]
+    found = [place for place in found if place[0] not in own]
+    return [place for index, place in enumerate(found) if place not in found[:index]]
+
+
+def addresses(survey: Mapping[str, Any]) -> list[str]:
+    """A host's addresses, without those that lead nowhere else."""
+    return [
+        entry["address"]
+        for entry in survey["addresses"]
+        if not entry["address"].startswith(("127.", "::1", "fe80"))
+    ]
+
+
+def own_address(survey: Mapping[str, Any]) -> str:
+    """By what a single host is known to itself."""
+    return next(iter(addresses(survey)), "127.0.0.1")

@@ -1,0 +1,135 @@
+"""Removes what the processes of a run left behind once they are gone."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import shutil
+import signal
+import stat
+import time
+from typing import Any, Callable, Iterable, List, Mapping, Sequence, Set
+
+from shanty.runtime import platform
+
+
+def shared_memory_of(pids: Iterable[int], since: float) -> Set[str]:
+    """The files in /dev/shm that the processes have mapped and that came up after `since`."""
+    root = platform.SHARED_MEMORY + "/"
+    found: Set[str] = set()
+    if platform.SHARED_MEMORY:
+        for pid in pids:
+            found.update(path for path in platform.mapped_files(pid) if path.startswith(root))
+    return {path for path in found if _is_ours(path, since)}
+
+
+def _is_ours(path: str, since: float) -> bool:
+    """True for a plain file of this user's that was made after `since`."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    made = status.st_uid == os.getuid() and status.st_ctime >= since
+    return made and stat.S_ISREG(status.st_mode)
+
+
+STARTING = 3.0  # seconds after its start in which a launcher has written its files
+
+
+def made_between(patterns: Sequence[str], since: float, until: float) -> Set[str]:
+    """The plain files in /tmp that match and that this user's jobs made in that time.
+
+    Hydra's daemon writes the machine's topology into one while the ranks are in MPI_Init, and
+    removes it at its end, unless it is killed. The name does not tell whose it is; of a job of
+    this user's that began in that time it may be, too. A rank that finds it gone looks at the
+    machine itself.
+    """
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir("/tmp"):
+            if any(fnmatch.fnmatch(entry.name, pattern) for pattern in patterns):
+                made = _is_ours(entry.path, since) and entry.stat().st_ctime <= until
+                if made:
+                    found.add(entry.path)
+    return found
+
+
+def end_all(members: Callable[[], List[platform.Process]]) -> None:
+    """SIGKILL what `members` finds until it finds nothing, for five seconds at most."""
+    deadline = time.monotonic() + 5.0
+    while time.monotonic() < deadline:
+        left = members()
+        if not left:
+            return
+        platform.send(left, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.02)
+
+
+def folders(scratch: str) -> List[str]:
+    """The folders that a run has to itself: session files, and segments of shared memory."""
+    found = [scratch]
+    if platform.SHARED_MEMORY:
+        found.append(os.path.join(platform.SHARED_MEMORY, os.path.basename(scratch)))
+    return found
+
+
+def sweep_after(plan: Mapping[str, Any]) -> None:
+    """Sweep for a run whose node agent cannot do it any more."""
+    since = plan["created"]
+    own = made_between(plan["temporary"], since, since + STARTING)
+    sweep(plan["scratch"], own, plan["residue"], since)
+
+
+def sweep(scratch: str, own: Iterable[str], patterns: Sequence[str], since: float) -> List[str]:
+    """Remove the run's own folders, the files `own`, and forgotten shared memory.
+
+    Forgotten are files in /dev/shm that match `patterns`, belong to this user and are younger
+    than `since` (seconds since 1970). What any process has open or mapped stays: another job
+    holds it. Returns what was removed.
+    """
+    removed = []
+    for folder in folders(scratch):
+        if os.path.isdir(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+    parent = os.path.dirname(scratch)
+    if os.path.basename(parent).startswith("shanty-"):  # never /tmp itself, which root could remove
+        with contextlib.suppress(OSError):
+            os.rmdir(parent)  # the last run of this user takes it along
+    doomed = _forgotten(patterns, since) | set(own)
+    if doomed:
+        doomed -= in_use()
+    for path in doomed:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+            removed.append(path)
+    return removed
+
+
+def _forgotten(patterns: Sequence[str], since: float) -> Set[str]:
+    found: Set[str] = set()
+    if not platform.SHARED_MEMORY:
+        return found
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(platform.SHARED_MEMORY):
+            if not any(fnmatch.fnmatch(entry.name, pattern) for pattern in patterns):
+                continue
+            if _is_ours(entry.path, since):
+                found.add(entry.path)
+    return found
+
+
+def in_use() -> Set[str]:
+    """What any process has open or mapped, as far as this user may see."""
+    used: Set[str] = set()
+    for pid in platform.processes():
+        used |= platform.mapped_files(pid)
+        with contextlib.suppress(OSError):
+            for fd in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    used.add(os.readlink(fd.path))
+    return used

@@ -1,0 +1,208 @@
+"""Controls a run from outside its agents, on the lead host: start it, ask it, tell its state.
+
+The command line uses it for runs on this machine, the server for runs on its host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, Mapping
+
+from shanty.runtime import platform
+from shanty.runtime.agent import cleanup, logout
+from shanty.runtime.errors import LostError, StorageError
+from shanty.runtime.rundir import (
+    RunDir,
+    append_line,
+    read_json,
+    read_lines,
+    storage_errors,
+    write_json,
+)
+from shanty.runtime.spec import Failure, State, Status
+
+_ASK_PATIENCE = 10.0  # seconds for the controller to answer
+_NEWBORN = 10.0  # seconds in which a run's agent must have written its first word
+
+
+def start_agents(run: RunDir, plan: Mapping[str, Any], cwd: str, stdin: int) -> None:
+    """Start the run's controller, in a session of its own.
+
+    The folders for temporary files are made before; in a run over several hosts by the node agents.
+    """
+    if "place" not in plan:
+        for folder in cleanup.folders(plan["scratch"]):
+            make_private(Path(folder))
+    boot = str(Path(__file__).parent.parent / "boot.py")
+    with run.agent_log.open("ab") as log:
+        subprocess.Popen(
+            [
+                *logout.survivor_prefix(os.environ),
+                *(sys.executable, "-I", "-S", boot, "agent.start", str(run.path)),
+            ],
+            stdin=stdin,
+            stdout=log,
+            stderr=log,
+            cwd=cwd,
+            start_new_session=True,
+        )
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder below one of this user's own, both for this user alone."""
+    for attempt in (1, 2):
+        try:
+            if folder.parent.name.startswith("shanty-"):
+                folder.parent.mkdir(mode=0o700, exist_ok=True)
+                if folder.parent.stat().st_uid != os.getuid():
+                    raise StorageError(
+                        f"{folder.parent} belongs to someone else", fix="remove or rename it"
+                    )
+            folder.mkdir(mode=0o700)
+            return
+        except FileNotFoundError:  # a run that just ended took the empty parent with it
+            if attempt == 2:
+                raise
+
+
+def ask(run: RunDir, request: Mapping[str, Any]) -> Dict[str, Any]:
+    """Leave a request for the controller, wake it and wait for its answer.
+
+    A run that has ended answers `{"ok": …, "error": "the run has ended"}`; stopping it is fine.
+    """
+    ended = {"ok": request["kind"] == "stop", "error": "the run has ended"}
+    if status_of(run).state.final:
+        return ended
+    path = run.asks / f"{time.time_ns()}-{os.getpid()}.ask"
+    with storage_errors(path):
+        write_json(path, request)
+    deadline = time.monotonic() + _ASK_PATIENCE
+    answer = path.with_suffix(".reply")
+    while time.monotonic() < deadline:
+        _wake(run)
+        reply = read_json(answer)
+        if reply is not None:
+            with contextlib.suppress(OSError):
+                answer.unlink()
+            return reply
+        if status_of(run).state.final:
+            return ended
+        time.sleep(0.02)
+    raise LostError(
+        f"the controller of {run.id} does not answer",
+        "it is alive, but frozen or starved",
+        f"see `shanty logs --agent {run.id}`",
+    )
+
+
+def _wake(run: RunDir) -> None:
+    agents = read_json(run.agents) or {}
+    if is_alive(agents, "controller"):
+        with contextlib.suppress(OSError):
+            os.kill(agents["controller"]["pid"], signal.SIGUSR1)
+
+
+def status_of(run: RunDir) -> Status:
+    """Where the run stands; one whose agents are gone without a word is LOST from now on."""
+    status = read_status(run)
+    if status.state.final or _has_agents(run, status):
+        return status
+    status = read_status(run)  # it may have ended while we looked at its agents
+    return status if status.state.final else _lose(run, status)
+
+
+def _has_agents(run: RunDir, status: Status) -> bool:
+    agents = read_json(run.agents)
+    if agents is None:
+        newborn = time.time() < status.created + _NEWBORN
+        return newborn or bool(platform.with_argument(str(run.path)))
+    if not is_here(agents):
+        return True  # another host's or container's, on a shared disk: not ours to judge
+    if agents.get("boot") != platform.boot_id():
+        return False
+    return any(is_alive(agents, name) for name in ("controller", "node_agent"))
+
+
+def is_here(agents: Mapping[str, Any]) -> bool:
+    """True when the agents that wrote this record run, or ran, where we do."""
+    here = (os.uname().nodename, platform.pid_namespace())
+    return (agents.get("host", here[0]), agents.get("pids", here[1])) == here
+
+
+def is_alive(agents: Mapping[str, Any], name: str) -> bool:
+    """True when that agent is there; False for a damaged record of it."""
+    agent = agents.get(name)
+    if not isinstance(agent, dict) or not isinstance(agent.get("pid"), int):
+        return False
+    return platform.is_alive(agent["pid"], str(agent.get("born")))
+
+
+def _lose(run: RunDir, status: Status) -> Status:
+    """Nobody looks after the run any more: end what is left of it and say why."""
+    end_remains(run)
+    failure = lost_cause(read_json(run.agents), platform.boot_id(), os.environ)
+    return conclude(run, status, State.LOST, failure, LostError.exit_code)
+
+
+def end_remains(run: RunDir) -> None:
+    """End what is left of a run without agents, and sweep up after it."""
+    plan = read_json(run.plan) or {}
+    cleanup.end_all(lambda: platform.marked("SHANTY_RUN_ID", str(plan.get("id", run.id))))
+    with contextlib.suppress(KeyError, TypeError):  # a damaged plan: nothing to go by
+        cleanup.sweep_after(plan)
+
+
+def conclude(run: RunDir, status: Status, state: State, failure: Failure, code: int) -> Status:
+    """Write the last status of a run that has no controller to do it."""
+    status = replace(status, state=state, ended=time.time(), exit_code=code, failure=failure)
+    with contextlib.suppress(OSError):
+        write_json(run.status, status.to_json())
+        append_line(run.events, {"time": time.time(), "event": "state", "status": status.to_json()})
+    return status
+
+
+def lost_cause(agents: Mapping[str, Any] | None, boot: str, environ: Mapping[str, str]) -> Failure:
+    """Why a run has no agents any more, as far as it can be known."""
+    if agents is None:
+        return Failure(
+            "the run's agent never came up",
+            "its first words, if any, are in logs/agent.log",
+            "run again; `shanty logs --agent` shows the log",
+        )
+    if agents.get("boot") != boot:
+        return Failure("the machine was started anew while the run was on", fix="run again")
+    if logout.kills_at_logout(environ) and logout.session_is_gone(
+        str(agents.get("session", "")), environ
+    ):
+        return Failure(
+            "the run was ended at log-out",
+            "systemd-logind ends the processes of a session with it (KillUserProcesses=yes)",
+            "run `loginctl enable-linger`, or start it from a session that stays",
+        )
+    return Failure(
+        "the run's agents were killed",
+        "both the controller and the node agent are gone and left no word",
+        "run again; look for the killer in the system's log (out of memory?)",
+    )
+
+
+def read_status(run: RunDir) -> Status:
+    """The status as written; a damaged file is made up for from the events."""
+    values = read_json(run.status)
+    with contextlib.suppress(ValueError, TypeError):
+        if values is not None:
+            return Status.from_json(values)
+    for event in reversed(read_lines(run.events)):
+        with contextlib.suppress(ValueError, TypeError):
+            if event.get("event") == "state":
+                return Status.from_json(event.get("status", {}))
+    with contextlib.suppress(OSError):
+        return Status(state=State.PENDING, created=run.path.stat().st_mtime)
+    return Status()

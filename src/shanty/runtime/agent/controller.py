@@ -1,0 +1,394 @@
+"""The controller: owns a run's status from its start to its end, detached from any terminal.
+
+It starts the node agent, judges what the ranks report, keeps the limits, answers requests in the
+run directory and writes every change down. `start` forks it and the node agent; `workers` has the
+node agents of other hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, Optional
+
+from shanty.runtime import platform
+from shanty.runtime.agent.channel import Channel, readable
+from shanty.runtime.agent.cleanup import end_all, sweep_after
+from shanty.runtime.agent.failure_detector import FailureDetector
+from shanty.runtime.agent.heartbeat import Heartbeat
+from shanty.runtime.agent.mpi_world import MpiWorld, signal_name
+from shanty.runtime.agent.node_agent import SILENCE
+from shanty.runtime.agent.root_cause import TOP, Verdict, at_end, late, misplaced
+from shanty.runtime.agent.stacks import collect, with_native, written
+from shanty.runtime.agent.stall_detector import StallDetector
+from shanty.runtime.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError
+from shanty.runtime.logfile import last_lines
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.rundir import RunDir, append_line, read_json, write_json
+from shanty.runtime.spec import Failure, State, Status
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shanty.runtime.agent.startup import Startup
+    from shanty.runtime.agent.workers import Workers
+
+FAILURE_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for the ranks that a failure ends
+HUNG = 5.0  # seconds that a launcher may outlive its last rank
+_TICK = 0.5
+_LAST_LINES = 30
+
+
+class Controller:
+    """One run, from the side that decides."""
+
+    def __init__(self, run: RunDir, plan: Mapping[str, Any]) -> None:
+        self.run_dir = run
+        self.plan = plan
+        self.launcher = Installation(**plan["installation"])
+        status = read_json(run.status)
+        self.status = Status.from_json(status) if status else Status(created=time.time())
+        self.worlds: Dict[str, MpiWorld] = {}
+        self.ended_worlds: Dict[str, Failure] = {}
+        self.failure: Optional[Failure] = None
+        self.code: Optional[int] = None
+        self.launcher_code: Optional[int] = None
+        self.launcher_hung = False
+        self.error = ""
+        self.stopped: Optional[str] = None
+        self.gone = False
+        self.ending = False
+        self.began = time.monotonic()
+        self.silence = FailureDetector()  # the node agent's
+        self.workers: Optional[Workers] = None  # the other hosts; None for a run on this machine
+        self.startup: Startup
+        self.stalls = StallDetector(self)
+        self.heartbeat: Heartbeat
+
+    def run(self, controller: Channel, agent: int) -> None:
+        """Live until the node agents have gone, then write the last word."""
+        self.agent = controller
+        wake, woken = os.pipe()
+        for end in (wake, woken):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGUSR1):
+            signal.signal(number, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop("stopped", 5.0))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self._write(state=State.STARTING, started=time.time())
+        if "place" in self.plan:
+            from shanty.runtime.agent.startup import Startup
+
+            self.startup = Startup(self)
+            self.workers = self.startup.workers
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        poll.register(controller.source, select.POLLIN)
+        # Node agents that hear no word count the seconds.
+        self.heartbeat = Heartbeat(lambda: self.tell(alive=True))
+        while not self.gone and controller.open:
+            self.heartbeat.turn()
+            for fd, _ in poll.poll(self._patience() * 1000):
+                if fd == wake:
+                    os.read(wake, 512)
+                elif fd == controller.source:
+                    for message in controller.receive():
+                        self._hear(message)
+                else:
+                    self.startup.serve(fd)
+            self.answer_asks()
+            self._judge(time.monotonic())
+            self.stalls.tick(time.monotonic())
+            self.agent.flush()
+            if self.workers is not None:
+                self.startup.advance(poll)
+            if self.silence.look(time.monotonic()) > SILENCE:
+                self.event("node agent-silent", seconds=SILENCE)
+                os.kill(agent, signal.SIGKILL)  # frozen: what it holds becomes ours
+                break
+        for message in controller.receive():  # it may have left while we were writing to it
+            self._hear(message)
+        if not self.gone:
+            self._without_agent(agent)
+        if self.workers is not None:
+            self.startup.dismiss()
+        self.heartbeat.end()
+        self._finish()
+
+    def _patience(self) -> float:
+        """Seconds until something is due."""
+        due = [world.deadline() for world in self.worlds.values()]
+        soon = min((when for when in due if when is not None), default=None)
+        return _TICK if soon is None else min(_TICK, max(0.005, soon - time.monotonic()))
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        self.silence.broken()
+        if "report" in message:
+            self.report(message["report"], self.plan.get("name"))
+        elif "launcher" in message:
+            self.launcher_code = message["launcher"]
+            self.error = message.get("error", "")
+        elif "hung" in message:
+            self.event("launcher-hung", world=message["hung"])
+            self.launcher_hung = message["hung"] == TOP
+        elif "moves" in message:
+            self.stalls.hear(self.plan.get("name") or os.uname().nodename, message)
+        elif "roll" in message:
+            self.worlds[message["roll"]].awaited.discard(self.plan.get("name", ""))
+        elif "gone" in message:
+            self.gone = True
+            self.event("swept", removed=message["gone"])
+        elif self.workers is not None:
+            self.startup.hear_own(message)
+
+    def report(self, report: Mapping[str, Any], host: Optional[str]) -> None:
+        """Take a rank's report; `host` is what the user calls its host, if anything."""
+        now = time.monotonic()
+        if host is not None:
+            report = {**report, "host": host}
+        name = str(report.get("world", TOP))
+        if name not in self.worlds:
+            expected = self.plan["ranks"] if name == TOP else None
+            self.worlds[name] = MpiWorld(expected, self.launcher)
+        world = self.worlds[name]
+        if world.report(report, now):
+            self._call_the_roll(name)
+        self.event("rank-" + str(report.get("event")), report=report)
+        changed: Dict[str, Any] = {"ranks": world.expected, "up": world.up, "joined": world.joined}
+        if world.complete and self.status.state is State.STARTING:
+            verdict = misplaced(self.plan, world) if name == TOP else None
+            if verdict is not None:
+                self._condemn(verdict, FAILURE_GRACE)
+            else:
+                changed["state"] = State.RUNNING
+        if any(getattr(self.status, key) != value for key, value in changed.items()):
+            self._write(**changed)
+
+    def _call_the_roll(self, name: str) -> None:
+        """Ask every host for what its ranks had said before a failure in this world was known."""
+        others = self.workers.workers if self.workers is not None else ()
+        names = (worker.name for worker in others if worker.live)
+        self.worlds[name].awaited = {self.plan.get("name", ""), *names}
+        self.tell(roll=name)
+
+    def _judge(self, now: float) -> None:
+        """End what has to end: a world with a verdict, or the run at one of its limits."""
+        for name, world in self.worlds.items():
+            verdict = world.verdict(now) if name not in self.ended_worlds else None
+            if verdict is not None:
+                code = world.exit_code(verdict)
+                verdict = self._with_lines(verdict)
+                self.ended_worlds[name] = verdict
+                if self.failure is None:
+                    self.failure, self.code = verdict, code
+                self.event("failure", failure=verdict.__dict__)
+                self.ending = self.ending or name == TOP
+                self.tell(end=None if name == TOP else name, grace=FAILURE_GRACE)
+        limit = self.plan["time_limit"]
+        if limit is not None and now > self.began + limit and not self.ending:
+            failure = Failure(
+                f"the time limit of {limit:g} s was reached",
+                fix="give it more time with --time-limit; if it was stuck, `shanty stacks` shows "
+                "where while it is on",
+            )
+            self._condemn(Verdict(failure, TIME_LIMIT_EXIT), self.plan["grace"])
+        if not self.ending and self.launcher_code is None:
+            late_verdict = late(self.plan, self.worlds, now, self.began)
+            if late_verdict is not None:
+                self._condemn(late_verdict, 0.0)
+        self._watch_launcher(now)
+
+    def _watch_launcher(self, now: float) -> None:
+        """A launcher that goes on after its last rank has lost track of it; nobody waits for it."""
+        for name, world in self.worlds.items():
+            hung = world.over_since is not None and now > world.over_since + HUNG
+            if hung and self.launcher_code is None and not self.ending:
+                world.over_since = None
+                self.agent.send(hung=name)
+
+    def condemn(self, failure: Failure, grace: float) -> None:
+        """End the run because of a failure of the launch itself, unless there is another cause."""
+        self._condemn(Verdict(failure, LaunchError.exit_code), grace)
+
+    def _condemn(self, verdict: Verdict, grace: float) -> None:
+        if self.failure is None and self.stopped is None:
+            failure = verdict.failure
+            self.failure = (
+                self._with_launcher_lines(failure) if verdict.quotes_launcher else failure
+            )
+            self.code = verdict.code
+            self.event("failure", failure=self.failure.__dict__)
+        self._end(grace)
+
+    def _end(self, grace: float) -> None:
+        self.ending = True
+        self.tell(end=None, grace=grace)
+        if self.workers is not None and not self.startup.launched:
+            self.agent.send(leave=True)  # there will be no launcher whose end it could wait for
+
+    def tell(self, **order: Any) -> None:
+        """Give an order to the node agents of all hosts."""
+        self.agent.send(**order)
+        if self.workers is not None:
+            self.workers.send(**order)
+
+    def _stop(self, why: str, grace: float) -> None:
+        if self.failure is not None:
+            self._end(grace)  # it is ending already, for a reason that must not be lost
+        elif self.stopped is None or grace == 0:
+            self.stopped = why
+            self.event("stopping", why=why, grace=grace)
+            self._end(grace)
+
+    def answer_asks(self) -> None:
+        """Serve the requests that lie in the run directory."""
+        for path in sorted(self.run_dir.asks.glob("*.ask")):
+            ask = read_json(path) or {}
+            with contextlib.suppress(OSError):
+                path.unlink()
+            reply: Dict[str, Any] = {"ok": True}
+            if ask.get("kind") == "stop":
+                self._stop("stopped", float(ask.get("grace", self.plan["grace"])))
+            elif ask.get("kind") == "stacks":
+                reply["stacks"] = self.ask_stacks()
+            else:
+                reply = {"ok": False, "error": f"unknown request {ask.get('kind')!r}"}
+            with contextlib.suppress(OSError):
+                write_json(path.with_suffix(".reply"), reply)
+
+    def ask_stacks(self) -> List[Dict[str, Any]]:
+        """Where every rank stands, as `collect` has it, with the MPI call that it is in."""
+        before = {rank: written(self.run_dir, rank) for rank in self._alive()}
+        self.stalls.looks.clear()
+        self.tell(stacks=True)
+        answers = collect(self.run_dir, before, self._service)
+        return with_native(answers, self.stalls.looks.values())
+
+    def stalled(self, since: Optional[float], verdict: Optional[Verdict] = None) -> None:
+        """No rank makes progress since then (None: they do again); a verdict ends the run."""
+        self._write(stalled=since)
+        if verdict is not None:
+            lines = self._with_lines(verdict.failure)
+            self._condemn(verdict._replace(failure=lines), FAILURE_GRACE)
+
+    def _service(self) -> None:
+        """Keep the node agent's and the ranks' messages flowing while a request is served."""
+        self.heartbeat.turn()
+        self.agent.flush()
+        sources = [self.agent.source, *(self.workers.sources if self.workers is not None else ())]
+        ready = readable(sources, 0.02)
+        for message in self.agent.receive():
+            self._hear(message)
+        for fd in ready:
+            if fd != self.agent.source:
+                self.startup.serve(fd)
+
+    def _alive(self) -> List[int]:
+        ranks = [r for world in self.worlds.values() for r in world.ranks.values()]
+        return sorted({rank.rank for rank in ranks if rank.ended is None})
+
+    def _without_agent(self, agent: int) -> None:
+        """The node agent died: its children are ours now; end them and say so."""
+        host = self.plan.get("name") or os.uname().nodename
+        self.failure = self.failure or Failure(
+            f"the node agent on {host} (pid {agent}) {self._end_of(agent)}",
+            "without it nothing watches the ranks, so they were ended",
+            "see `shanty logs --agent`; run again",
+            host=host,
+        )
+        self.code = self.code or LaunchError.exit_code
+        if self.workers is not None:
+            self.workers.send(end=None, grace=0.0)
+        ssh = {worker.process.pid for worker in self.workers.workers} if self.workers else set()
+        end_all(lambda: [e for e in platform.descendants(os.getpid()) if e.pid not in ssh])
+        sweep_after(self.plan)
+
+    def _end_of(self, agent: int) -> str:
+        """How it came that the node agent is no longer there."""
+        if self.silence.seconds > SILENCE:
+            return f"was frozen: it has said nothing for {SILENCE:g} s"
+        with contextlib.suppress(ChildProcessError):
+            code = os.waitstatus_to_exitcode(os.waitpid(agent, 0)[1])
+            if code < 0:
+                return f"was killed by {signal_name(-code)}"
+        return "ended by an error of its own"
+
+    def _finish(self) -> None:
+        """Write how it ended."""
+        raw, launcher = self.plan["raw"], 0 if self.launcher_hung else self.launcher_code
+        if raw and launcher == 0 and self.failure in self.ended_worlds.values():
+            self.event("note", text="a world failed, but the command ended well")
+            self.failure = self.code = None
+        if self.stopped is not None:
+            self._write(
+                state=State.STOPPED, ended=time.time(), exit_code=STOPPED_EXIT, failure=None
+            )
+            return
+        if self.code is None:
+            self._judge_end(launcher)
+        failed = self.failure is not None
+        self._write(
+            state=State.FAILED if failed else State.SUCCEEDED,
+            ended=time.time(),
+            exit_code=self.code or 0,
+            failure=self.failure,
+        )
+
+    def _judge_end(self, launcher: Optional[int]) -> None:
+        """The launcher ended and no rank is to blame so far: is all well?
+
+        A user's own line may have dealt with a failure when it ends with 0; a launcher of ours
+        that does so has only missed one.
+        """
+        for world in self.worlds.values():
+            settled = bool(launcher) or not self.plan["raw"]
+            failure = world.verdict(time.monotonic() + 3600) if settled else world.mismatch
+            if failure is None and launcher and world.early_leavers():
+                failure = world.left_early(world.early_leavers()[0])
+            if failure is not None:
+                self.failure = self._with_lines(failure)
+                self.code = world.exit_code(failure)
+                return
+        verdict = at_end(self.plan, self.worlds, launcher, self.error)
+        if verdict is not None:
+            self.failure = self._with_launcher_lines(verdict.failure)
+            self.code = verdict.code
+
+    def _with_lines(self, failure: Failure) -> Failure:
+        if failure.rank is None:
+            return failure
+        log = self.run_dir.rank_log(failure.rank)
+        return replace(failure, lines=tuple(last_lines(str(log), _LAST_LINES)), log=str(log))
+
+    def _with_launcher_lines(self, failure: Failure) -> Failure:
+        log = self.run_dir.launcher_log
+        if not log.exists():
+            return failure
+        return replace(failure, lines=tuple(last_lines(str(log), _LAST_LINES)), log=str(log))
+
+    def _write(self, **changes: Any) -> None:
+        """Change the status, on disk as well; a full disk must not stop the agent."""
+        before = self.status.state
+        self.status = replace(self.status, **changes)
+        if self.status.state.final:
+            self.status = replace(self.status, stalled=None)  # it has ended now
+            with contextlib.suppress(OSError):
+                self.run_dir.reserve.unlink()  # room for these words; no rank can take it now
+        try:
+            write_json(self.run_dir.status, self.status.to_json())
+        except OSError as error:
+            with contextlib.suppress(OSError):  # the log is on the same full disk
+                print(f"status not written: {error}", file=sys.stderr, flush=True)
+        if self.status.state is not before:
+            self.event("state", status=self.status.to_json())
+
+    def event(self, kind: str, **more: Any) -> None:
+        """Write down that something happened."""
+        with contextlib.suppress(OSError):
+            append_line(self.run_dir.events, {"time": time.time(), "event": kind, **more})

@@ -1,0 +1,126 @@
+"""How a host is doing, in short: its load, its memory, its links. And what a process waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import Any, Dict, List, Optional, Tuple
+
+from shanty.runtime import platform
+
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+def cpu_seconds(pid: int) -> Optional[Tuple[str, float]]:
+    """The state of a process (R, S, D, T …) and the CPU time that it has used."""
+    with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(") ")[2].split()
+        return fields[0], (int(fields[11]) + int(fields[12])) / _TICKS
+    return None
+
+
+class HostLoad:
+    """The load of this host, and what its links did since the first look."""
+
+    def __init__(self) -> None:
+        self._first = (_links(), _tcp())
+
+    def look(self) -> Dict[str, Any]:
+        """`load` (1 min), `cores`, `free` and `total` memory (bytes), `links`, `tcp`.
+
+        Of each link but the loopback: `carries` (False when it is down), `used` (it has ever
+        carried anything), and since the first look `bytes` and `errors`, both directions
+        together. `tcp`: segments sent, and sent again.
+        """
+        links, tcp = _links(), _tcp()
+        before, tcp_before = self._first
+        free, total = _memory()
+        return {
+            "load": round(os.getloadavg()[0], 2),
+            "cores": platform.usable_cores(),
+            "free": free,
+            "total": total,
+            "links": [
+                {
+                    "name": name,
+                    "carries": _carries(name),
+                    "used": now[0] > 0,
+                    "bytes": now[0] - before.get(name, now)[0],
+                    "errors": now[1] - before.get(name, now)[1],
+                }
+                for name, now in sorted(links.items())
+            ],
+            "tcp": [tcp[0] - tcp_before[0], tcp[1] - tcp_before[1]],
+        }
+
+
+def _links() -> Dict[str, Tuple[int, int]]:
+    """Bytes and errors of each interface."""
+    found = {}
+    with contextlib.suppress(OSError), open("/proc/net/dev") as file:
+        for line in file.readlines()[2:]:
+            name, _, rest = line.partition(":")
+            words = [int(word) for word in rest.split()]
+            if name.strip() != "lo" and len(words) >= 16:
+                found[name.strip()] = (words[0] + words[8], words[2] + words[10] + words[14])
+    return found
+
+
+def _carries(name: str) -> bool:
+    """False when the kernel says that an interface is down or has no carrier."""
+    import fcntl
+    import socket
+    import struct
+
+    request = struct.pack("16sH14x", name.encode()[:15], 0)
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        answer = fcntl.ioctl(probe, 0x8913, request)  # SIOCGIFFLAGS
+        flags: int = struct.unpack_from("H", answer, 16)[0]
+        return flags & 0x41 == 0x41  # IFF_UP, IFF_RUNNING
+    return False
+
+
+def _tcp() -> Tuple[int, int]:
+    """Segments sent, and sent again, by this host's TCP."""
+    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/net/snmp") as file:
+        lines = [line.split() for line in file if line.startswith("Tcp:")]
+        values = dict(zip(lines[0], lines[1]))
+        return int(values["OutSegs"]), int(values["RetransSegs"])
+    return 0, 0
+
+
+def _memory() -> Tuple[int, int]:
+    values = {}
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as file:
+        for line in file:
+            name, _, rest = line.partition(":")
+            values[name] = int(rest.split()[0]) << 10
+    return values.get("MemAvailable", 0), values.get("MemTotal", 0)
+
+
+_WAITING = re.compile(r"^(\d+): -> (\S+)\s+\S+\s+\S+ (-?\d+) \S+:(\d+) ")
+_HOLDING = re.compile(r"^(\d+): (\S+)\s+\S+\s+\S+ (-?\d+) ")
+
+
+def locks() -> Dict[int, Tuple[int, int]]:
+    """The processes that wait for a lock on a file: its inode, and who holds it (0: unknown)."""
+    lines: List[str] = []
+    with contextlib.suppress(OSError), open("/proc/locks") as file:
+        lines = file.readlines()
+    holders = {m[1]: int(m[3]) for m in map(_HOLDING.match, lines) if m}
+    found = {}
+    for match in map(_WAITING.match, lines):
+        if match:
+            found[int(match[3])] = (int(match[4]), max(0, holders.get(match[1], 0)))
+    return found
+
+
+def open_file(pid: int, inode: int) -> str:
+    """The path of the file with that inode, as the process has it open; "" when it has not."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/{pid}/fd/{name}").st_ino == inode:
+                    return os.readlink(f"/proc/{pid}/fd/{name}")
+    return ""

@@ -1,0 +1,112 @@
+"""The launcher of a run, as a child of the node agent on the lead host."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from shanty.runtime.frames import STDERR, STDOUT, FrameWriter
+from shanty.runtime.rank import stdin
+from shanty.runtime.rank.redirect import file_identity
+from shanty.runtime.rundir import RunDir
+
+
+class Launcher:
+    """One process and what it writes; `code` is None while it lives."""
+
+    def __init__(self, run: RunDir, plan: Mapping[str, Any]) -> None:
+        self._run = run
+        self._plan = plan
+        self._writer: Optional[FrameWriter] = None
+        self.pid = 0
+        self.code: Optional[int] = None
+        self.streams: Dict[int, int] = {}
+
+    def start(self, environment: Mapping[str, str]) -> str:
+        """Start it with `environment` added to ours; returns why it could not be, or ""."""
+        actions: List[Tuple[int, ...]] = []
+        ends = []
+        for stream in (STDOUT, STDERR):
+            read, write = os.pipe()
+            os.set_blocking(read, False)
+            self.streams[read] = stream
+            ends.append(write)
+            actions.append((os.POSIX_SPAWN_DUP2, write, stream))
+        argv, environ = self._plan["argv"], {**os.environ, **environment}
+        if "place" in self._plan:
+            # A launcher starts its ranks elsewhere in the folder that it is in itself, by the
+            # name that $PWD has for it: this one leads to the workspace on every host.
+            argv = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', f"{self._plan['scratch']}/work", *argv]
+        environ["SHANTY_OUTPUT"] = " ".join(map(file_identity, ends))
+        reset = [signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+        if self._plan["raw"]:  # as in a shell; our own launcher is to outlive a daemon's end
+            reset.append(signal.SIGPIPE)
+        kept = None if self._plan["raw"] else stdin.set_aside()
+        if kept is not None:
+            os.set_inheritable(kept, False)
+            environ[stdin.VARIABLE] = stdin.offer(kept)
+        try:
+            self.pid = os.posix_spawn(
+                find_program(argv[0], environ.get("PATH", os.defpath)),
+                argv,
+                environ,
+                file_actions=actions,
+                setpgroup=0,
+                setsigdef=reset,
+            )
+        except OSError as error:
+            self.code = 127
+            return f"cannot run {argv[0]}: {error.strerror}"
+        finally:
+            for end in ends:
+                os.close(end)
+            os.close(0)
+            os.open(os.devnull, os.O_RDONLY)  # the launcher alone reads the run's standard input
+        return ""
+
+    def pump(self, fd: int) -> bool:
+        """Move what it wrote into its log; False when the stream has ended."""
+        if self._take(fd) != 0:
+            return True
+        del self.streams[fd]
+        os.close(fd)
+        return False
+
+    def show_partial(self) -> None:
+        """Write a begun line down, as a prompt is one."""
+        if self._writer is not None and self._writer.has_partial:
+            self._writer.flush()
+
+    def finish(self) -> None:
+        """Take its last words, which are in the pipes by now."""
+        for fd in self.streams:
+            while self._take(fd):
+                pass
+        if self._writer is not None:
+            self._writer.close()
+
+    def _take(self, fd: int) -> Optional[int]:
+        """Move what there is now; how much, 0 at the end of the stream, None when it is empty."""
+        try:
+            data = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return None
+        if data:
+            if self._writer is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                log = os.open(self._run.launcher_log, flags, 0o644)
+                self._writer = FrameWriter(log, self._plan["log_limit"])
+            self._writer.feed(self.streams[fd], data)
+        return len(data)
+
+
+def find_program(name: str, path: str) -> str:
+    """The file that a shell would run for `name`; `name` itself when there is none."""
+    if os.sep in name:
+        return name
+    for folder in path.split(os.pathsep):
+        file = os.path.join(folder, name)
+        if os.access(file, os.X_OK) and os.path.isfile(file):
+            return file
+    return name

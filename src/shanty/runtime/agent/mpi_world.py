@@ -1,0 +1,340 @@
+"""Judges one MPI world by what its ranks report: pure, it is given reports and the time."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+
+from shanty.runtime.errors import WorldError
+from shanty.runtime.mpi.compatibility import starts
+from shanty.runtime.mpi.flavours import FLAVOURS, identify_library
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.rank.reports import UNSPAWNED, UNWRITABLE
+from shanty.runtime.spec import Failure
+
+SETTLE = 0.15  # seconds in which a failure that came first may still be reported second
+ROLL_CALL = 2.0  # seconds that a host may take to pass on what its ranks had said by then
+LEFT_EARLY = 10.0  # seconds that the others may go on after a rank left without MPI_Finalize
+UNJOINED = 5.0  # seconds that a rank with another MPI's library may take to join all the same
+
+
+@dataclass
+class Rank:
+    """What is known of one rank; times are the controller's clock in seconds."""
+
+    rank: int
+    host: str = ""
+    started: float = 0.0
+    joined: Optional[float] = None
+    plain: bool = False
+    library: str = ""
+    library_flavour: str = ""
+    seen: float = 0.0  # when its library was
+    loaded_only: bool = False  # the library is there, but MPI_Init may not have been reached
+    finalized: bool = False
+    spawning: bool = False  # it has asked MPI for processes of its own
+    ended: Optional[float] = None
+    code: Optional[int] = None
+    why: str = ""
+    failed: Optional[float] = None
+    oom: bool = False
+
+    @property
+    def at_fault(self) -> bool:
+        """True when the rank itself went wrong: it raised, or ended with something but 0."""
+        return self.failed is not None
+
+
+class MpiWorld:
+    """The ranks that one launcher started."""
+
+    def __init__(self, expected: Optional[int], launcher: Installation) -> None:
+        self.expected = expected
+        self.launcher = launcher
+        self.ranks: Dict[int, Rank] = {}
+        self.mismatch: Optional[Failure] = None
+        self.began: Optional[float] = None  # when its first rank spoke
+        self.over_since: Optional[float] = None  # when its last rank ended
+        self.awaited: Set[str] = set()  # hosts whose ranks may have failed before the first known
+        self._first_failure: Optional[float] = None
+        self._known_since = 0.0  # when that was reported
+
+    def report(self, report: Mapping[str, Any], now: float) -> bool:
+        """Take one report of a rank; True when it is the first that tells of a failure."""
+        well = self._first_failure is None
+        number = report["rank"]
+        self.began = self.began or now
+        event = report.get("event")
+        rank = self.ranks.setdefault(number, Rank(number))
+        rank.host = report.get("host") or rank.host
+        if event in ("started", "joined"):
+            rank.started = rank.started or now
+            if self.expected is None:
+                self.expected = report.get("size")
+        if event == "started":
+            self._check_size(rank, report)
+        elif event == "joined":
+            self._joined(rank, report, now)
+        elif event in ("mapped", "loading", "linked"):
+            # A Python rank says itself when it joins: that its libmpi is mapped proves nothing.
+            rank.loaded_only = rank.loaded_only or event != "mapped"
+            rank.library, rank.seen = report["path"], rank.seen or now
+            rank.library_flavour = report.get("flavour") or ""
+        elif event == "alone" and not self.mismatch:
+            self.mismatch = self._alone(rank, report)
+        elif event == "plain":
+            rank.plain = True
+        elif event == "spawning":
+            rank.spawning = True
+        elif event == "finalized":
+            rank.finalized = True
+        elif event == "failed":
+            rank.code, rank.why = report["code"], report.get("why", "")
+            self._fault(rank, report.get("at", now))
+        elif event == "exited":
+            rank.ended = report.get("at", now)
+            self.over_since = now if self._all_ended() else None
+            rank.oom = bool(report.get("oom"))
+            if not rank.at_fault:
+                rank.code, rank.why = report["code"], report.get("why", "")
+                if rank.code != 0:
+                    self._fault(rank, report.get("at", now))
+        if not well or self._first_failure is None:
+            return False
+        self._known_since = now
+        return True
+
+    def _fault(self, rank: Rank, now: float) -> None:
+        rank.failed = now
+        if self._first_failure is None:
+            self._first_failure = now
+
+    def _check_size(self, rank: Rank, report: Mapping[str, Any]) -> None:
+        if self.expected is not None and report["size"] != self.expected and not self.mismatch:
+            self.mismatch = Failure(
+                f"rank {rank.rank} was started in a world of {report['size']}, "
+                f"not of {self.expected}",
+                f"the launcher is {_named(self.launcher)}",
+                "leave the number of ranks to shanty (-n), or to the launcher alone",
+                rank.rank,
+                rank.host,
+            )
+
+    def _joined(self, rank: Rank, report: Mapping[str, Any], now: float) -> None:
+        rank.joined = now
+        flavour, version = identify_library(report.get("library", "")) or ("", "")
+        rank.library, rank.library_flavour = report.get("path", ""), flavour
+        size = report["mpi_size"]
+        wanted = self.expected if self.expected is not None else size
+        if (size != wanted or report["mpi_rank"] != rank.rank) and not self.mismatch:
+            alone = "a world of its own" if size == 1 else f"a world of {size}"
+            title = FLAVOURS[flavour].title if flavour in FLAVOURS else report.get("library")
+            self.mismatch = self._mixed(
+                f"rank {rank.rank} of {wanted} joined {alone} as rank {report['mpi_rank']}",
+                rank,
+                f"{title} {version}".strip(),
+            )
+
+    def _alone(self, rank: Rank, report: Mapping[str, Any]) -> Failure:
+        return Failure(
+            f"rank {rank.rank} of {self.expected} would have been alone",
+            f"{report['why']}, and the launcher is {_named(self.launcher)}",
+            report["fix"],
+            rank.rank,
+            rank.host,
+        )
+
+    def _mixed(self, what: str, rank: Rank, library: str) -> Failure:
+        return Failure(
+            what,
+            f"the launcher is {_named(self.launcher)}, "
+            f"but the program loaded {library or 'another MPI'} ({rank.library or 'unknown path'})",
+            "use one MPI for both: `shanty run --mpi FLAVOUR` chooses the launcher and, for "
+            "mpi4py, the library; a compiled program must be built with that MPI's mpicc, and "
+            "MPI4PY_LIBMPI must not name another one",
+            rank.rank,
+            rank.host,
+        )
+
+    @property
+    def up(self) -> int:
+        """How many distinct ranks have started."""
+        return sum(1 for rank in self.ranks.values() if rank.started)
+
+    @property
+    def joined(self) -> int:
+        """How many ranks MPI itself, or the library they have mapped, shows in the world."""
+        return sum(1 for rank in self.ranks.values() if self._is_joined(rank))
+
+    def _is_joined(self, rank: Rank) -> bool:
+        return rank.joined is not None or self._mapped(rank)
+
+    def _fits(self, rank: Rank) -> bool:
+        """True when the mapped library is one that this launcher starts."""
+        return bool(rank.library) and starts(self.launcher.flavour, rank.library_flavour)
+
+    def _mapped(self, rank: Rank) -> bool:
+        return self._fits(rank) and not rank.loaded_only
+
+    @property
+    def complete(self) -> bool:
+        """True when every rank is up, and joined or no MPI program."""
+        return (
+            self.expected is not None
+            and self.up == self.expected
+            and all(self._is_joined(rank) or rank.plain for rank in self.ranks.values())
+        )
+
+    def verdict(self, now: float) -> Optional[Failure]:
+        """The first cause for which this world has to end; None while it is well."""
+        if self._first_failure is not None:
+            if now < self._settled_by() and not self._all_ended():
+                return None
+            culprit = self._culprit()
+            leavers = [r for r in self.early_leavers() if (r.ended or now) <= (culprit.failed or 0)]
+            if culprit.code in _LAUNCHERS_DOING and leavers:
+                return self.left_early(leavers[0])
+            return self._blame(culprit)
+        if self.mismatch:
+            return self.mismatch
+        for rank in self.ranks.values():
+            if self._stranger(rank) and now > rank.seen + UNJOINED and rank.ended is None:
+                return self._mixed(
+                    f"rank {rank.rank} did not join the world of {self.expected}",
+                    rank,
+                    _title(rank.library_flavour),
+                )
+            early = rank.ended is not None and rank.code == 0 and self._left(rank)
+            if early and now > (rank.ended or now) + LEFT_EARLY and not self._all_ended():
+                return self.left_early(rank)
+        return None
+
+    def _settled_by(self) -> float:
+        """When it counts as known which rank failed first."""
+        if self.awaited:
+            return self._known_since + ROLL_CALL
+        return (self._first_failure or 0.0) + SETTLE
+
+    def waiting_in_init(self) -> List[int]:
+        """The ranks that have loaded their MPI and have not come through MPI_Init."""
+        return [
+            rank.rank
+            for rank in self.ranks.values()
+            if rank.loaded_only and rank.joined is None and rank.ended is None
+        ]
+
+    def deadline(self) -> Optional[float]:
+        """When `verdict` may change without a report; None when it cannot."""
+        times: List[float] = []
+        if self._first_failure is not None:
+            times.append(self._settled_by())
+        for rank in self.ranks.values():
+            if self._stranger(rank) and rank.ended is None:
+                times.append(rank.seen + UNJOINED + 0.01)
+            if rank.ended is not None and self._left(rank):
+                times.append(rank.ended + LEFT_EARLY + 0.01)
+        return min(times) if times else None
+
+    def _stranger(self, rank: Rank) -> bool:
+        return bool(rank.library) and rank.joined is None and not self._fits(rank)
+
+    def _left(self, rank: Rank) -> bool:
+        """True when the rank was in MPI as mpi4py saw it, and never finalised."""
+        return rank.joined is not None and not rank.finalized
+
+    def _all_ended(self) -> bool:
+        return all(rank.ended is not None for rank in self.ranks.values()) and self.up == (
+            self.expected or 0
+        )
+
+    def early_leavers(self) -> Sequence[Rank]:
+        """The ranks that ended with 0 without MPI_Finalize."""
+        return [r for r in self.ranks.values() if r.ended and r.code == 0 and self._left(r)]
+
+    def left_early(self, rank: Rank) -> Failure:
+        """The failure of a rank that went away in silence."""
+        return Failure(
+            f"rank {rank.rank} on {rank.host} ended with exit code 0 without MPI_Finalize",
+            "the other ranks wait for it for ever",
+            "let every rank reach the end of the script; os._exit() skips MPI_Finalize",
+            rank.rank,
+            rank.host,
+        )
+
+    def _culprit(self) -> Rank:
+        """The rank that failed first; a launcher's SIGTERM is what follows, not the cause."""
+        failed = [rank for rank in self.ranks.values() if rank.at_fault]
+        return min(failed, key=lambda r: (r.code in _LAUNCHERS_DOING, r.failed))
+
+    def _blame(self, rank: Rank) -> Failure:
+        code = rank.code or 0
+        where = f"rank {rank.rank} on {rank.host}"
+        if self._stranger(rank):
+            return self._mixed(
+                f"{where} ended before it joined the world of {self.expected}",
+                rank,
+                _title(rank.library_flavour),
+            )
+        if code < 0:
+            name = signal_name(-code)
+            meaning = _MEANINGS.get(name, "")
+            what = f"{where} was ended by {name}" + (f" ({meaning})" if meaning else "")
+            why, fix = rank.why, ""
+            if rank.spawning:
+                why, fix = why or "it started processes by MPI_Comm_spawn", self._spawning()
+            if rank.oom:
+                what = f"{where} was ended by the kernel: out of memory (SIGKILL)"
+                why = "this host ran out of memory while the rank ran"
+                fix = "use less memory a rank, fewer ranks a host, or a host with more memory"
+            return Failure(what, why, fix, rank.rank, rank.host, name)
+        if rank.why.startswith(UNWRITABLE):
+            fix = "free some space, or point SHANTY_HOME at another disk"
+            return Failure(f"{where} was ended: {rank.why}", "", fix, rank.rank, rank.host)
+        if rank.why.startswith("cannot run "):
+            fix = "check the name, its PATH and its permissions; one in this folder is ./NAME"
+            return Failure(f"{where}: {rank.why}", "", fix, rank.rank, rank.host)
+        fix = self._spawning() if rank.why.startswith(UNSPAWNED) else ""
+        return Failure(f"{where} ended with exit code {code}", rank.why, fix, rank.rank, rank.host)
+
+    def _spawning(self) -> str:
+        """What to do when a rank cannot start processes by MPI."""
+        needs = FLAVOURS[self.launcher.flavour].to_spawn
+        return _SPAWN_LESS + (f", or let it start some by {needs}" if needs else "")
+
+    def exit_code(self, failure: Failure) -> int:
+        """The exit code that goes with a verdict: the rank's own, as a shell would show it."""
+        rank = self.ranks.get(failure.rank if failure.rank is not None else -1)
+        code = rank.code if rank is not None and not self._stranger(rank) else None
+        if failure is self.mismatch or not code:
+            return WorldError.exit_code
+        return code if code >= 0 else 128 - code
+
+
+_SPAWN_LESS = "start the workers with the run: `shanty run -n 4 -m mpi4py.futures script.py`"
+_LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
+_MEANINGS = {
+    "SIGSEGV": "it touched memory that is not its own",
+    "SIGBUS": "a mapped file or /dev/shm is too small, or memory is misaligned",
+    "SIGKILL": "someone, or the kernel, killed it",
+    "SIGABRT": "it gave up, often after an error of MPI or of a library",
+    "SIGILL": "it was built for another processor",
+    "SIGFPE": "an integer was divided by zero",
+}
+
+
+def signal_name(number: int) -> str:
+    """SIGSEGV for 11, and so on."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _title(flavour: str) -> str:
+    return FLAVOURS[flavour].title if flavour in FLAVOURS else "another MPI"
+
+
+def _named(installation: Installation) -> str:
+    title = _title(installation.flavour)
+    return f"{title} {installation.version} ({installation.launcher})"

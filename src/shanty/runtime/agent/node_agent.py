@@ -1,0 +1,380 @@
+"""The node agent: the parent of all that a run starts on a host, and the end of it.
+
+On the lead host it starts the launcher, on others the launcher's daemons. It hears the ranks,
+tells the controller, and ends everything when it is told to, when the launcher is done, or when the
+controller falls silent. Orphans of the run become its children, so nothing gets away. When all is
+gone it sweeps up and leaves.
+
+Modules that are needed only later are imported later: the ranks wait for this one to start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+
+from shanty.runtime import platform
+from shanty.runtime.agent.channel import Channel, decode_reports
+from shanty.runtime.agent.failure_detector import FailureDetector
+from shanty.runtime.agent.heartbeat import Heartbeat
+from shanty.runtime.agent.launcher import Launcher
+from shanty.runtime.errors import ShantyError
+from shanty.runtime.rank.reports import open_reports
+from shanty.runtime.rundir import RunDir
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shanty.runtime.agent.progress_sampler import ProgressSampler
+
+SILENCE = 10.0  # seconds without a word from the controller after which its ranks are ended
+LINGER = 2.0  # seconds that what a launcher left running may go on after it
+PLAIN = 2.0  # seconds without a libmpi after which a rank counts as no MPI program (so far)
+_TICK = 0.25
+_LOOKS = (0.3, 0.8, 1.5, 2.1, 4.0, 8.0, 20.0, 60.0)  # seconds after its start: has it an MPI?
+
+
+class _Program:
+    """A rank's program on this host: which processes, and whether it loaded an MPI."""
+
+    def __init__(self, report: Mapping[str, Any], now: float) -> None:
+        self.report = {key: report[key] for key in ("rank", "world")}
+        self.pids: Set[int] = set()
+        self.wrapper = 0
+        self.started = now
+        self.looks = 0
+        self.done = False
+
+    def add(self, report: Mapping[str, Any]) -> None:
+        """Learn a process of the program; `exec` only wraps it, and passes signals on itself."""
+        if "pid" in report:
+            self.pids.add(int(report["pid"]))
+        if "exec" in report:
+            self.wrapper = int(report["exec"])
+
+
+class NodeAgent:
+    """One host's part of one run."""
+
+    def __init__(self, run: RunDir, plan: Mapping[str, Any], controller: Channel) -> None:
+        self.run_dir = run
+        self.plan = plan
+        self.controller = controller
+        self.born = time.time()
+        self.launcher = Launcher(run, plan)
+        self.last_joined = 0.0  # when the last rank came through MPI_Init; 0 if one may still
+        self.programs: Dict[Tuple[str, int], _Program] = {}
+        self.ending: List[Tuple[float, Optional[str]]] = []  # (when to SIGKILL, which world)
+        self.leftovers: Set[str] = set()
+        self.silence = FailureDetector()  # the controller's
+        self.linger: Optional[float] = None
+        self.leaving = False  # the controller wants nothing more of us
+        self.watch: Optional[ProgressSampler] = None  # while the run is silent
+        self.next_look = self.between_looks = 0.0
+        self.environment: Dict[str, str] = {}  # for what starts here, once the host is ready
+        self._poll = select.poll()
+        self._fifo = -1  # of the ranks' reports
+        self._rest = b""
+        self._oom = platform.oom_kills()
+
+    @property
+    def over(self) -> bool:
+        """True when nothing more is to be started here."""
+        alone = not self.controller.open and not self.launcher.pid
+        return self.leaving or alone or self.launcher.code is not None
+
+    def run(self) -> None:
+        """Live until all that this run started here is gone."""
+        wake, woken = os.pipe()
+        os.set_blocking(woken, False)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the controller decides; SIGKILL is heard by it
+        os.mkfifo(self.run_dir.reports, 0o600)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        self._fifo = os.open(self.run_dir.reports, flags)
+        keep = open_reports(str(self.run_dir.reports))  # so that the FIFO never ends
+        platform.adopt_orphans()
+        self.begin()
+        # While the launcher is at work: what the end will need at once.
+        from shanty.runtime.agent.cleanup import made_between, sweep
+
+        for fd in (wake, self._fifo, self.controller.source):
+            self._poll.register(fd, select.POLLIN)
+        heartbeat = Heartbeat(lambda: self.controller.send(sent=time.monotonic()))
+        while True:
+            heartbeat.turn()
+            for fd, _ in self._poll.poll(_TICK * 1000):
+                if fd == wake:
+                    os.read(wake, 512)
+                elif fd == self._fifo:
+                    self._hear()
+                elif fd == self.controller.source:
+                    if not self._obey():
+                        self._poll.unregister(fd)
+                elif not self.pump(fd):
+                    self._poll.unregister(fd)
+            self._reap()
+            self._tick(time.monotonic())
+            self.launcher.show_partial()
+            if self.over and not platform.descendants(os.getpid()):
+                break
+        self._hear()
+        os.close(keep)
+        self.launcher.finish()
+        until = self.last_joined or time.time()
+        self.leftovers |= made_between(self.plan["temporary"], self.born, until)
+        removed = sweep(self.plan["scratch"], self.leftovers, self.plan["residue"], self.born)
+        self.leave(removed)
+        heartbeat.end()
+
+    def begin(self) -> None:
+        """Start the launcher, unless other hosts have to be made ready first."""
+        if "place" not in self.plan:
+            self.launch(self.plan["env"])
+
+    def launch(self, environment: Mapping[str, str]) -> None:
+        """Start the launcher with `environment` added to ours."""
+        error = self.launcher.start(environment)
+        self.follow(self.launcher.streams)
+        if error:
+            self.controller.send(launcher=127, error=error)
+
+    def follow(self, fds: Iterable[int]) -> None:
+        """Hear what comes from these descriptors, by `pump`."""
+        for fd in fds:
+            self._poll.register(fd, select.POLLIN)
+
+    def pump(self, fd: int) -> bool:
+        """Take what came from a descriptor that is followed; False at its end."""
+        return self.launcher.pump(fd)
+
+    def leave(self, removed: Sequence[str]) -> None:
+        """The last word to the controller."""
+        self.controller.send(gone=list(removed))
+        self.controller.drain(SILENCE)
+
+    def _hear(self) -> None:
+        """Take the reports that the ranks have sent and pass them on to the controller."""
+        try:
+            data = os.read(self._fifo, 1 << 20)
+        except BlockingIOError:
+            return
+        reports, self._rest = decode_reports(self._rest, data)
+        for report in reports:
+            key = (str(report.get("world")), int(report["rank"]))
+            program = self.programs.get(key)
+            if report.get("event") == "started" or program is None:
+                program = self.programs[key] = _Program(report, time.monotonic())
+            program.add(report)
+            program.done = program.done or report.get("event") in ("joined", "exited")
+            more: Dict[str, Any] = {}
+            if report.get("event") == "joined":
+                self.last_joined = time.time()
+            elif report.get("event") in ("started", "spawning"):
+                self.last_joined = 0.0
+            if report.get("event") in ("loading", "linked"):
+                more["flavour"] = _flavour(str(report.get("path")))
+            elif report.get("event") == "exited":
+                if report.get("code") == -signal.SIGKILL:
+                    more["oom"] = (platform.oom_kills() or 0) > (self._oom or 0)
+                program.pids.clear()
+            self.controller.send(report={**report, **more}, sent=time.monotonic())
+
+    def _obey(self) -> bool:
+        """Do what the controller says; False when it is gone."""
+        for order in self.controller.receive():
+            self.silence.broken()
+            if "end" in order:
+                self._end(order["grace"], order["end"])
+            elif "stacks" in order:
+                self._look_around(closely=True)  # before a signal makes them stir
+                for program in self.programs.values():
+                    self._ask_stacks(program)
+            elif "roll" in order:
+                self._hear()
+                self.controller.send(roll=order["roll"])
+            elif "watch" in order:
+                self._watch(order["watch"])
+            elif "leave" in order:
+                self.leaving = True
+            elif "hung" in order:
+                self._end_hung(order["hung"])
+            elif "alive" not in order:
+                self.obey(order)
+        if not self.controller.open:
+            self._end(0.0, None)
+        return self.controller.open
+
+    def obey(self, order: Mapping[str, Any]) -> None:
+        """Do what is asked of the lead host's node agent: make ready, then start the launcher."""
+        if "place" in order:
+            self.environment = self.prepare(order["place"], order["shared"])
+        elif "launch" in order:
+            self.launch({**self.environment, **order["launch"]})
+
+    def prepare(self, place: Mapping[str, Any], shared: Mapping[str, str]) -> Dict[str, str]:
+        """Make this host ready for ranks and say so; the environment for what starts here."""
+        from shanty.runtime.agent.rank_start import environment, prepare
+
+        try:
+            prepare(place, self.plan["scratch"], shared)
+        except (ShantyError, OSError) as error:
+            self.controller.send(unready=str(error))
+        else:
+            self.controller.send(ready=True)
+        return environment(place, shared)
+
+    def _ask_stacks(self, program: _Program) -> None:
+        # Only a process that waits for the signal survives it: the rank's own file is there.
+        path = self.run_dir.rank_stacks(program.report["rank"])
+        pids = [pid for pid in program.pids if platform.catches(pid, platform.STACKS_SIGNAL)]
+        if path.exists():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, platform.STACKS_SIGNAL)
+
+    def _watch(self, between_looks: Optional[float]) -> None:
+        """Tell the controller every so many seconds whether the ranks move; None: no more."""
+        from shanty.runtime.agent.progress_sampler import ProgressSampler
+
+        self.watch = None if between_looks is None else ProgressSampler(self.run_dir)
+        self.next_look, self.between_looks = 0.0, between_looks or 0.0
+
+    def _look_around(self, *, closely: bool = False) -> None:
+        """Tell the controller of every rank where it stands and what it does."""
+        from shanty.runtime.agent.progress_sampler import ProgressSampler
+
+        programs = {key: p.pids for key, p in self.programs.items() if p.pids}
+        watch = self.watch or ProgressSampler(self.run_dir)
+        self.controller.send(**watch.look(programs, closely=closely))
+        self.next_look = time.monotonic() + self.between_looks
+
+    def _end(self, grace: float, world: Optional[str]) -> None:
+        """Ask the ranks of a world (None: everything) to end; after `grace` seconds they must."""
+        from shanty.runtime.agent.cleanup import shared_memory_of
+
+        pids = [entry.pid for entry in self._members(None)]
+        self.leftovers |= shared_memory_of(pids, self.born)
+        if grace > 0:
+            programs = [p for p in self.programs.values() if world in (None, p.report["world"])]
+            for program in programs:
+                for pid in program.pids:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGTERM)
+            if not programs and world is None and self.launcher.code is None and self.launcher.pid:
+                os.kill(self.launcher.pid, signal.SIGTERM)
+        self.ending.append((time.monotonic() + grace, world))
+
+    def _end_hung(self, world: str) -> None:
+        """End a launcher that has outlived its ranks, unless they have left something behind."""
+        launcher = int(world) if world.isdigit() and world != "0" else self.launcher.pid
+        if launcher and not any(
+            entry.pid != launcher and not _serves_launcher(entry.pid)
+            for entry in platform.descendants(launcher)
+        ):
+            self.controller.send(hung=world)
+            self._end(0.0, world if world != "0" else None)
+
+    def _members(self, world: Optional[str]) -> List[platform.Process]:
+        """The processes of a world on this host, its launcher with them; None: of the run."""
+        leader = (self.launcher.pid,) if self.launcher.pid else ()
+        everything = platform.descendants(os.getpid(), leader)
+        if world is None:
+            return everything
+        wanted = {
+            pid
+            for program in self.programs.values()
+            if program.report["world"] == world
+            for pid in (*program.pids, program.wrapper)
+        }
+        if self.launcher.pid and world.isdigit() and world != "0":
+            wanted.add(int(world))  # on other hosts that is someone else's number
+        return [entry for entry in everything if entry.pid in wanted]
+
+    def _tick(self, now: float) -> None:
+        """What is due by the clock."""
+        self.controller.flush()
+        self.tick()
+        if self.controller.open and self.silence.look(now) > SILENCE:
+            self.controller.open = False
+            self._end(0.0, None)
+        for when, world in list(self.ending):
+            if now >= when:
+                members = self._members(world)
+                platform.send(members, signal.SIGKILL)
+                if not members:
+                    self.ending.remove((when, world))
+        for program in self.programs.values():
+            self._look(program, now)
+        if self.watch is not None and now >= self.next_look:
+            self._look_around()
+        if self.over and not self.ending:
+            if self.linger is None:
+                self.linger = now + LINGER
+            elif now > self.linger:
+                self._end(0.0, None)
+
+    def tick(self) -> None:
+        """What else is due by the clock."""
+
+    def _look(self, program: _Program, now: float) -> None:
+        """See from outside whether a program has loaded an MPI, for those that do not say it."""
+        from shanty.runtime.mpi.compatibility import starts
+
+        if program.done or program.looks >= len(_LOOKS):
+            return
+        if now < program.started + _LOOKS[program.looks]:
+            return
+        program.looks += 1
+        mapped = {path for pid in program.pids for path in platform.mapped_files(pid)}
+        found = {path: _flavour(path) for path in sorted(mapped) if "/libmpi" in path}
+        ours = self.plan["installation"]["flavour"]
+        # A program may have mapped two: what counts is whether one of them fits.
+        for path in sorted(filter(found.get, found), key=lambda p: not starts(ours, found[p])):
+            program.done = True
+            mapping = {"event": "mapped", "path": path, "flavour": found[path]}
+            self.controller.send(report={**program.report, **mapping})
+            return
+        if now > program.started + PLAIN:
+            self.controller.send(report={**program.report, "event": "plain"})
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if not os.WIFSTOPPED(status):  # a rank that was to be looked at, and came too late
+                self.child_ended(pid, os.waitstatus_to_exitcode(status))
+
+    def child_ended(self, pid: int, code: int) -> None:
+        """One of our children is gone: the launcher, or an orphan."""
+        if pid == self.launcher.pid:
+            self.launcher.code = code
+            self.controller.send(launcher=code)
+
+
+def _flavour(path: str) -> str:
+    """Which MPI the libmpi at `path` is; "" when it cannot be told."""
+    from shanty.runtime.mpi.library import flavour_of_library
+
+    library = flavour_of_library(path)
+    return library.flavour if library else ""
+
+
+def _serves_launcher(pid: int) -> bool:
+    """True for a process of the launcher's own: a daemon, or its way to another host."""
+    from shanty.runtime.mpi.launcher_programs import is_launchers
+
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read().split(b"\0")
+        name = os.path.basename(words[0]).decode(errors="replace")
+        return is_launchers(name) or b"rank.rsh_client" in words
+    return True

@@ -1,0 +1,109 @@
+"""Makes a host ready for the ranks of a run over several hosts.
+
+A launcher gives one command line to all hosts, and some give them the controller's environment too.
+So every host has, at one and the same path, a small shell script through which its ranks start:
+it sets what differs from host to host (home, Python, MPI, the run's folder) and becomes
+`rank.exec`. Beside it `work` leads to the workspace.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Mapping
+
+from shanty.runtime import platform
+from shanty.runtime.agent import cleanup
+from shanty.runtime.errors import LaunchError
+from shanty.runtime.mpi.parameters import overruling
+from shanty.runtime.rank.redirect import NOTHING
+
+# What a launcher may bring along from the controller and that is this host's own matter.
+_OWN = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "XDG_RUNTIME_DIR", "SSH_CONNECTION")
+_BOOT = str(Path(__file__).parent.parent / "boot.py")
+
+
+def rank_command(
+    scratch: str, world: str, redirected: str = "", decided: Iterable[str] = ()
+) -> List[str]:
+    """The start of every rank's command line, the same on all hosts.
+
+    `decided` are the variables that the launcher's line itself sets for its ranks.
+    """
+    words = [world, redirected or NOTHING, ",".join(sorted(decided)) or NOTHING]
+    return ["/bin/sh", f"{scratch}/rank", *words]
+
+
+def environment(place: Mapping[str, Any], shared: Mapping[str, str]) -> Dict[str, str]:
+    """What is set for all that starts on this host.
+
+    `place["default"]` is set where the host's user has set nothing, `place["set"]` in any case,
+    and `place["first"]` comes before what the host has in those variables (paths, joined by
+    ":"); `shared` is the same on all hosts. `place["ranks"]` is as the default, but for ranks only.
+    """
+    default = {k: v for k, v in place["default"].items() if k not in os.environ}
+    values = {"SHANTY_STACKS_SIGNAL": str(platform.STACKS_SIGNAL), **default}
+    values.update({**shared, **place["set"]})
+    for name, first in place["first"].items():
+        rest = values.get(name) or os.environ.get(name, "")
+        values[name] = f"{first}{os.pathsep}{rest}" if rest else first
+    return values
+
+
+def prepare(place: Mapping[str, Any], scratch: str, shared: Mapping[str, str]) -> None:
+    """Make the folders at the path that all hosts share, and the script in it.
+
+    LaunchError when the path is taken: another host of the run is this very machine.
+    """
+    for folder in cleanup.folders(scratch):
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            raise LaunchError(
+                f"{folder} is there already on {os.uname().nodename}",
+                "two hosts of the run are the same machine, under two names",
+                "name each machine once, with the sum of its slots: host:4",
+            ) from None
+    os.symlink(place["workdir"], f"{scratch}/work")
+    script = Path(scratch, "rank")
+    script.write_text(rank_script(place, shared))
+    script.chmod(0o700)
+
+
+def rank_script(place: Mapping[str, Any], shared: Mapping[str, str]) -> str:
+    """The text of the script through which this host's ranks start."""
+    own = {name: os.environ[name] for name in _OWN if name in os.environ}
+    overruled = overruling(os.environ).difference(place["set"])
+    given = overruled.union(os.environ)
+    ranks = {k: v for k, v in place["ranks"].items() if k not in given}
+    values = {**own, **ranks, **environment(place, shared)}
+    missing = [name for name in _OWN if name not in own]
+    ours = {*place["default"], *place["ranks"]}.difference(place["set"]).intersection(values)
+    exports = {name: f"export {name}={shlex.quote(value)}" for name, value in values.items()}
+    home, work = shlex.quote(own.get("HOME", "/")), shlex.quote(place["workdir"])
+    lines = [
+        "#!/bin/sh",
+        "# Starts one rank: WORLD REDIRECTED DECIDED PROGRAM [ARGS]…",
+        'export SHANTY_WORLD="$1"',
+        f'[ -n "${{SHANTY_PASS-}}" ] || [ "$2" = {NOTHING} ] || export SHANTY_PASS="$2"',
+        'decided=",$3,"',
+        "shift 3",
+        f"unset {' '.join(missing)}" if missing else ":",
+        *(words for name, words in exports.items() if name not in ours),
+        # What the launcher's own options say wins over what we think.
+        *(f'case "$decided" in *,{name},*) ;; *) {exports[name]} ;; esac' for name in sorted(ours)),
+        # The launcher hands on what its own host has.
+        *(
+            f'case "$decided" in *,{name},*) ;; *) unset {name} ;; esac'
+            for name in sorted(overruled)
+        ),
+        # A launcher that does not find its own folder here starts us in the home. Others leave
+        # $PWD at the name that they know, which is gone with the run.
+        "here=$(pwd -P)",
+        f'case "$here" in {home}|/) here={work} ;; esac',
+        'cd "$here" || exit 69',
+        f'exec {shlex.join([sys.executable, "-I", "-S", _BOOT])} rank.exec "$@"',
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,134 @@
+"""Why a run fails when no rank is to blame: it did not start in time, or its launcher gave up."""
+
+from __future__ import annotations
+
+from typing import Any, List, Mapping, NamedTuple, Optional
+
+from shanty.runtime.agent.mpi_world import MpiWorld
+from shanty.runtime.errors import LaunchError, WorldError
+from shanty.runtime.spec import Failure
+
+TOP = "0"  # the world of the launcher that the plan names; a nested one is known by its pid
+
+
+class Verdict(NamedTuple):
+    """A failure, the exit code that goes with it, and whether the launcher's words belong to it."""
+
+    failure: Failure
+    code: int
+    quotes_launcher: bool = False
+
+
+def late(
+    plan: Mapping[str, Any], worlds: Mapping[str, MpiWorld], now: float, began: float
+) -> Optional[Verdict]:
+    """The verdict on ranks that should be up by now, in any world; None when all are.
+
+    `began` is when the run did. A world that the plan says nothing of began with its first rank.
+    """
+    patience = plan["start_timeout"]
+    expected = plan["ranks"]
+    if expected is not None and TOP not in worlds and now > began + patience:
+        return _not_started(plan, list(range(expected)), expected)
+    for name, world in worlds.items():
+        since = began if name == TOP and expected is not None else world.began or now
+        if world.expected is None or now < since + patience or world.over_since is not None:
+            continue
+        missing = [rank for rank in range(world.expected) if rank not in world.ranks]
+        if missing:
+            return _not_started(plan, missing, world.expected)
+        waiting = world.waiting_in_init()
+        if waiting and _since_loading(world, now) > patience:
+            return Verdict(
+                Failure(
+                    f"{named(waiting)} of {world.expected} did not come through MPI_Init "
+                    f"within {patience:g} s",
+                    "they have loaded their MPI, but found no world to join",
+                    "see their last lines with `shanty logs`; a slow network or file system may "
+                    "need --start-timeout",
+                ),
+                WorldError.exit_code,
+            )
+    return None
+
+
+def _not_started(plan: Mapping[str, Any], missing: List[int], expected: int) -> Verdict:
+    patience = plan["start_timeout"]
+    fix = (
+        "see the launcher's words with `shanty logs --launcher`; a machine under load may need "
+        "--start-timeout"
+    )
+    if plan.get("workers"):
+        fix += "; a firewall between the hosts may hold back the launcher's daemons"
+    return Verdict(
+        Failure(
+            f"{named(missing)} of {expected} did not start within {patience:g} s",
+            "the launcher is at work, but has not started them",
+            fix,
+        ),
+        LaunchError.exit_code,
+        quotes_launcher=True,
+    )
+
+
+def at_end(
+    plan: Mapping[str, Any], worlds: Mapping[str, MpiWorld], launcher: Optional[int], error: str
+) -> Optional[Verdict]:
+    """The verdict when the launcher has ended with `launcher`; `error`: why it never began."""
+    expected, top = plan["ranks"], worlds.get(TOP)
+    if launcher != 0:
+        code = launcher if launcher is not None else LaunchError.exit_code
+        code = code if code >= 0 else 128 - code
+        ranks = [rank for world in worlds.values() for rank in world.ranks.values()]
+        killed = any(rank.ended is None for rank in ranks)
+        what, why = error or f"the launcher ended with exit code {code}", ""
+        if killed:
+            why = "it ended the ranks itself, as it does when one of them calls MPI_Abort"
+        passed_on = killed or plan["raw"] or error
+        return Verdict(
+            Failure(what, why), code if passed_on else LaunchError.exit_code, quotes_launcher=True
+        )
+    if expected is not None and (top is None or top.up < expected):
+        missing = [rank for rank in range(expected) if top is None or rank not in top.ranks]
+        return Verdict(
+            Failure(
+                f"{named(missing)} of {expected} never started",
+                "the launcher ended with 0 all the same",
+                "see the launcher's words with `shanty logs --launcher`",
+            ),
+            WorldError.exit_code,
+            quotes_launcher=True,
+        )
+    return None
+
+
+def misplaced(plan: Mapping[str, Any], world: MpiWorld) -> Optional[Verdict]:
+    """The verdict on ranks that are not on the hosts meant for them; None when all is well."""
+    meant: Mapping[str, int] = plan.get("placement") or {}
+    there = dict.fromkeys(meant, 0)
+    for rank in world.ranks.values():
+        there[rank.host] = there.get(rank.host, 0) + 1
+    if not meant or there == dict(meant):
+        return None
+    found = ", ".join(f"{host} {there[host]} (meant: {meant.get(host, 0)})" for host in there)
+    return Verdict(
+        Failure(
+            "the ranks are not on the hosts meant for them",
+            f"ranks on each host: {found}",
+            "see the host file with `shanty show`; a setting of the MPI in the environment, or "
+            "in its configuration file, may have overruled it",
+        ),
+        WorldError.exit_code,
+    )
+
+
+def _since_loading(world: MpiWorld, now: float) -> float:
+    """Seconds since the newest rank loaded its MPI."""
+    return now - max((rank.seen for rank in world.ranks.values()), default=now)
+
+
+def named(numbers: List[int]) -> str:
+    """ "rank 3" or "ranks 1, 2, 5 and 9 more"."""
+    shown = ", ".join(str(number) for number in numbers[:8])
+    more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
+    return ("rank " if len(numbers) == 1 else "ranks ") + shown + more

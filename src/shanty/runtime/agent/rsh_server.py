@@ -1,0 +1,152 @@
+"""Takes the launcher's calls for ssh and has the node agents do what they ask for.
+
+`rank/ssh.py`, which the launcher finds as `ssh`, sends the host, the command and its own output
+descriptors over a Unix socket and waits for the exit code.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import socket
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
+
+from shanty.runtime.agent.daemons import answer_of
+
+if TYPE_CHECKING:
+    from shanty.runtime.agent.workers import Worker, Workers
+
+
+_ROOM = 2.0  # seconds for the launcher to read what a daemon of it says
+_PIECE = select.PIPE_BUF  # bytes that a pipe with room takes without waiting
+# A daemon that ends by one of these did not mean to; SIGTERM is how launchers end them.
+_BLOWS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
+# What launchers start; a user's own line may call ssh for something else.
+
+
+class _Call:
+    """One ssh that the launcher believes to run."""
+
+    def __init__(
+        self, worker: Worker, connection: socket.socket, outputs: Tuple[int, int], command: str
+    ) -> None:
+        self.worker = worker
+        self.connection = connection
+        self.outputs = outputs
+        self._deaf = False
+
+    def write(self, stream: int, data: bytes) -> None:
+        """Pass on a daemon's words; a launcher that does not read them must not hold us up."""
+        fd = self.outputs[stream - 1]
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        with contextlib.suppress(OSError):
+            while data and not self._deaf:
+                if poll.poll(_ROOM * 1000):
+                    data = data[os.write(fd, data[:_PIECE]) :]
+                else:
+                    self._deaf = True
+
+    def end(self, code: int) -> None:
+        for fd in self.outputs:
+            os.close(fd)
+        with contextlib.suppress(OSError):
+            self.connection.sendall(json.dumps({"code": code}).encode() + b"\n")
+        self.connection.close()
+
+
+class RshServer:
+    """The controller's end of the socket at which the launcher's ssh calls arrive."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._calls: Dict[int, _Call] = {}
+        self._count = 0
+        self._socket: Optional[socket.socket] = None
+        self.killed: Optional[Tuple[str, int]] = None  # host and signal of a daemon that died
+
+    def listen(self, path: str) -> int:
+        """Open the socket at `path`; returns the descriptor to poll."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(path)
+        os.chmod(path, 0o600)
+        self._socket.listen(256)
+        return self._socket.fileno()
+
+    def accept(self) -> None:
+        """Take one call: start the daemon that it asks for."""
+        assert self._socket is not None
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:  # it has gone again, or there is no descriptor left for it
+            return
+        connection.settimeout(2.0)
+        fds = array.array("i")
+        try:
+            data, ancillary, _, _ = connection.recvmsg(1 << 20, socket.CMSG_SPACE(8))
+            for _, _, raw in ancillary:
+                fds.frombytes(raw[: len(raw) - len(raw) % fds.itemsize])
+            while not data.endswith(b"\n"):
+                more = connection.recv(1 << 20)
+                if not more:
+                    break
+                data += more
+            call = json.loads(data)
+            worker = self._workers.worker_of(call["host"])
+        except (OSError, ValueError, KeyError, TypeError):
+            connection.close()
+            for fd in fds:
+                os.close(fd)
+            return
+        if worker is None or not worker.live or len(fds) < 2:
+            with contextlib.suppress(OSError):
+                connection.sendall(json.dumps({"unknown": True}).encode() + b"\n")
+            connection.close()
+            for fd in fds:
+                os.close(fd)
+            return
+        self._count += 1
+        command = self._for_host(str(call["command"]), worker)
+        self._calls[self._count] = _Call(worker, connection, (fds[0], fds[1]), command)
+        worker.channel.send(daemon=self._count, command=command)
+
+    def _for_host(self, command: str, worker: Worker) -> str:
+        """The command with the MPI's paths as they are on that host."""
+        ours = self._workers.plan["installation"]["prefix"]
+        for prefix in sorted({ours, os.path.realpath(ours)}, key=len, reverse=True):
+            own = worker.host["prefix"].replace("\\", r"\\")
+            command = re.sub(re.escape(prefix) + r"(?![\w.-])", own, command)
+        return command
+
+    def answer(self, message: Mapping[str, Any]) -> None:
+        """Take what a node agent says of a daemon."""
+        number, code, stream, data = answer_of(message)
+        call = self._calls.get(number)
+        if call is None:
+            return
+        if data:
+            call.write(stream, data)
+        if code is not None:
+            number_of_signal = -code if code < 0 else code - 128  # a shell says 128 + N
+            if number_of_signal in _BLOWS and self.killed is None:
+                self.killed = (call.worker.name, number_of_signal)
+            del self._calls[number]
+            call.end(code if code >= 0 else 128 - code)
+
+    def lost(self, worker: Worker) -> None:
+        """A host is gone: its calls end as an ssh whose connection was lost does."""
+        for number in [n for n, call in self._calls.items() if call.worker is worker]:
+            self._calls.pop(number).end(255)
+
+    def close(self) -> None:
+        """Let go of the socket and of all calls."""
+        for call in self._calls.values():
+            call.end(255)
+        self._calls.clear()
+        if self._socket is not None:
+            self._socket.close()

@@ -1,0 +1,93 @@
+"""Collects what the ranks write when they are asked for their stacks.
+
+Each rank's Python has `faulthandler` write into its own file when a signal comes; that works
+while the rank is stuck inside MPI, since the handler is C and needs no interpreter loop.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence
+
+from shanty.runtime.rundir import RunDir
+
+PATIENCE = 2.0  # seconds a rank may take to answer
+_SYSTEM = ("libc.", "libc-", "ld-linux", "[vdso]")
+_SETTLED = 0.06  # seconds without growth after which an answer counts as whole
+
+
+def collect(
+    run: RunDir, before: Mapping[int, int], service: Callable[[], None]
+) -> List[Dict[str, Any]]:
+    """What each rank in `before` (rank → size of its file when asked) wrote since.
+
+    `service` is called while waiting and must not take long. Returns, for each rank, its
+    threads as lists of frames `[file, line, function]`, innermost first, or an error.
+    """
+    deadline = time.monotonic() + PATIENCE
+    sizes: Dict[int, int] = dict(before)
+    grown: Dict[int, float] = {}
+    while time.monotonic() < deadline:
+        now = time.monotonic()
+        for rank in before:
+            size = written(run, rank)
+            if size != sizes[rank]:
+                sizes[rank], grown[rank] = size, now
+        if all(rank in grown and now - grown[rank] > _SETTLED for rank in before):
+            break
+        service()
+    return [_answer(run, rank, start) for rank, start in before.items()]
+
+
+def written(run: RunDir, rank: int) -> int:
+    """How many bytes of stacks the rank has written so far."""
+    try:
+        return run.rank_stacks(rank).stat().st_size
+    except OSError:
+        return 0
+
+
+def _answer(run: RunDir, rank: int, start: int) -> Dict[str, Any]:
+    try:
+        with open(run.rank_stacks(rank), encoding="utf-8", errors="replace") as file:
+            file.seek(start)
+            threads = parse_stacks(file.read())
+    except OSError:
+        return {"rank": rank, "error": "it is no Python program that shanty started"}
+    if not threads:
+        return {"rank": rank, "error": f"it did not answer within {PATIENCE:g} s"}
+    return {"rank": rank, "threads": threads}
+
+
+def with_native(
+    answers: Sequence[Mapping[str, Any]], looks: Iterable[Mapping[str, Any]]
+) -> List[Dict[str, Any]]:
+    """The answers with what the node agents saw of each rank: `call` is the MPI call it is in.
+
+    A rank that is no Python gets its native stack for its own.
+    """
+    seen = {rank["rank"]: rank for look in looks for rank in look["moves"]}
+    told = []
+    for answer in answers:
+        rank = seen.get(answer["rank"], {})
+        frames = rank.get("frames", ())
+        own = any(file and not file.startswith(_SYSTEM) for file, _, _ in frames)
+        if "error" in answer and (own or rank.get("call")):
+            told.append({"rank": answer["rank"], "threads": [{"current": True, "frames": frames}]})
+        else:
+            told.append({**answer, "call": rank.get("call", "")})
+    return told
+
+
+def parse_stacks(text: str) -> List[Dict[str, Any]]:
+    """Read faulthandler's text: threads with their frames, the main thread last."""
+    threads: List[Dict[str, Any]] = []
+    for line in text.splitlines():
+        if line.endswith("(most recent call first):"):
+            threads.append({"current": line.startswith("Current thread"), "frames": []})
+        elif line.startswith('  File "') and threads:
+            path, _, rest = line[8:].rpartition('", line ')
+            number, _, function = rest.partition(" in ")
+            if number.isdigit():
+                threads[-1]["frames"].append([path, int(number), function])
+    return threads

@@ -1,0 +1,175 @@
+"""Notices, on behalf of the controller, that a run makes no progress, and writes down why.
+
+While nothing new comes of any rank (output, what it logs, how far it is), the node agents watch
+whether the ranks move (`movement.py`); `odd.py` judges. A stall is told once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
+
+from shanty.runtime.agent.root_cause import Verdict
+from shanty.runtime.agent.straggler import Stall, Standing, judge
+from shanty.runtime.errors import STALL_EXIT
+from shanty.runtime.rundir import append_line
+from shanty.runtime.spec import Failure, State
+
+if TYPE_CHECKING:
+    from shanty.runtime.agent.controller import Controller
+
+_QUIET = 6.0  # the node agents begin to watch after this part of the bound
+_LOOKS = 12.0  # looks in the time of the bound
+_RARELY = 5.0  # bounds between two requests for the stacks of ranks that are silent for hours
+_SHORTEST, _LONGEST = 0.2, 5.0  # seconds between two looks
+
+
+class StallDetector:
+    """The watch over one run."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._after: float = controller.plan.get("stall_after") or 0.0  # 0: nobody watches
+        self._stops = controller.plan.get("on_stall") == "stop"
+        self._pause = min(max(self._after / _LOOKS, _SHORTEST), _LONGEST)
+        self._next = 0.0
+        self._sign: Tuple[float, ...] = ()  # what changes with every sign of life
+        self._quiet_since = time.monotonic()
+        self._watch_since: Optional[float] = None
+        self._told = False
+        self._not_before = self._between = 0.0  # when to ask for stacks again that told no stall
+        self.looks: Dict[str, Mapping[str, Any]] = {}  # by host, the newest
+
+    def tick(self, now: float) -> None:
+        """What is due by the clock."""
+        if not self._after or now < self._next:
+            return
+        self._next = now + self._pause
+        if self._controller.status.state is not State.RUNNING or self._controller.ending:
+            self._end_watch()
+            self._quiet_since = now
+            return
+        sign = self._signs_of_life()
+        if sign != self._sign:
+            self._sign, self._quiet_since = sign, now
+            self._end_watch()
+            self._over()
+        elif self._watch_since is None and now > self._quiet_since + self._after / _QUIET:
+            self._watch_since, self._between = now, self._after / 2
+            self._not_before = 0.0
+            self._controller.tell(watch=self._pause)
+        elif self._watch_since is not None and now > self._watch_since + self._after:
+            self._judge(now)
+
+    def hear(self, host: str, message: Mapping[str, Any]) -> None:
+        """Take what a node agent saw."""
+        self.looks[host] = {**message, "heard": time.monotonic()}
+
+    def _signs_of_life(self) -> Tuple[float, ...]:
+        run = self._controller.run_dir
+        found = []
+        for path in (*run.rank_logs().values(), run.launcher_log, run.metrics, run.progress):
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                found += [status.st_size, status.st_mtime]
+        return tuple(found)
+
+    def _end_watch(self) -> None:
+        if self._watch_since is not None:
+            self._watch_since = None
+            self._controller.tell(watch=None)
+            self.looks.clear()
+
+    def _over(self) -> None:
+        if self._told:
+            self._told = False
+            self._controller.stalled(None)
+
+    def _judge(self, now: float) -> None:
+        """See whether it is a stall by now, or no more."""
+        suspects = [world for world in self._controller.worlds if self._suspicious(world)]
+        if self._told:
+            if self.looks and not suspects:
+                self._over()
+            return
+        for world in suspects:
+            sure = self._find(world, []) is not None
+            if sure or now >= self._not_before:
+                self._not_before = now + self._between
+                self._between = min(2 * self._between, _RARELY * self._after)
+                answers = self._controller.ask_stacks()
+                found = self._find(world, answers)
+                if found is not None and not self._controller.ending:
+                    self._tell(found, world, answers)
+                    return
+
+    def _suspicious(self, world: str) -> bool:
+        """True when some rank has been in one place for the bound: a closer look is worth it."""
+        ranks = self._ranks(world)
+        return any(max(r["waits"], r["still"] or 0.0) >= self._after for _, r in ranks)
+
+    def _ranks(self, world: str) -> List[Tuple[str, Mapping[str, Any]]]:
+        return [
+            (host, rank)
+            for host, look in self.looks.items()
+            for rank in look["moves"]
+            if rank["world"] == world
+        ]
+
+    def _find(self, world: str, answers: List[Dict[str, Any]]) -> Optional[Stall]:
+        ranks = self._ranks(world)
+        threads = {a["rank"]: a["threads"] for a in answers if "threads" in a}
+        known = self._controller.worlds[world].ranks.values()
+        ended = {rank.rank: rank.host for rank in known if rank.ended is not None}
+        loads = {host: self._load(host) for host in self.looks}
+        many = {host: sum(1 for name, _ in ranks if name == host) for host in loads}
+        standings = [
+            Standing(
+                rank["rank"],
+                host,
+                rank,
+                threads.get(rank["rank"], ()),
+                min(1.0, loads[host]["cores"] / many[host]),
+            )
+            for host, rank in ranks
+            if rank["rank"] not in ended
+        ]
+        if len(standings) + len(ended) < (self._controller.worlds[world].expected or 0):
+            return None  # a node agent has not yet said how its ranks are
+        return judge(standings, ended, loads, self._after)
+
+    def _load(self, host: str) -> Dict[str, Any]:
+        age = time.monotonic() - (self._watch_since or 0.0)
+        return {**self.looks[host]["load"], "age": age}
+
+    def _tell(self, stall: Stall, world: str, answers: List[Dict[str, Any]]) -> None:
+        """Write the report down; end the run if that is asked for."""
+        self._told = True
+        now = time.monotonic()
+        at = {rank: place for place, rank in enumerate(stall.order)}
+        report = {
+            "time": time.time(),
+            "quiet": round(now - self._quiet_since, 1),
+            "what": stall.what,
+            "fix": stall.fix,
+            "odd": list(stall.odd),
+            "host": stall.host,
+            "stops": self._stops,
+            "stacks": sorted(answers, key=lambda a: at.get(a["rank"], len(at))),
+            "ranks": [{"host": host, **rank} for host, rank in self._ranks(world)],
+            "hosts": [
+                {"name": host, "silent": round(now - look["heard"], 1), **look["load"]}
+                for host, look in self.looks.items()
+            ],
+        }
+        with contextlib.suppress(OSError):
+            append_line(self._controller.run_dir.stalls, report)
+        self._controller.event("stall", what=stall.what, odd=report["odd"], host=stall.host)
+        verdict = None
+        if self._stops:
+            first = next(iter(stall.odd), None)
+            failure = Failure(stall.what, fix=stall.fix, rank=first, host=stall.host)
+            verdict = Verdict(failure, STALL_EXIT)
+        self._controller.stalled(time.time() - (now - self._quiet_since), verdict)

@@ -1,0 +1,77 @@
+"""Starts the agents of a run: `boot.py agent.start RUN_DIR`.
+
+One process becomes the controller, its child the node agent. The child comes first: the
+controller loads what it needs to judge while the launcher is already at work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Any, List, Mapping
+
+from shanty.runtime import platform
+from shanty.runtime.agent.channel import Channel
+from shanty.runtime.agent.identity import identity, where
+from shanty.runtime.rundir import RunDir, read_json, write_json
+
+
+def main(argv: List[str]) -> int:
+    """Controller the run whose directory is `argv[0]`."""
+    run = RunDir(Path(argv[0]))
+    plan = read_json(run.plan)
+    if plan is None:
+        print(f"{run.plan} is missing or damaged", file=sys.stderr)
+        return 71
+    (to_controller, from_agent), (to_agent, from_controller) = os.pipe(), os.pipe()
+    controller = os.getpid()
+    agent = os.fork()
+    if agent == 0:
+        os.close(to_controller)
+        os.close(from_controller)
+        return _be_agent(run, plan, Channel(to_agent, from_agent), controller)
+    os.close(to_agent)
+    os.close(from_agent)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)  # the run's standard input is the node agent's to give away
+    os.close(null)
+    return _be_controller(run, plan, Channel(to_controller, from_controller), agent)
+
+
+def _be_controller(run: RunDir, plan: Mapping[str, Any], channel: Channel, agent: int) -> int:
+    platform.adopt_orphans()
+    agents = {"controller": identity(os.getpid()), "node_agent": identity(agent), **where()}
+    write_json(run.agents, agents)
+    from shanty.runtime.agent.controller import Controller
+
+    Controller(run, plan).run(channel, agent)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(agent, 0)
+    return 0
+
+
+def _be_agent(run: RunDir, plan: Mapping[str, Any], channel: Channel, controller: int) -> int:
+    from shanty.runtime.agent.node_agent import NodeAgent
+
+    NodeAgent(run, plan, channel).run()
+    if not channel.open:
+        _after_lead(run, controller)
+    return 0
+
+
+def _after_lead(run: RunDir, controller: int) -> None:
+    """The node agent has ended all because its controller is gone, and writes the last word."""
+    from shanty.runtime.agent.control import conclude, read_status
+    from shanty.runtime.errors import LaunchError
+    from shanty.runtime.spec import Failure, State
+
+    status = read_status(run)
+    if not status.state.final:
+        failure = Failure(
+            f"the controller on {os.uname().nodename} (pid {controller}) was killed",
+            "without it the run cannot be led, so the node agent ended the ranks",
+            "see `shanty logs --agent`; run again",
+        )
+        conclude(run, status, State.FAILED, failure, LaunchError.exit_code)

@@ -1,0 +1,169 @@
+"""The node agent of a worker: `boot.py agent.worker_agent FOLDER`, started by the controller.
+
+The controller's key for this host can start nothing else (`command=` in authorized_keys).
+Standard input and output are the channel to the controller. What the controller asks for is in
+SSH_ORIGINAL_COMMAND: `node agent`, or `reap` to end what a killed node agent left behind.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import shutil
+import sys
+import time
+from itertools import chain
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from shanty.runtime.agent.channel import Channel, readable
+from shanty.runtime.agent.control import end_remains
+from shanty.runtime.agent.daemons import Daemons
+from shanty.runtime.agent.identity import free_port, identity, where
+from shanty.runtime.agent.node_agent import NodeAgent
+from shanty.runtime.errors import ShantyError
+from shanty.runtime.mirror import Change, Mirror
+from shanty.runtime.rpc import authorized_keys
+from shanty.runtime.rpc.runs import HEARD
+from shanty.runtime.rundir import RunDir, write_json
+
+_PATIENCE = 20.0  # seconds for the controller to send the plan
+_AHEAD = 1 << 20  # bytes that may wait in the channel before more is read from files
+KEY_LIFE = 3600.0  # seconds for which a run's key is let in, from its last extension
+_RENEWAL = 1200.0  # seconds between two extensions
+_LAST_FILES = 60.0  # seconds for the next megabyte of the last files to reach the controller
+
+
+def main(argv: List[str]) -> int:
+    """Be the node agent of the run whose folder on this host is `argv[0]`, or end its remains."""
+    run = RunDir(Path(argv[0]))
+    if os.environ.get("SSH_ORIGINAL_COMMAND", "").split()[:1] == ["reap"]:
+        try:
+            end_remains(run)
+        finally:
+            _lock_out(run)
+        return 0
+    if run.path.exists():  # so that a key which has served its run starts nothing any more
+        print(f"shanty: run {run.id} has had its node agent on this host", file=sys.stderr)
+        return 1
+    sink = os.dup(1)
+    os.dup2(2, 1)  # nothing but messages may get into the channel
+    channel = Channel(os.dup(0), sink)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    plan = _first_word(channel)
+    if plan is None:
+        _lock_out(run)
+        return 0
+    run.create()
+    write_json(run.plan, plan)
+    write_json(run.agents, {"node_agent": identity(os.getpid()), **where()})
+    WorkerAgent(run, plan, channel).run()
+    return 0
+
+
+def _first_word(channel: Channel) -> Optional[Dict[str, Any]]:
+    deadline = time.monotonic() + _PATIENCE
+    while channel.open and time.monotonic() < deadline:
+        readable([channel.source], 0.5)
+        messages = channel.receive()
+        for number, message in enumerate(messages):
+            if "plan" in message:
+                channel.put_back(messages[number + 1 :])  # orders may have come right behind it
+                plan: Dict[str, Any] = message["plan"]
+                return plan
+    return None
+
+
+class WorkerAgent(NodeAgent):
+    """The node agent of a host on which the launcher only has daemons."""
+
+    def __init__(self, run: RunDir, plan: Mapping[str, Any], controller: Channel) -> None:
+        super().__init__(run, plan, controller)
+        self._daemons: Optional[Daemons] = None
+        self._mirror = Mirror(run.path)
+        self._next_renewal = time.monotonic() + _RENEWAL
+
+    @property
+    def over(self) -> bool:
+        """True when the controller wants nothing more of this host, or is gone."""
+        return self.leaving or not self.controller.open
+
+    def begin(self) -> None:
+        """Say that we are here; the rest comes by orders."""
+        (self.run_dir.path / HEARD).touch()
+        self.controller.send(hello=free_port())
+
+    def obey(self, order: Mapping[str, Any]) -> None:
+        """Make ready for the ranks, or start one of the launcher's daemons."""
+        if "place" in order:
+            environment = self.prepare(order["place"], order["shared"])
+            folder = f"{self.plan['scratch']}/work"
+            self._daemons = Daemons(self.controller, {**os.environ, **environment}, folder)
+        elif "daemon" in order and self._daemons is not None:
+            self.follow(self._daemons.start(order["daemon"], order["command"]))
+
+    def pump(self, fd: int) -> bool:
+        """Pass on what a daemon wrote."""
+        return self._daemons is not None and self._daemons.pump(fd)
+
+    def child_ended(self, pid: int, code: int) -> None:
+        """Tell the controller when it was a daemon."""
+        if self._daemons is not None:
+            self._daemons.ended(pid, code)
+
+    def tick(self) -> None:
+        """Send what is new in the ranks' files, as far as the line takes it; keep the key alive."""
+        if self.controller.open:
+            self._send_files(_AHEAD)
+            with contextlib.suppress(OSError):
+                heard = time.time() - (time.monotonic() - self.silence.since)
+                os.utime(self.run_dir.path / HEARD, (heard, heard))
+        if time.monotonic() > self._next_renewal:
+            self._next_renewal = time.monotonic() + _RENEWAL
+            with contextlib.suppress(OSError):
+                name, _, index = self.run_dir.id.rpartition(".")
+                until = time.time() + KEY_LIFE
+                authorized_keys.renew_key(authorized_keys.keys_file(), name, int(index), until)
+
+    def _send_files(self, ahead: int) -> None:
+        changes = self._mirror.changes()
+        while self.controller.open and self.controller.unsent < ahead:
+            change = next(changes, None)
+            if change is None:
+                return
+            self._send(change)
+
+    def _send(self, change: Change) -> None:
+        data = base64.b64encode(change.data).decode("ascii")
+        self.controller.send(file=change.path, offset=change.offset, data=data)
+
+    def leave(self, removed: Sequence[str]) -> None:
+        """Send the rest of the files, however many; what the controller has need not stay here."""
+        whole = True
+        for change in chain(self._mirror.changes(), self._mirror.artifacts()):
+            self._send(change)
+            whole = self.controller.unsent <= _AHEAD or self.controller.drain(_LAST_FILES)
+            if not whole or not self.controller.open:
+                break
+        _lock_out(self.run_dir)
+        self.controller.send(gone=list(removed), whole=whole)
+        if self._taken(time.monotonic() + _LAST_FILES) and whole:
+            shutil.rmtree(self.run_dir.path, ignore_errors=True)
+
+    def _taken(self, deadline: float) -> bool:
+        """True when the controller says that it has got all."""
+        while self.controller.open and time.monotonic() < deadline:
+            self.controller.drain(0.1)
+            readable([self.controller.source], 0.1)
+            if any("bye" in message for message in self.controller.receive()):
+                return True
+        return False
+
+
+def _lock_out(run: RunDir) -> None:
+    """Take the run's key out of authorized_keys."""
+    name, _, index = run.id.rpartition(".")
+    with contextlib.suppress(OSError, ShantyError):
+        authorized_keys.revoke_key(authorized_keys.keys_file(), name, int(index))

@@ -1,0 +1,100 @@
+"""The MPIs that shanty knows, one value each; nothing outside `runtime.mpi` tells them apart.
+
+A flavour says how its host file and command line are written, which environment it wants, in
+which variables its ranks find their place, and what a killed job leaves behind: see `flavour`
+for the interface, `openmpi` and `hydra` for the values.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Callable, Dict, Mapping, Optional, Tuple
+
+from shanty.runtime.errors import UsageError
+from shanty.runtime.mpi.flavour import Flavour, RankVariables, Residue
+from shanty.runtime.mpi.hydra import INTEL, MPICH
+from shanty.runtime.mpi.openmpi import OPENMPI4, OPENMPI5
+
+__all__ = [
+    "FLAVOURS",
+    "Flavour",
+    "RankVariables",
+    "Residue",
+    "flavour",
+    "flavour_of_prefix",
+    "identify_library",
+]
+
+FLAVOURS: Mapping[str, Flavour] = {
+    "openmpi5": OPENMPI5,
+    "openmpi4": OPENMPI4,
+    "mpich": MPICH,
+    "intel": INTEL,
+}
+
+# Without dashes, underscores, dots and blanks; a name without a version means the newest.
+_ALIASES: Dict[str, str] = {
+    "openmpi": "openmpi5",
+    "ompi": "openmpi5",
+    "ompi5": "openmpi5",
+    "ompi4": "openmpi4",
+    "openmpi41": "openmpi4",
+    "mpich5": "mpich",
+    "mpich4": "mpich",
+    "hydra": "mpich",
+    "impi": "intel",
+    "impirt": "intel",
+    "intelmpi": "intel",
+    "oneapi": "intel",
+}
+
+_VERSIONS = (
+    ("intel", re.compile(r"Intel\(R\) MPI Library (\d[\w.]*)")),
+    ("mpich", re.compile(r"MPICH Version:\s*(\d[\w.]*)")),
+    ("openmpi", re.compile(r"Open MPI v(\d[\w.]*)")),
+)
+
+
+def flavour(name: str) -> Flavour:
+    """The flavour of that name, in whichever way people write it ("open-mpi", "impi").
+
+    Raises UsageError, which names the known ones, for any other name.
+    """
+    key = re.sub(r"[-_. ]", "", name.lower())
+    found = FLAVOURS.get(_ALIASES.get(key, key))
+    if found is None:
+        raise UsageError(
+            f"no MPI is called {name!r}",
+            why="shanty knows " + ", ".join(f"{one.name} ({one.title})" for one in all_flavours()),
+            fix="use one of these names",
+        )
+    return found
+
+
+def all_flavours() -> Tuple[Flavour, ...]:
+    """Every flavour, the preferred one first."""
+    return tuple(FLAVOURS.values())
+
+
+def flavour_of_prefix(exists: Callable[[str], bool]) -> Optional[Flavour]:
+    """The flavour of a prefix, told by the one file that only this flavour has.
+
+    `exists` answers whether a path relative to the prefix, as "bin/prterun", is there.
+    """
+    return next((one for one in all_flavours() if exists(one.marker)), None)
+
+
+def identify_library(version_string: str) -> Optional[Tuple[str, str]]:
+    """The flavour's name and the version, from what MPI_Get_library_version() returns.
+
+    None for an MPI that shanty does not know. Open MPI 3 counts as 4, whose runtime and
+    dialect it shares, and everything after 5 as 5.
+    """
+    for name, pattern in _VERSIONS:
+        match = pattern.search(version_string)
+        if match:
+            version = match.group(1)
+            if name == "openmpi":
+                name = "openmpi4" if int(version.split(".")[0]) < 5 else "openmpi5"
+            return name, version
+    return None

@@ -1,0 +1,350 @@
+"""Writing a user's line for Hydra: MPICH or Intel MPI."""
+
+from __future__ import annotations
+
+import re
+from typing import List, NoReturn, Optional, Sequence, cast
+
+from shanty.runtime.mpi import mca
+from shanty.runtime.mpi.hostfiles import Named, dialect_of, hosts_in, listed
+from shanty.runtime.mpi.hydra import Hydra
+from shanty.runtime.mpi.layout import HostSlots
+from shanty.runtime.mpi.parser import Given, said
+from shanty.runtime.mpi.placement import MACHINE_PARTS, Placement
+from shanty.runtime.mpi.translation import Draft, Words
+
+# What of a program's options Hydra takes as its own; all others count for the whole job.
+_LOCAL = frozenset(["env", "envlist", "envall", "envnone", "envexcl", "wdir", "gwdir", "path", "x"])
+
+_TRANSPORT = frozenset(
+    [
+        "accelerator",
+        "allocator",
+        "bml",
+        "btl",
+        "coll",
+        "common",
+        "hcoll",
+        "memory",
+        "mpi",
+        "mpool",
+        "mtl",
+        "opal",
+        "openib",
+        "op",
+        "osc",
+        "pml",
+        "rcache",
+        "topo",
+        "ucc",
+        "ucx",
+        "vprotocol",
+    ]
+)
+
+# The fields of a placement that Hydra can have once only, and what the words for them are under.
+_COMMON = ("by", "per_part", "cores", "oversubscribe", "rank_by", "bind", "hostfile")
+_SAID = {"by": "map-by", "per_part": "map-by", "cores": "map-by", "bind": "bind-to",
+         "rank_by": "rank-by"}  # fmt: skip
+
+
+class ToHydra(Draft):
+    """A line in Hydra's dialect; most options count for all programs there and come first."""
+
+    dashes = "-"
+    one_tag = True
+
+    @property
+    def hydra(self) -> Hydra:
+        """The flavour, as what it is here."""
+        return cast(Hydra, self.flavour)
+
+    def is_local(self, option: Given) -> bool:
+        """True for the options that Hydra lets each of several programs have."""
+        return option.name in _LOCAL and not self.single
+
+    def assembled(
+        self, places: List[Placement], written: List[Words], programs: List[Words]
+    ) -> Words:
+        """The words of all programs in order, with ":" between them."""
+        place = self.common(places)
+        for one in places:
+            self.count(one, place)
+        argv = [*self.hosts(place), *self.bound(place), *self.everywhere]
+        for at, (one, words, program) in enumerate(zip(places, written, programs)):
+            argv += [":"] if at else []
+            if one.hosts and not place.hosts:
+                argv += ["-host", one.hosts[0].name]
+            if one.ranks is not None:
+                argv += ["-n", str(one.ranks)]
+            argv += [*words, *program]
+        return argv
+
+    # --------------------------------------------------------------------- placement
+
+    def common(self, places: List[Placement]) -> Placement:
+        """The placement of all programs together; refused where they want different ones."""
+        common = Placement()
+        for place in places:
+            for field in _COMMON:
+                wanted = getattr(place, field)
+                if wanted in (None, ""):
+                    continue
+                if getattr(common, field) not in (None, "", wanted):
+                    self.differ(place.said.get(_SAID.get(field, field), f"--hostfile {wanted}"))
+                setattr(common, field, wanted)
+            common.fills = common.fills or place.fills
+            common.modifiers += place.modifiers
+            common.said.update(place.said)
+        lists = [place for place in places if place.hosts]
+        if len({place.hosts for place in lists}) == 1 and (lists[0] is places[0] or self.single):
+            common.hosts, common.hosts_fill = lists[0].hosts, lists[0].hosts_fill
+        elif lists and not (self.hydra.host_for_each and all(len(p.hosts) == 1 for p in places)):
+            self.differ(lists[0].said["host"])
+        return common
+
+    def differ(self, words: str) -> NoReturn:
+        """Refuses a line whose programs are placed differently."""
+        self.refuse_words(
+            words,
+            "it is not the same for all programs of the line",
+            "say it once, before the first program",
+        )
+
+    def count(self, one: Placement, place: Placement) -> None:
+        """Sets the number of ranks of a program whose options do not say it."""
+        if one.ranks is not None or not self.single:
+            return
+        self.decided_ranks(one)
+        if one.ranks is None:
+            hosts = self.own_hosts(place)
+            if place.per_part is not None and not place.fills and place.by == "node":
+                one.ranks = place.per_part * len(hosts)
+            else:
+                one.ranks = sum(host.slots for host in hosts)
+            if one.ranks < 1:
+                one.ranks = None
+                return
+            self.note(f"the line names no number of ranks: {one.ranks} fill its hosts")
+
+    def hosts(self, place: Placement) -> Words:
+        """The options that say which hosts there are and how many ranks each gets."""
+        per_host = self.per_host(place)
+        words = [] if per_host is None else ["-ppn", str(per_host)]
+        if place.hosts:
+            return self.listed_hosts(place, words)
+        path = place.hostfile
+        if not path and self.hydra.slots_flag != self.hydra.per_host_flag and per_host is None:
+            # Taken from the environment, the numbers in the run's host file do not count.
+            users = self.given.get(self.hydra.hostfile_variable, self.layout.hostfile)
+            if not self.layout.local_only and users == self.layout.hostfile:
+                path = self.layout.hostfile
+        if path:
+            flag = self.hydra.slots_flag if per_host is None else self.hydra.per_host_flag
+            words = [flag, path, *words]
+        self.leave_the_host(place)
+        return words
+
+    def listed_hosts(self, place: Placement, words: Words) -> Words:
+        """-hosts, or a host file where the hosts get different numbers that it cannot say."""
+        hosts: Sequence[Named] = place.hosts
+        if place.hostfile:
+            known = {h.name: h.slots for h in self.own_hosts(Placement(hostfile=place.hostfile))}
+            hosts = [Named(h.name, h.slots or known.get(h.name)) for h in hosts]
+            self.note(f"the host file {place.hostfile} is left out: the line lists its hosts")
+        self.leave_the_host(place)
+        names = listed(Named(host.name) for host in hosts)
+        numbers = {1 if host.slots is None else host.slots for host in hosts}
+        if words or (place.hosts_fill and all(host.slots is None for host in hosts)):
+            return ["-hosts", names, *words]
+        if self.hydra.hosts_have_slots:
+            return ["-hosts", names if numbers == {1} else listed(hosts)]
+        if len(numbers) == 1:
+            return ["-hosts", names, "-ppn", str(numbers.pop())]
+        text = [HostSlots(host.name, 1 if host.slots is None else host.slots) for host in hosts]
+        return [self.hydra.slots_flag, self.written(text, f"the list of hosts {listed(hosts)}")]
+
+    def leave_the_host(self, place: Placement) -> None:
+        """Undoes what a run on one host sets, where the line brings hosts of its own."""
+        runs = {host.name for host in self.layout.hosts}
+        if not self.layout.local_only or {host.name for host in self.own_hosts(place)} <= runs:
+            return
+        alone = dict(self.hydra.one_host)
+        for name, value in self.hydra.many_hosts:
+            if self.given.get(name, alone.get(name)) == alone.get(name):
+                self.environment[name] = value
+
+    def per_host(self, place: Placement) -> Optional[int]:
+        """How many ranks a host gets before the next one, None for as many as it has slots."""
+        words = place.said.get("map-by", "--map-by")
+        for modifier in place.modifiers:
+            if "=" in modifier:
+                self.refuse_words(words, "Hydra has no such mapping")
+            elif modifier == "NOLOCAL":
+                self.everywhere += self.option(Given("nolocal", words, ()), place)
+            else:
+                self.note(f"{words}: {modifier} is left out, Hydra has no such mapping")
+        if place.rank_by == "node" and place.by != "node":
+            self.note(f"{place.said['rank-by']}: ranks go to the hosts in turn")
+            return 1
+        if place.rank_by not in ("", "slot", "node"):
+            self.note(
+                f"{place.said['rank-by']} is left out: Hydra numbers a host's ranks in their order"
+            )
+        if place.by == "node":
+            return place.per_part or 1
+        if place.per_part is not None:
+            self.refuse_words(
+                words,
+                f"Hydra cannot count ranks by {place.by}",
+                "give a number of ranks a host, as --map-by ppr:2:node",
+            )
+        if place.by == "slot":
+            self.note(f"{words}: dealing ranks out by slots is what Hydra does anyway")
+        elif place.by and place.by not in MACHINE_PARTS:
+            self.refuse_words(words, "Hydra has no such mapping", "map by slot or by node")
+        return None
+
+    def bound(self, place: Placement) -> Words:
+        """The options, or else the settings, that bind each rank to a part of its host."""
+        if place.oversubscribe is not None:
+            words = place.said.get("oversubscribe", place.said.get("map-by", "oversubscribe"))
+            self.note(f"{words}: Hydra starts as many ranks as it is told to, whatever the slots")
+        part = place.bind or ("core" if place.cores is not None else "")
+        by = place.by if place.by in MACHINE_PARTS else ""
+        if by and (part in ("", "none") or not self.hydra.bind_to_flag):
+            self.note(f"{place.said['map-by']} makes no difference to {self.flavour.title}")
+            by = ""
+        if not part:
+            return []
+        words = place.said.get("bind-to", place.said.get("map-by", "--bind-to"))
+        if self.hydra.bind_to_flag:
+            if part in ("board", "cpu-list"):
+                self.refuse_words(words, "it does not bind to that", "bind to core or socket")
+            number = f":{place.cores}" if place.cores is not None and part == "core" else ""
+            return ["-bind-to", part + number, *(["-map-by", by] if by else [])]
+        kind, _, cpus = part.partition(":")
+        settings = self.hydra.bindings.get(kind)
+        if settings is None or (cpus and not re.match(r"^[\d,-]+$", cpus)):
+            self.refuse_words(words, "it does not bind to that", "bind to core or socket")
+        if place.cores is not None and part == "core":
+            settings, cpus = self.hydra.binding, str(place.cores)
+        now = {name: value.replace("{}", cpus) for name, value in settings}
+        self.environment.update(now)
+        self.note(f"{words} is " + " ".join(f"{k}={v}" for k, v in now.items()))
+        return []
+
+    def needs_conversion(self, text: str) -> bool:
+        """True when a host file is not in this dialect, or has hosts without slots.
+
+        MPICH divides by the number of slots.
+        """
+        if super().needs_conversion(text):
+            return True
+        return dialect_of(text) == "hydra" and any(host.slots == 0 for host in hosts_in(text))
+
+    # ------------------------------------------------------------------- environment
+
+    def do_export(self, option: Given, _: str, __: Placement) -> Words:
+        """Open MPI's -x: a value is set, a name alone is there anyway."""
+        name, equals, value = option.value.partition("=")
+        if not equals:
+            self.dropped(option, "Hydra passes the whole environment on")
+            return []
+        self.note(f"{said(option)} is {'-genv' if self.single else '-env'} {name} {value}")
+        return ["-genv" if self.single else "-env", name, value]
+
+    def do_path_variable(self, option: Given, _: str, __: Placement) -> Words:
+        """Where programs are looked for."""
+        path = ":".join(part for part in (option.value, self.given.get("PATH", "")) if part)
+        self.note(f"{said(option)} is put before PATH")
+        return ["-genv" if self.single else "-env", "PATH", path]
+
+    # ------------------------------------------------------------------- MCA parameters
+
+    def do_mca(self, option: Given, _: str, __: Placement) -> Words:
+        """A parameter of Open MPI: the few that Hydra has something for, and all others."""
+        name, value = option.values
+        if self.is_option(name):
+            return []
+        if name in mca.LAUNCH_INTERFACES or name in mca.RANK_INTERFACES:
+            return self.interface(option, value)
+        if name in mca.SSH_PROGRAM:
+            program, *arguments = value.split(":")[0].split() or [""]
+            if arguments:
+                self.environment[self.hydra.extra_ssh_variable] = " ".join(arguments)
+            self.note(f"{said(option)} is -launcher-exec")
+            return ["-launcher-exec", program] if program else []
+        if name in mca.SSH_ARGUMENTS:
+            return self.ssh_arguments(option, value)
+        what = "transport" if mca.framework(name) in _TRANSPORT else "inside"
+        self.dropped(option, f"it is about Open MPI's own {what}")
+        return []
+
+    def interface(self, option: Given, value: str) -> Words:
+        """-iface; it takes one name, and no network."""
+        names = mca.names_interfaces(value)
+        if not names:
+            self.refuse(option, "Hydra knows interfaces by name only", "write the name, as eth0")
+        if option.values[0] in mca.RANK_INTERFACES:
+            self.rank_interface(names[0])
+        before = self.once.setdefault("-iface", names[0])
+        if before != names[0]:
+            self.dropped(option, f"Hydra uses one interface for all, and that is {before}")
+            return []
+        if "-iface" in self.everywhere:
+            return []
+        self.note(f"{said(option)} is -iface {names[0]}, for the launcher and for the ranks")
+        return ["-iface", names[0]]
+
+    def do_iface(self, option: Given, _: str, __: Placement) -> Words:
+        """The interface of the launcher and of the ranks."""
+        self.once["-iface"] = option.value
+        self.rank_interface(option.value)
+        return [] if "-iface" in self.everywhere else ["-iface", option.value]
+
+    def rank_interface(self, name: str) -> None:
+        """Has the ranks talk over an interface, of which -iface itself tells the launcher only."""
+        hydra = self.hydra
+        for variable in hydra.rank_networks if self.layout.tcp_only else hydra.over_fabrics:
+            if variable not in self.given:
+                self.environment.setdefault(variable, name)
+
+    def do_intel_tune(self, option: Given, _: str, __: Placement) -> Words:
+        """Intel's own -tune FILE; the same name with two dashes is Open MPI's."""
+        if option.spelled.startswith("--"):
+            self.refuse(option, "it is a file with settings of Open MPI", "leave it out")
+        return ["-tune", option.value]
+
+    # -------------------------------------------------------------- start, input and end
+
+    def do_timeout(self, option: Given, _: str, __: Placement) -> Words:
+        """The job's time limit in seconds."""
+        self.environment["MPIEXEC_TIMEOUT"] = option.value
+        self.note(f"{said(option)} is MPIEXEC_TIMEOUT={option.value} for Hydra")
+        return []
+
+    def do_stdin_of_the_first(self, option: Given, _: str, __: Placement) -> Words:
+        """MPICH gives the launcher's input to rank 0 and to no other."""
+        if option.value not in ("0", "none"):
+            self.refuse(option, "only rank 0 gets the input", "read it there and broadcast it")
+        self.dropped(option, "rank 0 gets the input, and no other")
+        return []
+
+    def do_launcher(self, option: Given, _: str, __: Placement) -> Words:
+        """How Hydra starts its proxies."""
+        return ["-launcher", option.value]
+
+    def do_launcher_exec(self, option: Given, _: str, __: Placement) -> Words:
+        """The program in place of ssh."""
+        return ["-launcher-exec", option.value]
+
+    def do_launcher_arguments(self, option: Given, _: str, __: Placement) -> Words:
+        """Arguments for ssh."""
+        return self.ssh_arguments(option, option.value)
+
+    def ssh_arguments(self, option: Given, value: str) -> Words:
+        """Arguments for ssh, for which MPICH has no option."""
+        self.environment[self.hydra.extra_ssh_variable] = value
+        self.note(f"{said(option)} is {self.hydra.extra_ssh_variable}")
+        return []

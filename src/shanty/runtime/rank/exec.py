@@ -1,0 +1,249 @@
+"""Every rank of a run starts through here: `boot.py rank.exec PROGRAM ARGS…`, as an argv prefix.
+
+It learns its place from the launcher, sets the environment the same way under every MPI, runs
+the program, frames its output into the rank's log and reports start and end. It outlives the
+program by a few milliseconds and ends with its exit code, 128 + N for signal N. It inherits
+what the launcher watches its ranks by (Hydra's PMI_FD) and keeps it open, so that the launcher
+learns of an end only after the node agent has.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+from shanty.runtime.frames import STDERR, STDOUT, FrameWriter
+from shanty.runtime.mpi import rank_variables
+from shanty.runtime.rank import output_files, redirect, reports, retired_programs, stdin
+from shanty.runtime.rank.python_command import insert_runner, is_python
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import MutableMapping
+
+PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
+_CHUNK = 1 << 18
+_LAST_READS = 64
+_PARTIAL_MS = 100  # a prompt without a newline is shown after so long
+_CANNOT_RUN, _NOT_FOUND = 126, 127  # as a shell has them
+_CANNOT_WRITE = 73  # StorageError's
+
+
+def main(argv: list[str]) -> int:
+    """Run `argv` as this rank; returns the exit code to end with."""
+    environ = os.environ
+    rank = rank_variables.number(environ, rank_variables.RANK)
+    if rank is None:  # no launcher started us: the program is run as if we were not there
+        os.execvp(argv[0], argv)
+    size = rank_variables.number(environ, rank_variables.SIZE) or 1
+    local = rank_variables.number(environ, rank_variables.LOCAL_RANK) or 0
+    local_size = rank_variables.number(environ, rank_variables.LOCAL_SIZE) or 1
+    run_dir = environ["SHANTY_RUN_DIR"]
+    try:
+        channel = reports.open_reports(environ[reports.FIFO])
+    except OSError:
+        print("shanty: this run has ended: its node agent is gone", file=sys.stderr)
+        return 70
+    place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
+    environ.update({key: str(value) for key, value in place.items()})
+    environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS", "1"))
+    here = os.path.dirname(os.path.abspath(__file__))
+    # Last: there, what starts ranks itself and is not installed says so (a line's own shims and
+    # programs that are installed come before).
+    environ["PATH"] = os.pathsep.join([environ.get("PATH") or os.defpath, f"{here}/shims"])
+    if "DMLC_NUM_WORKER" in environ:  # a line for dmlc-submit has set it, and could not set this
+        environ["DMLC_TASK_ID"] = str(rank)
+    if rank != 0:
+        stdin.close()  # Hydra leaves it open for ever
+    elif stdin.VARIABLE in environ:
+        stdin.take(environ[stdin.VARIABLE])
+    log = os.open(
+        f"{run_dir}/logs/rank-{rank}.log",
+        os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+        0o644,
+    )
+    writer = FrameWriter(log, int(environ.get("SHANTY_LOG_LIMIT", 1 << 40)))
+    chosen = environ.get(PYTHON)
+    if chosen and os.sep not in argv[0] and is_python(argv[0]):
+        argv = [chosen, *argv[1:]]  # every host has its own
+    argv = retired_programs.stand_in(argv, chosen or "python3")
+    command = insert_runner(argv, os.path.join(here, "run.py"))
+    if command is not argv:  # run.py does what the hook is a fallback for
+        drop_hook(environ, os.path.join(here, "hook"))
+    report: dict[str, reports.Value] = {
+        "rank": rank,
+        "world": environ.get("SHANTY_WORLD", "0"),
+        "size": size,
+        "local": local,
+        "host": os.uname().nodename,
+        "exec": os.getpid(),
+    }
+    return _Rank(command, writer, channel, report).run()
+
+
+def drop_hook(environ: MutableMapping[str, str], hook: str) -> None:
+    """Take the folder `hook` out of PYTHONPATH again."""
+    kept = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part != hook]
+    if "PYTHONPATH" in environ:
+        del environ["PYTHONPATH"]
+        if any(kept):
+            environ["PYTHONPATH"] = os.pathsep.join(kept)
+
+
+def linked_mpi(program: str) -> str:
+    """The libmpi that a compiled program is linked to, as ldd(1) finds it; "" when none is.
+
+    Asked only of a program that failed: it may have been built for another MPI than the
+    launcher's, and then it ends before anyone could look at what it has loaded.
+    """
+    import shutil
+    import subprocess
+
+    path, ldd = shutil.which(program), shutil.which("ldd")
+    if path is None or ldd is None:
+        return ""
+    try:
+        answer = subprocess.run([ldd, path], capture_output=True, text=True, timeout=2, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    for line in answer.stdout.splitlines():
+        name, _, target = line.strip().partition(" => ")
+        if name.startswith(("libmpi.so", "libmpich.so")) and target.startswith("/"):
+            return target.partition(" (")[0]
+    return ""
+
+
+class _Rank:
+    """The program of one rank, from its start to its end."""
+
+    def __init__(
+        self,
+        argv: list[str],
+        writer: FrameWriter,
+        channel: int,
+        report: dict[str, reports.Value],
+    ) -> None:
+        self.argv = argv
+        self.writer = writer
+        self.channel = channel
+        self.report = report
+        self.streams: dict[int, int] = {}
+        self.passed = redirect.Passed(os.environ.get(redirect.VARIABLE, ""))
+        self.copies = output_files.for_rank(os.environ)
+        self.pid = 0
+        self.mute = False  # its output cannot be kept
+
+    def run(self) -> int:
+        """Start the program, keep its output until it ends, report; returns its exit code."""
+        wake, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(os, "pipe2") else os.pipe()
+        os.set_blocking(woken, False)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._pass_on)
+        try:
+            self._start()
+        except OSError as error:
+            code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
+            text = f"shanty: cannot run {self.argv[0]}: {error.strerror}\n"
+            self.writer.feed(STDERR, text.encode())
+            self.writer.close()
+            self._tell(event="exited", code=code, why=text[8:-1], at=time.monotonic())
+            return code
+        self._tell(event="started", pid=self.pid)
+        status = self._follow(wake)
+        at, self.pid, pid = time.monotonic(), 0, self.pid
+        self.passed.close()
+        self.writer.close()
+        if self.copies is not None:
+            self.copies.close()
+        code = os.waitstatus_to_exitcode(status)
+        if code != 0 and not is_python(self.argv[0]):
+            library = linked_mpi(self.argv[0])
+            if library:
+                self._tell(event="linked", path=library)
+        self._tell(event="exited", pid=pid, code=code, at=at)
+        return code if code >= 0 else 128 - code
+
+    def _start(self) -> None:
+        actions: list[tuple[int, ...]] = []
+        ends = []
+        for stream in (STDOUT, STDERR):
+            if stream in self.passed.inherited:
+                continue
+            read, write = os.pipe()
+            os.set_blocking(read, False)
+            self.streams[read] = stream
+            ends.append(write)
+            actions.append((os.POSIX_SPAWN_DUP2, write, stream))
+        try:
+            self.pid = os.posix_spawnp(
+                self.argv[0],
+                self.argv,
+                os.environ,
+                file_actions=actions,
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+            )
+        finally:
+            for end in ends:
+                os.close(end)
+
+    def _follow(self, wake: int) -> int:
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        poll.register(self.channel, 0)  # POLLERR when the node agent closes its end
+        for fd in self.streams:
+            poll.register(fd, select.POLLIN)
+        while True:
+            ready = poll.poll(_PARTIAL_MS if self.writer.has_partial else None)
+            if not ready:
+                self.writer.flush()
+            for fd, _ in ready:
+                if fd == self.channel:
+                    self._pass_on(signal.SIGKILL)
+                    poll.unregister(fd)
+                elif fd == wake:
+                    os.read(wake, 512)
+                elif self._read(fd) == 0:
+                    poll.unregister(fd)
+                    os.close(fd)
+                    del self.streams[fd]
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                for fd in self.streams:
+                    # All that the rank wrote is in the pipes by now; the bound is for a
+                    # helper that it left behind and that goes on writing.
+                    for _ in range(_LAST_READS):
+                        if not self._read(fd):
+                            break
+                return status
+
+    def _read(self, fd: int) -> int | None:
+        """Take what a stream holds; how much, 0 at its end, None when it is empty for now."""
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return None
+        if data and self.copies is not None:
+            self.copies.feed(self.streams[fd], data)
+        if data and not self.passed.feed(self.streams[fd], data):
+            self.writer.feed(self.streams[fd], data)
+            if self.writer.error and not self.mute:
+                self.mute = True
+                why = f"{reports.UNWRITABLE}: {self.writer.error}"
+                self._tell(event="failed", code=_CANNOT_WRITE, why=why, at=time.monotonic())
+                self._pass_on(signal.SIGKILL)
+        return len(data)
+
+    def _pass_on(self, number: int, _frame: object = None) -> None:
+        if self.pid:
+            try:  # noqa: SIM105  contextlib is not light
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                pass
+
+    def _tell(self, **more: reports.Value) -> None:
+        reports.send(self.channel, {**self.report, **more})

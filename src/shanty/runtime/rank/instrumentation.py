@@ -1,0 +1,341 @@
+"""What shanty does inside a Python rank: see MPI come up, see the script fail, dump stacks.
+
+It is loaded by path, under a private name, into whatever Python the user runs: it imports
+nothing of shanty, little of the standard library, and adds no name that a script could meet.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.machinery
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any, Callable, Sequence
+
+
+def load_part(name: str) -> ModuleType:
+    """The module `name` of this folder's parent (as in "rank/reports"), under a private name."""
+    private = "_shanty_" + name.replace("/", "_")
+    if private not in sys.modules:
+        above = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        path = os.path.join(above, name + ".py")
+        loader = importlib.machinery.SourceFileLoader(private, path)
+        module = type(sys)(private)
+        module.__file__ = path
+        sys.modules[private] = module
+        loader.exec_module(module)
+    return sys.modules[private]
+
+
+reports = load_part("rank/reports")
+ranks = load_part("mpi/ranks")
+
+
+class Watch:
+    """One rank, seen from inside its Python process."""
+
+    def __init__(self, run_dir: str, rank: int, world: str) -> None:
+        self.run_dir = run_dir
+        self.rank = rank
+        self.world = world
+        self.pid = os.getpid()
+        self.size = ranks.number(os.environ, ranks.SIZE) or 1  # as the launcher has it
+        self.mpi: Any = None
+        self.claimed = False
+        self.has_joined = False
+        self.failing = False
+
+    def claim(self) -> bool:
+        """True for the first process of the rank that asks: others are its helpers."""
+        if self.claimed:
+            return os.getpid() == self.pid
+        path = f"{self.run_dir}/claims/{self.world}-{self.rank}"
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        except OSError:
+            return False
+        self.claimed = True
+        return True
+
+    def tell(self, event: str, **more: Any) -> None:
+        """Send a report to the node agent; without one there is no one to tell."""
+        try:
+            channel = reports.open_reports(os.environ[reports.FIFO])
+        except (OSError, KeyError):
+            return
+        report = {"event": event, "rank": self.rank, "world": self.world, "pid": os.getpid()}
+        reports.send(channel, {**report, **more})
+        os.close(channel)
+
+    def allow_stacks(self) -> None:
+        """Let a signal write all stacks into the run directory, even from within an MPI call."""
+        import faulthandler
+
+        number = os.environ.get("SHANTY_STACKS_SIGNAL")
+        if number and hasattr(faulthandler, "register"):
+            path = f"{self.run_dir}/stacks/rank-{self.rank}.txt"
+            self._stacks = open(path, "a")  # noqa: SIM115  kept open for the handler
+            faulthandler.register(int(number), file=self._stacks, all_threads=True, chain=False)
+        if number and sys.platform == "linux":
+            path = f"{self.run_dir}/stacks/rank-{self.rank}.pulse"
+            self._pulse = load_part("rank/pulse").Pulse(path, int(number) + 1)
+
+    def loading(self, path: str) -> None:
+        """Called once the libmpi is loaded and before MPI_Init, which may never return."""
+        self.tell("loading", path=path, host=os.uname().nodename)
+
+    @staticmethod
+    def library_path() -> str:
+        """The libmpi that this process has loaded; "" where there is none, or no /proc."""
+        try:
+            with open("/proc/self/maps", errors="replace") as file:
+                for line in file:
+                    if "/libmpi.so" in line or "/libmpich.so" in line:
+                        return line[line.index("/") :].strip()
+        except OSError:
+            pass
+        return ""
+
+    def saw_mpi(self, mpi: Any) -> None:
+        """Called with `mpi4py.MPI` once it is imported: note when it is initialised."""
+        self.mpi = mpi
+        if mpi.Is_initialized():
+            self._joined()
+            return
+        for name in ("Init", "Init_thread"):
+            setattr(mpi, name, self._then_joined(getattr(mpi, name)))
+
+    def _then_joined(self, init: Callable[..., Any]) -> Callable[..., Any]:
+        def initialise(*args: Any, **kwargs: Any) -> Any:
+            result = init(*args, **kwargs)
+            self._joined()
+            return result
+
+        initialise.__doc__ = init.__doc__
+        return initialise
+
+    def _joined(self) -> None:
+        mpi = self.mpi
+        if self.has_joined or os.getpid() != self.pid:
+            return
+        if mpi.Comm.Get_parent() != mpi.COMM_NULL:
+            return
+        world = mpi.COMM_WORLD
+        self.joined(mpi, world.Get_rank(), world.Get_size())
+        atexit.register(self._finalize)
+
+    def joined(self, mpi: Any, rank: int, size: int) -> None:
+        """Tell that this process is `rank` of `size`, as `mpi` says: mpi4py.MPI or a like of it."""
+        self.mpi, self.has_joined = mpi, True
+        self.tell(
+            "joined",
+            size=self.size,
+            host=os.uname().nodename,
+            mpi_rank=rank,
+            mpi_size=size,
+            library=mpi.Get_library_version().strip().split("\n")[0],
+            path=self.library_path(),
+        )
+
+    @property
+    def in_mpi(self) -> bool:
+        """True between MPI_Init and MPI_Finalize, in the process that the launcher knows."""
+        mpi = self.mpi
+        return bool(
+            mpi and os.getpid() == self.pid and mpi.Is_initialized() and not mpi.Is_finalized()
+        )
+
+    def _finalize(self) -> None:
+        """The last of the exit handlers: it tells that the rank left in good order."""
+        import mpi4py
+
+        if self.in_mpi and not self.failing and mpi4py.rc.finalize is not False:
+            self.tell("leaving")
+            self.mpi.Finalize()
+        if self.mpi.Is_finalized() and os.getpid() == self.pid:
+            self.tell("finalized")
+
+    def die(self, code: int, why: str) -> None:
+        """End a rank that failed, at once: MPI_Finalize would wait for the others for ever."""
+        self.failing = True
+        self.tell("failed", code=code, why=why, at=time.monotonic())
+        atexit._run_exitfuncs()
+        _leave(code)
+
+    def refused(self, error: str) -> None:
+        """End a rank whose pool got no workers of MPI: it would wait for their results for ever.
+
+        From any thread. Exit handlers are left out, because some of them wait for the pool.
+        """
+        self.tell("failed", code=1, why=f"{reports.UNSPAWNED}: {error}", at=time.monotonic())
+        _leave(1)
+
+
+def _leave(code: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue
+    os._exit(code)
+
+
+class MpiFinder:
+    """Stands first in sys.meta_path until `mpi4py.MPI` is imported.
+
+    `before` is called with the path of the libmpi, `then` with the module.
+    """
+
+    def __init__(self, before: Callable[[str], None], then: Callable[[Any], None]) -> None:
+        self.before = before
+        self.then = then
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """Find mpi4py.MPI as the others would, with a loader that calls back."""
+        if name != "mpi4py.MPI":
+            return None
+        sys.meta_path.remove(self)
+        for finder in sys.meta_path:  # mpi4py has one of its own, and it loads the libmpi
+            try:
+                spec = finder.find_spec(name, path, target)
+            except RuntimeError:
+                self.before(os.environ.get("MPI4PY_LIBMPI", ""))
+                raise
+            if spec is not None and spec.loader is not None:
+                self.before(Watch.library_path())
+                spec.loader = _CallingLoader(spec.loader, self.then)  # type: ignore[assignment]
+                return spec
+        return None
+
+
+class OfferFinder:
+    """Stands first in sys.meta_path, and lets a part of ours see some modules once imported."""
+
+    def __init__(self) -> None:
+        self.parts = {
+            "torch.distributed.distributed_c10d": "rank/torch_mpi",  # it makes groups
+            "xgboost": "rank/xgboost_rabit",
+        }
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """Find one of the modules, with a loader that offers it what the part has for it."""
+        part = self.parts.get(name)
+        if part is None:
+            return None
+
+        def offer(module: Any) -> None:
+            self.parts.pop(name, None)
+            load_part(part).offer(module)
+
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _CallingLoader(spec.loader, offer)  # type: ignore[assignment]
+        return spec
+
+
+class WatchedFinder:
+    """Stands first in sys.meta_path: what brings up MPI, or processes, is seen to do so.
+
+    `claim` tells whether this process is the rank, when it is asked.
+    """
+
+    parts = {  # noqa: RUF012  typing takes time to import
+        "mlx.core": "rank/mlx_mpi",
+        "mpi4py.futures._core": "rank/futures",
+    }
+
+    def __init__(self, watch: Watch, claim: Callable[[], bool]) -> None:
+        self.watch = watch
+        self.claim = claim
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """Find one of the modules, with a loader that shows it to the part."""
+        if name not in self.parts:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            part = load_part(self.parts[name])
+            spec.loader = _CallingLoader(  # type: ignore[assignment]
+                spec.loader, lambda module: part.offer(module, self.watch, self.claim)
+            )
+        return spec
+
+
+class _CallingLoader:
+    def __init__(self, loader: Any, then: Callable[[Any], None]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._then(module)
+
+
+class StandInFinder:
+    """Stands early in sys.meta_path: our own horovod where Python has none."""
+
+    names = ("horovod",)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """Find a package that we stand in for, as `stand_in` decides."""
+        if name not in self.names:
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        spec, ours = load_part("rank/stand_in").find(name, target, others)
+        if ours:
+            hook_children()
+        return spec
+
+
+def hook_children() -> None:
+    """Let the Python processes that this one starts find what we have found for it.
+
+    Those of multiprocessing import the rank's script, too.
+    """
+    hook = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if hook not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([hook, *paths])
+
+
+class FallbackFinder:
+    """Stands last in sys.meta_path: mpi4py and shanty from `folder` where Python has none."""
+
+    def __init__(self, folder: str, names: Sequence[str]) -> None:
+        self.folder = folder
+        self.names = names
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """Find one of our packages in our folder; nothing else is offered."""
+        if path is not None or name not in self.names:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, [self.folder], target)
+        if spec is not None and name == "shanty":
+            hook_children()
+        return spec
+
+
+def start() -> Watch | None:
+    """Begin to watch this process; None when it is no rank of a run."""
+    environ = os.environ
+    rank, run_dir = ranks.number(environ, ranks.RANK), environ.get("SHANTY_RUN_DIR", "")
+    if rank is None or not run_dir or reports.FIFO not in environ:
+        return None
+    for variable, names in (("SHANTY_PACKAGE", ("shanty",)), ("SHANTY_MPI4PY", ("mpi4py",))):
+        folder, _, python = environ.get(variable, "").partition("|")
+        if folder and python in ("", sys.implementation.cache_tag):
+            sys.meta_path.append(FallbackFinder(folder, names))
+    sys.meta_path.insert(0, StandInFinder())
+    return Watch(run_dir, rank, environ.get("SHANTY_WORLD", "0"))

@@ -1,0 +1,128 @@
+"""An `mlx.launch` line of the MPI backend, written as one for mpirun.
+
+MLX's own would call mpirun and forget how that ended. The options are those of 0.32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+from collections import Counter
+from typing import Any, Callable, List, NamedTuple, NoReturn, Optional, Sequence
+
+from shanty.runtime.errors import UsageError
+from shanty.runtime.localhost import is_here
+from shanty.runtime.mpi.layout import Layout
+from shanty.runtime.mpi.translate import read_file
+
+_VALUES = ("--hosts", "--hostfile", "--backend", "--cwd", "--python")
+_LISTS = ("--env", "--mpi-arg")
+# Of the other backends, or of no meaning to ranks of MPI.
+_OTHERS = ("--connections-per-ip", "--starting-port", "-p", "--nccl-port")
+
+
+class Line(NamedTuple):
+    """A line of the MPI backend: host names, one for each rank, and what the ranks run.
+
+    `hosts` is empty where the line names none; then there are `repeat` ranks on each host.
+    """
+
+    hosts: List[str]
+    repeat: int
+    variables: List[str]
+    launcher: List[str]
+    folder: str
+    verbose: bool
+    command: List[str]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, fix="`mlx.launch --help` lists its options")
+
+
+def parse(words: Sequence[str], read: Callable[[str], Optional[str]] = read_file) -> Optional[Line]:
+    """What the line `words` (without `mlx.launch` itself) asks for; None if not of MPI.
+
+    `read` gives the text of a file or None. UsageError for a line that makes no sense.
+    """
+    parser = _Parser(prog="mlx.launch", add_help=False)
+    for name in _VALUES:
+        parser.add_argument(name)
+    for name in _LISTS:
+        parser.add_argument(name, action="append", default=[])
+    for name in _OTHERS:
+        parser.add_argument(name)
+    for name in ("--verbose", "--print-python", "--help"):
+        parser.add_argument(name, action="store_true")
+    parser.add_argument("--repeat-hosts", "-n", type=int, default=1)
+    given, command = parser.parse_known_args(list(words))
+    named = _hostfile(given.hostfile, read) if given.hostfile else {}
+    backend = given.backend or named.get("backend", "")
+    if backend != "mpi" or given.print_python or given.help:
+        return None
+    if command[:1] == ["--"]:
+        del command[0]
+    if not command:
+        raise UsageError("nothing to run", fix="give a script after the options")
+    if given.repeat_hosts < 1:
+        raise UsageError(f"-n must be 1 or more, not {given.repeat_hosts}")
+    if given.python:
+        command.insert(0, given.python)
+    elif command[0].endswith(".py") and not os.access(command[0], os.X_OK):
+        command.insert(0, "python")
+    hosts = [host["ssh"] for host in named["hosts"]] if named else []
+    if not hosts and given.hosts:
+        hosts = [host for host in given.hosts.split(",") for _ in range(given.repeat_hosts)]
+    return Line(
+        hosts,
+        given.repeat_hosts,
+        [*named.get("envs", []), *given.env],
+        [word for text in given.mpi_arg for word in _words(text)],
+        given.cwd or "",
+        given.verbose,
+        command,
+    )
+
+
+def mpirun_line(line: Line, layout: Layout) -> List[str]:
+    """The whole line for mpirun, without mpirun itself, amid a run with that layout."""
+    own = [host.name for host in layout.hosts if host.slots > 0]
+    hosts = line.hosts or [name for name in own for _ in range(line.repeat)]
+    if len(own) == 1:
+        hosts = [own[0] if is_here(name) else name for name in hosts]
+    slots = Counter(hosts)
+    words = ["-np", str(len(hosts)), "-H", ",".join(f"{name}:{n}" for name, n in slots.items())]
+    if line.folder:
+        words += ["--wdir", line.folder]
+    for variable in line.variables:
+        words += ["-x", variable]
+    return [*words, *line.launcher, *line.command]
+
+
+def _words(text: str) -> List[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--mpi-arg {text}: {error}") from None
+
+
+def _hostfile(path: str, read: Callable[[str], Optional[str]]) -> Any:
+    """The content of a host file of MLX, which is JSON: a table, or only its list of hosts."""
+    text = read(path)
+    if text is None:
+        raise UsageError(f"the host file {path} cannot be read")
+    try:
+        content = json.loads(text)
+        table = {"hosts": content} if isinstance(content, list) else content
+        for text in [*(host["ssh"] for host in table["hosts"]), *table.get("envs", [])]:
+            text.split()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path} is no host file of MLX: {error!r}",
+            'it is JSON, as [{"ssh": "10.0.0.2"}, {"ssh": "10.0.0.3"}]',
+            "mlx.distributed_config writes one; a host file of mpirun is for mpirun",
+        ) from None
+    return table

@@ -1,0 +1,115 @@
+"""Reads the words of other tools' lines by a table of their options, as argparse would.
+
+What becomes of each option is said by its rule, in `horovodrun_options` and `dmlc_options`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import List, Mapping, Optional, Sequence, Tuple
+
+from shanty.runtime.errors import UsageError
+
+TEXT, WHOLE, NUMBER, SWITCH, PAIR = "a text", "a whole number", "a number", "", "two whole numbers"
+_DIGITS = 18  # of a number, at most: more is a slip, and Python refuses thousands
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its names, the first one for messages, what it takes, its rule, its help.
+
+    `scale` is what the value is multiplied by.
+    """
+
+    names: Tuple[str, ...]
+    takes: str
+    rule: str
+    help: str = ""
+    scale: int = 1
+
+
+Given = Tuple[str, Option, str]  # as it was written, what it is, its value or ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """How the lines of one program are read; `options` has each option by each of its names."""
+
+    program: str
+    options: Mapping[str, Option]
+
+    def split(self, words: Sequence[str]) -> Tuple[List[Given], List[str]]:
+        """The options before the command, and the command.
+
+        UsageError names an option that there is none of, that lacks its value or has a wrong one.
+        """
+        given: List[Given] = []
+        index = 0
+        while index < len(words) and words[index].startswith("-") and words[index] != "-":
+            if words[index] == "--":
+                index += 1
+                break
+            spelled, option, value = self._option(words[index])
+            used, one = self.valued(spelled, option, value, words[index + 1 :])
+            given.append(one)
+            index += 1 + used
+        return given, list(words[index:])
+
+    def valued(
+        self, spelled: str, option: Option, value: Optional[str], after: Sequence[str]
+    ) -> Tuple[int, Given]:
+        """How many of the words `after` an option are its own, and the option with its value.
+
+        `value` is what stands in the same word, None where nothing does.
+        """
+        if option.takes == SWITCH:
+            if value is not None:
+                raise UsageError(f"{spelled} of {self.program} takes no value")
+            return 0, (spelled, option, "")
+        used = (2 if option.takes == PAIR else 1) - (value is not None)
+        if used > len(after):
+            raise UsageError(f"{spelled} needs a value", fix=f"it is {option.takes}")
+        values = [] if value is None else [value]
+        values += after[:used]
+        check(spelled, option, values)
+        return used, (spelled, option, " ".join(values))
+
+    def _option(self, word: str) -> Tuple[str, Option, Optional[str]]:
+        """How the option is written, which it is, and the value that stands in the same word."""
+        options = self.options
+        name, equals, value = word.partition("=")
+        if name in options:
+            return name, options[name], value if equals else None
+        if name.startswith("--"):  # as argparse has it, the beginning of a name will do
+            found = {options[each].names[0] for each in options if each.startswith(name)}
+            if len(found) == 1:
+                return name, options[found.pop()], value if equals else None
+            if found:
+                either = " or ".join(sorted(found))
+                raise UsageError(f"{name} of {self.program} may mean {either}")
+        elif word[:2] in options and options[word[:2]].takes != SWITCH:
+            return word[:2], options[word[:2]], word[2:]
+        near = difflib.get_close_matches(name.lower().replace("_", "-"), options, 1)
+        fix = f"did you mean {near[0]}?" if near else f"see `shanty {self.program} --help`"
+        raise UsageError(f"{self.program} has no option {name}", fix=fix)
+
+
+def check(spelled: str, option: Option, values: Sequence[str]) -> None:
+    """UsageError for values that are not what the option takes."""
+    for value in values if option.takes != TEXT else ():
+        if not (_is_number(value) if option.takes == NUMBER else _is_whole(value)):
+            short = value if len(value) <= _DIGITS else value[:_DIGITS] + "…"
+            raise UsageError(f"{spelled} takes {option.takes} from 0 on, not {short!r}")
+
+
+def _is_whole(text: str) -> bool:
+    digits = text[1:] if text[:1] == "+" else text
+    return digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return 0 <= float(text) < float("inf")
+    except ValueError:
+        return False

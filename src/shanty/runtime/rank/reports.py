@@ -1,0 +1,74 @@
+"""What a rank tells the node agent of its host: one line of JSON through a FIFO.
+
+A line is shorter than PIPE_BUF, so the lines of many ranks never mix. While no node agent reads,
+there is no one to tell: opening fails, and an open end turns into an error for poll(2), which
+is how a rank learns that its node agent is gone. Light: every rank imports this.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping, Union
+
+    Value = Union[str, int, float, bool, None]
+
+FIFO = "SHANTY_REPORTS"  # the environment variable that names the FIFO
+UNWRITABLE = "its output cannot be kept"  # begins the why of a rank that a full disk ended
+UNSPAWNED = "MPI started no workers"  # begins the why of a pool that it refused them
+_PATIENCE = 10.0  # seconds that a full FIFO is waited for
+
+
+def open_reports(path: str) -> int:
+    """A descriptor to write reports to; OSError when no node agent is there."""
+    return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def encode(report: Mapping[str, Value]) -> bytes:
+    """The line for `report`; its texts are cut until it can be written in one piece.
+
+    json is not used: importing it takes as long as starting the interpreter.
+    """
+    for longest in (select.PIPE_BUF, 200, 60, 20):
+        fields = [_text(key, 40) + ":" + _value(value, longest) for key, value in report.items()]
+        line = "{" + ",".join(fields) + "}\n"
+        if len(line) <= select.PIPE_BUF:
+            break
+    return line.encode("ascii")
+
+
+def _value(value: Value, longest: int) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _text(value, longest)
+    return repr(value)
+
+
+def _text(text: str, longest: int) -> str:
+    plain = (
+        c if " " <= c < "\x7f" and c not in '"\\' else f"\\u{min(ord(c), 0xFFFD):04x}"
+        for c in text[:longest]
+    )
+    return '"' + "".join(plain) + '"'
+
+
+def send(fd: int, report: Mapping[str, Value]) -> bool:
+    """Write `report`; False when the node agent is gone or does not read."""
+    line, deadline = encode(report), time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            os.write(fd, line)
+        except BlockingIOError:
+            select.select([], [fd], [], 0.1)
+        except OSError:
+            return False
+        else:
+            return True
+    return False

@@ -1,0 +1,90 @@
+"""Stands in for ssh where a launcher calls it, on the lead host of a run over several hosts.
+
+The lead has a node agent on each host already; it is asked to start the launcher's daemon there.
+Any other use of ssh, and any other host, gets the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from typing import List, Tuple
+
+from shanty.runtime.mpi.launcher_programs import starts_daemon
+
+SOCKET = "SHANTY_SSH"  # the environment variable with the path of the lead's socket
+# ssh(1)'s options that take a value.
+_WITH_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
+
+
+def main(argv: List[str]) -> int:
+    """Have the lead start the command, or become the real ssh."""
+    words = argv
+    host, command = parse(words)
+    if host and starts_daemon(command):
+        code = _ask(host, command)
+        if code is not None:
+            return code
+    _become_ssh(words)
+    return 255
+
+
+def parse(words: List[str]) -> Tuple[str, str]:
+    """The host and the command of an ssh line, "" where there is none."""
+    index = 0
+    while index < len(words) and words[index].startswith("-"):
+        word = words[index]
+        index += 1
+        if word == "--":
+            break
+        letters = word[1:]
+        for place, letter in enumerate(letters):
+            if letter in _WITH_VALUE:
+                if place == len(letters) - 1:
+                    index += 1
+                break
+    if index >= len(words):
+        return "", ""
+    host, rest = words[index], words[index + 1 :]
+    while rest and rest[0].startswith("-"):  # ssh takes options after the host, too
+        if rest[0][1:] and rest[0][-1] in _WITH_VALUE:
+            rest = rest[1:]
+        rest = rest[1:]
+    return host.rpartition("@")[2], " ".join(rest)
+
+
+def _ask(host: str, command: str) -> int | None:
+    """The exit code of `command` on `host`, run by its agent; None if it is not of this run."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(os.environ[SOCKET])
+        message = json.dumps({"host": host, "command": command}).encode() + b"\n"
+        socket.send_fds(connection, [message[:1]], [1, 2])
+        connection.sendall(message[1:])
+        data = b""
+        while not data.endswith(b"\n"):
+            more = connection.recv(4096)
+            if not more:
+                return 255  # the lead is gone
+            data += more
+    except (KeyError, OSError) as error:
+        print(f"shanty: the controller cannot be reached: {error}", file=sys.stderr)
+        return 255
+    finally:
+        connection.close()
+    answer = json.loads(data)
+    if "unknown" in answer:
+        return None
+    return int(answer["code"])
+
+
+def _become_ssh(words: List[str]) -> None:
+    """The next ssh on PATH after our own takes this process's place."""
+    own = os.path.dirname(os.path.abspath(os.environ.get("SHANTY_SHIM", "")))
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        file = os.path.join(folder, "ssh")
+        if os.path.abspath(folder) != own and os.access(file, os.X_OK):
+            os.execv(file, ["ssh", *words])
+    print("shanty: there is no ssh on PATH", file=sys.stderr)

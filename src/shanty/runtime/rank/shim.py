@@ -1,0 +1,125 @@
+"""Stands in for mpirun and its kin inside a run, so that a line in any dialect works.
+
+The shim on PATH calls `boot.py rank.shim NAME PLAN ARGS…`. The line is translated for the
+run's MPI, every program in it gets `rank.exec` put before it, and the real launcher takes this
+process's place: its pid is the name of the world that it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import List, Mapping
+
+from shanty.runtime.errors import ShantyError, UsageError
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.mpi.translate import decided_by, translate
+from shanty.runtime.rank import redirect, stdin
+from shanty.runtime.rundir import read_json
+
+
+def main(argv: List[str]) -> int:
+    """Become the real launcher; returns where that cannot be, or the line starts nothing."""
+    name, plan_file, *words = argv
+    try:
+        _become(name, plan_file, words)
+    except ShantyError as error:
+        print(f"shanty: {name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"shanty: {name}: {error.strerror}: {error.filename}", file=sys.stderr)
+        return 127
+    return 0
+
+
+def _become(name: str, plan_file: str, words: List[str]) -> None:
+    from pathlib import Path
+
+    plan = read_json(Path(plan_file))
+    if plan is None:
+        raise UsageError(f"{plan_file} is missing or damaged", fix="run it again")
+    installation = Installation(**plan["installation"])
+    hosts = tuple(HostSlots(host, slots) for host, slots in plan["hosts"])
+    layout = Layout(hosts=hosts, **plan["layout"])
+    notes: List[str] = []
+    verbose = False
+    if name == "horovodrun":
+        from shanty.runtime.rank import horovodrun
+
+        wanted = horovodrun.parse(words)
+        if wanted.asks:
+            print(horovodrun.answer(wanted, plan.get("python") or sys.executable))
+            return
+        words = horovodrun.mpirun_line(wanted, layout, os.environ)
+        os.environ.update(wanted.variables)
+        notes, verbose = wanted.notes, wanted.verbose
+    if name == "dmlc-submit":
+        from shanty.runtime.rank import dmlc_submit
+
+        asked = dmlc_submit.parse(words, os.environ)
+        if asked.help:
+            print(dmlc_submit.usage())
+            return
+        words = dmlc_submit.mpirun_line(asked, layout, os.environ)
+        os.environ.update(asked.variables)
+        notes, verbose = [asked.note] if asked.note else [], asked.verbose
+    if name == "mlx.launch":
+        from shanty.runtime.rank import mlx_launch
+
+        line = mlx_launch.parse(words)
+        if line is None:
+            _become_next(name, words, os.path.join(os.path.dirname(plan_file), "bin"))
+            return
+        words, verbose = mlx_launch.mpirun_line(line, layout), line.verbose
+    decided = decided_by(words, FLAVOURS[installation.flavour])
+    passed = redirect.offer(redirect.redirected(os.environ.get("SHANTY_OUTPUT", "")))
+    if "place" in plan:
+        from shanty.runtime.agent.rank_start import rank_command
+
+        prefix = rank_command(plan["scratch"], str(os.getpid()), passed, decided)
+        for name in decided.difference(plan["place"]["set"]):  # those are the user's, too
+            os.environ.pop(name, None)
+    else:
+        boot = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "boot.py")
+        prefix = [plan["agent_python"], "-I", "-S", boot, "rank.exec"]
+    translation = translate(
+        words,
+        FLAVOURS[installation.flavour],
+        layout,
+        prefix=prefix,
+        given_environment=os.environ,
+        converted=f"{layout.hostfile}.{os.getpid()}",
+    )
+    for path, text in translation.files:
+        Path(path).write_text(text)
+    if verbose:
+        notes.append(shlex.join([installation.launcher, *translation.argv]))
+    for text in [*translation.notes, *notes]:
+        print(f"shanty: {text}", file=sys.stderr)
+    environ: Mapping[str, str] = {
+        **os.environ,
+        **translation.environment,
+        "SHANTY_WORLD": str(os.getpid()),
+        redirect.VARIABLE: passed,
+    }
+    kept = stdin.set_aside()
+    if kept is not None:
+        environ = {**environ, stdin.VARIABLE: stdin.offer(kept)}
+    sys.stderr.flush()
+    os.execve(installation.launcher, [installation.launcher, *translation.argv], environ)
+
+
+def _become_next(name: str, words: List[str], own: str) -> None:
+    """The program `name` that stands after ours, in the folder `own`, on PATH."""
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        file = os.path.join(folder, name)
+        if os.path.abspath(folder) != os.path.abspath(own) and os.access(file, os.X_OK):
+            os.execv(file, [name, *words])
+    raise UsageError(
+        f"there is no {name} on PATH",
+        "shanty knows its lines for MPI; for others it has to be installed",
+        "install mlx, or say --backend mpi",
+    )

@@ -1,0 +1,390 @@
+"""The runs' lines in ~/.ssh/authorized_keys: the one place that edits that file.
+
+A line of ours lets the key of one run do one thing on this host:
+
+    restrict,from="A,B",expiry-time="YYYYMMDDHHMMSS",command="…" ssh-ed25519 AAAA… \
+        shanty:RUN.INDEX@HOST since-SECONDS [made-file] [made-folder]
+
+It is put before all else, so what the user has stays as it is to the last byte, a missing last
+newline included. A line that has not exactly this form is never touched. `made-file` and
+`made-folder` say that the file, or ~/.ssh, was not there before: whoever leaves last removes them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import glob
+import os
+import re
+import socket
+import time
+from typing import (
+    Any,
+    BinaryIO,
+    Callable,
+    Collection,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
+
+from shanty.runtime import platform, rundir
+from shanty.runtime.errors import ShantyError, UsageError
+from shanty.runtime.rpc.file_edit import edit_file, read_file
+
+OPTIONS = ("restrict", "from", "expiry-time")  # what an old sshd may lack, see `authorize`
+GRACE = 120.0  # seconds that a run has between its line and its first sign of life
+_ARRIVAL = 30.0  # seconds that it has once the client that let it in has gone
+_OVERDUE = 60.0  # seconds after its expiry at which a line of this host is swept
+_ZONES = 27 * 3600.0  # the same for a line of another host, whose time zone is not known
+_TIME = "%Y%m%d%H%M%S"
+_OLD_RESTRICT = "no-agent-forwarding,no-port-forwarding,no-pty,no-user-rc,no-X11-forwarding"
+_LINE = re.compile(
+    rb"(?:restrict|" + _OLD_RESTRICT.encode() + rb")"
+    rb'(?:,from="[^"\n\0]*")?'
+    rb'(?:,expiry-time="(?P<expiry>\d{14})")?'
+    rb',command="(?:[^"\n\0]|(?<=\\)")*"'
+    rb" ssh-ed25519 [A-Za-z0-9+/]+=*"
+    rb" shanty:(?P<run>\d{8}-\d{6}-[a-z0-9]{4})\.(?P<index>\d+)@(?P<host>[^\s@]+)"
+    rb" since-(?P<since>\d+)(?P<file> made-file)?(?P<folder> made-folder)?"
+)
+IsAlive = Callable[[str, int], Optional[bool]]
+_let_in: Set[Tuple[str, str, int]] = set()  # by this server: the file, the run, its index
+Say = Callable[[Mapping[str, Any]], None]
+
+
+class Entry(NamedTuple):
+    """What a line of ours says. Times are in seconds since 1970; `expires` None is never."""
+
+    run: str
+    host_index: int
+    host: str
+    since: float
+    expires: Optional[float]
+    made_file: bool
+    made_folder: bool
+
+
+def keys_file() -> str:
+    """The path of the file that sshd reads for this user, unless it was told otherwise."""
+    return os.path.join(os.path.expanduser("~"), ".ssh", "authorized_keys")
+
+
+def authorize_key(
+    path: str,
+    run: str,
+    index: int,
+    key: str,
+    command: str,
+    sources: Sequence[str],
+    expires: float,
+    without: Collection[str] = (),
+) -> None:
+    """Let `key` ("ssh-ed25519 AAAA…") run `command` here, until `expires`, from `sources` only.
+
+    `without` names those of OPTIONS that the sshd of this host does not know: it would pass
+    over the whole line. No sources is any source. A line of this run and index is replaced.
+    """
+    words = key.split()
+    if len(words) < 2 or words[0] != "ssh-ed25519":
+        raise UsageError(f"not an ed25519 public key: {key[:40]}")
+    options = [_OLD_RESTRICT if "restrict" in without else "restrict"]
+    if sources and "from" not in without:
+        options.append(f'from="{",".join(sources)}"')
+    if "expiry-time" not in without:
+        options.append(f'expiry-time="{_to_clock(expires)}"')
+    escaped = command.replace('"', '\\"')
+    options.append(f'command="{escaped}"')
+    comment = f"shanty:{run}.{index}@{socket.gethostname()} since-{int(time.time())}"
+    start = f"{','.join(options)} ssh-ed25519 {words[1]} {comment}"
+    found = _LINE.fullmatch(start.encode())
+    if found is None or command.endswith("\\"):
+        raise ShantyError(f"no line of authorized_keys can be made of {start}")
+    folder_is_ours: List[bool] = []
+
+    def change(content: Optional[bytes]) -> bytes:
+        folder_is_ours.append(_make_folder(os.path.dirname(path)))
+        made = [entry for _, entry in _split(content or b"") if entry is not None]
+        flags = " made-file" if content is None or any(e.made_file for e in made) else ""
+        if any(folder_is_ours) or any(e.made_folder for e in made):
+            flags += " made-folder"
+        kept = _without(content or b"", lambda e: (e.run, e.host_index) == (run, index))
+        return (start + flags + "\n").encode() + kept
+
+    edit_file(path, change)
+
+
+def revoke_key(path: str, run: str, index: int) -> None:
+    """Remove the line of that run and index; no harm when there is none."""
+    _remove(path, lambda entry: (entry.run, entry.host_index) == (run, index))
+
+
+def renew_key(path: str, run: str, index: int, expires: float) -> bool:
+    """Move the expiry of the line of that run and index; False when there is no such line."""
+    found: List[bool] = []
+
+    def change(content: Optional[bytes]) -> Optional[bytes]:
+        del found[:]
+        if content is None:
+            return None
+        parts = []
+        for line, entry in _split(content):
+            if entry is not None and (entry.run, entry.host_index) == (run, index):
+                found.append(True)
+                if entry.expires is not None:
+                    before, _, after = line.partition(b',expiry-time="')
+                    line = before + b',expiry-time="' + _to_clock(expires).encode() + after[14:]
+            parts.append(line)
+        return b"".join(parts)
+
+    edit_file(path, change)
+    return bool(found)
+
+
+def sweep(path: str, is_alive: IsAlive, grace: float = GRACE) -> int:
+    """Remove the lines that crashed runs left; how many there were.
+
+    `is_alive(run, index)` tells of the runs of this host; None is "no sign of it", which a run
+    that has only just been let in may be: its line is left for `grace` seconds. Lines of other
+    hosts (that have the same home) are removed once they have certainly expired.
+    """
+    now, here = time.time(), socket.gethostname()
+    swept: List[Entry] = []
+
+    def is_left_over(entry: Entry) -> bool:
+        own = entry.host == here
+        late = _OVERDUE if own else _ZONES
+        over = entry.expires is not None and entry.expires + late < now
+        if own and not over:
+            alive = is_alive(entry.run, entry.host_index)
+            over = not alive and (alive is False or entry.since + grace < now)
+        if over:
+            swept.append(entry)
+        return over
+
+    _remove(path, is_left_over)
+    return len(set(swept))
+
+
+def entries(path: str) -> List[Entry]:
+    """What the lines of ours in the file at `path` say."""
+    content = read_file(os.path.realpath(path))
+    return [entry for _, entry in _split(content or b"") if entry is not None]
+
+
+def run_is_alive(run: str, index: int) -> Optional[bool]:
+    """Whether the agent of a run is there, by the `agents.json` in its work folder; None: no word.
+
+    For a run of another boot of this machine the answer is False.
+    """
+    folder = rundir.home(os.environ) / "work" / f"{run}.{index}"
+    agents = rundir.read_json(folder / "agents.json")
+    if agents is None:
+        return None
+    if agents.get("boot") not in (None, "", platform.boot_id()):
+        return False
+    found = [v for v in agents.values() if isinstance(v, dict) and {"pid", "born"} <= set(v)]
+    return any(platform.is_alive(int(v["pid"]), str(v["born"])) for v in found)
+
+
+# ------------------------------------------------------------------------------- verbs
+
+
+def authorize(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`run index key command from seconds [without]`: let a run's key in for that many seconds."""
+    path = keys_file()
+    run, index = ask["run"], int(ask["index"])
+    _let_in.add((path, run, index))
+    authorize_key(
+        path,
+        run,
+        index,
+        ask["key"],
+        ask["command"],
+        ask["from"],
+        time.time() + float(ask["seconds"]),
+        ask.get("without", ()),
+    )
+    return {"findings": _obstacles(path)}
+
+
+def revoke(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`run index`: remove the run's line."""
+    line = (keys_file(), ask["run"], int(ask["index"]))
+    revoke_key(*line)
+    _let_in.discard(line)
+    return {}
+
+
+@atexit.register
+def _leave_nothing() -> None:
+    """The client has gone: see that each run that it let in has come, or let it in no more."""
+    deadline = time.monotonic() + _ARRIVAL
+    for path, run, index in _let_in:
+        with contextlib.suppress(OSError, ShantyError):
+            while any((one.run, one.host_index) == (run, index) for one in entries(path)):
+                alive = run_is_alive(run, index)
+                if alive is False or (alive is None and time.monotonic() > deadline):
+                    revoke_key(path, run, index)
+                if alive is not None:
+                    break
+                time.sleep(0.1)
+
+
+def sweep_keys(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`[grace]`: remove what crashed runs left."""
+    return {"swept": sweep(keys_file(), run_is_alive, float(ask.get("grace", GRACE)))}
+
+
+def host_keys(_ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """The public host keys that can be read here, "TYPE BASE64" each."""
+    keys = []
+    for path in sorted(glob.glob("/etc/ssh/ssh_host_*_key.pub")):
+        with contextlib.suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
+            words = file.read().split()
+            if len(words) >= 2:
+                keys.append(" ".join(words[:2]))
+    return {"keys": keys}
+
+
+# -------------------------------------------------------------------------- the file
+
+
+def _split(content: bytes) -> Iterator[Tuple[bytes, Optional[Entry]]]:
+    """The lines of a file, their newlines included, and what they say where they are ours."""
+    for line in re.findall(rb"[^\n]*\n|[^\n]+", content):
+        text = line[:-1] if line.endswith(b"\n") else line
+        found = _LINE.fullmatch(text) if b" shanty:" in text else None
+        entry = None
+        if found is not None:
+            expiry = found["expiry"]
+            entry = Entry(
+                found["run"].decode(),
+                int(found["index"]),
+                os.fsdecode(found["host"]),
+                float(found["since"]),
+                _from_clock(expiry.decode()) if expiry else None,
+                found["file"] is not None,
+                found["folder"] is not None,
+            )
+        yield line, entry
+
+
+def _without(content: bytes, unwanted: Callable[[Entry], bool]) -> bytes:
+    return b"".join(line for line, entry in _split(content) if entry is None or not unwanted(entry))
+
+
+def _remove(path: str, unwanted: Callable[[Entry], bool]) -> None:
+    """Remove lines of ours; and the file and its folder, when we made them and nothing is left."""
+    folder_is_ours: List[bool] = []
+
+    def change(content: Optional[bytes]) -> Optional[bytes]:
+        del folder_is_ours[:]
+        removed: List[Entry] = []
+
+        def take(entry: Entry) -> bool:
+            if not unwanted(entry):
+                return False
+            removed.append(entry)
+            return True
+
+        kept = None if content is None else _without(content, take)
+        if kept or not any(entry.made_file for entry in removed):
+            return kept
+        folder_is_ours.append(any(entry.made_folder for entry in removed))
+        return None
+
+    def then() -> None:
+        if any(folder_is_ours):
+            with contextlib.suppress(OSError):  # something else is in it by now
+                os.rmdir(os.path.dirname(path))
+
+    edit_file(path, change, then)
+
+
+def _make_folder(folder: str) -> bool:
+    """Make ~/.ssh where it is not there; True when it was not."""
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        return False
+    return True
+
+
+# ------------------------------------------------------------------------- time, rights
+
+
+@contextlib.contextmanager
+def _time_of_sshd() -> Iterator[None]:
+    """Reckon in the machine's own time zone, as sshd does, whatever TZ the login has set."""
+    given = os.environ.pop("TZ", None)
+    time.tzset()
+    try:
+        yield
+    finally:
+        if given is not None:
+            os.environ["TZ"] = given
+            time.tzset()
+
+
+def _to_clock(seconds: float) -> str:
+    """The time on this machine's clock; never one that is read as an earlier time.
+
+    In the hour that comes twice when summer time ends, sshd may take the first.
+    """
+    text = ""
+    with _time_of_sshd():
+        wanted = int(seconds) + 1
+        for later in (0, 3600, 7200):
+            text = time.strftime(_TIME, time.localtime(wanted + later))
+            if time.mktime(time.strptime(text, _TIME)) >= wanted:
+                break
+    return text
+
+
+def _from_clock(text: str) -> Optional[float]:
+    with _time_of_sshd(), contextlib.suppress(ValueError, OverflowError):
+        return time.mktime(time.strptime(text, _TIME))
+    return None
+
+
+def _obstacles(path: str) -> List[str]:
+    """Why sshd may pass over the file, as far as that can be told from here."""
+    found = []
+    folder = os.path.dirname(path)
+    for place in (os.path.dirname(folder), folder, os.path.realpath(path)):
+        status = os.stat(place)
+        if status.st_mode & 0o022:
+            found.append(
+                f"others than its owner may write {place}, so sshd may refuse every key in "
+                f"{path} (StrictModes); chmod go-w {place}"
+            )
+        if status.st_uid not in (0, os.getuid()):
+            found.append(f"{place} belongs to another user, so sshd may refuse {path}")
+    settings = _sshd_settings()
+    files = settings.get("authorizedkeysfile", ".ssh/authorized_keys")
+    if ".ssh/authorized_keys" not in files.replace('"', " ").replace("%h/", "").split():
+        found.append(f"sshd reads {files} instead of {path} (AuthorizedKeysFile)")
+    if settings.get("pubkeyauthentication") == "no":
+        found.append("sshd accepts no keys (PubkeyAuthentication no)")
+    return found
+
+
+def _sshd_settings() -> Dict[str, str]:
+    """What sshd's files set for everybody, in lower case, as far as they can be read."""
+    found: Dict[str, str] = {}
+    for path in [*sorted(glob.glob("/etc/ssh/sshd_config.d/*.conf")), "/etc/ssh/sshd_config"]:
+        with contextlib.suppress(OSError), open(path, errors="replace") as file:
+            for line in file:
+                name, _, value = line.strip().replace("=", " ", 1).partition(" ")
+                if name.lower() == "match":
+                    break
+                found.setdefault(name.lower(), value.strip())  # the first one counts
+    return found

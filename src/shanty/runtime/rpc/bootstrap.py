@@ -1,0 +1,91 @@
+"""The first thing that runs on a host: sent as source, it finds or unpacks our code, and serves.
+
+It is no part of the package there (there may be none yet), so it imports nothing of it before
+`meet` has seen that it is in place. Each of its own words is a line that begins with MARK, since
+a login shell may have printed anything before.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from typing import Any, BinaryIO
+
+MARK = b"\x01shanty "
+
+
+def meet(source: BinaryIO, version: str) -> None:
+    """Say what is here, take our code (`version` is its hash) if it is missing, and serve.
+
+    After the first word the client sends `"SIZE\\n"` and as many bytes of tar.gz, or nothing
+    when we have the version.
+    """
+    sink = os.fdopen(os.dup(1), "wb")  # not inherited, so no child of a verb writes into it
+    os.dup2(2, 1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)  # `source` is a copy of it too
+    os.close(null)
+    home = os.environ.get("SHANTY_HOME") or os.path.expanduser("~/.shanty")
+    root = os.path.join(home, "store", "bundle", version)
+    have = os.path.isdir(root)
+    _say(
+        sink,
+        python=sys.executable,
+        version="{}.{}.{}".format(*sys.version_info[:3]),
+        home=home,
+        root=root,
+        have=have,
+    )
+    if not have:
+        data = source.read(int(source.readline() or b"0"))
+        try:
+            _unpack(data, root)
+        except OSError as error:
+            lack = _lack(home) if error.errno == errno.ENOSPC else ""
+            _say(sink, error=f"{error.filename or root}: {error.strerror or error}{lack}")
+            return
+        _say(sink, placed=root)
+    sys.path.insert(0, root)
+    from shanty.runtime.rpc import server
+
+    server.talk(source, sink, root)
+
+
+def _lack(home: str) -> str:
+    """Where it is inodes that are missing, and not room: the system's word for both is one."""
+    while not os.path.isdir(home):
+        home = os.path.dirname(home)
+    found = os.statvfs(home)
+    return " (no inodes are left)" if found.f_files and not found.f_favail else ""
+
+
+def _say(sink: BinaryIO, **words: Any) -> None:
+    sink.write(b"\n" + MARK + json.dumps(words).encode() + b"\n")
+    sink.flush()
+
+
+def _unpack(data: bytes, root: str) -> None:
+    """Make `root` of a tar.gz in one step; somebody else may do the same meanwhile."""
+    import io
+    import shutil
+    import tarfile
+    import tempfile
+
+    home = os.path.dirname(os.path.dirname(os.path.dirname(root)))
+    if not os.path.isdir(home):
+        os.makedirs(home, 0o700)  # code and packages of its user's are no one else's
+    os.makedirs(os.path.dirname(root), exist_ok=True)
+    temporary = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(root))
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            if hasattr(tarfile, "data_filter"):
+                tar.extraction_filter = tarfile.data_filter
+            tar.extractall(temporary)
+        os.chmod(temporary, 0o755)
+        os.rename(temporary, root)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not os.path.isdir(root):
+            raise

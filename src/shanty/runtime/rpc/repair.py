@@ -1,0 +1,208 @@
+"""Mends what the doctor found on a host: the verb `repair`. Each repair is small and says what it
+did; none removes what somebody may still need.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from functools import partial
+from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional
+
+from shanty.runtime import platform
+from shanty.runtime.agent.cleanup import end_all
+from shanty.runtime.errors import StorageError, UsageError
+from shanty.runtime.rpc import leftovers, orphans, runs, store, trees
+from shanty.runtime.rpc.authorized_keys import keys_file
+from shanty.runtime.rpc.file_edit import edit_file, read_file
+
+_SHARED = 0o022  # group and others may write
+_BEGUN = 3600.0  # seconds after which a run has begun with what it has placed
+BACKUP = ".before-shanty"  # is put behind the name of a file of settings that was changed
+
+
+def repair(
+    ask: Mapping[str, Any], _data: BinaryIO, _say: Callable[[Mapping[str, Any]], None]
+) -> Dict[str, Any]:
+    """`what`: one of REPAIRS, and what that one needs; `done` says in words what was done."""
+    work = REPAIRS.get(ask["what"])
+    if work is None:
+        raise UsageError(f"there is no repair {ask['what']!r}")
+    return {"done": work(ask)}
+
+
+def let_in(ask: Mapping[str, Any]) -> List[str]:
+    """`key`: a public key of the user's own, for good; one that is there already stays.
+
+    Only a line without options counts: another may let the key in from elsewhere only, or for
+    one command, and a comment lets nobody in.
+    """
+    words = str(ask["key"]).split()
+    if len(words) < 2 or "\n" in str(ask["key"]).strip():
+        raise UsageError(f"not a public key: {str(ask['key'])[:40]}")
+    path = keys_file()
+    line, plain = " ".join(words).encode(), [word.encode() for word in words[:2]]
+    added: List[bool] = []
+
+    def change(content: Optional[bytes]) -> Optional[bytes]:
+        del added[:]
+        old = content or b""
+        if any(each.split()[:2] == plain for each in old.splitlines()):
+            return content
+        added.append(True)
+        return old + (b"" if not old or old.endswith(b"\n") else b"\n") + line + b"\n"
+
+    _own_folder(os.path.dirname(path))
+    edit_file(path, change)
+    close_home(ask)
+    return [f"your key is in {path}" + ("" if added else " already")]
+
+
+def _own_folder(folder: str) -> None:
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be made", error.strerror or str(error)) from error
+
+
+def close_home(_ask: Mapping[str, Any]) -> List[str]:
+    """Let nobody but the user write in the home, in ~/.ssh and in authorized_keys."""
+    home = os.path.expanduser("~")
+    done = []
+    for path in (home, os.path.join(home, ".ssh"), keys_file()):
+        with contextlib.suppress(FileNotFoundError):
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+            if mode & _SHARED:
+                try:
+                    os.chmod(path, mode & ~_SHARED)
+                except OSError as error:
+                    why = error.strerror or str(error)
+                    raise StorageError(f"the mode of {path} cannot be changed", why) from error
+                done.append(f"only you may write {path} now")
+    return done
+
+
+def comment_out(ask: Mapping[str, Any]) -> List[str]:
+    """`settings`, `[[path, name], …]`: make those lines of files below the home into comments.
+
+    The file as it was stays beside it.
+    """
+    home = os.path.realpath(os.path.expanduser("~"))
+    wanted: Dict[str, List[str]] = {}
+    for path, name in ask["settings"]:
+        if not os.path.realpath(path).startswith(home + os.sep):
+            raise UsageError(f"{path} is not in your home", fix="its owner has to change it")
+        wanted.setdefault(path, []).append(name)
+    done = []
+    for path, names in wanted.items():
+        before = read_file(os.path.realpath(path))
+        if _commented(before, names) == before:
+            continue
+        kept = _kept(path)
+        edit_file(path, partial(_commented, names=names))
+        done.append(f"{', '.join(names)} in {path} is a comment now ({kept} has it as it was)")
+    return done
+
+
+def _kept(path: str) -> str:
+    """Copy a file to one beside it that is not there yet; its path. StorageError."""
+    backup, number = path + BACKUP, 1
+    while os.path.lexists(backup):  # of an earlier repair, which is not to be lost
+        number += 1
+        backup = f"{path}{BACKUP}-{number}"
+    try:
+        shutil.copy2(path, backup)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(backup)  # half of a copy
+        raise StorageError(
+            f"{path} is left as it is: it cannot be copied to {backup} before",
+            error.strerror or str(error),
+        ) from error
+    return backup
+
+
+def _commented(content: Optional[bytes], names: List[str]) -> Optional[bytes]:
+    if content is None:
+        return None
+    lines = []
+    for line in content.splitlines(keepends=True):
+        name = line.partition(b"=")[0].strip().decode(errors="replace")
+        lines.append(b"# " + line if name in names else line)
+    return b"".join(lines)
+
+
+def clear_leftovers(_ask: Mapping[str, Any]) -> List[str]:
+    """Remove what dead MPI jobs of this user left in /dev/shm and /tmp, and nobody has open."""
+    done = []
+    for folder, paths in leftovers.paths_left().items():
+        gone = [path for path in paths if _removed(path)]
+        if gone:
+            what = "1 file" if len(gone) == 1 else f"{len(gone)} files"
+            done.append(f"{what} of jobs that ended removed from {folder}")
+    return done
+
+
+def _removed(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+        return True
+    return False
+
+
+def end_strays(ask: Mapping[str, Any]) -> List[str]:
+    """End the processes of shanty's runs whose agents are gone, and sweep what those left."""
+    runs.sweep_runs(ask, _NOTHING, lambda _said: None)
+    found = {each["pid"]: each for each in orphans.strays() if each["run"]}
+
+    def members() -> List[platform.Process]:
+        every = (platform.process(pid) for pid in found)
+        return [each for each in every if each is not None]
+
+    end_all(members)
+    left = {each.pid for each in members()}
+    done = [f"{x['name']} ({pid}) of run {x['run']} ended" for pid, x in found.items()]
+    return [text for text, pid in zip(done, found) if pid not in left]
+
+
+def make_room(ask: Mapping[str, Any]) -> List[str]:
+    """Remove what shanty keeps here and no run uses: MPIs, environments, wheels, workspaces.
+
+    What is younger than an hour stays: a run may have placed it, and be about to begin.
+    """
+    before = _free()
+    runs.sweep_runs(ask, _NOTHING, lambda _said: None)
+    store.store_sweep({"days": _BEGUN / 86400}, _NOTHING, lambda _said: None)
+    if trees.root_folder().is_dir():
+        trees.prune(0)
+    freed = _free() - before
+    return [f"{freed / 1e6:.0f} MB freed in {store.home()}"] if freed > 0 else []
+
+
+def _free() -> int:
+    return shutil.disk_usage(store.home()).free
+
+
+class _Nothing:
+    """No bytes come with these requests."""
+
+    def read(self, _size: int = -1) -> bytes:
+        """The end."""
+        return b""
+
+
+_NOTHING: Any = _Nothing()
+_Repair = Callable[[Mapping[str, Any]], List[str]]
+REPAIRS: Mapping[str, _Repair] = {
+    "let-in": let_in,
+    "close-home": close_home,
+    "comment-out": comment_out,
+    "clear-leftovers": clear_leftovers,
+    "end-strays": end_strays,
+    "make-room": make_room,
+}

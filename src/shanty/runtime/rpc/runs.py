@@ -1,0 +1,214 @@
+"""The runs whose controller is here, or that have an agent here: begin, follow, ask, forget."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import time
+from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional
+
+from shanty.runtime.agent import control
+from shanty.runtime.errors import NotFoundError
+from shanty.runtime.mirror import APPENDED, REPLACED, Change, Mirror
+from shanty.runtime.rundir import RunDir, home, read_json, storage_errors, write_json
+from shanty.runtime.spec import State
+
+Say = Callable[[Mapping[str, Any]], None]
+
+LEAD_APPENDED = (*APPENDED, "logs/*.log", "events.jsonl", "stalls.jsonl")
+_ENOUGH = 4 << 20  # bytes of one answer
+_LOOK = 0.02  # seconds between two looks for something new
+HEARD = "heard"  # the file whose age tells when a worker last heard its lead
+_STDIN = "stdin"  # the FIFO from which rank 0 reads, where it is fed
+_FED = "stdin-ended"  # is there once all of it has been
+_mirrors: Dict[str, _Outbox] = {}
+_fed: Dict[str, int] = {}
+
+
+class _Outbox:
+    """What of a run's files the client has."""
+
+    def __init__(self, run: RunDir, offsets: Mapping[str, int]) -> None:
+        self._run = run
+        self._mirror = Mirror(run.path, LEAD_APPENDED, REPLACED, dict(offsets))
+        self._status = b""
+
+    def collect(self) -> List[Change]:
+        """The next changes; the final status comes only after all else."""
+        status = control.status_of(self._run)
+        changes: List[Change] = []
+        size = 0
+        for source in (self._mirror.changes, self._mirror.artifacts):
+            if source == self._mirror.artifacts and not status.state.final:
+                continue
+            for change in source():
+                changes.append(change)
+                size += len(change.data)
+                if size > _ENOUGH:
+                    return changes
+        data = json.dumps(status.to_json()).encode()
+        if data != self._status:
+            self._status = data
+            changes.append(Change("status.json", None, data))
+        return changes
+
+
+def folder_of(run: str, index: int) -> RunDir:
+    """Where this host keeps its part of a run."""
+    return RunDir(home(os.environ) / "work" / f"{run}.{index}")
+
+
+def begin_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`run plan job status files stdin`: write the run down and start its lead.
+
+    `files` are `{path: [text, mode]}`, relative to the run's folder. With `stdin` true rank 0
+    reads what `feed-run` brings, else an empty file.
+    """
+    run = folder_of(ask["run"], 0)
+    run.create()
+    with storage_errors(run.path):
+        write_json(run.job, ask["job"])
+        write_json(run.plan, ask["plan"])
+        write_json(run.status, ask["status"])
+        for path, (text, mode) in ask["files"].items():
+            file = run.path / path
+            file.touch(mode=0o600)
+            file.write_text(text)
+            file.chmod(mode)
+    if ask["stdin"]:
+        os.mkfifo(run.path / _STDIN, 0o600)
+        source = os.open(run.path / _STDIN, os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(source, True)
+        # Held open until the feeder has brought the end, or the client is gone with us.
+        _fed[ask["run"]] = os.open(run.path / _STDIN, os.O_WRONLY | os.O_NONBLOCK)
+    else:
+        source = os.open(os.devnull, os.O_RDONLY)
+    try:
+        control.start_agents(run, ask["plan"], os.path.expanduser("~"), source)
+    finally:
+        os.close(source)
+    return {"path": str(run.path)}
+
+
+def feed_run(ask: Mapping[str, Any], data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`run wait`: give rank 0 more of its standard input; how much of it there was room for.
+
+    Waits up to `wait` seconds for room. No data is the end. `taken` is None when nobody reads
+    any more.
+    """
+    run = folder_of(ask["run"], 0)
+    text = data.read()
+    try:
+        if not text:
+            (run.path / _FED).touch()
+            return {"taken": 0}
+        if ask["run"] not in _fed:
+            _fed[ask["run"]] = os.open(run.path / _STDIN, os.O_WRONLY | os.O_NONBLOCK)
+        select.select([], [_fed[ask["run"]]], [], float(ask["wait"]))
+        return {"taken": os.write(_fed[ask["run"]], text)}
+    except BlockingIOError:
+        return {"taken": 0}
+    except OSError:
+        return {"taken": None}
+
+
+def follow_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`run offsets wait`: what is new in the run's files; waits up to `wait` seconds for it.
+
+    `offsets` tell how much of each file the client has; they count in the first call only.
+    """
+    run = folder_of(ask["run"], 0)
+    if not run.path.is_dir():
+        raise NotFoundError(f"the lead host has no run {ask['run']}")
+    if ask.get("first") or ask["run"] not in _mirrors:
+        _mirrors[ask["run"]] = _Outbox(run, ask["offsets"])
+    if ask["run"] in _fed and (run.path / _FED).exists():
+        os.close(_fed.pop(ask["run"]))
+    outbox = _mirrors[ask["run"]]
+    deadline = time.monotonic() + float(ask["wait"])
+    changes = outbox.collect()
+    while not changes and time.monotonic() < deadline:
+        time.sleep(_LOOK)
+        changes = outbox.collect()
+    return {
+        "path": str(run.path),
+        "changes": [[c.path, c.offset, len(c.data)] for c in changes],
+        "data": b"".join(c.data for c in changes),
+    }
+
+
+def ask_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`run request`: ask the lead."""
+    return {"reply": control.ask(folder_of(ask["run"], 0), ask["request"])}
+
+
+def forget_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`run`: remove the files of a run that has ended; its client has them all."""
+    run = folder_of(ask["run"], 0)
+    if run.path.is_dir() and control.read_status(run).state.final:
+        _mirrors.pop(ask["run"], None)
+        shutil.rmtree(run.path, ignore_errors=True)
+    return {}
+
+
+def heard_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """`run index`: the seconds for which a worker here has not heard its lead; None: no worker.
+
+    `left` is true when its node agent has gone in order, as its lead told it to, or never came.
+    """
+    run = folder_of(ask["run"], int(ask["index"]))
+    age: Optional[float] = None
+    if control.is_alive(read_json(run.agents) or {}, "node_agent"):
+        try:
+            age = time.time() - os.stat(run.path / HEARD).st_mtime
+        except OSError:
+            age = 0.0  # it has only just come up
+    return {"age": age, "left": not run.path.is_dir()}  # one that is done takes its folder along
+
+
+def sweep_runs(_ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """End what crashed runs left on this host, and forget those that nobody asked for any more."""
+    swept = []
+    folder = home(os.environ) / "work"
+    for path in sorted(folder.glob("*.*")) if folder.is_dir() else ():
+        with contextlib.suppress(FileNotFoundError):  # its own node agent has just removed it
+            if _sweep(RunDir(path)):
+                swept.append(path.name)
+    return {"swept": swept}
+
+
+def _sweep(run: RunDir) -> bool:
+    """Sweep one run's part; True when its agents had left it behind."""
+    old = time.time() > run.path.stat().st_mtime + _KEPT
+    orphaned = is_orphaned(run)
+    if orphaned and run.path.name.endswith(".0"):
+        control.status_of(run)  # makes it LOST, and sweeps
+    elif orphaned:
+        control.end_remains(run)
+    ended = orphaned or (control.read_status(run).state.final and not _has_agent(run))
+    if old and ended:
+        shutil.rmtree(run.path, ignore_errors=True)
+    return orphaned
+
+
+_KEPT = 30 * 86400.0  # seconds that the files of a run stay when nobody fetches them
+_YOUNG = 60.0  # seconds that a run may take to bring its agent up
+
+
+def is_orphaned(run: RunDir) -> bool:
+    """True when the agents of a run's part were on this host and are gone without the last word."""
+    agents = read_json(run.agents)
+    if agents is None:
+        return time.time() > run.path.stat().st_mtime + _YOUNG
+    if not control.is_here(agents) or _has_agent(run):
+        return False
+    status = control.read_status(run)
+    return not status.state.final or status.state is State.LOST
+
+
+def _has_agent(run: RunDir) -> bool:
+    agents = read_json(run.agents) or {}
+    return any(control.is_alive(agents, name) for name in ("lead", "node_agent"))

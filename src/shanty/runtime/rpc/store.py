@@ -1,0 +1,342 @@
+"""Keeps what shanty brings to a host: `~/.shanty/store/<kind>/<hash>/`, each named by its content.
+
+Whatever is placed is made under a name that begins with a dot, in the folder where it will be,
+and renamed at the end. So two runs at once, two hosts with one home and a crash midway do no
+harm: the name without the dot is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Protocol, Tuple
+
+from shanty.runtime import rundir
+from shanty.runtime.errors import PrepareError, StorageError, UsageError
+from shanty.runtime.mpi import detect
+from shanty.runtime.mpi.installation import Installation
+
+# An MPI prefix, uv itself, mpi4py for interpreters that lack it; wheels and environments are
+# kept beside them by `environment`.
+KINDS = ("mpi", "uv", "mpi4py", "wheels", "env")
+_HASH = re.compile(r"[0-9a-f]{16,64}\Z")
+_BLOCK = 1 << 20
+_UNFINISHED = 86400  # seconds after which something that is still being made was given up
+
+Say = Callable[[Mapping[str, Any]], None]
+
+
+class Readable(Protocol):
+    """The raw bytes that come with a request."""
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to `size` bytes; b"" at the end."""
+
+
+# ------------------------------------------------------------------------------ the store
+
+
+def home() -> str:
+    """The folder of this login in which shanty keeps everything."""
+    return str(rundir.home(os.environ))
+
+
+def named_by_runs(path: str) -> bool:
+    """True when the plan of a run that still has files on this host speaks of `path`."""
+    for plan in glob.glob(os.path.join(glob.escape(home()), "work", "*", "plan.json")):
+        with contextlib.suppress(OSError), open(plan, encoding="utf-8", errors="replace") as file:
+            if path in file.read():
+                return True
+    return False
+
+
+def place_of(kind: str, name: str) -> str:
+    """Where an item of the store lies, whether it is there or not."""
+    if kind not in KINDS or not _HASH.match(name):
+        raise UsageError(f"the store has no place for {kind!r} {name!r}")
+    return os.path.join(home(), "store", kind, name)
+
+
+def mark_used(path: str) -> bool:
+    """True when an item of the store is there; from now on it counts as used today."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return os.path.isdir(path)  # a store that may only be read serves as well
+    return True
+
+
+@contextlib.contextmanager
+def placing(target: str) -> Iterator[str]:
+    """A new folder that takes the place of `target` when the block ends well, else is gone.
+
+    Where someone else has made the same one meanwhile, theirs stays: it has the same content.
+    """
+    parent, name = os.path.split(target)
+    try:
+        os.makedirs(parent, mode=0o755, exist_ok=True)
+        folder = tempfile.mkdtemp(prefix=f".{name[:16]}-", dir=parent)
+    except OSError as error:
+        raise StorageError(
+            f"{parent} cannot be written",
+            error.strerror or str(error),
+            "make room there, or make it writable for this login",
+        ) from error
+    try:
+        os.chmod(folder, 0o755)
+        yield folder
+        try:
+            os.rename(folder, target)
+        except OSError:
+            if not os.path.isdir(target):
+                raise
+    except OSError as error:
+        raise StorageError(
+            f"{target} cannot be written",
+            error.strerror or str(error),
+            "make room there (df -h ~), then try again",
+        ) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# ------------------------------------------------------------------------- a tree's hash
+
+Entry = Tuple[str, str, str]  # path, "file" | "program" | "link", SHA-256 or the link's target
+
+
+def tree_hash(entries: Iterable[Entry]) -> str:
+    """The name of a tree in the store: a SHA-256 of its paths, modes and contents."""
+    digest = hashlib.sha256()
+    for entry in sorted(entries):
+        digest.update("\0".join(entry).encode("utf-8", "surrogateescape") + b"\n")
+    return digest.hexdigest()
+
+
+def _unpack(data: Readable, folder: str) -> List[Entry]:
+    """Write the members of a compressed tar below `folder`; what they were.
+
+    A member that would lie elsewhere is refused. Links come last, so that nothing is ever
+    written through one.
+    """
+    entries: List[Entry] = []
+    whole: Dict[str, Entry] = {}
+    links: List[Tuple[str, str]] = []
+    try:
+        with tarfile.open(fileobj=data, mode="r|gz") as archive:  # type: ignore[call-overload]
+            for member in archive:
+                path = _inside(member.name)
+                if member.issym():
+                    _inside(os.path.join(os.path.dirname(path), member.linkname))
+                    links.append((path, member.linkname))
+                elif member.isfile():
+                    source = archive.extractfile(member)
+                    assert source is not None
+                    program = bool(member.mode & 0o100)
+                    digest = _write(source, os.path.join(folder, path), program)
+                    whole[path] = (path, "program" if program else "file", digest)
+                elif member.islnk():  # the same content under one more name
+                    same = whole.get(_inside(member.linkname))
+                    if same is None:
+                        raise PrepareError(f"{member.name} in an archive links to nothing in it")
+                    _link(os.path.join(folder, same[0]), os.path.join(folder, path))
+                    whole[path] = (path, *same[1:])
+                elif not member.isdir():
+                    raise PrepareError(f"{member.name} in an archive is no file and no link")
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise PrepareError(
+            "what was sent did not arrive as a whole", str(error), "run the command again"
+        ) from error
+    for path, goal in links:
+        place = os.path.join(folder, path)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.symlink(goal, place)
+        entries.append((path, "link", goal))
+    return [*entries, *whole.values()]
+
+
+def _inside(path: str) -> str:
+    normal = os.path.normpath(path)
+    if os.path.isabs(normal) or normal.split(os.sep)[0] == os.pardir:
+        raise PrepareError(f"{path} in an archive leads out of it")
+    return normal
+
+
+def _link(old: str, new: str) -> None:
+    os.makedirs(os.path.dirname(new), exist_ok=True)
+    try:
+        os.link(old, new)
+    except OSError:  # a file system without hard links
+        shutil.copy2(old, new)
+
+
+def _write(source: Any, path: str, program: bool) -> str:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    digest = hashlib.sha256()
+    with open(path, "xb") as file:
+        while True:
+            block = source.read(_BLOCK)
+            if not block:
+                break
+            digest.update(block)
+            file.write(block)
+    os.chmod(path, 0o755 if program else 0o644)
+    return digest.hexdigest()
+
+
+# ---------------------------------------------------------------------------------- verbs
+
+
+def store_has(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
+    """Whether an item (`kind`, `hash`) is there, where it is or would be, and what runs here."""
+    path = place_of(ask["kind"], ask["hash"])
+    return {"have": mark_used(path), "path": path, "machine": machine()}
+
+
+def store_put(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
+    """Place the compressed tar that follows as (`kind`, `hash`); it has to have that hash."""
+    path = place_of(ask["kind"], ask["hash"])
+    with placing(path) as folder:
+        found = tree_hash(_unpack(data, folder))
+        if found != ask["hash"]:
+            raise PrepareError(
+                f"what was sent for {ask['kind']} is not what was meant",
+                f"its hash is {found[:12]}, not {ask['hash'][:12]}: a file changed meanwhile",
+                "run the command again",
+            )
+    return {"path": path}
+
+
+def file_put(path: str, digest: str, data: Readable) -> None:
+    """Place one file that follows, in a folder of its own; it has to have that SHA-256."""
+    with placing(os.path.dirname(path)) as folder:
+        found = _write(data, os.path.join(folder, os.path.basename(path)), False)
+        if found != digest:
+            raise PrepareError(
+                f"{os.path.basename(path)} did not arrive as a whole",
+                f"its SHA-256 is {found[:12]}, not {digest[:12]}",
+                "run the command again",
+            )
+
+
+def store_sweep(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
+    """Remove what no run has used for `days`, but not what is `keep`, a list of paths.
+
+    What a run that is on uses stays in any case.
+
+    What was left half made by a crash goes after a day.
+    """
+    now = time.time()
+    keep = set(ask.get("keep", ()))
+    removed = []
+    for kind in KINDS:
+        parent = os.path.join(home(), "store", kind)
+        for name in _listing(parent):
+            path = os.path.join(parent, name)
+            limit = _UNFINISHED if name.startswith(".") else float(ask["days"]) * 86400
+            try:
+                unused = now - os.lstat(path).st_mtime > limit
+            except OSError:
+                continue
+            if unused and path not in keep and not named_by_runs(path) and _remove(path):
+                removed.append(path)
+    cache = uv_cache()
+    if _is_unused(cache, now - float(ask["days"]) * 86400) and _remove(cache):
+        removed.append(cache)
+    return {"removed": removed}
+
+
+def _is_unused(cache: str, since: float) -> bool:
+    """True for a cache that nobody has used since then, and of which nothing is being made."""
+    try:
+        used = os.stat(cache).st_mtime
+    except OSError:
+        return False
+    made = os.path.join(home(), "store", "env")
+    return used < since and not any(_is_made(os.path.join(made, name)) for name in _listing(made))
+
+
+def _is_made(path: str) -> bool:
+    """True for the folder of an environment that is only being made, unless it was given up."""
+    name = os.path.basename(path)
+    if not name.startswith(".") or name.startswith(".gone-"):
+        return False
+    with contextlib.suppress(OSError):
+        return os.path.isdir(path) and time.time() - os.lstat(path).st_mtime < _UNFINISHED
+    return False
+
+
+def uv_cache() -> str:
+    """What uv keeps for the next environment."""
+    return os.path.join(home(), "store", "uv-cache")
+
+
+def _remove(path: str) -> bool:
+    """Take an item away in one step, so that nobody finds half of it."""
+    parent, name = os.path.split(path)
+    if os.path.isfile(path) and not os.path.islink(path):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        return True
+    gone = os.path.join(parent, f".gone-{name.lstrip('.')[:16]}-{os.getpid()}")
+    try:
+        os.rename(path, gone)
+    except OSError:
+        return False
+    shutil.rmtree(gone, ignore_errors=True)
+    return True
+
+
+def _listing(folder: str) -> List[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def mpi_find(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
+    """The MPI of this host that is `flavour` `version`, best at `launcher`; and all there are.
+
+    `launchers` are programs that would start one, whether its library is there or not.
+    """
+    found = list(filter(None, [detect.inspect_launcher(ask["launcher"])]))
+    own = home()
+    everywhere = detect.find_installations(own, os.environ.get("PATH", ""), environ=os.environ)
+    found += [one for one in everywhere if one not in found]
+    wanted = (ask["flavour"], ask["version"])
+    same = [one for one in found if (one.flavour, one.version) == wanted]
+    launchers = [ask["launcher"], shutil.which("mpirun"), shutil.which("mpiexec")]
+    return {
+        "found": _as_json(same[0]) if same else None,
+        "there": [_as_json(one) for one in found],
+        "launchers": sorted({path for path in launchers if path and os.access(path, os.X_OK)}),
+        "machine": machine(),
+    }
+
+
+def _as_json(one: Installation) -> Dict[str, str]:
+    return {name: getattr(one, name) for name in one.__dataclass_fields__}
+
+
+def machine() -> Dict[str, str]:
+    """What decides which programs run here: system, architecture, version of the C library."""
+    system = os.uname()
+    libc = ""
+    with contextlib.suppress(ValueError, OSError):
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+        libc = version if name == "glibc" else ""
+    return {
+        "system": "macOS" if sys.platform == "darwin" else system.sysname,
+        "architecture": system.machine,
+        "glibc": libc,
+    }

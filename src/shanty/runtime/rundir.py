@@ -1,0 +1,173 @@
+"""Every path of a run, and the few ways in which its files are written and read.
+
+The run directory is the protocol between the parts of shanty: the command line reads what
+the agents and the ranks write here, and nothing else is needed to know a run.
+
+    job.json        what was asked for            logs/rank-K.log  output of rank K, framed
+    plan.json       what was made of it           logs/launcher.log  output of the launcher
+    status.json     where it stands (atomic)      logs/agent.log   the agents' own words
+    events.jsonl    every change of state         stacks/rank-K.txt  answers to `stacks`
+    site.json       the hosts of a run that is elsewhere; its lead's directory is copied here
+    agents.json     pids of lead and node agent       metrics.jsonl    what the script logged
+    hostfile        the hosts, in the MPI's form  progress.json    how far the script is
+    reports         FIFO, from ranks to node agent    artifacts/       what the script saved
+    asks/           requests and their answers    bin/             the launchers' shims
+    stalls.jsonl    where all ranks stood when none of them made progress
+    reserve         room for the last status on a disk that has filled up
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Optional
+
+from shanty.runtime.errors import StorageError
+
+RUN_DIR = "SHANTY_RUN_DIR"  # the environment variable in which a rank finds its run
+RESERVE = 64 << 10  # bytes; a status and the lines that tell of a failure fit many times
+_LETTERS = "23456789bcdfghjkmnpqrstvwxz"  # no two that look alike, no vowels; in their order
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    """The folder of all that shanty keeps: $SHANTY_HOME, else ~/.shanty."""
+    given = environ.get("SHANTY_HOME")
+    return Path(given).absolute() if given else Path("~/.shanty").expanduser()
+
+
+def new_id(now: float) -> str:
+    """A new run's id, which sorts by time: UTC to 1/729 s, then two random letters."""
+    base = len(_LETTERS)
+    high, low = divmod(int(now % 1 * base * base), base)
+    chance = [byte % base for byte in os.urandom(2)]
+    letters = "".join(_LETTERS[digit] for digit in (high, low, *chance))
+    return time.strftime("%Y%m%d-%H%M%S-", time.gmtime(now)) + letters
+
+
+def is_run_id(name: str) -> bool:
+    """True when `name` has the form of a run's id."""
+    day, _, rest = name.partition("-")
+    clock, _, letters = rest.partition("-")
+    digits = day + clock
+    shape = (len(day), len(clock), len(letters)) == (8, 6, 4)
+    return shape and digits.isascii() and digits.isdigit() and letters.isalnum()
+
+
+class RunDir:
+    """The files of one run, by name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+        self.job = path / "job.json"
+        self.plan = path / "plan.json"
+        self.site = path / "site.json"
+        self.status = path / "status.json"
+        self.events = path / "events.jsonl"
+        self.agents = path / "agents.json"
+        self.hostfile = path / "hostfile"
+        self.reports = path / "reports"
+        self.asks = path / "asks"
+        self.logs = path / "logs"
+        self.launcher_log = self.logs / "launcher.log"
+        self.agent_log = self.logs / "agent.log"
+        self.stacks = path / "stacks"
+        self.claims = path / "claims"
+        self.metrics = path / "metrics.jsonl"
+        self.progress = path / "progress.json"
+        self.stalls = path / "stalls.jsonl"
+        self.artifacts = path / "artifacts"
+        self.bin = path / "bin"
+        self.reserve = path / "reserve"
+
+    def rank_log(self, rank: int) -> Path:
+        """The log of rank `rank`."""
+        return self.logs / f"rank-{rank}.log"
+
+    def rank_stacks(self, rank: int) -> Path:
+        """Where rank `rank` writes its stacks when it is asked to."""
+        return self.stacks / f"rank-{rank}.txt"
+
+    def rank_pulse(self, rank: int) -> Path:
+        """Where a Python rank tells whether its main thread moves."""
+        return self.stacks / f"rank-{rank}.pulse"
+
+    def rank_logs(self) -> Dict[int, Path]:
+        """The ranks that have a log so far, in their order."""
+        found = {}
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self.logs):
+                number = entry.name[5:-4]
+                if entry.name == f"rank-{number}.log" and number.isdecimal():
+                    found[int(number)] = Path(entry.path)
+        return dict(sorted(found.items()))
+
+    def create(self) -> None:
+        """Make the directory and its folders; StorageError when that cannot be done."""
+        with storage_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700)  # what -e sets may be secret
+            for folder in (self.logs, self.stacks, self.claims, self.asks, self.artifacts):
+                folder.mkdir()
+            self.bin.mkdir()
+            self.reserve.write_bytes(bytes(RESERVE))
+
+
+@contextlib.contextmanager
+def storage_errors(
+    path: Path, fix: str = "point SHANTY_HOME at a folder that can be written"
+) -> Iterator[None]:
+    """Turn an OSError of the block into a StorageError that names `path` and the cure."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fix = "free some space, or point SHANTY_HOME at another disk"
+        raise StorageError(f"cannot write {path}", error.strerror or str(error), fix) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace the file at `path` by `value` in one step: a reader sees the old or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def read_json(path: Path) -> Optional[Dict[str, Any]]:
+    """The object in the file at `path`; None when it is absent or damaged."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def append_line(path: Path, value: Mapping[str, Any]) -> None:
+    """Append `value` as one line of JSON, in one write, so that writers do not mix."""
+    line = json.dumps(value) + "\n"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, line.encode())
+    finally:
+        os.close(fd)
+
+
+def read_lines(path: Path) -> List[Dict[str, Any]]:
+    """The objects in a file of JSON lines; damaged lines are passed over."""
+    values = []
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            with contextlib.suppress(ValueError):
+                value = json.loads(line)
+                if isinstance(value, dict):
+                    values.append(value)
+    return values
