@@ -320,7 +320,7 @@ def test_all_is_killed_and_the_next_run_cleans_up(site: Site, before: dict[str, 
 
 
 class Direct:
-    """A transport by an ssh that shares its connection with nobody."""
+    """A connection by an ssh that shares its connection with nobody."""
 
     def __init__(self, lab: LabHosts, host: str) -> None:
         self.host = Host(host)

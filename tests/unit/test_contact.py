@@ -294,7 +294,7 @@ def test_a_connection_that_dies_is_an_error_with_the_hosts_name(
     one = server()
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
     (client,) = connect([host], terminal=False)
-    client.transport.close()  # hangs up
+    client.connection.close()  # hangs up
     with pytest.raises(PrepareError, match="the connection to a is gone"):
         client.ask("survey")
     (again,) = connect([host], terminal=False)
