@@ -392,10 +392,10 @@ import sys
 from shanty.launch.cluster import rpc_client as porter_module
 from shanty.launch.cluster.contact import connect
 from shanty.launch.cluster.host import Host
-RPC clients = connect([Host(n, config=sys.argv[1]) for n in sys.argv[2:]], terminal=True)
-print("reached", *(p.ask("survey").values["ssh"]["server"] for p in RPC clients), flush=True)
-for RPC client in RPC clients:
-    RPC client.close()
+clients = connect([Host(n, config=sys.argv[1]) for n in sys.argv[2:]], terminal=True)
+print("reached", *(p.ask("survey").values["ssh"]["server"] for p in clients), flush=True)
+for client in clients:
+    client.close()
 """
 
 

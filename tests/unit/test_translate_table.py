@@ -222,7 +222,7 @@ def test_notes_tell_what_was_changed() -> None:
     assert set(result.notes) == {
         "--allow-run-as-root is left out: Hydra runs as root without being asked",
         "-x A=1 is -genv A 1",
-        "--mca pml ob1 is left out: it is about Open MPI's own connection",
+        "--mca pml ob1 is left out: it is about Open MPI's own transport",
         "/generated/hostfile does not exist here: the run's own host file is used",
     }
 
