@@ -36,7 +36,7 @@ KINDS = {
 }
 HOSTS = ("lab1", *KINDS)
 OURS = re.compile(
-    rb'restrict,from="10\.77\.0\.1",expiry-time="\d{14}",command="[^\n]* agent\.remote [^\n]*" '
+    rb'restrict,from="10\.77\.0\.1",expiry-time="\d{14}",command="[^\n]* agent\.worker_agent [^\n]*" '
     rb"ssh-ed25519 \S+ shanty:(\S+)\.(\d)@(lab\d) since-\d+( made-file)?\n"
 )
 RUN = ("run", "-q", "--on", "lab", "-n", "5", "--ppn", "1", "--env", "none")
@@ -170,7 +170,7 @@ def agents(site: Site) -> list[int]:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if inside and {b"agent.start", b"agent.worker_agent", b"agent.node agent"} & set(words):
+            if inside and {b"agent.start", b"agent.worker_agent", b"agent.node_agent"} & set(words):
                 found.append(int(entry.name))
     return found
 
