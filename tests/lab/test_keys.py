@@ -36,7 +36,8 @@ KINDS = {
 }
 HOSTS = ("lab1", *KINDS)
 OURS = re.compile(
-    rb'restrict,from="10\.77\.0\.1",expiry-time="\d{14}",command="[^\n]* agent\.worker_agent [^\n]*" '
+    rb'restrict,from="10\.77\.0\.1",expiry-time="\d{14}",'
+    rb'command="[^\n]* agent\.worker_agent [^\n]*" '
     rb"ssh-ed25519 \S+ shanty:(\S+)\.(\d)@(lab\d) since-\d+( made-file)?\n"
 )
 RUN = ("run", "-q", "--on", "lab", "-n", "5", "--ppn", "1", "--env", "none")
