@@ -22,12 +22,11 @@ from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.prepare import Prepared
 from shanty.launch.network.route import Interface, Rail, Route
 from shanty.launch.settings import Settings
-from shanty.launch.targets.base import Facts
-from shanty.launch.targets.local import LocalTarget
-from shanty.launch.targets.site import Node, host_slots, make_site_plan, shared_out
+from shanty.launch.targets import ssh
+from shanty.launch.targets.local import Facts, LocalPlan, LocalTarget
+from shanty.launch.targets.ssh import Surveyed, plan_on, shared_out
 from shanty.runtime import platform
 from shanty.runtime.mpi.installation import Installation
-from shanty.runtime.mpi.layout import HostSlots
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Module, Raw, Script
 
@@ -63,12 +62,16 @@ def facts(name: str) -> Facts:
     installation = Installation(
         name, version, prefix, f"{prefix}/bin/{launcher}", f"{prefix}/lib/{library}", origin
     )
-    return Facts((HostSlots("localhost", 8),), 8, installation, "/home/ann/digits/.venv/bin/python")
+    return Facts(8, installation, "/home/ann/digits/.venv/bin/python")
+
+
+def planned(name: str, job: JobSpec) -> LocalPlan:
+    return LocalTarget(HOME, ENVIRON, Settings()).plan_on(facts(name), job, RUN)
 
 
 def rendered(name: str, job: JobSpec) -> str:
     """The plan as text, the same on every machine."""
-    text = LocalTarget(HOME, ENVIRON, Settings()).plan(job, facts(name), RUN).render()
+    text = planned(name, job).render()
     runtime = str(Path(shanty.runtime.__file__).parent)
     for real, placeholder in ((runtime, "RUNTIME"), (sys.executable, "SHANTYS_PYTHON")):
         text = text.replace(shlex.quote(real), placeholder).replace(real, placeholder)
@@ -110,7 +113,7 @@ ROUTE = Route(
 def on_hosts(name: str) -> str:
     """A plan for two hosts with different homes, and what their agents are told."""
     survey = {"system": "Linux", "cores": 8, "path": "/usr/bin:/bin", "fabrics": []}
-    nodes = []
+    hosts = []
     for index, home in enumerate(("/home/ann", "/data/users/ann")):
         client = SimpleNamespace(
             home=f"{home}/.shanty",
@@ -118,8 +121,8 @@ def on_hosts(name: str) -> str:
             python="/usr/bin/python3",
         )
         address = f"10.0.0.{index + 2}"
-        nodes.append(
-            Node(
+        hosts.append(
+            Surveyed(
                 Host(f"host{index}"),
                 client,
                 survey,
@@ -132,9 +135,9 @@ def on_hosts(name: str) -> str:
                 (address,),
             )
         )
-    found = replace(facts(name), hosts=host_slots(nodes))
+    found = ssh.Facts(tuple(hosts), facts(name).installation, facts(name).python, ROUTE)
     job = replace(SCRIPT, ranks=3, env={"GREETING": "good day"}, on="host0,host1")
-    plan = make_site_plan(job, found, nodes, RUN, Settings(), ROUTE)
+    plan = plan_on(None, found, job, RUN, Settings())
     ready = [
         Prepared(
             replace(
@@ -144,11 +147,11 @@ def on_hosts(name: str) -> str:
             f"{client.home}/workspaces/77/tree",
             "",
         )
-        for node in nodes
-        for client in (node.client,)
+        for host in hosts
+        for client in (host.client,)
         for mpi in (f"{client.home}/store/mpi/5678",)
     ]
-    values = {**plan.resolve(ready), "created": 0}
+    values = {**plan.prepared(ready, Settings()).to_json(), "created": 0}
     return plan.render() + "\n" + json.dumps(values, indent=1) + "\n"
 
 
@@ -171,7 +174,7 @@ def test_a_dry_run_is_a_shell_script(name: str, kind: str) -> None:
     """A shell accepts it, and each word comes out as it was meant."""
     text = rendered(name, JOBS[kind])
     subprocess.run(["sh", "-n"], input=text, text=True, check=True)
-    argv = LocalTarget(HOME, ENVIRON, Settings()).plan(JOBS[kind], facts(name), RUN).argv
+    argv = planned(name, JOBS[kind]).plan.attempt.argv
     assert len(shlex.split(text.splitlines()[-1])) == len(argv)
 
 

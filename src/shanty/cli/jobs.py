@@ -91,7 +91,7 @@ def defaults(workspace: Path) -> dict[str, Any]:
 
 def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command:
     """What the words after the options mean; NotFoundError for a script that is not there."""
-    from shanty.launch.targets.plan import LAUNCHERS
+    from shanty.runtime.resolve import LAUNCHERS
 
     words = _by_name(words)
     if not words or not words[0]:

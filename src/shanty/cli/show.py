@@ -11,6 +11,7 @@ from shanty.cli.arguments import json_option, run_argument
 from shanty.cli.context import context
 from shanty.cli.stalled import report, stalls_of
 from shanty.cli.table import ago, one_line, progress_text
+from shanty.runtime.plan import read_plan
 from shanty.runtime.rundir import read_json
 from shanty.runtime.spec import Status
 
@@ -25,12 +26,16 @@ def show(run: str, as_json: bool) -> None:
     runs = context().runs
     found = runs.find(run)
     entry = runs.entry(found)
-    plan = read_json(found.plan) or {}
+    plan = read_plan(found)
     if as_json:
-        print(json.dumps({**entry.to_json(), "path": str(found.path), "plan": plan}))
+        print(
+            json.dumps(
+                {**entry.to_json(), "path": str(found.path), "plan": read_json(found.plan) or {}}
+            )
+        )
         return
     status, job = entry.status, read_job(found)
-    installation = plan.get("installation", {})
+    mpi = f"{plan.lead.mpi['flavour']} {plan.lead.mpi['version']}" if plan else ""
     took = ago((status.ended or time.time()) - (status.started or status.created))
     rows = [
         ("run", entry.id + (f"  ({entry.name})" if entry.name else "")),
@@ -44,12 +49,9 @@ def show(run: str, as_json: bool) -> None:
         ("started", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created))),
         ("took", took),
         ("progress", progress_text(found)),
-        (
-            "mpi",
-            f"{installation.get('flavour')} {installation.get('version')}" if installation else "",
-        ),
-        ("network", plan.get("network", {}).get("text", "")),
-        ("python", plan.get("python", "")),
+        ("mpi", mpi),
+        ("network", plan.attempt.network.get("text", "") if plan else ""),
+        ("python", plan.lead.python if plan else ""),
         ("folder", str(found.path)),
     ]
     for label, value in rows:

@@ -53,10 +53,10 @@ def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach:
         job = _with_terminal(job, detach=detach)
     _leave_when_interrupted()  # what comes may take long; until the run is there, that is all
     plan = targets.plan(job, run)
-    if job.debug_rank is not None and not 0 <= job.debug_rank < (plan.layout.ranks or 1):
+    if job.debug_rank is not None and not 0 <= job.debug_rank < (plan.ranks or 1):
         raise UsageError(
             f"there is no rank {job.debug_rank} to debug",
-            fix=f"the ranks are 0 … {(plan.layout.ranks or 1) - 1}",
+            fix=f"the ranks are 0 … {(plan.ranks or 1) - 1}",
         )
     if dry_run:
         print(plan.render())
@@ -84,7 +84,7 @@ def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach:
             if not show.quiet:
                 note(f"follow it with `shanty logs -f {run.id}`")
         return 0
-    labels = plan.raw or plan.layout.ranks != 1
+    labels = plan.raw or plan.ranks != 1
     if job.debug_rank is not None:
         show = Show(quiet=True, as_json=show.as_json)  # the debugger has the terminal
     from shanty.cli.session import Session  # now that the run is on its way

@@ -176,7 +176,8 @@ def _outer_mpi(environ: Mapping[str, str]) -> str | None:
     """The prefix of the MPI of the run that this process is a rank of; None if there is none."""
     folder = environ.get(RUN_DIR)
     plan = read_json(RunDir(Path(folder)).plan) if folder else None
-    prefix = str((plan or {}).get("installation", {}).get("prefix", ""))
+    nodes = (plan or {}).get("attempt", {}).get("nodes", [])
+    prefix = str(nodes[0]["mpi"]["prefix"]) if nodes else ""
     return prefix if Path(prefix).is_absolute() and Path(prefix).is_dir() else None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from shanty.launch.cluster import keys
 from shanty.launch.doctor.facts import Seen
 from shanty.launch.finding import Finding, Level
-from shanty.launch.targets import reachability, site
+from shanty.launch.targets import reachability
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.rundir import new_id
 
@@ -187,7 +187,7 @@ def _known(hosts: Sequence[Seen]) -> dict[str, list[str]]:
         one = hosts[index]
         assert one.client is not None
         try:
-            return reachability.known_lines(one.host, one.client, site.alias(index))
+            return reachability.known_lines(one.host, one.client, keys.alias(index))
         except ShantyError:
             return []
 

@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
-from shanty.runtime.mpi.installation import Installation
-from shanty.runtime.mpi.layout import HostSlots
+from shanty.launch.settings import Settings
+from shanty.runtime.plan import Limits
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Status
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a survey found: hosts with their slots, the fewest cores of any, MPI and Python."""
-
-    hosts: tuple[HostSlots, ...]
-    cores: int
-    installation: Installation
-    python: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +57,36 @@ class Reply:
     data: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Rendered(Protocol):
-    """A plan: what a dry run prints."""
+class Planned(Protocol):
+    """A job that could be run now."""
+
+    takes_long: ClassVar[bool]  # hosts have to be prepared first
+
+    @property
+    def raw(self) -> bool:
+        """True where the user's own line starts the launcher."""
+
+    @property
+    def ranks(self) -> int | None:
+        """How many ranks there are to be; None where the user's own line says it."""
 
     def render(self) -> str:
-        """The plan as text for a person."""
+        """What would be run, for a person to read."""
+
+    def submit(self, stdin: int) -> Handle:
+        """Write the run down and start its agents; `stdin` is what rank 0 will read."""
 
 
-P = TypeVar("P", bound=Rendered)
-
-
-class Target(Protocol[P]):
+class Target(Protocol):
     """A place where runs go."""
 
     scheme: ClassVar[str]
 
-    def survey(self, job: JobSpec) -> Facts:
-        """Find out what is there for `job`; PrepareError when its MPI or Python is not."""
+    def plan(self, job: JobSpec, run: RunDir) -> Planned:
+        """Find out what is there for `job` and decide what can be decided; nothing is touched.
 
-    def plan(self, job: JobSpec, facts: Facts, run: RunDir) -> P:
-        """Decide everything, without touching anything; UsageError when it cannot fit."""
-
-    def submit(self, job: JobSpec, plan: P, run: RunDir, stdin: int) -> Handle:
-        """Write the run down and start its agent; `stdin` is what rank 0 will read."""
+        PrepareError when its MPI or Python is not there, UsageError when it cannot fit.
+        """
 
     def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
         """Where the runs stand now; one whose agents are gone is LOST, with the cause."""
@@ -99,3 +96,15 @@ class Target(Protocol[P]):
 
     def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
         """Ask the controller; stopping a run that has ended is no error."""
+
+
+def limits_of(job: JobSpec, settings: Settings) -> Limits:
+    """What bounds a run, by its job and by what its user has set for good."""
+    return Limits(
+        log_limit=settings.log_limit,
+        grace=settings.stop_grace,
+        start_timeout=job.start_timeout,
+        time_limit=job.time_limit,
+        on_stall=job.on_stall or settings.on_stall,
+        stall_after=settings.stall_after if job.stall_after is None else job.stall_after,
+    )

@@ -1,27 +1,115 @@
-"""The machine at which the command is typed."""
+"""The machine at which the command is typed: a cluster of one host."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shlex
 import shutil
-import socket
+import sys
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
+import shanty
 from shanty.launch import interpreter, mpis
 from shanty.launch.settings import Settings
-from shanty.launch.targets.base import Chunk, Facts, Handle, Reply, Stacks, Stop
-from shanty.launch.targets.plan import LAUNCHERS, Plan, make_plan, shim_script
+from shanty.launch.targets.base import Chunk, Handle, Reply, Stacks, Stop, limits_of
 from shanty.runtime import platform
 from shanty.runtime.agent import control
+from shanty.runtime.agent.identity import free_port
 from shanty.runtime.errors import NotFoundError, StorageError
-from shanty.runtime.mpi.layout import HostSlots
-from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
-from shanty.runtime.spec import JobSpec, Status
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.plan import Node, Plan
+from shanty.runtime.resolve import leftovers, resolve, shim_scripts
+from shanty.runtime.rundir import RunDir, storage_errors, write_json
+from shanty.runtime.spec import JobSpec, Raw, Status
 
 _CHUNK = 1 << 18
+_PACKAGES = str(Path(shanty.__file__).parent.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a survey of this machine found: cores that may be used, MPI and Python."""
+
+    cores: int
+    installation: Installation
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlan:
+    """A job as it will be run here; `hostfile` is the text of its host file."""
+
+    job: JobSpec
+    plan: Plan
+    hostfile: str
+    run: RunDir
+    takes_long: ClassVar[bool] = False
+
+    @property
+    def raw(self) -> bool:
+        """True where the user's own line starts the launcher."""
+        return self.plan.raw
+
+    @property
+    def ranks(self) -> int | None:
+        """How many ranks there are to be; None where the user's own line says it."""
+        return self.plan.attempt.ranks
+
+    def render(self) -> str:
+        """What would be run, for a person to read and to paste."""
+        node, layout = self.plan.lead, self.plan.attempt.layout
+        installation = node.installation
+        title = FLAVOURS[installation.flavour].title
+        exports = {
+            **node.environment.default,
+            "HOSTFILE": layout.hostfile,
+            **self.job.env,
+        }
+        lines = [
+            f"# MPI     {title} {installation.version} ({installation.prefix})",
+            f"# hosts   {node.address} ({node.slots} slots)",
+            f"# ranks   {layout.ranks or 'as the command says'}",
+            f"# python  {node.python}",
+            f"cd {shlex.quote(self.job.workdir)}",
+            *(f"export {key}={shlex.quote(value)}" for key, value in exports.items()),
+            f"cat > {shlex.quote(layout.hostfile)} <<'END'\n{self.hostfile}END",
+            shlex.join(self.plan.attempt.argv),
+        ]
+        return "\n".join(lines)
+
+    def submit(self, stdin: int) -> Handle:
+        """Write the run down and start its controller, in a session of its own."""
+        job, run = self.job, self.run
+        if not Path(job.workdir).is_dir():
+            raise NotFoundError(f"there is no folder {job.workdir}", "the job is to run in it")
+        shared = {**self.plan.attempt.shared, "MASTER_PORT": str(free_port())}
+        plan = self.plan._replace(attempt=self.plan.attempt._replace(shared=shared))
+        run.create()
+        try:
+            with storage_errors(run.path):
+                self._write_down(plan)
+            control.start_agents(run, plan, job.workdir, stdin)
+        except StorageError:
+            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
+            raise
+        return Handle(run)
+
+    def _write_down(self, plan: Plan) -> None:
+        run = self.run
+        write_json(run.job, self.job.to_json())
+        run.hostfile.write_text(self.hostfile)
+        write_json(run.plan, plan.to_json())
+        for name, text in shim_scripts(plan.lead, raw=plan.raw, workers=False).items():
+            shim = run.bin / name
+            shim.write_text(text)
+            shim.chmod(0o755)
+        write_json(run.status, Status(created=time.time(), ranks=plan.attempt.ranks).to_json())
 
 
 class LocalTarget:
@@ -34,56 +122,63 @@ class LocalTarget:
         self.environ = environ
         self.settings = settings
 
+    def plan(self, job: JobSpec, run: RunDir) -> LocalPlan:
+        """Find out what is there for `job` and decide everything; nothing is touched."""
+        return self.plan_on(self.survey(job), job, run)
+
     def survey(self, job: JobSpec) -> Facts:
         """This machine's cores, and the MPI and Python that the job will use."""
         environ = {**self.environ, **job.env}
-        cores = platform.usable_cores()
         return Facts(
-            hosts=(HostSlots("localhost", cores),),
-            cores=cores,
+            cores=platform.usable_cores(),
             installation=mpis.select(job.mpi, self.home, environ),
             python=interpreter.choose(job.python, Path(job.workdir), environ),
         )
 
-    def plan(self, job: JobSpec, facts: Facts, run: RunDir) -> Plan:
-        """Decide everything, without touching anything; PrepareError when it does not fit."""
-        if job.oversubscribe and job.ranks and job.ranks > facts.cores:
-            facts = replace(facts, hosts=(HostSlots("localhost", job.ranks),))
-        plan = make_plan(job, facts, run, self.environ, self.settings)
+    def plan_on(self, facts: Facts, job: JobSpec, run: RunDir) -> LocalPlan:
+        """Decide everything; UsageError or PrepareError when the job does not fit."""
+        scratch = f"{platform.scratch_root()}/{run.id[-11:]}"
+        shared_memory = platform.SHARED_MEMORY
+        node = Node(
+            number=0,
+            name=os.uname().nodename,
+            address="localhost",
+            slots=max(facts.cores, job.ranks or 0) if job.oversubscribe else facts.cores,
+            cores=facts.cores,
+            run_dir=str(run.path),
+            workdir=job.workdir,
+            python=facts.python,
+            agent_python=sys.executable,
+            package=_PACKAGES,
+            mpi=asdict(facts.installation),
+            mpi4py=_mpi4py(),
+            segments=f"{shared_memory}/{Path(scratch).name}" if shared_memory else "",
+        )
+        attempt = resolve(
+            job,
+            [node],
+            run.id,
+            scratch=scratch,
+            scripted=False,
+            log_limit=self.settings.log_limit,
+            given={**self.environ, **job.env},
+        )
         if job.memory_per_rank or job.gpus_per_rank:
             from shanty.launch.doctor import fits
 
-            fits.here(job, plan.layout.ranks or 1)
-        return plan
-
-    def submit(self, job: JobSpec, plan: Plan, run: RunDir, stdin: int) -> Handle:
-        """Write the run down and start its controller, in a session of its own."""
-        if not Path(job.workdir).is_dir():
-            raise NotFoundError(f"there is no folder {job.workdir}", "the job is to run in it")
-        run.create()
-        try:
-            self._write_down(job, plan, run)
-            control.start_agents(run, read_json(run.plan) or {}, job.workdir, stdin)
-        except StorageError:
-            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
-            raise
-        return Handle(run)
-
-    def _write_down(self, job: JobSpec, plan: Plan, run: RunDir) -> None:
-        with storage_errors(run.path):
-            write_json(run.job, job.to_json())
-            run.hostfile.write_text(plan.hostfile)
-            values = plan.to_json()
-            values["env"] = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())} | {
-                **values["env"]
-            }
-            write_json(run.plan, values)
-            if plan.raw:
-                for name in LAUNCHERS:
-                    shim = run.bin / name
-                    shim.write_text(shim_script(name, run.plan))
-                    shim.chmod(0o755)
-            write_json(run.status, Status(created=time.time(), ranks=plan.layout.ranks).to_json())
+            fits.here(job, attempt.ranks or 1)
+        plan = Plan(
+            id=run.id,
+            created=time.time(),
+            raw=isinstance(job.command, Raw),
+            limits=limits_of(job, self.settings),
+            leftovers=leftovers(facts.installation),
+            scratch=scratch,
+            scripted=False,
+            attempt=attempt,
+        )
+        hostfile = FLAVOURS[facts.installation.flavour].hostfile(attempt.layout.hosts)
+        return LocalPlan(job, plan, hostfile, run)
 
     def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
         """Where the runs stand, as their directories say; a run without agents is LOST."""
@@ -105,8 +200,9 @@ class LocalTarget:
         return Reply(reply["ok"], reply.get("error", ""), reply.get("stacks", []))
 
 
-def _free_port() -> int:
-    """A TCP port that is free now, for frameworks that meet at MASTER_ADDR:MASTER_PORT."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _mpi4py() -> str:
+    """The mpi4py of this interpreter, as FOLDER|CACHE_TAG; "" where it has none."""
+    found = importlib.util.find_spec("mpi4py")
+    if not found or not found.origin:
+        return ""
+    return f"{Path(found.origin).parent.parent}|{sys.implementation.cache_tag}"

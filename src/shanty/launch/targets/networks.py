@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,10 @@ from shanty.launch.targets import flags
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
-from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.spec import JobSpec
 
 if TYPE_CHECKING:
-    from shanty.launch.targets.site import Node
+    from shanty.launch.network.decide import Reached
 
 OPEN = Route()  # left to the MPI
 
@@ -25,7 +24,7 @@ OPEN = Route()  # left to the MPI
 def chosen(
     job: JobSpec,
     installation: Installation,
-    nodes: Sequence[Node],
+    hosts: Sequence[Reached],
     home: Path,
     say: Callable[[str], None],
     warn: Callable[[str], None],
@@ -38,16 +37,16 @@ def chosen(
     from shanty.launch.doctor import quick
     from shanty.launch.network.decide import decide
 
-    if len(nodes) < 2:
+    if len(hosts) < 2:
         return OPEN
     flavour = FLAVOURS[installation.flavour]
-    decision = decide(nodes, home, say, ports=flavour.ports(job.env))
+    decision = decide(hosts, home, say, ports=flavour.ports(job.env))
     given = flags.given(job, flavour)
     route = usable(decision.route, flavour)
     findings = [*decision.findings]
     if decision.route.rails and not route.rails:
-        findings.append(ipv6_only(flavour, [node.name for node in nodes]))
-    surveys = {node.name: node.survey for node in nodes}
+        findings.append(ipv6_only(flavour, [host.name for host in hosts]))
+    surveys = {host.name: host.survey for host in hosts}
     unfit = flags.check(given, surveys, decision.joining, route)
     decisive = unfit if any(flag.of_ranks for flag in given) else [*findings, *unfit]
     errors = [one for one in decisive if one.level is Level.ERROR]
@@ -81,47 +80,6 @@ def ipv6_only(flavour: Flavour, hosts: Sequence[str]) -> Finding:
         ", ".join(hosts),
         f"take {able}, or give the hosts IPv4 addresses in one network",
     )
-
-
-# ------------------------------------------------------------------------------- what is told
-
-
-def of_host(
-    route: Route, host: str, flavour: Flavour, layout: Layout, given: Mapping[str, str]
-) -> dict[str, str]:
-    """The settings for what starts on a host: for the MPI, and for what scripts use beside it.
-
-    Nothing that contradicts `given`, the user's own.
-    """
-    names = _names(route, host)
-    if not names:
-        return {}
-    beside = {
-        "NCCL_SOCKET_IFNAME": "=" + ",".join(names),  # "=": not all that begin like this
-        "GLOO_SOCKET_IFNAME": names[0],
-    }
-    if layout.tcp_only:  # else UCX would pass by InfiniBand
-        beside["UCX_NET_DEVICES"] = names[0]
-    own = {name: value for name, value in beside.items() if name not in given}
-    return {**own, **flavour.interfaces(layout, names, given)}
-
-
-def alike(route: Route) -> str:
-    """The name of the best network's interface if it is the same on all hosts, else ""."""
-    names = {one.name for rail in route.rails[:1] for one in rail.interfaces.values()}
-    return names.pop() if len(names) == 1 else ""
-
-
-def told(route: Route, host: str) -> dict[str, str]:
-    """What a host's ranks may want to know: its address and interface on the best network."""
-    if not route.rails:
-        return {}
-    interface = route.rails[0].interfaces[host]
-    return {"SHANTY_ADDRESS": interface.address, "SHANTY_INTERFACE": interface.name}
-
-
-def _names(route: Route, host: str) -> list[str]:
-    return list(dict.fromkeys(rail.interfaces[host].name for rail in route.rails))
 
 
 # ------------------------------------------------------------------------------ what is shown

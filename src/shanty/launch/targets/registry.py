@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from shanty.launch.settings import Settings
-from shanty.launch.targets.base import Chunk, Handle, Reply, Stacks, Stop
+from shanty.launch.targets.base import Chunk, Handle, Planned, Reply, Stacks, Stop
 from shanty.launch.targets.local import LocalTarget
-from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Status
 
 if TYPE_CHECKING:
-    from shanty.launch.targets.hosts import HostsTarget
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A job that could be run now: `render` shows it, `submit` runs it.
-
-    `submit` is given the descriptor that rank 0 will read; `takes_long` is true where it has to
-    prepare hosts first.
-    """
-
-    raw: bool
-    layout: Layout
-    render: Callable[[], str]
-    submit: Callable[[int], Handle]
-    takes_long: bool
+    from shanty.launch.targets.ssh import SshTarget
 
 
 class Targets:
@@ -55,28 +38,19 @@ class Targets:
         self._hosts = (home, environ, settings, say, warn, terminal)
 
     @cached_property
-    def hosts(self) -> HostsTarget:
+    def hosts(self) -> SshTarget:
         """The target for other hosts; what it needs is imported only when it is."""
-        from shanty.launch.targets.hosts import HostsTarget
+        from shanty.launch.targets.ssh import SshTarget
 
         home, environ, settings, say, warn, terminal = self._hosts
-        return HostsTarget(home, environ, settings, say, warn, terminal=terminal)
+        return SshTarget(home, environ, settings, say, warn, terminal=terminal)
 
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""
-        if job.on or job.hostfile:
-            hosts = self.hosts
-            there = hosts.plan(job, hosts.survey(job), run)
-            return Planned(
-                there.raw, there.layout, there.render, partial(hosts.submit, job, there, run), True
-            )
-        local = self.local
-        here = local.plan(job, local.survey(job), run)
-        return Planned(
-            here.raw, here.layout, here.render, partial(local.submit, job, here, run), False
-        )
+        target = self.hosts if job.on or job.hostfile else self.local
+        return target.plan(job, run)
 
-    def for_run(self, handle: Handle) -> LocalTarget | HostsTarget:
+    def for_run(self, handle: Handle) -> LocalTarget | SshTarget:
         """Where the run went."""
         return self.hosts if handle.run.site.exists() else self.local
 

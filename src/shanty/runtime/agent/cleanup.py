@@ -9,9 +9,10 @@ import shutil
 import signal
 import stat
 import time
-from typing import Any, Callable, Iterable, List, Mapping, Sequence, Set
+from typing import Callable, Iterable, List, Sequence, Set
 
 from shanty.runtime import platform
+from shanty.runtime.plan import Plan
 
 
 def shared_memory_of(pids: Iterable[int], since: float) -> Set[str]:
@@ -77,11 +78,11 @@ def folders(scratch: str) -> List[str]:
     return found
 
 
-def sweep_after(plan: Mapping[str, Any]) -> None:
+def sweep_after(plan: Plan) -> None:
     """Sweep for a run whose node agent cannot do it any more."""
-    since = plan["created"]
-    own = made_between(plan["temporary"], since, since + STARTING)
-    sweep(plan["scratch"], own, plan["residue"], since)
+    since = plan.created
+    own = made_between(plan.leftovers.temporary, since, since + STARTING)
+    sweep(plan.scratch, own, plan.leftovers.shared_memory, since)
 
 
 def sweep(scratch: str, own: Iterable[str], patterns: Sequence[str], since: float) -> List[str]:

@@ -18,6 +18,7 @@ from typing import Any, Dict, Mapping
 from shanty.runtime import platform
 from shanty.runtime.agent import cleanup, logout
 from shanty.runtime.errors import LostError, StorageError
+from shanty.runtime.plan import Plan, read_plan
 from shanty.runtime.rundir import (
     RunDir,
     append_line,
@@ -32,13 +33,13 @@ _ASK_PATIENCE = 10.0  # seconds for the controller to answer
 _NEWBORN = 10.0  # seconds in which a run's agent must have written its first word
 
 
-def start_agents(run: RunDir, plan: Mapping[str, Any], cwd: str, stdin: int) -> None:
+def start_agents(run: RunDir, plan: Plan, cwd: str, stdin: int) -> None:
     """Start the run's controller, in a session of its own.
 
     The folders for temporary files are made before; in a run over several hosts by the node agents.
     """
-    if "place" not in plan:
-        for folder in cleanup.folders(plan["scratch"]):
+    if not plan.scripted:
+        for folder in cleanup.folders(plan.scratch):
             make_private(Path(folder))
     boot = str(Path(__file__).parent.parent / "boot.py")
     with run.agent_log.open("ab") as log:
@@ -153,9 +154,9 @@ def _lose(run: RunDir, status: Status) -> Status:
 
 def end_remains(run: RunDir) -> None:
     """End what is left of a run without agents, and sweep up after it."""
-    plan = read_json(run.plan) or {}
-    cleanup.end_all(lambda: platform.marked("SHANTY_RUN_ID", str(plan.get("id", run.id))))
-    with contextlib.suppress(KeyError, TypeError):  # a damaged plan: nothing to go by
+    plan = read_plan(run)
+    cleanup.end_all(lambda: platform.marked("SHANTY_RUN_ID", plan.id if plan else run.id))
+    if plan is not None:
         cleanup.sweep_after(plan)
 
 

@@ -28,7 +28,7 @@ from shanty.runtime.agent.stacks import collect, with_native, written
 from shanty.runtime.agent.stall_detector import StallDetector
 from shanty.runtime.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError
 from shanty.runtime.logfile import last_lines
-from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, append_line, read_json, write_json
 from shanty.runtime.spec import Failure, State, Status
 
@@ -46,10 +46,10 @@ _LAST_LINES = 30
 class Controller:
     """One run, from the side that decides."""
 
-    def __init__(self, run: RunDir, plan: Mapping[str, Any]) -> None:
+    def __init__(self, run: RunDir, plan: Plan) -> None:
         self.run_dir = run
         self.plan = plan
-        self.launcher = Installation(**plan["installation"])
+        self.launcher = plan.lead.installation
         status = read_json(run.status)
         self.status = Status.from_json(status) if status else Status(created=time.time())
         self.worlds: Dict[str, MpiWorld] = {}
@@ -82,7 +82,7 @@ class Controller:
             signal.signal(number, lambda *_: self._stop("stopped", 5.0))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._write(state=State.STARTING, started=time.time())
-        if "place" in self.plan:
+        if self.plan.workers:
             from shanty.runtime.agent.startup import Startup
 
             self.startup = Startup(self)
@@ -130,7 +130,7 @@ class Controller:
     def _hear(self, message: Mapping[str, Any]) -> None:
         self.silence.broken()
         if "report" in message:
-            self.report(message["report"], self.plan.get("name"))
+            self.report(message["report"], self.plan.lead.name)
         elif "launcher" in message:
             self.launcher_code = message["launcher"]
             self.error = message.get("error", "")
@@ -138,23 +138,25 @@ class Controller:
             self.event("launcher-hung", world=message["hung"])
             self.launcher_hung = message["hung"] == TOP
         elif "moves" in message:
-            self.stalls.hear(self.plan.get("name") or os.uname().nodename, message)
+            self.saw(self.plan.lead.name, message)
         elif "roll" in message:
-            self.worlds[message["roll"]].awaited.discard(self.plan.get("name", ""))
+            self.worlds[message["roll"]].awaited.discard(self.plan.lead.name)
         elif "gone" in message:
             self.gone = True
             self.event("swept", removed=message["gone"])
-        elif self.workers is not None:
-            self.startup.hear_own(message)
+        elif "unready" in message:
+            host = self.plan.lead.name
+            self.condemn(Failure(f"host {host}: {message['unready']}", host=host), 0.0)
+        elif "ready" in message and self.workers is not None:
+            self.startup.lead_ready()
 
-    def report(self, report: Mapping[str, Any], host: Optional[str]) -> None:
-        """Take a rank's report; `host` is what the user calls its host, if anything."""
+    def report(self, report: Mapping[str, Any], host: str) -> None:
+        """Take a rank's report; `host` is what the user calls its host."""
         now = time.monotonic()
-        if host is not None:
-            report = {**report, "host": host}
+        report = {**report, "host": host}
         name = str(report.get("world", TOP))
         if name not in self.worlds:
-            expected = self.plan["ranks"] if name == TOP else None
+            expected = self.plan.ranks if name == TOP else None
             self.worlds[name] = MpiWorld(expected, self.launcher)
         world = self.worlds[name]
         if world.report(report, now):
@@ -174,8 +176,12 @@ class Controller:
         """Ask every host for what its ranks had said before a failure in this world was known."""
         others = self.workers.workers if self.workers is not None else ()
         names = (worker.name for worker in others if worker.live)
-        self.worlds[name].awaited = {self.plan.get("name", ""), *names}
+        self.worlds[name].awaited = {self.plan.lead.name, *names}
         self.tell(roll=name)
+
+    def saw(self, host: str, message: Mapping[str, Any]) -> None:
+        """Take what the node agent of a host saw of its ranks."""
+        self.stalls.hear(host, message)
 
     def _judge(self, now: float) -> None:
         """End what has to end: a world with a verdict, or the run at one of its limits."""
@@ -190,14 +196,14 @@ class Controller:
                 self.event("failure", failure=verdict.__dict__)
                 self.ending = self.ending or name == TOP
                 self.tell(end=None if name == TOP else name, grace=FAILURE_GRACE)
-        limit = self.plan["time_limit"]
+        limit = self.plan.limits.time_limit
         if limit is not None and now > self.began + limit and not self.ending:
             failure = Failure(
                 f"the time limit of {limit:g} s was reached",
                 fix="give it more time with --time-limit; if it was stuck, `shanty stacks` shows "
                 "where while it is on",
             )
-            self._condemn(Verdict(failure, TIME_LIMIT_EXIT), self.plan["grace"])
+            self._condemn(Verdict(failure, TIME_LIMIT_EXIT), self.plan.limits.grace)
         if not self.ending and self.launcher_code is None:
             late_verdict = late(self.plan, self.worlds, now, self.began)
             if late_verdict is not None:
@@ -254,7 +260,7 @@ class Controller:
                 path.unlink()
             reply: Dict[str, Any] = {"ok": True}
             if ask.get("kind") == "stop":
-                self._stop("stopped", float(ask.get("grace", self.plan["grace"])))
+                self._stop("stopped", float(ask.get("grace", self.plan.limits.grace)))
             elif ask.get("kind") == "stacks":
                 reply["stacks"] = self.ask_stacks()
             else:
@@ -295,7 +301,7 @@ class Controller:
 
     def _without_agent(self, agent: int) -> None:
         """The node agent died: its children are ours now; end them and say so."""
-        host = self.plan.get("name") or os.uname().nodename
+        host = self.plan.lead.name
         self.failure = self.failure or Failure(
             f"the node agent on {host} (pid {agent}) {self._end_of(agent)}",
             "without it nothing watches the ranks, so they were ended",
@@ -321,7 +327,7 @@ class Controller:
 
     def _finish(self) -> None:
         """Write how it ended."""
-        raw, launcher = self.plan["raw"], 0 if self.launcher_hung else self.launcher_code
+        raw, launcher = self.plan.raw, 0 if self.launcher_hung else self.launcher_code
         if raw and launcher == 0 and self.failure in self.ended_worlds.values():
             self.event("note", text="a world failed, but the command ended well")
             self.failure = self.code = None
@@ -347,7 +353,7 @@ class Controller:
         that does so has only missed one.
         """
         for world in self.worlds.values():
-            settled = bool(launcher) or not self.plan["raw"]
+            settled = bool(launcher) or not self.plan.raw
             failure = world.verdict(time.monotonic() + 3600) if settled else world.mismatch
             if failure is None and launcher and world.early_leavers():
                 failure = world.left_early(world.early_leavers()[0])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from shanty.runtime.frames import STDERR, STDOUT, FrameWriter
+from shanty.runtime.plan import Plan
 from shanty.runtime.rank import stdin
 from shanty.runtime.rank.redirect import file_identity
 from shanty.runtime.rundir import RunDir
@@ -15,7 +16,7 @@ from shanty.runtime.rundir import RunDir
 class Launcher:
     """One process and what it writes; `code` is None while it lives."""
 
-    def __init__(self, run: RunDir, plan: Mapping[str, Any]) -> None:
+    def __init__(self, run: RunDir, plan: Plan) -> None:
         self._run = run
         self._plan = plan
         self._writer: Optional[FrameWriter] = None
@@ -33,16 +34,17 @@ class Launcher:
             self.streams[read] = stream
             ends.append(write)
             actions.append((os.POSIX_SPAWN_DUP2, write, stream))
-        argv, environ = self._plan["argv"], {**os.environ, **environment}
-        if "place" in self._plan:
+        argv = list(self._plan.attempt.argv)
+        environ = {**os.environ, **environment}
+        if self._plan.scripted:
             # A launcher starts its ranks elsewhere in the folder that it is in itself, by the
             # name that $PWD has for it: this one leads to the workspace on every host.
-            argv = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', f"{self._plan['scratch']}/work", *argv]
+            argv = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', f"{self._plan.scratch}/work", *argv]
         environ["SHANTY_OUTPUT"] = " ".join(map(file_identity, ends))
         reset = [signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
-        if self._plan["raw"]:  # as in a shell; our own launcher is to outlive a daemon's end
+        if self._plan.raw:  # as in a shell; our own launcher is to outlive a daemon's end
             reset.append(signal.SIGPIPE)
-        kept = None if self._plan["raw"] else stdin.set_aside()
+        kept = None if self._plan.raw else stdin.set_aside()
         if kept is not None:
             os.set_inheritable(kept, False)
             environ[stdin.VARIABLE] = stdin.offer(kept)
@@ -96,7 +98,7 @@ class Launcher:
             if self._writer is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 log = os.open(self._run.launcher_log, flags, 0o644)
-                self._writer = FrameWriter(log, self._plan["log_limit"])
+                self._writer = FrameWriter(log, self._plan.limits.log_limit)
             self._writer.feed(self.streams[fd], data)
         return len(data)
 

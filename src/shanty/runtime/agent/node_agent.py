@@ -21,9 +21,12 @@ from shanty.runtime import platform
 from shanty.runtime.agent.channel import Channel, decode_reports
 from shanty.runtime.agent.failure_detector import FailureDetector
 from shanty.runtime.agent.heartbeat import Heartbeat
+from shanty.runtime.agent.identity import free_port
 from shanty.runtime.agent.launcher import Launcher
 from shanty.runtime.errors import ShantyError
+from shanty.runtime.plan import Plan
 from shanty.runtime.rank.reports import open_reports
+from shanty.runtime.rank_start import environment
 from shanty.runtime.rundir import RunDir
 
 TYPE_CHECKING = False
@@ -59,7 +62,7 @@ class _Program:
 class NodeAgent:
     """One host's part of one run."""
 
-    def __init__(self, run: RunDir, plan: Mapping[str, Any], controller: Channel) -> None:
+    def __init__(self, run: RunDir, plan: Plan, controller: Channel) -> None:
         self.run_dir = run
         self.plan = plan
         self.controller = controller
@@ -127,19 +130,28 @@ class NodeAgent:
         os.close(keep)
         self.launcher.finish()
         until = self.last_joined or time.time()
-        self.leftovers |= made_between(self.plan["temporary"], self.born, until)
-        removed = sweep(self.plan["scratch"], self.leftovers, self.plan["residue"], self.born)
+        self.leftovers |= made_between(self.plan.leftovers.temporary, self.born, until)
+        removed = sweep(
+            self.plan.scratch, self.leftovers, self.plan.leftovers.shared_memory, self.born
+        )
         self.leave(removed)
         heartbeat.end()
 
     def begin(self) -> None:
         """Start the launcher, unless other hosts have to be made ready first."""
-        if "place" not in self.plan:
-            self.launch(self.plan["env"])
+        if self.plan.workers:
+            return
+        shared = dict(self.plan.attempt.shared)
+        if "MASTER_PORT" not in shared:
+            shared["MASTER_PORT"] = str(free_port())
+        if self.prepare(shared):
+            self.launch(self.plan.attempt.environment)
+        else:
+            self.leaving = True
 
     def launch(self, environment: Mapping[str, str]) -> None:
-        """Start the launcher with `environment` added to ours."""
-        error = self.launcher.start(environment)
+        """Start the launcher with `environment` added to that of this host."""
+        error = self.launcher.start({**self.environment, **environment})
         self.follow(self.launcher.streams)
         if error:
             self.controller.send(launcher=127, error=error)
@@ -212,22 +224,24 @@ class NodeAgent:
 
     def obey(self, order: Mapping[str, Any]) -> None:
         """Do what is asked of the lead host's node agent: make ready, then start the launcher."""
-        if "place" in order:
-            self.environment = self.prepare(order["place"], order["shared"])
+        if "prepare" in order:
+            self.prepare(order["prepare"])
         elif "launch" in order:
-            self.launch({**self.environment, **order["launch"]})
+            self.launch(order["launch"])
 
-    def prepare(self, place: Mapping[str, Any], shared: Mapping[str, str]) -> Dict[str, str]:
-        """Make this host ready for ranks and say so; the environment for what starts here."""
-        from shanty.runtime.agent.rank_start import environment, prepare
+    def prepare(self, shared: Mapping[str, str]) -> bool:
+        """Make this host ready for ranks and say so; false where that cannot be."""
+        self.environment = environment(self.plan.lead.environment, shared, os.environ)
+        if self.plan.scripted:
+            from shanty.runtime.agent.rank_script import prepare
 
-        try:
-            prepare(place, self.plan["scratch"], shared)
-        except (ShantyError, OSError) as error:
-            self.controller.send(unready=str(error))
-        else:
-            self.controller.send(ready=True)
-        return environment(place, shared)
+            try:
+                prepare(self.plan.lead, self.plan.scratch, shared)
+            except (ShantyError, OSError) as error:
+                self.controller.send(unready=str(error))
+                return False
+        self.controller.send(ready=True)
+        return True
 
     def _ask_stacks(self, program: _Program) -> None:
         # Only a process that waits for the signal survives it: the rank's own file is there.
@@ -333,7 +347,7 @@ class NodeAgent:
         program.looks += 1
         mapped = {path for pid in program.pids for path in platform.mapped_files(pid)}
         found = {path: _flavour(path) for path in sorted(mapped) if "/libmpi" in path}
-        ours = self.plan["installation"]["flavour"]
+        ours = self.plan.lead.mpi["flavour"]
         # A program may have mapped two: what counts is whether one of them fits.
         for path in sorted(filter(found.get, found), key=lambda p: not starts(ours, found[p])):
             program.done = True

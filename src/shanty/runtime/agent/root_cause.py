@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, NamedTuple, Optional
+from typing import List, Mapping, NamedTuple, Optional
 
 from shanty.runtime.agent.mpi_world import MpiWorld
 from shanty.runtime.errors import LaunchError, WorldError
+from shanty.runtime.plan import Plan
 from shanty.runtime.spec import Failure
 
 TOP = "0"  # the world of the launcher that the plan names; a nested one is known by its pid
@@ -19,15 +20,13 @@ class Verdict(NamedTuple):
     quotes_launcher: bool = False
 
 
-def late(
-    plan: Mapping[str, Any], worlds: Mapping[str, MpiWorld], now: float, began: float
-) -> Optional[Verdict]:
+def late(plan: Plan, worlds: Mapping[str, MpiWorld], now: float, began: float) -> Optional[Verdict]:
     """The verdict on ranks that should be up by now, in any world; None when all are.
 
     `began` is when the run did. A world that the plan says nothing of began with its first rank.
     """
-    patience = plan["start_timeout"]
-    expected = plan["ranks"]
+    patience = plan.limits.start_timeout
+    expected = plan.ranks
     if expected is not None and TOP not in worlds and now > began + patience:
         return _not_started(plan, list(range(expected)), expected)
     for name, world in worlds.items():
@@ -52,13 +51,13 @@ def late(
     return None
 
 
-def _not_started(plan: Mapping[str, Any], missing: List[int], expected: int) -> Verdict:
-    patience = plan["start_timeout"]
+def _not_started(plan: Plan, missing: List[int], expected: int) -> Verdict:
+    patience = plan.limits.start_timeout
     fix = (
         "see the launcher's words with `shanty logs --launcher`; a machine under load may need "
         "--start-timeout"
     )
-    if plan.get("workers"):
+    if plan.workers:
         fix += "; a firewall between the hosts may hold back the launcher's daemons"
     return Verdict(
         Failure(
@@ -72,10 +71,10 @@ def _not_started(plan: Mapping[str, Any], missing: List[int], expected: int) -> 
 
 
 def at_end(
-    plan: Mapping[str, Any], worlds: Mapping[str, MpiWorld], launcher: Optional[int], error: str
+    plan: Plan, worlds: Mapping[str, MpiWorld], launcher: Optional[int], error: str
 ) -> Optional[Verdict]:
     """The verdict when the launcher has ended with `launcher`; `error`: why it never began."""
-    expected, top = plan["ranks"], worlds.get(TOP)
+    expected, top = plan.ranks, worlds.get(TOP)
     if launcher != 0:
         code = launcher if launcher is not None else LaunchError.exit_code
         code = code if code >= 0 else 128 - code
@@ -84,7 +83,7 @@ def at_end(
         what, why = error or f"the launcher ended with exit code {code}", ""
         if killed:
             why = "it ended the ranks itself, as it does when one of them calls MPI_Abort"
-        passed_on = killed or plan["raw"] or error
+        passed_on = killed or plan.raw or error
         return Verdict(
             Failure(what, why), code if passed_on else LaunchError.exit_code, quotes_launcher=True
         )
@@ -102,9 +101,9 @@ def at_end(
     return None
 
 
-def misplaced(plan: Mapping[str, Any], world: MpiWorld) -> Optional[Verdict]:
+def misplaced(plan: Plan, world: MpiWorld) -> Optional[Verdict]:
     """The verdict on ranks that are not on the hosts meant for them; None when all is well."""
-    meant: Mapping[str, int] = plan.get("placement") or {}
+    meant: Mapping[str, int] = plan.attempt.placement
     there = dict.fromkeys(meant, 0)
     for rank in world.ranks.values():
         there[rank.host] = there.get(rank.host, 0) + 1

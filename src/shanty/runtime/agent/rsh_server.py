@@ -14,19 +14,15 @@ import re
 import select
 import signal
 import socket
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from shanty.runtime.agent.daemons import answer_of
-
-if TYPE_CHECKING:
-    from shanty.runtime.agent.workers import Worker, Workers
-
+from shanty.runtime.agent.worker import Worker
 
 _ROOM = 2.0  # seconds for the launcher to read what a daemon of it says
 _PIECE = select.PIPE_BUF  # bytes that a pipe with room takes without waiting
 # A daemon that ends by one of these did not mean to; SIGTERM is how launchers end them.
 _BLOWS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
-# What launchers start; a user's own line may call ssh for something else.
 
 
 class _Call:
@@ -63,8 +59,10 @@ class _Call:
 class RshServer:
     """The controller's end of the socket at which the launcher's ssh calls arrive."""
 
-    def __init__(self, workers: Workers) -> None:
-        self._workers = workers
+    def __init__(self, worker_of: Callable[[str], Optional[Worker]], prefix: str) -> None:
+        """`worker_of` finds the worker that a name stands for; `prefix` is the lead's MPI."""
+        self._worker_of = worker_of
+        self._prefix = prefix
         self._calls: Dict[int, _Call] = {}
         self._count = 0
         self._socket: Optional[socket.socket] = None
@@ -97,7 +95,7 @@ class RshServer:
                     break
                 data += more
             call = json.loads(data)
-            worker = self._workers.worker_of(call["host"])
+            worker = self._worker_of(call["host"])
         except (OSError, ValueError, KeyError, TypeError):
             connection.close()
             for fd in fds:
@@ -117,9 +115,8 @@ class RshServer:
 
     def _for_host(self, command: str, worker: Worker) -> str:
         """The command with the MPI's paths as they are on that host."""
-        ours = self._workers.plan["installation"]["prefix"]
-        for prefix in sorted({ours, os.path.realpath(ours)}, key=len, reverse=True):
-            own = worker.host["prefix"].replace("\\", r"\\")
+        for prefix in sorted({self._prefix, os.path.realpath(self._prefix)}, key=len, reverse=True):
+            own = worker.node.mpi["prefix"].replace("\\", r"\\")
             command = re.sub(re.escape(prefix) + r"(?![\w.-])", own, command)
         return command
 

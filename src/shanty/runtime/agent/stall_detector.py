@@ -1,7 +1,7 @@
 """Notices, on behalf of the controller, that a run makes no progress, and writes down why.
 
 While nothing new comes of any rank (output, what it logs, how far it is), the node agents watch
-whether the ranks move (`movement.py`); `odd.py` judges. A stall is told once.
+whether the ranks move (`progress_sampler`); `straggler` judges. A stall is told once.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from shanty.runtime.agent.root_cause import Verdict
+from shanty.runtime.agent.run_control import RunControl
 from shanty.runtime.agent.straggler import Stall, Standing, judge
 from shanty.runtime.errors import STALL_EXIT
 from shanty.runtime.rundir import append_line
 from shanty.runtime.spec import Failure, State
-
-if TYPE_CHECKING:
-    from shanty.runtime.agent.controller import Controller
 
 _QUIET = 6.0  # the node agents begin to watch after this part of the bound
 _LOOKS = 12.0  # looks in the time of the bound
@@ -29,10 +27,10 @@ _SHORTEST, _LONGEST = 0.2, 5.0  # seconds between two looks
 class StallDetector:
     """The watch over one run."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: RunControl) -> None:
         self._controller = controller
-        self._after: float = controller.plan.get("stall_after") or 0.0  # 0: nobody watches
-        self._stops = controller.plan.get("on_stall") == "stop"
+        self._after: float = controller.plan.limits.stall_after  # 0: nobody watches
+        self._stops = controller.plan.limits.on_stall == "stop"
         self._pause = min(max(self._after / _LOOKS, _SHORTEST), _LONGEST)
         self._next = 0.0
         self._sign: Tuple[float, ...] = ()  # what changes with every sign of life

@@ -10,18 +10,19 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Any, List, Mapping
+from typing import List
 
 from shanty.runtime import platform
 from shanty.runtime.agent.channel import Channel
 from shanty.runtime.agent.identity import identity, where
-from shanty.runtime.rundir import RunDir, read_json, write_json
+from shanty.runtime.plan import Plan, read_plan
+from shanty.runtime.rundir import RunDir, write_json
 
 
 def main(argv: List[str]) -> int:
     """Controller the run whose directory is `argv[0]`."""
     run = RunDir(Path(argv[0]))
-    plan = read_json(run.plan)
+    plan = read_plan(run)
     if plan is None:
         print(f"{run.plan} is missing or damaged", file=sys.stderr)
         return 71
@@ -40,7 +41,7 @@ def main(argv: List[str]) -> int:
     return _be_controller(run, plan, Channel(to_controller, from_controller), agent)
 
 
-def _be_controller(run: RunDir, plan: Mapping[str, Any], channel: Channel, agent: int) -> int:
+def _be_controller(run: RunDir, plan: Plan, channel: Channel, agent: int) -> int:
     platform.adopt_orphans()
     agents = {"controller": identity(os.getpid()), "node_agent": identity(agent), **where()}
     write_json(run.agents, agents)
@@ -52,7 +53,7 @@ def _be_controller(run: RunDir, plan: Mapping[str, Any], channel: Channel, agent
     return 0
 
 
-def _be_agent(run: RunDir, plan: Mapping[str, Any], channel: Channel, controller: int) -> int:
+def _be_agent(run: RunDir, plan: Plan, channel: Channel, controller: int) -> int:
     from shanty.runtime.agent.node_agent import NodeAgent
 
     NodeAgent(run, plan, channel).run()

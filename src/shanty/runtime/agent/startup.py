@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import time
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Set
+from typing import Any, Dict, Mapping, Set
 
 from shanty.runtime.agent.channel import readable
 from shanty.runtime.agent.clock_offset import ClockOffsets
 from shanty.runtime.agent.identity import free_port
 from shanty.runtime.agent.mpi_world import signal_name
 from shanty.runtime.agent.root_cause import TOP
-from shanty.runtime.agent.workers import Worker, Workers
+from shanty.runtime.agent.run_control import RunControl
+from shanty.runtime.agent.worker import Worker
+from shanty.runtime.agent.workers import Workers
 from shanty.runtime.rank.rsh_client import SOCKET
 from shanty.runtime.spec import Failure
-
-if TYPE_CHECKING:
-    import select
-
-    from shanty.runtime.agent.controller import Controller
 
 _HOME = 75.0  # seconds for the next of the workers' last files to come in
 _POLLIN = 1
@@ -32,7 +30,7 @@ _POLLIN = 1
 class Startup:
     """The steps of one run over several hosts."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: RunControl) -> None:
         self.controller = controller
         self.plan = controller.plan
         self.workers = Workers(controller.run_dir, controller.plan, self._hear_worker)
@@ -48,7 +46,7 @@ class Startup:
     def serve(self, fd: int) -> None:
         """Take what came from a worker, or a call for ssh."""
         if fd == self._listener:
-            self.workers.relay.accept()
+            self.workers.rsh.accept()
             return
         worker = self.workers.sources.get(fd)
         if worker is not None:
@@ -63,8 +61,8 @@ class Startup:
             if not self._placed and self.workers.here:
                 self._placed = True
                 shared = self._shared()
-                self.workers.place(shared)
-                self.controller.agent.send(place=self.plan["place"], shared=shared)
+                self.workers.prepare(shared)
+                self.controller.agent.send(prepare=shared)
             if self._own_ready and self.workers.ready and not self.launched:
                 self._launch()
         self._watch_daemons()
@@ -79,26 +77,24 @@ class Startup:
 
     def _shared(self) -> Dict[str, str]:
         """What is set on all hosts alike: among it where frameworks meet, on rank 0's host."""
-        first = self.plan["first"]
-        ports = {worker.host["index"]: worker.port for worker in self.workers.workers}
+        first = self.plan.attempt.first
+        ports = {worker.node.number: worker.port for worker in self.workers.workers}
         port = ports[first] if first in ports else free_port()
-        return {"MASTER_PORT": str(port), **self.plan["shared"]}
+        return {"MASTER_PORT": str(port), **self.plan.attempt.shared}
 
     def _launch(self) -> None:
         self.launched = True
-        path = os.path.join(self.plan["scratch"], "ssh")
-        self._listener = self.workers.relay.listen(path)
+        path = os.path.join(self.plan.scratch, "ssh")
+        self._listener = self.workers.rsh.listen(path)
         self.controller.event("launching", hosts=len(self.workers.workers) + 1)
         shim = str(self.controller.run_dir.bin / "ssh")
-        self.controller.agent.send(launch={**self.plan["env"], SOCKET: path, "SHANTY_SHIM": shim})
+        self.controller.agent.send(
+            launch={**self.plan.attempt.environment, SOCKET: path, "SHANTY_SHIM": shim}
+        )
 
-    def hear_own(self, message: Mapping[str, Any]) -> None:
-        """What the lead host's own node agent says of its host."""
-        if "ready" in message:
-            self._own_ready = True
-        elif "unready" in message:
-            host = self.plan["name"]
-            self.controller.condemn(Failure(f"host {host}: {message['unready']}", host=host), 0.0)
+    def lead_ready(self) -> None:
+        """Take it that the lead host is ready for ranks."""
+        self._own_ready = True
 
     def _hear_worker(self, worker: Worker, message: Mapping[str, Any]) -> None:
         if "sent" in message:
@@ -109,7 +105,7 @@ class Startup:
                 report = {**report, "at": self._clocks.here(worker.name, report["at"])}
             self.controller.report(report, worker.name)
         elif "moves" in message:
-            self.controller.stalls.hear(worker.name, message)
+            self.controller.saw(worker.name, message)
         elif "roll" in message:
             self.controller.worlds[message["roll"]].awaited.discard(worker.name)
         elif "gone" in message:
@@ -117,13 +113,13 @@ class Startup:
             if not message.get("whole", True):
                 what = f"host {worker.name} could not send all of its files"
                 why = "nothing of them went through for a minute"
-                folder = worker.host["place"]["set"]["SHANTY_RUN_DIR"]
+                folder = worker.node.run_dir
                 fix = f"they are on the host, in {folder}"
                 self.workers.failure = Failure(what, why, fix, host=worker.name)
 
     def _watch_daemons(self) -> None:
         """A launcher's daemon that was killed takes its host out of the run."""
-        killed = self.workers.relay.killed
+        killed = self.workers.rsh.killed
         if killed is None or self.controller.ending:
             return
         host, number = killed

@@ -15,7 +15,7 @@ import sys
 import time
 from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, List, Mapping, Optional, Sequence
 
 from shanty.runtime.agent.channel import Channel, readable
 from shanty.runtime.agent.control import end_remains
@@ -24,6 +24,7 @@ from shanty.runtime.agent.identity import free_port, identity, where
 from shanty.runtime.agent.node_agent import NodeAgent
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.mirror import Change, Mirror
+from shanty.runtime.plan import Plan
 from shanty.runtime.rpc import authorized_keys
 from shanty.runtime.rpc.runs import HEARD
 from shanty.runtime.rundir import RunDir, write_json
@@ -57,13 +58,13 @@ def main(argv: List[str]) -> int:
         _lock_out(run)
         return 0
     run.create()
-    write_json(run.plan, plan)
+    write_json(run.plan, plan.to_json())
     write_json(run.agents, {"node_agent": identity(os.getpid()), **where()})
     WorkerAgent(run, plan, channel).run()
     return 0
 
 
-def _first_word(channel: Channel) -> Optional[Dict[str, Any]]:
+def _first_word(channel: Channel) -> Optional[Plan]:
     deadline = time.monotonic() + _PATIENCE
     while channel.open and time.monotonic() < deadline:
         readable([channel.source], 0.5)
@@ -71,15 +72,14 @@ def _first_word(channel: Channel) -> Optional[Dict[str, Any]]:
         for number, message in enumerate(messages):
             if "plan" in message:
                 channel.put_back(messages[number + 1 :])  # orders may have come right behind it
-                plan: Dict[str, Any] = message["plan"]
-                return plan
+                return Plan.from_json(message["plan"])
     return None
 
 
 class WorkerAgent(NodeAgent):
     """The node agent of a host on which the launcher only has daemons."""
 
-    def __init__(self, run: RunDir, plan: Mapping[str, Any], controller: Channel) -> None:
+    def __init__(self, run: RunDir, plan: Plan, controller: Channel) -> None:
         super().__init__(run, plan, controller)
         self._daemons: Optional[Daemons] = None
         self._mirror = Mirror(run.path)
@@ -97,10 +97,10 @@ class WorkerAgent(NodeAgent):
 
     def obey(self, order: Mapping[str, Any]) -> None:
         """Make ready for the ranks, or start one of the launcher's daemons."""
-        if "place" in order:
-            environment = self.prepare(order["place"], order["shared"])
-            folder = f"{self.plan['scratch']}/work"
-            self._daemons = Daemons(self.controller, {**os.environ, **environment}, folder)
+        if "prepare" in order:
+            self.prepare(order["prepare"])
+            folder = f"{self.plan.scratch}/work"
+            self._daemons = Daemons(self.controller, {**os.environ, **self.environment}, folder)
         elif "daemon" in order and self._daemons is not None:
             self.follow(self._daemons.start(order["daemon"], order["command"]))
 

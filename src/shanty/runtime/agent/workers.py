@@ -1,7 +1,7 @@
-"""The other hosts of a run, as the controller has them: a node agent on each, over one ssh each.
+"""Manages the node agents of the other hosts of a run, over one connection each.
 
-The workers starts them, makes the hosts ready, hears them, notices when one falls silent and
-starts the launcher's daemons there when the launcher asks for it (`relay.py`).
+They are started, have their hosts made ready, are heard, and missed when one falls silent. The
+launcher's daemons are started by them, too, when the launcher asks for it (`rsh_server`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import subprocess
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
-from shanty.runtime.agent.channel import Channel
-from shanty.runtime.agent.failure_detector import FailureDetector
+from shanty.runtime.agent.connections import REAP, RUN_AGENT, command
 from shanty.runtime.agent.node_agent import SILENCE
 from shanty.runtime.agent.rsh_server import RshServer
-from shanty.runtime.agent.ssh_command import ssh_command
+from shanty.runtime.agent.worker import Worker
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, may_write, put
+from shanty.runtime.plan import Node, Plan
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import Failure
 
@@ -27,32 +27,13 @@ _LEAVING = 2.0  # seconds for an ssh that has nothing more to do
 _REAPING = 6.0  # seconds to end what a killed node agent left behind
 
 
-class Worker:
-    """One host beside the controller's; `state` goes connecting → here → ready → gone, or lost."""
-
-    def __init__(self, host: Mapping[str, Any], process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None and process.stdout is not None
-        self.host = host
-        self.name: str = host["name"]
-        self.process = process
-        self.channel = Channel(process.stdout.fileno(), process.stdin.fileno())
-        self.state = "connecting"
-        self.silence = FailureDetector()
-        self.port = 0  # one that was free there
-
-    @property
-    def live(self) -> bool:
-        """True while there is someone to talk to."""
-        return self.state in ("connecting", "here", "ready")
-
-
 class Workers:
     """The workers of a run. `hear` is given what the controller itself has to know of."""
 
     def __init__(
         self,
         run: RunDir,
-        plan: Mapping[str, Any],
+        plan: Plan,
         hear: Callable[[Worker, Mapping[str, Any]], None],
     ) -> None:
         self.run = run
@@ -63,26 +44,26 @@ class Workers:
         self._hear = hear
         self._begun: Dict[str, Worker] = {}  # artifacts, and whose they are
         self._reapers: List[subprocess.Popen[bytes]] = []
-        self.relay = RshServer(self)
+        self.rsh = RshServer(self.worker_of, plan.lead.mpi["prefix"])
 
     def start(self) -> None:
         """Call up the node agents of all workers, side by side."""
-        for host in self.plan["workers"]:
+        for node in self.plan.workers:
             log = os.open(
-                self.run.logs / f"ssh-{host['index']}.log",
+                self.run.logs / f"ssh-{node.number}.log",
                 os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
                 0o600,
             )
             try:
                 process = subprocess.Popen(
-                    [*self.ssh(host), "node_agent"],
+                    command(node, self.plan.lead, RUN_AGENT),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
                     start_new_session=True,
                 )
             except OSError as error:
-                name = self.plan["name"]
+                name = self.plan.lead.name
                 self.failure = Failure(
                     f"the lead host {name} cannot run ssh",
                     error.strerror or str(error),
@@ -92,18 +73,9 @@ class Workers:
                 return
             finally:
                 os.close(log)
-            worker = Worker(host, process)
-            worker.channel.send(plan=self._plan_of(host))
+            worker = Worker(node, process)
+            worker.channel.send(plan=self.plan.of_worker(node).to_json())
             self.workers.append(worker)
-
-    def ssh(self, host: Mapping[str, Any]) -> List[str]:
-        """The ssh command line up to the host: the run's key, and the host key known to it."""
-        return ssh_command(host, self.plan["key"], self.plan["known_hosts"])
-
-    def _plan_of(self, host: Mapping[str, Any]) -> Dict[str, Any]:
-        names = ("id", "scratch", "residue", "temporary", "log_limit", "created", "installation")
-        more = {"raw": False, "argv": [], "uses": host["place"]}
-        return {**{name: self.plan[name] for name in names}, **more}
 
     @property
     def sources(self) -> Dict[int, Worker]:
@@ -139,7 +111,7 @@ class Workers:
         if "file" in message:
             self._store(worker, message)
         elif "daemon" in message:
-            self.relay.answer(message)
+            self.rsh.answer(message)
         elif "hello" in message:
             worker.port, worker.state = int(message["hello"]), "here"
         elif "ready" in message:
@@ -158,10 +130,10 @@ class Workers:
         """True when every worker's node agent is up and its host has still to be made ready."""
         return all(worker.state == "here" for worker in self.workers)
 
-    def place(self, shared: Mapping[str, str]) -> None:
-        """Make the hosts ready for ranks."""
+    def prepare(self, shared: Mapping[str, str]) -> None:
+        """Make the hosts ready for ranks; `shared` is set on all of them."""
         for worker in self.workers:
-            worker.channel.send(place=worker.host["place"], shared=dict(shared))
+            worker.channel.send(prepare=dict(shared))
 
     def send(self, **message: Any) -> None:
         """Tell all node agents the same."""
@@ -182,13 +154,13 @@ class Workers:
         reachable = worker.state in ("here", "ready") and not worker.channel.open
         worker.state = "lost"
         worker.process.kill()
-        self.relay.lost(worker)
+        self.rsh.lost(worker)
         if self.failure is None:
             self.failure = failure
         if reachable:  # its node agent is dead, the host is not
             self._reapers.append(
                 subprocess.Popen(
-                    [*self.ssh(worker.host), "reap"],
+                    command(worker.node, self.plan.lead, REAP),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -199,20 +171,20 @@ class Workers:
     def _silent(self, worker: Worker, patience: float) -> Failure:
         if worker.state == "connecting":
             return Failure(
-                f"host {worker.name} could not be reached from {self.plan['name']} within "
+                f"host {worker.name} could not be reached from {self.plan.lead.name} within "
                 f"{patience:g} s",
                 self._words(worker),
-                f"the lead host must reach {worker.host['address']} port {worker.host['port']}",
+                f"the lead host must reach {worker.node.address}" + _port(worker.node),
                 host=worker.name,
             )
         others = [w for w in self.workers if w is not worker and w.state != "lost"]
         if others and all(w.silence.seconds > patience / 2 for w in others):
             names = ", ".join(w.name for w in self.workers)
             return Failure(
-                f"the lead host {self.plan['name']} has lost all other hosts at once ({names})",
+                f"the lead host {self.plan.lead.name} has lost all other hosts at once ({names})",
                 f"none of them was heard for {patience:g} s: its own network is down",
                 "see to the host and its network; run again",
-                host=self.plan["name"],
+                host=self.plan.lead.name,
             )
         return Failure(
             f"host {worker.name} has not been heard for {patience:g} s",
@@ -227,7 +199,7 @@ class Workers:
         words = self._words(worker)
         if worker.state == "connecting":
             return Failure(
-                f"host {worker.name} cannot be entered from {self.plan['name']}",
+                f"host {worker.name} cannot be entered from {self.plan.lead.name}",
                 words or "ssh gave no reason",
                 "see `shanty logs --agent`",
                 host=worker.name,
@@ -241,7 +213,7 @@ class Workers:
 
     def _words(self, worker: Worker) -> str:
         with contextlib.suppress(OSError):
-            path = self.run.logs / f"ssh-{worker.host['index']}.log"
+            path = self.run.logs / f"ssh-{worker.node.number}.log"
             lines = path.read_text(errors="replace").strip().splitlines()
             return lines[-1] if lines else ""
         return ""
@@ -266,7 +238,7 @@ class Workers:
             else:
                 put(self.run.path, Change(path, offset, data))
         except OSError as error:
-            name = self.plan["name"]
+            name = self.plan.lead.name
             self.failure = self.failure or Failure(
                 f"the lead host {name} cannot keep what {worker.name} sends: {error.strerror}",
                 str(error.filename or ""),
@@ -281,10 +253,10 @@ class Workers:
         reach them by.
         """
         for worker in self.workers:
-            if name in (worker.host["address"], worker.name):
+            if name in (worker.node.address, worker.name):
                 return worker
         for worker in self.workers:
-            if name in worker.host["names"]:
+            if name in worker.node.names:
                 return worker
         return None
 
@@ -304,4 +276,9 @@ class Workers:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 reaper.wait(_REAPING)
             reaper.kill()
-        self.relay.close()
+        self.rsh.close()
+
+
+def _port(node: Node) -> str:
+    port = node.connection.get("port")
+    return f" port {port}" if port else ""

@@ -14,11 +14,11 @@ from typing import List, Mapping
 
 from shanty.runtime.errors import ShantyError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
-from shanty.runtime.mpi.installation import Installation
-from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.translate import decided_by, translate
+from shanty.runtime.plan import read_plan
 from shanty.runtime.rank import redirect, stdin
-from shanty.runtime.rundir import read_json
+from shanty.runtime.rank_start import rank_prefix
+from shanty.runtime.rundir import RunDir
 
 
 def main(argv: List[str]) -> int:
@@ -38,12 +38,10 @@ def main(argv: List[str]) -> int:
 def _become(name: str, plan_file: str, words: List[str]) -> None:
     from pathlib import Path
 
-    plan = read_json(Path(plan_file))
+    plan = read_plan(RunDir(Path(plan_file).parent))
     if plan is None:
         raise UsageError(f"{plan_file} is missing or damaged", fix="run it again")
-    installation = Installation(**plan["installation"])
-    hosts = tuple(HostSlots(host, slots) for host, slots in plan["hosts"])
-    layout = Layout(hosts=hosts, **plan["layout"])
+    installation, layout = plan.lead.installation, plan.attempt.layout
     notes: List[str] = []
     verbose = False
     if name == "horovodrun":
@@ -51,7 +49,7 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
 
         wanted = horovodrun.parse(words)
         if wanted.asks:
-            print(horovodrun.answer(wanted, plan.get("python") or sys.executable))
+            print(horovodrun.answer(wanted, plan.lead.python))
             return
         words = horovodrun.mpirun_line(wanted, layout, os.environ)
         os.environ.update(wanted.variables)
@@ -76,15 +74,11 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         words, verbose = mlx_launch.mpirun_line(line, layout), line.verbose
     decided = decided_by(words, FLAVOURS[installation.flavour])
     passed = redirect.offer(redirect.redirected(os.environ.get("SHANTY_OUTPUT", "")))
-    if "place" in plan:
-        from shanty.runtime.agent.rank_start import rank_command
-
-        prefix = rank_command(plan["scratch"], str(os.getpid()), passed, decided)
-        for name in decided.difference(plan["place"]["set"]):  # those are the user's, too
+    scratch = plan.scratch if plan.scripted else ""
+    prefix = rank_prefix(plan.lead.boot, scratch, str(os.getpid()), passed, decided)
+    if plan.scripted:
+        for name in decided.difference(plan.lead.environment.own):  # those are the user's, too
             os.environ.pop(name, None)
-    else:
-        boot = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "boot.py")
-        prefix = [plan["agent_python"], "-I", "-S", boot, "rank.exec"]
     translation = translate(
         words,
         FLAVOURS[installation.flavour],

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional
 from shanty.runtime.agent import control
 from shanty.runtime.errors import NotFoundError
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, Mirror
+from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, home, read_json, storage_errors, write_json
 from shanty.runtime.spec import State
 
@@ -87,7 +88,7 @@ def begin_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, A
     else:
         source = os.open(os.devnull, os.O_RDONLY)
     try:
-        control.start_agents(run, ask["plan"], os.path.expanduser("~"), source)
+        control.start_agents(run, Plan.from_json(ask["plan"]), os.path.expanduser("~"), source)
     finally:
         os.close(source)
     return {"path": str(run.path)}

@@ -10,49 +10,21 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping
+from typing import Mapping
 
-from shanty.runtime import platform
 from shanty.runtime.agent import cleanup
 from shanty.runtime.errors import LaunchError
 from shanty.runtime.mpi.parameters import overruling
+from shanty.runtime.plan import Node
 from shanty.runtime.rank.redirect import NOTHING
+from shanty.runtime.rank_start import environment, rank_prefix
 
 # What a launcher may bring along from the controller and that is this host's own matter.
 _OWN = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "XDG_RUNTIME_DIR", "SSH_CONNECTION")
-_BOOT = str(Path(__file__).parent.parent / "boot.py")
 
 
-def rank_command(
-    scratch: str, world: str, redirected: str = "", decided: Iterable[str] = ()
-) -> List[str]:
-    """The start of every rank's command line, the same on all hosts.
-
-    `decided` are the variables that the launcher's line itself sets for its ranks.
-    """
-    words = [world, redirected or NOTHING, ",".join(sorted(decided)) or NOTHING]
-    return ["/bin/sh", f"{scratch}/rank", *words]
-
-
-def environment(place: Mapping[str, Any], shared: Mapping[str, str]) -> Dict[str, str]:
-    """What is set for all that starts on this host.
-
-    `place["default"]` is set where the host's user has set nothing, `place["set"]` in any case,
-    and `place["first"]` comes before what the host has in those variables (paths, joined by
-    ":"); `shared` is the same on all hosts. `place["ranks"]` is as the default, but for ranks only.
-    """
-    default = {k: v for k, v in place["default"].items() if k not in os.environ}
-    values = {"SHANTY_STACKS_SIGNAL": str(platform.STACKS_SIGNAL), **default}
-    values.update({**shared, **place["set"]})
-    for name, first in place["first"].items():
-        rest = values.get(name) or os.environ.get(name, "")
-        values[name] = f"{first}{os.pathsep}{rest}" if rest else first
-    return values
-
-
-def prepare(place: Mapping[str, Any], scratch: str, shared: Mapping[str, str]) -> None:
+def prepare(node: Node, scratch: str, shared: Mapping[str, str]) -> None:
     """Make the folders at the path that all hosts share, and the script in it.
 
     LaunchError when the path is taken: another host of the run is this very machine.
@@ -66,23 +38,24 @@ def prepare(place: Mapping[str, Any], scratch: str, shared: Mapping[str, str]) -
                 "two hosts of the run are the same machine, under two names",
                 "name each machine once, with the sum of its slots: host:4",
             ) from None
-    os.symlink(place["workdir"], f"{scratch}/work")
+    os.symlink(node.workdir, f"{scratch}/work")
     script = Path(scratch, "rank")
-    script.write_text(rank_script(place, shared))
+    script.write_text(rank_script(node, shared))
     script.chmod(0o700)
 
 
-def rank_script(place: Mapping[str, Any], shared: Mapping[str, str]) -> str:
+def rank_script(node: Node, shared: Mapping[str, str]) -> str:
     """The text of the script through which this host's ranks start."""
+    settings = node.environment
     own = {name: os.environ[name] for name in _OWN if name in os.environ}
-    overruled = overruling(os.environ).difference(place["set"])
+    overruled = overruling(os.environ).difference(settings.own)
     given = overruled.union(os.environ)
-    ranks = {k: v for k, v in place["ranks"].items() if k not in given}
-    values = {**own, **ranks, **environment(place, shared)}
+    ranks = {k: v for k, v in settings.ranks.items() if k not in given}
+    values = {**own, **ranks, **environment(settings, shared, os.environ)}
     missing = [name for name in _OWN if name not in own]
-    ours = {*place["default"], *place["ranks"]}.difference(place["set"]).intersection(values)
+    ours = {*settings.default, *settings.ranks}.difference(settings.own).intersection(values)
     exports = {name: f"export {name}={shlex.quote(value)}" for name, value in values.items()}
-    home, work = shlex.quote(own.get("HOME", "/")), shlex.quote(place["workdir"])
+    home, work = shlex.quote(own.get("HOME", "/")), shlex.quote(node.workdir)
     lines = [
         "#!/bin/sh",
         "# Starts one rank: WORLD REDIRECTED DECIDED PROGRAM [ARGS]…",
@@ -104,6 +77,6 @@ def rank_script(place: Mapping[str, Any], shared: Mapping[str, str]) -> str:
         "here=$(pwd -P)",
         f'case "$here" in {home}|/) here={work} ;; esac',
         'cd "$here" || exit 69',
-        f'exec {shlex.join([sys.executable, "-I", "-S", _BOOT])} rank.exec "$@"',
+        f'exec {shlex.join(rank_prefix(node.boot))} "$@"',
     ]
     return "\n".join(lines) + "\n"

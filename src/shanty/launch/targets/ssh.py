@@ -1,0 +1,517 @@
+"""Hosts that are reached by ssh: `shanty run --on a,b`. The first one is the lead host.
+
+The machine at which the command is typed prepares them and then only watches: it may be closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
+
+from shanty.launch import interpreter, mpis
+from shanty.launch.cluster import contact, inventory, keys, stdin_forward
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.hostfiles import read_hostfile
+from shanty.launch.cluster.mpi_provision import side_by_side
+from shanty.launch.cluster.prepare import Prepared
+from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.cluster.run_mirror import Link
+from shanty.launch.doctor import quick
+from shanty.launch.network.route import Route
+from shanty.launch.settings import Settings
+from shanty.launch.targets import networks, reachability
+from shanty.launch.targets.base import Chunk, Handle, Reply, Stacks, Stop, limits_of
+from shanty.launch.targets.local import LocalTarget
+from shanty.runtime.agent.connections import worker_command
+from shanty.runtime.agent.worker_agent import KEY_LIFE
+from shanty.runtime.errors import NotFoundError, ShantyError, UsageError
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.plan import Attempt, Node, Plan
+from shanty.runtime.resolve import leftovers, resolve, shim_scripts
+from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
+from shanty.runtime.spec import JobSpec, Raw, Status
+
+_FIRST_LOOK = 5.0  # seconds that `ps` waits for a lead host
+_UNUSED = 30  # days after which a host gives up what no run has asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """A host of a run as the survey found it.
+
+    `cores` are those that it has for itself. `address` is by what its lead reaches it, in
+    numbers; `login` and `port` are for the lead's ssh; `source` is the lead's own address on
+    that way; `names` are all that it may be called.
+    """
+
+    host: Host
+    client: RpcClient
+    survey: Mapping[str, Any]
+    cores: int
+    slots: int
+    address: str
+    login: str
+    port: int
+    source: str
+    names: tuple[str, ...]
+    banner: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        return self.host.name
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a survey found: the hosts, the networks between them, the MPI and Python to bring."""
+
+    hosts: tuple[Surveyed, ...]
+    installation: Installation
+    python: str
+    route: Route = networks.OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class SshPlan:
+    """A job on hosts, before anything is put there: its attempt has the paths of this machine."""
+
+    target: SshTarget
+    job: JobSpec
+    facts: Facts
+    run: RunDir
+    attempt: Attempt
+    takes_long: ClassVar[bool] = True
+
+    @property
+    def raw(self) -> bool:
+        """True where the user's own line starts the launcher."""
+        return isinstance(self.job.command, Raw)
+
+    @property
+    def ranks(self) -> int | None:
+        """How many ranks there are to be; None where the user's own line says it."""
+        return self.attempt.ranks
+
+    def render(self) -> str:
+        """What would be run, for a person to read."""
+        installation = self.facts.installation
+        title = FLAVOURS[installation.flavour].title
+        lines = [f"# MPI     {title} {installation.version}, put on every host"]
+        for index, host in enumerate(self.facts.hosts):
+            role = " (lead)" if index == 0 else ""
+            lines.append(f"# host    {host.name}{role}: {host.slots} slots, {host.address}")
+        if self.facts.route.rails:
+            lines.append(f"# network {networks.described(self.facts.route)}")
+        lines += [
+            f"# ranks   {self.ranks or 'as the command says'}",
+            f"# python  {self.facts.python}, or the same made there (--env)",
+            f"cat > hostfile <<'END'\n{self.hostfile()}END",
+            shlex.join(self._shown()),
+        ]
+        return "\n".join(lines)
+
+    def _shown(self) -> list[str]:
+        """The launcher's line, with the host file that stands above it."""
+        command, hostfile = self.job.command, self.attempt.layout.hostfile
+        if isinstance(command, Raw):
+            return ["sh", "-c", *command.argv] if command.shell else list(command.argv)
+        return ["hostfile" if word == hostfile else word for word in self.attempt.argv]
+
+    def hostfile(self) -> str:
+        """The text of the run's host file."""
+        flavour = FLAVOURS[self.facts.installation.flavour]
+        return flavour.hostfile(self.attempt.layout.hosts)
+
+    def prepared(self, prepared: Sequence[Prepared], settings: Settings) -> Plan:
+        """The plan that the agents read, once all hosts have what they need."""
+        scratch = scratch_of(self.run)
+        return Plan(
+            id=self.run.id,
+            created=time.time(),
+            raw=self.raw,
+            limits=limits_of(self.job, settings),
+            leftovers=leftovers(prepared[0].installation),
+            scratch=scratch,
+            scripted=True,
+            attempt=_attempt(self.job, self.facts, self.run, settings, prepared),
+        )
+
+    def submit(self, stdin: int) -> Handle:
+        """Put on the hosts what is missing there, let the lead in, and start it."""
+        return self.target.submit(self, stdin)
+
+
+def plan_on(
+    target: SshTarget, facts: Facts, job: JobSpec, run: RunDir, settings: Settings
+) -> SshPlan:
+    """Decide where the ranks of `job` go; UsageError when they do not fit."""
+    unprepared = [Prepared(facts.installation, facts.python, job.workdir, "") for _ in facts.hosts]
+    attempt = _attempt(job, facts, run, settings, unprepared)
+    return SshPlan(target, job, facts, run, attempt)
+
+
+def _attempt(
+    job: JobSpec, facts: Facts, run: RunDir, settings: Settings, prepared: Sequence[Prepared]
+) -> Attempt:
+    nodes = [
+        _node(number, host, facts.route, run, there)
+        for number, (host, there) in enumerate(zip(facts.hosts, prepared, strict=True))
+    ]
+    best = facts.route.rails[0].networks if facts.route.rails else ()
+    attempt = resolve(
+        job,
+        nodes,
+        run.id,
+        scratch=scratch_of(run),
+        scripted=True,
+        log_limit=settings.log_limit,
+        networks=best,
+        given=job.env,
+    )
+    return attempt._replace(network=networks.to_json(facts.route))
+
+
+def _node(number: int, host: Surveyed, route: Route, run: RunDir, there: Prepared) -> Node:
+    """A host as its agents are to know it."""
+    client = host.client
+    linux = host.survey["system"] == "Linux"
+    return Node(
+        number=number,
+        name=host.name,
+        address=host.address,
+        slots=host.slots,
+        cores=host.cores,
+        run_dir=str(PurePosixPath(client.home, "work", f"{run.id}.{number}")),
+        workdir=there.workdir,
+        python=there.python,
+        agent_python=client.python,
+        package=client.root,
+        mpi=asdict(there.installation),
+        names=host.names,
+        connection={
+            "kind": "ssh",
+            "user": host.login,
+            "port": host.port,
+            "alias": keys.alias(number),
+        },
+        search_path=host.survey["path"],
+        mpi4py=there.mpi4py,
+        segments=f"/dev/shm/{PurePosixPath(scratch_of(run)).name}" if linux else "",
+        fabric=bool(host.survey["fabrics"]),
+        interfaces=tuple(
+            (rail.interfaces[host.name].name, rail.interfaces[host.name].address)
+            for rail in route.rails
+        ),
+    )
+
+
+def scratch_of(run: RunDir) -> str:
+    """The folder for temporary files, at the same path on every host."""
+    return f"/tmp/shanty-{run.id[-11:]}"
+
+
+def shared_out(surveys: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """The cores that each host has for itself, by its name.
+
+    Hosts that run under one kernel (containers, a lab) may each see all of its cores.
+    """
+    kernels: dict[str, list[Mapping[str, Any]]] = {}
+    for name, survey in surveys.items():
+        kernels.setdefault(survey["boot"] or name, []).append(survey)
+    found = {}
+    for name, survey in surveys.items():
+        seen = sum(each["cores"] for each in kernels[survey["boot"] or name])
+        own = survey["cores"] * survey["machine_cores"] // max(seen, survey["machine_cores"])
+        found[name] = max(1, own)
+    return found
+
+
+class SshTarget:
+    """Runs on the hosts that a job names; `say` hears what is being done, `warn`
+    what is not as it should be."""
+
+    scheme: ClassVar[str] = "ssh"
+
+    def __init__(
+        self,
+        home: Path,
+        environ: Mapping[str, str],
+        settings: Settings,
+        say: Callable[[str], None] = lambda _text: None,
+        warn: Callable[[str], None] = lambda _text: None,
+        *,
+        terminal: bool = False,
+    ) -> None:
+        self.home = home
+        self.environ = environ
+        self.settings = settings
+        self._say = say
+        self._warn = warn
+        self._terminal = terminal
+        self._local = LocalTarget(home, environ, settings)
+        self._links: dict[str, Link] = {}
+
+    # ------------------------------------------------------------------------ planning
+
+    def plan(self, job: JobSpec, run: RunDir) -> SshPlan:
+        """Find out what is there for `job` and decide where it goes; nothing is put there yet."""
+        return plan_on(self, self.survey(job), job, run, self.settings)
+
+    def survey(self, job: JobSpec) -> Facts:
+        """Reach all hosts and see what they are; PrepareError names those that fail."""
+        hosts = self.hosts_of(job)
+        environ = {**self.environ, **job.env}
+        installation = mpis.select(job.mpi, self.home, environ)
+        python = interpreter.choose(job.python, Path(job.workdir), environ)
+        clients = contact.connect(
+            hosts,
+            terminal=self._terminal,
+            progress=lambda host, text: self._say(f"{host.name}: {text}"),
+            groups=inventory.names(self.home),
+        )
+        seen = side_by_side(clients, quick.ask)
+        surveys = {name: one.survey for name, one in seen.items()}
+        surveyed = self._surveyed(hosts, clients, surveys)
+        quick.look(job, list(seen.values()), installation, self._warn)
+        route = networks.chosen(job, installation, surveyed, self.home, self._say, self._warn)
+        return Facts(tuple(surveyed), installation, python, route)
+
+    def hosts_of(self, job: JobSpec) -> tuple[Host, ...]:
+        """The hosts that a job names; UsageError where it names none, or one twice."""
+        if job.hostfile:
+            hosts = read_hostfile(Path(job.hostfile))
+            if job.on:
+                raise UsageError("--on and --hostfile both say on which hosts", fix="give one")
+        else:
+            hosts = inventory.resolve(job.on or "", self.home)
+        return _distinct(inventory.recognised(hosts, self.home))
+
+    def _surveyed(
+        self,
+        hosts: Sequence[Host],
+        clients: Sequence[RpcClient],
+        surveys: Mapping[str, Mapping[str, Any]],
+    ) -> list[Surveyed]:
+        reachability.distinct(hosts, surveys)
+        cores = shared_out(surveys)
+        gpus = any(surveys[host.name]["gpus"] for host in hosts)
+        found = reachability.to_hosts(hosts, clients[0], surveys)
+        source = next((way["source"] for way in found[1:]), "")
+        found_hosts = []
+        for host, client, way in zip(hosts, clients, found, strict=True):
+            survey = surveys[host.name]
+            slots = host.slots
+            if slots is None:
+                slots = len(survey["gpus"]) if gpus else int(survey["cores"])
+            address = way["peer"] or source or reachability.own_address(survey)
+            names = {host.name, survey["hostname"], survey["hostname"].partition(".")[0]}
+            names |= {address, way["address"], *reachability.addresses(survey)}
+            found_hosts.append(
+                Surveyed(
+                    host,
+                    client,
+                    survey,
+                    cores[host.name],
+                    slots,
+                    address,
+                    survey["user"],
+                    int(way["port"]),
+                    way["source"],
+                    tuple(sorted(filter(None, names))),
+                    way["banner"],
+                )
+            )
+        return found_hosts
+
+    # ---------------------------------------------------------------------- submitting
+
+    def submit(self, planned: SshPlan, stdin: int) -> Handle:
+        """Put on the hosts what is missing there, let the lead in, and start it."""
+        job, run, hosts = planned.job, planned.run, planned.facts.hosts
+        if not Path(job.workdir).is_dir():
+            raise NotFoundError(f"there is no folder {job.workdir}", "the job is to run in it")
+        clients = [host.client for host in hosts]
+        feeds = stdin_forward.has_input(stdin)
+        run.create()
+        try:
+            with storage_errors(run.path):
+                self._write_down(planned)
+            side_by_side(clients, _sweep)
+            plan = planned.prepared(self._prepare(planned, clients), self.settings)
+            with storage_errors(run.path):
+                write_json(run.plan, plan.to_json())
+            self._begin(planned, plan, feeds=feeds)
+        except BaseException:  # Ctrl-C too
+            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
+            raise
+        if feeds:
+            stdin_forward.start(hosts[0].host, run.id, stdin)
+        named = [host.host for host in hosts]
+        self._links[run.id] = Link(run, named, clients[0], clients[1:]).start()
+        return Handle(run)
+
+    def _write_down(self, planned: SshPlan) -> None:
+        run = planned.run
+        write_json(run.job, planned.job.to_json())
+        run.hostfile.write_text(planned.hostfile())
+        write_json(run.site, {"hosts": [asdict(host.host) for host in planned.facts.hosts]})
+        ranks = None if planned.raw else planned.ranks
+        write_json(run.status, Status(created=time.time(), ranks=ranks).to_json())
+
+    def _prepare(self, planned: SshPlan, clients: Sequence[RpcClient]) -> list[Prepared]:
+        from shanty.launch.cluster.prepare import prepare
+
+        job, run = planned.job, planned.run
+        return prepare(
+            clients,
+            planned.facts.installation,
+            planned.facts.python,
+            Path(job.workdir),
+            job.environment,
+            {client.host.name: f"{run.id}.{index}" for index, client in enumerate(clients)},
+            self.home,
+            self.environ,
+            self._say,
+        )
+
+    def _begin(self, planned: SshPlan, plan: Plan, *, feeds: bool) -> None:
+        run = planned.run
+        lead, *workers = planned.facts.hosts
+        shims = shim_scripts(plan.lead, raw=plan.raw, workers=bool(workers))
+        files: dict[str, list[Any]] = {f"bin/{n}": [text, 0o755] for n, text in shims.items()}
+        files["hostfile"] = [planned.hostfile(), 0o644]
+        self._say("")
+        try:
+            if workers:
+                pair = keys.make_pair(run.path)
+                self._let_in(planned, plan, pair)
+                known = [
+                    line
+                    for node, host in zip(plan.workers, workers, strict=True)
+                    for line in reachability.known_lines(
+                        host.host, host.client, node.connection["alias"]
+                    )
+                ]
+                files["key"] = [pair.private.decode(), 0o600]
+                files["known_hosts"] = ["\n".join(known) + "\n", 0o644]
+            begin: dict[str, Any] = {
+                "run": run.id,
+                "plan": plan.to_json(),
+                "job": planned.job.to_json(),
+                "status": read_json(run.status),
+                "files": files,
+                "stdin": feeds,
+            }
+            files["events.jsonl"] = [_sent(planned, len(json.dumps(begin))), 0o644]
+            lead.client.ask("begin-run", **begin)
+        except BaseException:  # Ctrl-C too, and the lead may have been started before it
+            with contextlib.suppress(ShantyError):
+                stop = Stop(0.0).to_json()
+                lead.client.ask("ask-run", run=run.id, request=stop, patience=5.0)
+            for number, host in enumerate(workers, 1):
+                with contextlib.suppress(ShantyError):
+                    host.client.ask("revoke", run=run.id, index=number, patience=5.0)
+            raise
+
+    def _let_in(self, planned: SshPlan, plan: Plan, pair: keys.KeyPair) -> None:
+        workers = planned.facts.hosts[1:]
+        pairs = {host.name: (host, node) for host, node in zip(workers, plan.workers, strict=True)}
+
+        def let_in(client: RpcClient) -> list[str]:
+            host, node = pairs[client.host.name]
+            lacking = keys.options_lacking(host.banner)
+            args: dict[str, Any] = {
+                "run": plan.id,
+                "index": node.number,
+                "key": pair.public,
+                "command": shlex.join(worker_command(node)),
+                "from": [host.source],
+                "seconds": KEY_LIFE,
+                "without": list(lacking),
+            }
+            findings: list[str] = client.ask("authorize", **args).values["findings"]
+            if lacking:
+                findings.append(
+                    f"its sshd ({host.banner}) does not know {', '.join(lacking)} in "
+                    "authorized_keys, so the run's key is let in without"
+                )
+            return findings
+
+        for name, findings in side_by_side([host.client for host in workers], let_in).items():
+            for finding in findings:
+                self._warn(f"{name}: {finding}")
+
+    # ----------------------------------------------------------------------- following
+
+    def _link(self, run: RunDir) -> Link:
+        if run.id not in self._links:
+            hosts = []
+            with contextlib.suppress(KeyError, TypeError):  # the next line says it
+                hosts = [Host(**entry) for entry in (read_json(run.site) or {})["hosts"]]
+            if not hosts:
+                raise NotFoundError(f"{run.site} is damaged, so the run's hosts are not known")
+            self._links[run.id] = Link(run, hosts).start()
+        return self._links[run.id]
+
+    def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
+        """Where the runs stand, as far as their lead hosts can be reached."""
+        from shanty.runtime.agent.control import read_status
+
+        found = {handle: read_status(handle.run) for handle in handles}
+        links = {
+            handle: self._link(handle.run)
+            for handle, status in found.items()
+            if not status.state.final or handle.run.id in self._links
+        }
+        until = time.monotonic() + _FIRST_LOOK  # they all look at the same time
+        for handle, link in links.items():
+            found[handle] = link.status(max(0.0, until - time.monotonic()))
+        return found
+
+    def fetch(self, handle: Handle, path: PurePosixPath, offset: int) -> Chunk:
+        """The next piece of one of the run's files, of which this machine has a copy."""
+        return self._local.fetch(handle, path, offset)
+
+    def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
+        """Put a request to the controller and wait for its answer."""
+        if self.poll([handle])[handle].state.final:
+            return Reply(isinstance(request, Stop), "the run has ended")
+        reply = self._link(handle.run).ask(request.to_json())
+        return Reply(reply["ok"], reply.get("error", ""), reply.get("stacks", []))
+
+
+def _sent(planned: SshPlan, begin: int) -> str:
+    """The run's first event: the bytes that each host was sent; `begin` are the lead's last."""
+    hosts = planned.facts.hosts
+    sent = {host.name: host.client.bytes_sent for host in hosts}
+    sent[hosts[0].name] += begin
+    return json.dumps({"time": time.time(), "event": "prepared", "sent": sent}) + "\n"
+
+
+def _sweep(client: RpcClient) -> None:
+    """End what runs that crashed have left on a host."""
+    client.ask("sweep-runs")
+    client.ask("sweep-keys")
+    client.ask("store-sweep", days=_UNUSED)
+
+
+def _distinct(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+    """The hosts; UsageError when two have one name, by which all that is known of them is kept."""
+    names = [host.name for host in hosts]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(
+                f"{name} is named more than once, with another user or port",
+                "hosts are told from each other by their names",
+                "give each a name of its own in ~/.ssh/config (Host, HostName, Port, User)",
+            )
+    return hosts

@@ -1,0 +1,45 @@
+"""How a controller starts the agents of its workers: one function for each kind of connection.
+
+A node says its kind and what that takes in `Node.connection`. The command's standard input and
+output become the channel between controller and node agent.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Dict, List
+
+from shanty.runtime.agent.ssh_command import ssh_command
+from shanty.runtime.plan import Node
+
+RUN_AGENT, REAP = "node_agent", "reap"  # what may be asked of a worker
+_TIMEOUT = 10  # seconds for a connection to be made
+
+Connect = Callable[[Node, Node, str], List[str]]
+
+
+def command(node: Node, lead: Node, request: str) -> List[str]:
+    """The command line that brings `request` from the lead host to a worker."""
+    return CONNECTIONS[node.connection["kind"]](node, lead, request)
+
+
+def by_ssh(node: Node, lead: Node, request: str) -> List[str]:
+    """OpenSSH, by the run's key and nobody else's; the key can start the node agent only.
+
+    `connection` has "user", "port" and "alias", the name of the host's key in `known_hosts`.
+    """
+    there = node.connection
+    key, known_hosts = f"{lead.run_dir}/key", f"{lead.run_dir}/known_hosts"
+    return [*ssh_command({**there, "address": node.address}, key, known_hosts, _TIMEOUT), request]
+
+
+def by_exec(node: Node, lead: Node, request: str) -> List[str]:
+    """A program that starts a command on the host: "argv" in `connection`, then the command."""
+    return [*node.connection["argv"], *worker_command(node), request]
+
+
+CONNECTIONS: Dict[str, Connect] = {"ssh": by_ssh, "exec": by_exec}
+
+
+def worker_command(node: Node) -> List[str]:
+    """The node agent of a worker, to be started there."""
+    return [*node.boot, "agent.worker_agent", node.run_dir]

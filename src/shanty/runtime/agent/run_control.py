@@ -1,0 +1,51 @@
+"""What the controller offers to its parts: the run that they work for, and what they may decide."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Protocol
+
+from shanty.runtime.agent.channel import Channel
+from shanty.runtime.agent.heartbeat import Heartbeat
+from shanty.runtime.agent.mpi_world import MpiWorld
+from shanty.runtime.agent.root_cause import Verdict
+from shanty.runtime.plan import Plan
+from shanty.runtime.rundir import RunDir
+from shanty.runtime.spec import Failure, Status
+
+
+class RunControl(Protocol):
+    """A run, from the side that decides."""
+
+    run_dir: RunDir
+    plan: Plan
+    status: Status
+    agent: Channel  # to the node agent of the lead host
+    heartbeat: Heartbeat
+    worlds: Dict[str, MpiWorld]
+    ending: bool
+    code: Optional[int]
+    stopped: Optional[str]
+
+    def tell(self, **order: Any) -> None:
+        """Give an order to the node agents of all hosts."""
+
+    def event(self, kind: str, **more: Any) -> None:
+        """Write down that something happened."""
+
+    def report(self, report: Mapping[str, Any], host: str) -> None:
+        """Take a rank's report."""
+
+    def saw(self, host: str, message: Mapping[str, Any]) -> None:
+        """Take what the node agent of a host saw of its ranks."""
+
+    def condemn(self, failure: Failure, grace: float) -> None:
+        """End the run because of a failure of the launch itself."""
+
+    def stalled(self, since: Optional[float], verdict: Optional[Verdict] = None) -> None:
+        """Note that no rank makes progress since then; None: they do again."""
+
+    def answer_asks(self) -> None:
+        """Serve the requests that lie in the run directory."""
+
+    def ask_stacks(self) -> List[Dict[str, Any]]:
+        """Where every rank stands."""

@@ -1,0 +1,201 @@
+"""The plan of a run: all that its agents read, as `plan.json` keeps it.
+
+A `Plan` belongs to the run; its `Attempt` to the hosts that the run has now. Named tuples, since
+the ranks wait for the agent that loads them, and `dataclasses` takes 10 ms to load.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
+
+from shanty.runtime.rundir import RunDir, read_json
+
+if TYPE_CHECKING:
+    from shanty.runtime.mpi.installation import Installation
+    from shanty.runtime.mpi.layout import Layout
+
+
+class Environment(NamedTuple):
+    """The variables of what starts on a host.
+
+    `default` counts where the host's user has set nothing, `ranks` likewise, but for ranks only;
+    `own` counts in any case; the paths in `first` (joined by ":") come before the host's own.
+    """
+
+    default: Dict[str, str] = {}  # noqa: RUF012  never changed
+    ranks: Dict[str, str] = {}  # noqa: RUF012
+    own: Dict[str, str] = {}  # noqa: RUF012
+    first: Dict[str, str] = {}  # noqa: RUF012
+
+
+class Node(NamedTuple):
+    """A host of an attempt, with what was prepared there. The first one is the lead host.
+
+    `name` is what its user calls it, `names` are all that it may be called; `address` is by what
+    the others reach it. `cores` are those that it has for itself. `python` runs the ranks'
+    scripts, `agent_python` the agents; `package` is the folder with shanty's code, `mpi4py` that
+    of an mpi4py for Pythons which lack it. `connection` is how the controller gets there.
+    `segments` is the folder for the run's shared memory, "" where there is none. `fabric` is
+    false where it is known that there is no network faster than TCP's. `interfaces` are those
+    that the run takes, the best first: name and address each.
+    """
+
+    number: int
+    name: str
+    address: str
+    slots: int
+    cores: int
+    run_dir: str
+    workdir: str
+    python: str
+    agent_python: str
+    package: str
+    mpi: Dict[str, str]
+    names: Tuple[str, ...] = ()
+    connection: Dict[str, Any] = {}  # noqa: RUF012  never changed
+    search_path: str = ""
+    mpi4py: str = ""
+    segments: str = ""
+    fabric: bool = True
+    interfaces: Tuple[Tuple[str, str], ...] = ()
+    environment: Environment = Environment()
+
+    @property
+    def installation(self) -> Installation:
+        """The MPI on this host."""
+        from shanty.runtime.mpi.installation import Installation
+
+        return Installation(**self.mpi)
+
+    @property
+    def boot(self) -> Tuple[str, ...]:
+        """The start of the command line of any of shanty's programs on this host."""
+        return (self.agent_python, "-I", "-S", f"{self.package}/shanty/runtime/boot.py")
+
+
+class Limits(NamedTuple):
+    """What bounds a run: seconds, but for `log_limit`, the bytes of a rank's log."""
+
+    log_limit: int
+    grace: float
+    start_timeout: float
+    time_limit: Optional[float]
+    on_stall: str
+    stall_after: float
+
+
+class Leftovers(NamedTuple):
+    """Patterns of the files that MPIs leave behind: in shared memory, and in /tmp."""
+
+    shared_memory: Tuple[str, ...]
+    temporary: Tuple[str, ...]
+
+
+class Attempt(NamedTuple):
+    """A run on the hosts that it has now.
+
+    `argv` is the launcher's command line, `environment` what is set for the launcher alone,
+    `shared` what is set on all hosts alike. `placement` is how many ranks are meant for each
+    host, empty where the launcher decides; `first` is the index of rank 0's host. `network` tells
+    people which networks are taken.
+    """
+
+    nodes: Tuple[Node, ...]
+    argv: Tuple[str, ...]
+    layout_values: Dict[str, Any]
+    environment: Dict[str, str]
+    shared: Dict[str, str]
+    placement: Dict[str, int]
+    first: int = 0
+    network: Dict[str, Any] = {}  # noqa: RUF012  never changed
+
+    @property
+    def layout(self) -> Layout:
+        """Where the ranks go."""
+        from shanty.runtime.mpi.layout import HostSlots, Layout
+
+        hosts = tuple(HostSlots(**host) for host in self.layout_values["hosts"])
+        networks = tuple(self.layout_values["networks"])
+        return Layout(**{**self.layout_values, "hosts": hosts, "networks": networks})
+
+    @property
+    def ranks(self) -> Optional[int]:
+        """How many ranks there are to be; None where the user's own line says it."""
+        count: Optional[int] = self.layout_values["ranks"]
+        return count
+
+
+class Plan(NamedTuple):
+    """A run: `raw` where the user's own line starts the launcher.
+
+    `scratch` is the folder for temporary files, at one path on all hosts. `scripted` is true
+    where ranks start through a script of their host, since its paths differ from the lead's.
+    """
+
+    id: str
+    created: float
+    raw: bool
+    limits: Limits
+    leftovers: Leftovers
+    scratch: str
+    scripted: bool
+    attempt: Attempt
+
+    @property
+    def lead(self) -> Node:
+        """The host whose agents read this plan: the lead host, or a worker in its own copy."""
+        return self.attempt.nodes[0]
+
+    @property
+    def workers(self) -> Tuple[Node, ...]:
+        """The hosts beside the lead host."""
+        return self.attempt.nodes[1:]
+
+    @property
+    def ranks(self) -> Optional[int]:
+        """How many ranks the launcher starts; None where the user's own line says it."""
+        return None if self.raw else self.attempt.ranks
+
+    def of_worker(self, node: Node) -> Plan:
+        """The part of the plan that a worker needs."""
+        own = self.attempt._replace(nodes=(node,), argv=(), environment={}, network={})
+        return self._replace(raw=False, attempt=own)
+
+    def to_json(self) -> Dict[str, Any]:
+        """The plan as plain JSON."""
+        nodes = [
+            {**node._asdict(), "environment": node.environment._asdict()}
+            for node in self.attempt.nodes
+        ]
+        return {
+            **self._asdict(),
+            "limits": self.limits._asdict(),
+            "leftovers": self.leftovers._asdict(),
+            "attempt": {**self.attempt._asdict(), "nodes": nodes},
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Plan:
+        """The plan that `to_json` wrote; KeyError or TypeError when it is damaged."""
+        attempt = values["attempt"]
+        nodes = tuple(
+            Node(**{**node, "environment": Environment(**node["environment"])})
+            for node in attempt["nodes"]
+        )
+        parts = {
+            "limits": Limits(**values["limits"]),
+            "leftovers": Leftovers(**values["leftovers"]),
+            "attempt": Attempt(**{**attempt, "nodes": nodes}),
+        }
+        return cls(**{**values, **parts})
+
+
+def read_plan(run: RunDir) -> Optional[Plan]:
+    """The plan of a run; None when it is missing or damaged."""
+    values = read_json(run.plan)
+    if values is None:
+        return None
+    try:
+        return Plan.from_json(values)
+    except (AttributeError, KeyError, TypeError):
+        return None

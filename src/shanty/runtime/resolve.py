@@ -1,0 +1,330 @@
+"""Resolves a job on hosts that are known: layout, launcher's command line, environments.
+
+Pure, and of what every host has, so that it can be done where the hosts become known: at the
+command line for this machine and for hosts that are named, on the lead host for those of a queue.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from dataclasses import asdict, replace
+from pathlib import Path
+from string import Template
+from typing import Dict, List, Mapping, Sequence, Tuple
+
+from shanty.runtime.errors import UsageError
+from shanty.runtime.mpi.flavour import Flavour
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.plan import Attempt, Environment, Leftovers, Node
+from shanty.runtime.rank_start import environment, rank_prefix
+from shanty.runtime.spec import JobSpec, Module, Program, Raw, Script
+
+LAUNCHERS = (
+    "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "horovodrun", "dmlc-submit",
+    "mlx.launch",
+)  # fmt: skip
+_SYSTEM_BINS = ("/bin", "/usr/bin", "/usr/local/bin")
+
+
+def resolve(
+    job: JobSpec,
+    nodes: Sequence[Node],
+    run: str,
+    *,
+    scratch: str,
+    scripted: bool,
+    log_limit: int,
+    networks: Tuple[str, ...] = (),
+    given: Mapping[str, str],
+) -> Attempt:
+    """Decide where the ranks of `job` go and how they are started; UsageError if they do not fit.
+
+    `run` is the run's id. `given` are the variables that the user has
+    set, which win over shanty's. `networks` is the best network of the run, empty for one host.
+    """
+    lead = nodes[0]
+    layout = layout_of(job, nodes, networks)
+    environments = [
+        _environment(job, node, layout, run, scratch, log_limit, given, scripted=scripted)
+        for node in nodes
+    ]
+    nodes = tuple(n._replace(environment=e) for n, e in zip(nodes, environments))
+    placement = _placement(job, nodes, layout)
+    first = next((node.number for node in nodes if node.slots > 0), 0)
+    launcher: Dict[str, str] = {}
+    variables: Mapping[str, str] = {**job.env, "HOSTFILE": layout.hostfile}
+    if scripted:
+        launcher = _launcher_environment(job, nodes[0], layout, scratch)
+    else:
+        variables = environment(nodes[0].environment, {}, given)
+    return Attempt(
+        nodes=nodes,
+        argv=tuple(_argv(job, lead, layout, variables, scratch, scripted=scripted)),
+        layout_values=asdict(layout),
+        environment=launcher,
+        shared={"MASTER_ADDR": _meeting_address(nodes[first])},
+        placement=placement if scripted else {},
+        first=first,
+    )
+
+
+def leftovers(installation: Installation) -> Leftovers:
+    """What may be left behind by the programs of a run with this MPI."""
+    # Of all: a program may load another MPI's library than the launcher's.
+    shared = {name for each in FLAVOURS.values() for name in each.residue.shared_memory}
+    temporary = FLAVOURS[installation.flavour].residue.temporary
+    return Leftovers(tuple(sorted(shared)), tuple(temporary))
+
+
+# ------------------------------------------------------------------------------- the layout
+
+
+def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = ()) -> Layout:
+    """How many ranks there are and where they may go; UsageError when they do not fit."""
+    hosts = tuple(HostSlots(node.address, node.slots) for node in nodes)
+    slots = sum(host.slots for host in hosts)
+    cpus = job.cpus_per_rank
+    room = max(1, sum(host.slots // (cpus or 1) for host in hosts))
+    ranks = job.ranks
+    if job.ranks_per_host is not None:
+        used = [host for host in hosts if host.slots > 0]
+        wanted = job.ranks_per_host * len(used)
+        if ranks is not None and ranks > wanted:
+            raise UsageError(
+                f"{ranks} ranks do not fit with {job.ranks_per_host} a host on {len(used)} hosts",
+                fix="leave -n or --ranks-per-host out",
+            )
+        ranks = ranks or wanted
+    if ranks is None and not isinstance(job.command, Raw):
+        ranks = room
+    if ranks is not None and ranks > room and not job.oversubscribe:
+        each = f" with {cpus} cpus each" if cpus else ""
+        kind = "cores" if len(hosts) == 1 else f"slots of {len(hosts)} hosts"
+        raise UsageError(
+            f"{ranks} ranks{each} do not fit on {slots} {kind}",
+            "ranks that share a core slow each other down",
+            f"take -n {room}, or --oversubscribe to run them all the same",
+        )
+    left = ranks or 0
+    for host in hosts:
+        each_host = min(left, job.ranks_per_host or 0) if host.slots else 0
+        if each_host > host.slots // (cpus or 1) and not job.oversubscribe:
+            raise UsageError(
+                f"{each_host} ranks do not fit on {host.name}, which has {host.slots} slots",
+                "ranks that share a core slow each other down",
+                "take a smaller --ranks-per-host, or --oversubscribe to run them all the same",
+            )
+        left -= each_host
+    binds = cpus if cpus and (ranks or 1) * cpus <= slots else None
+    if binds and len(hosts) > 1:  # a launcher fills a host's slots, whatever each rank is bound to
+        hosts = tuple(HostSlots(host.name, host.slots // binds) for host in hosts)
+    names = {node.interfaces[0][0] for node in nodes if node.interfaces}
+    return Layout(
+        hosts,
+        ranks,
+        job.ranks_per_host,
+        binds,
+        job.oversubscribe,
+        min(node.cores for node in nodes),
+        f"{nodes[0].run_dir}/hostfile",
+        tcp_only=not any(node.fabric for node in nodes),
+        networks=networks,
+        interface=names.pop() if len(names) == 1 else "",
+    )
+
+
+def _placement(job: JobSpec, nodes: Sequence[Node], layout: Layout) -> Dict[str, int]:
+    """How many ranks are meant for each host; empty where the launcher decides."""
+    if isinstance(job.command, Raw) or layout.ranks is None or layout.oversubscribe:
+        return {}
+    left, found = layout.ranks, {}
+    for node, host in zip(nodes, layout.hosts):
+        most = host.slots
+        if most and layout.ranks_per_host is not None:
+            most = layout.ranks_per_host
+        found[node.name] = min(left, most)
+        left -= found[node.name]
+    return found
+
+
+# ------------------------------------------------------------------------- the command line
+
+
+def _argv(
+    job: JobSpec,
+    lead: Node,
+    layout: Layout,
+    variables: Mapping[str, str],
+    scratch: str,
+    *,
+    scripted: bool,
+) -> List[str]:
+    command = job.command
+    if isinstance(command, Raw):
+        if command.shell:
+            return ["sh", "-c", command.argv[0]]
+        # The run's variables are filled in, others are left to the line.
+        return [Template(word).safe_substitute(variables) for word in command.argv]
+    prefix = rank_prefix(lead.boot, scratch if scripted else "")
+    program = _program(job, "" if scripted else lead.python)
+    return FLAVOURS[lead.installation.flavour].command(
+        lead.installation, layout, [*prefix, *program]
+    )
+
+
+def _program(job: JobSpec, python: str) -> List[str]:
+    """What each rank runs; `python` is "" where interpreter and paths differ from host to host."""
+    command = job.command
+    if isinstance(command, Module):
+        return [python or "python", "-m", command.name, *command.args]
+    assert isinstance(command, (Program, Script))
+    words = command.argv if isinstance(command, Program) else (command.path, *command.args)
+    first = words[0]
+    if not python and Path(first).is_relative_to(job.workdir):
+        first = "./" + str(Path(first).relative_to(job.workdir))
+    runs = [python or "python"] if isinstance(command, Script) else []
+    return [*runs, first, *words[1:]]
+
+
+def shim_scripts(lead: Node, *, raw: bool, workers: bool) -> Dict[str, str]:
+    """The programs in the run's bin/ by their names: `ssh`, and the launchers for a raw line."""
+    programs = {"ssh": ["rank.rsh_client"]} if workers else {}
+    if raw:
+        programs.update((n, ["rank.shim", n, f"{lead.run_dir}/plan.json"]) for n in LAUNCHERS)
+    return {
+        name: f'#!/bin/sh\nexec {shlex.join([*lead.boot, *words])} "$@"\n'
+        for name, words in programs.items()
+    }
+
+
+# ---------------------------------------------------------------------------- environments
+
+
+def _environment(
+    job: JobSpec,
+    node: Node,
+    layout: Layout,
+    run: str,
+    scratch: str,
+    log_limit: int,
+    given: Mapping[str, str],
+    *,
+    scripted: bool,
+) -> Environment:
+    """What is set for all that starts on a host."""
+    installation = node.installation
+    flavour = FLAVOURS[installation.flavour]
+    plain = replace(layout, hostfile="") if scripted else layout
+    default = dict(flavour.environment(installation, plain, given, scratch))
+    if node.segments:
+        segments = flavour.segments(node.segments)
+        default.update((name, value) for name, value in segments.items() if name not in given)
+    own = {"HOSTFILE": layout.hostfile} if node.number == 0 else {}
+    own.update(job.env)
+    own.update(_told(job, node, layout, run, log_limit, scripted=scripted))
+    first = {
+        "PATH": os.pathsep.join(_bins(node, scripted=scripted)),
+        "PYTHONPATH": f"{node.package}/shanty/runtime/rank/hook",
+    }
+    if installation.origin != "system":
+        if scripted:
+            own.update(flavour.moved(installation.prefix))
+        first["LD_LIBRARY_PATH"] = str(Path(installation.library).parent)
+    return Environment(
+        default={key: value for key, value in default.items() if key not in job.env},
+        ranks=_networks(node, flavour, plain, job.env),
+        own=own,
+        first={name: value for name, value in first.items() if value},
+    )
+
+
+def _told(
+    job: JobSpec, node: Node, layout: Layout, run: str, log_limit: int, *, scripted: bool
+) -> Dict[str, str]:
+    """What shanty tells its own parts."""
+    ranks = layout.ranks or layout.slots
+    each = max(1, -(-ranks // len(layout.hosts)))
+    threads = job.cpus_per_rank or max(1, node.cores // each)
+    told = {
+        "SHANTY_RUN_DIR": node.run_dir,
+        "SHANTY_RUN_ID": run,
+        "SHANTY_REPORTS": f"{node.run_dir}/reports",
+        "SHANTY_WORLD": "0",
+        "SHANTY_LOG_LIMIT": str(log_limit),
+        "SHANTY_THREADS": str(threads),
+        "SHANTY_PACKAGE": node.package,
+        "SHANTY_JOB": job_key(job),
+    }
+    if scripted:
+        del told["SHANTY_WORLD"]  # the script is told it by each launcher
+        told["SHANTY_PYTHON"] = node.python
+    if node.interfaces:
+        told["SHANTY_INTERFACE"], told["SHANTY_ADDRESS"] = node.interfaces[0]
+    if node.mpi4py:
+        told["SHANTY_MPI4PY"] = node.mpi4py
+    if job.debug_rank is not None:
+        told["SHANTY_DEBUG_RANK"] = str(job.debug_rank)
+    return told
+
+
+def _launcher_environment(job: JobSpec, lead: Node, layout: Layout, scratch: str) -> Dict[str, str]:
+    """What is set for the launcher alone, where its ranks have an environment of their hosts."""
+    flavour = FLAVOURS[lead.installation.flavour]
+    path = [f"{lead.run_dir}/bin", *_bins(lead, scripted=True), lead.search_path]
+    return {
+        **flavour.environment(lead.installation, layout, job.env, scratch),
+        **_networks(lead, flavour, layout, job.env),
+        "HOSTFILE": layout.hostfile,
+        "PATH": os.pathsep.join(path),
+    }
+
+
+def _networks(
+    node: Node, flavour: Flavour, layout: Layout, given: Mapping[str, str]
+) -> Dict[str, str]:
+    """The settings that lead to a host's interfaces: for the MPI, and for libraries beside it."""
+    names = list(dict.fromkeys(name for name, _ in node.interfaces))
+    if not names:
+        return {}
+    beside = {
+        "NCCL_SOCKET_IFNAME": "=" + ",".join(names),  # "=": not all that begin like this
+        "GLOO_SOCKET_IFNAME": names[0],
+    }
+    if layout.tcp_only:  # else UCX would pass by InfiniBand
+        beside["UCX_NET_DEVICES"] = names[0]
+    own = {name: value for name, value in beside.items() if name not in given}
+    return {**own, **flavour.interfaces(layout, names, given)}
+
+
+def _meeting_address(node: Node) -> str:
+    """Where frameworks find rank 0's host."""
+    if node.interfaces:
+        return node.interfaces[0][1]
+    return "127.0.0.1" if node.address == "localhost" else node.address
+
+
+def _bins(node: Node, *, scripted: bool) -> List[str]:
+    """The folders that come first on PATH.
+
+    On this machine the shims come before all, and an MPI that lies in the environment of another
+    Python comes after the chosen one.
+    """
+    folders = [] if scripted else [f"{node.run_dir}/bin"]
+    programs = [node.installation.launcher, node.python]
+    if not scripted and Path(programs[0]).with_name("python").exists():
+        programs.reverse()
+    for program in programs:
+        folder = str(Path(program).parent)
+        if folder not in _SYSTEM_BINS and folder not in folders:
+            folders.append(folder)
+    return folders
+
+
+def job_key(job: JobSpec) -> str:
+    """A hash of what a script's words do not tell: the run's name, and where its code is from."""
+    said = f"{job.name or ''}\0{job.source or job.workdir}"
+    return hashlib.sha256(said.encode(errors="surrogateescape")).hexdigest()[:16]
