@@ -161,7 +161,7 @@ def test_ranks_that_never_start(shanty, tmp_path):
 
 def test_the_plan_names_what_was_used(shanty, flavour):
     shanty("run", "--mpi", flavour, "-n", 1, "true")
-    assert (read_json(shanty.last.plan) or {})["installation"]["flavour"] == flavour
+    assert (read_json(shanty.last.plan) or {})["attempt"]["nodes"][0]["mpi"]["flavour"] == flavour
 
 
 def test_a_python_that_lacks_mpi4py_and_shanty_is_lent_both(shanty, tmp_path):

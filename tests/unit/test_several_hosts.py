@@ -7,8 +7,10 @@ import json
 import os
 import socket
 import subprocess
+import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -17,26 +19,49 @@ from hypothesis import strategies as st
 from shanty.cli.lab import down
 from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.run_mirror import _COPIED, Link, _over
-from shanty.launch.targets.base import Facts
-from shanty.launch.targets.plan import layout_of
 from shanty.runtime.agent import control
 from shanty.runtime.agent.channel import Channel
 from shanty.runtime.agent.mpi_world import MpiWorld
-from shanty.runtime.agent.rank_start import rank_script
+from shanty.runtime.agent.rank_script import rank_script
 from shanty.runtime.agent.root_cause import late, misplaced
 from shanty.runtime.agent.rsh_server import _Call
 from shanty.runtime.agent.ssh_command import quoted
-from shanty.runtime.agent.workers import Worker
+from shanty.runtime.agent.worker import Worker
 from shanty.runtime.errors import UsageError
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, Mirror, is_safe, may_write, put
 from shanty.runtime.mpi.installation import Installation
-from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.mpi.layout import Layout
+from shanty.runtime.plan import Attempt, Environment, Leftovers, Limits, Node, Plan
 from shanty.runtime.rank.rsh_client import parse
+from shanty.runtime.resolve import layout_of
 from shanty.runtime.rpc.runs import heard_run
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Program, State, Status
 
 MPI = Installation("openmpi5", "5", "/p", "/p/bin/mpirun", "/p/lib/libmpi.so.40", "shanty")
+
+
+def node(number: int = 0, slots: int = 4, **more: Any) -> Node:
+    """A host of a run, 10.0.0.<number + 1>."""
+    values: dict[str, Any] = {
+        "name": f"lab{number}",
+        "address": f"10.0.0.{number + 1}",
+        "cores": 4,
+        "run_dir": "/runs/r",
+        "workdir": "/work",
+        "python": "python",
+        "agent_python": sys.executable,
+        "package": "/package",
+        "mpi": asdict(MPI),
+    }
+    return Node(number=number, slots=slots, **{**values, **more})
+
+
+def plan_of(ranks: int | None, start_timeout: float = 60.0, **placement: int) -> Plan:
+    layout = asdict(layout_of(JobSpec(Program(("x",)), ranks=ranks), [node()]))
+    attempt = Attempt((node(),), (), {**layout, "ranks": ranks}, {}, {}, placement)
+    limits = Limits(1 << 30, 5.0, start_timeout, None, "warn", 60.0)
+    return Plan("r", 0.0, ranks is None, limits, Leftovers((), ()), "/tmp/s", True, attempt)
 
 
 @pytest.mark.parametrize(
@@ -143,14 +168,13 @@ def test_the_script_that_ranks_start_by(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("OMPI_MCA_btl", "mine")
     monkeypatch.delenv("OMPI_MCA_pml", raising=False)
-    place = {
-        "workdir": str(work),
-        "default": {"OMPI_MCA_btl": "ours", "OMPI_MCA_pml": "ours", "OMPI_MCA_osc": "ours"},
-        "ranks": {"UCX_NET_DEVICES": "ours", "FI_TCP_IFACE": "ours"},
-        "set": {"QUOTED": "a 'b' $c"},
-        "first": {"PATH": "/first"},
-    }
-    text = rank_script(place, {"MASTER_PORT": "1"})
+    settings = Environment(
+        default={"OMPI_MCA_btl": "ours", "OMPI_MCA_pml": "ours", "OMPI_MCA_osc": "ours"},
+        ranks={"UCX_NET_DEVICES": "ours", "FI_TCP_IFACE": "ours"},
+        own={"QUOTED": "a 'b' $c"},
+        first={"PATH": "/first"},
+    )
+    text = rank_script(node(workdir=str(work), environment=settings), {"MASTER_PORT": "1"})
     text = text[: text.rindex("\nexec ")] + "\nenv\npwd\n"
     script = tmp_path / "rank"
     script.write_text(text)
@@ -191,7 +215,7 @@ def world(expected: int, **hosts: str) -> MpiWorld:
 
 
 def test_ranks_on_the_wrong_hosts() -> None:
-    plan = {"placement": {"a": 1, "b": 1}}
+    plan = plan_of(2, a=1, b=1)
     assert misplaced(plan, world(2, x="a", y="b")) is None
     verdict = misplaced(plan, world(2, x="a", y="a"))
     assert verdict is not None
@@ -200,7 +224,7 @@ def test_ranks_on_the_wrong_hosts() -> None:
 
 def test_a_rank_that_never_starts_ends_a_line_of_the_users_too() -> None:
     """The plan does not know how many ranks a raw line starts; its first rank does."""
-    plan = {"start_timeout": 60, "ranks": None}
+    plan = plan_of(None)
     worlds = {"4711": world(3, x="a", y="b")}
     assert late(plan, worlds, 60.0, 0.0) is None
     verdict = late(plan, worlds, 62.0, 0.0)
@@ -209,7 +233,7 @@ def test_a_rank_that_never_starts_ends_a_line_of_the_users_too() -> None:
 
 
 def test_no_rank_at_all() -> None:
-    verdict = late({"start_timeout": 5, "ranks": 2}, {}, 6.0, 0.0)
+    verdict = late(plan_of(2, 5), {}, 6.0, 0.0)
     assert verdict is not None
     assert verdict.failure.what == "ranks 0, 1 of 2 did not start within 5 s"
 
@@ -289,8 +313,7 @@ def test_a_worker_that_is_done_is_told_from_one_that_crashed(
 
 
 def planned(job: JobSpec, *slots: int) -> Layout:
-    hosts = tuple(HostSlots(f"10.0.0.{number}", count) for number, count in enumerate(slots, 1))
-    return layout_of(job, Facts(hosts, 4, MPI, "python"), RunDir(Path("/runs/r")))
+    return layout_of(job, [node(number, count) for number, count in enumerate(slots)])
 
 
 def test_ranks_that_are_bound_to_several_cores_take_as_many_slots() -> None:

@@ -73,6 +73,7 @@ class RunCommand(click.Command):
 @click.option("-C", "--workdir", type=Path, help="Where to run [here].")
 @click.option("--workspace", metavar="URL|ARCHIVE", help="Code from git or an archive instead.")
 @click.option("-t", "--time-limit", metavar="TIME", help="End the run then: 90s, 15m, 2h.")
+@click.option("--retries", type=click.IntRange(min=0), help="Attempts after a lost host [0].")
 @click.option("--start-timeout", metavar="TIME", help="How long ranks may take to start [60s].")
 @click.option(
     "--on-stall",
@@ -107,6 +108,7 @@ def run(
     workdir: Path | None,
     workspace: str | None,
     time_limit: str | None,
+    retries: int | None,
     start_timeout: str | None,
     on_stall: str | None,
     stall_after: str | None,
@@ -148,6 +150,7 @@ def run(
         "tags": tag,
         "debug_rank": debug,
         "time_limit": jobs.seconds(time_limit) if time_limit else None,
+        "retries": retries,
         "start_timeout": jobs.seconds(start_timeout) if start_timeout else None,
         "on_stall": stall_action(on_stall, "--on-stall") if on_stall else None,
         "stall_after": None if stall_after is None else jobs.stall_after(stall_after),

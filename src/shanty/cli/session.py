@@ -88,6 +88,8 @@ class Session:
                 before, looked = status, now
                 status = self._targets.poll([self._handle])[self._handle]
                 lively = now if status != before else lively
+                if status.attempt != before.attempt and status.attempt > 1:
+                    self._show_attempt(status)
                 final = status.state.final
                 if final or (status.stalled is not None and status.stalled != before.stalled):
                     self._show_stalls()
@@ -104,6 +106,15 @@ class Session:
                 self._line.show(status, lambda: progress_text(self._handle.run))
             if not lines:
                 time.sleep(wait)
+
+    def _show_attempt(self, status: Status) -> None:
+        """Say that there is another attempt, and why."""
+        self._line.hide()
+        self._printer.break_line()
+        if self._show.as_json:
+            self._event("attempt", number=status.attempt, reason=status.reason)
+        else:
+            note(status.reason)
 
     def _show_stalls(self) -> None:
         """Show why no rank makes progress, once for each time that it happens."""

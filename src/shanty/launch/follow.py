@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from shanty.launch.targets.base import Chunk, Handle
 from shanty.runtime.frames import STDERR
 from shanty.runtime.logfile import Record, parse
+from shanty.runtime.rundir import RunDir
 
 LAUNCHER = -1  # the "rank" of what the launcher itself wrote
 _COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
@@ -39,29 +40,36 @@ class Follower:
         self._source = source
         self._handle = handle
         self._ranks = ranks
-        self._offsets: dict[int, int] = {LAUNCHER: 0} if launcher else {}
-        self._rest: dict[int, bytes] = {}
+        self._launcher = launcher
+        self._offsets: dict[tuple[int, int], int] = {}  # of each attempt's ranks
+        self._rest: dict[tuple[int, int], bytes] = {}
 
     def read(self) -> list[Line]:
         """What was written since the last call, in the order of time; empty when nothing was."""
         run = self._handle.run
-        for rank in run.rank_logs():
-            if self._ranks is None or rank in self._ranks:
-                self._offsets.setdefault(rank, 0)
+        attempts = {number: RunDir(run.path, number) for number in run.attempts()}
+        for number, attempt in attempts.items():
+            if self._launcher:
+                self._offsets.setdefault((number, LAUNCHER), 0)
+            for rank in attempt.rank_logs():
+                if self._ranks is None or rank in self._ranks:
+                    self._offsets.setdefault((number, rank), 0)
         stamped: list[tuple[float, Line]] = []
-        for rank, offset in self._offsets.items():
-            log = run.launcher_log if rank == LAUNCHER else run.rank_log(rank)
+        for key, offset in self._offsets.items():
+            number, rank = key
+            attempt = attempts[number]
+            log = attempt.launcher_log if rank == LAUNCHER else attempt.rank_log(rank)
             path = PurePosixPath(log.relative_to(run.path))
             records: list[Record] = []
             while not records:  # one line may take several chunks
                 chunk = self._source.fetch(self._handle, path, offset)
                 if not chunk.data:
                     break
-                offset = self._offsets[rank] = chunk.offset
-                data = self._rest.pop(rank, b"") + chunk.data
+                offset = self._offsets[key] = chunk.offset
+                data = self._rest.pop(key, b"") + chunk.data
                 records, used = parse(data)
                 if used < len(data):
-                    self._rest[rank] = data[used:]
+                    self._rest[key] = data[used:]
             latest = 0.0
             for record in records:  # a clock that is set back must not turn a rank's lines round
                 latest = max(latest, record.time)

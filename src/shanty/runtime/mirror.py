@@ -11,10 +11,16 @@ import contextlib
 import fnmatch
 import os
 from pathlib import Path, PurePosixPath
-from typing import Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 # What a worker's files are, as seen from the lead; events and status are the lead's alone.
-APPENDED = ("logs/rank-*.log", "stacks/rank-*.txt", "metrics.jsonl")
+APPENDED = (
+    "logs/rank-*.log",
+    "attempts/*/logs/rank-*.log",
+    "stacks/rank-*.txt",
+    "attempts/*/stacks/rank-*.txt",
+    "metrics.jsonl",
+)
 REPLACED = ("progress.json",)
 CHUNK = 128 << 10  # bytes of one change at most
 
@@ -64,11 +70,16 @@ class Mirror:
 
     def _matching(self, patterns: Sequence[str]) -> Iterator[str]:
         for pattern in patterns:
-            folder, _, name = pattern.rpartition("/")
-            with contextlib.suppress(OSError):
-                for entry in sorted(os.listdir(self._folder / folder)):
-                    if fnmatch.fnmatch(entry, name):
-                        yield f"{folder}/{entry}" if folder else entry
+            place, _, name = pattern.rpartition("/")
+            for folder in self._folders(place) if "*" in place else (place,):
+                with contextlib.suppress(OSError):
+                    for entry in sorted(os.listdir(self._folder / folder)):
+                        if fnmatch.fnmatch(entry, name):
+                            yield f"{folder}/{entry}" if folder else entry
+
+    def _folders(self, pattern: str) -> List[str]:
+        found = self._folder.glob(pattern)
+        return sorted(path.relative_to(self._folder).as_posix() for path in found)
 
     def _grown(self, path: str) -> Iterator[Change]:
         try:

@@ -82,6 +82,7 @@ class Limits(NamedTuple):
     time_limit: Optional[float]
     on_stall: str
     stall_after: float
+    retries: int = 0
 
 
 class Leftovers(NamedTuple):
@@ -108,6 +109,7 @@ class Attempt(NamedTuple):
     placement: Dict[str, int]
     first: int = 0
     network: Dict[str, Any] = {}  # noqa: RUF012  never changed
+    number: int = 1
 
     @property
     def layout(self) -> Layout:
@@ -155,6 +157,11 @@ class Plan(NamedTuple):
     def ranks(self) -> Optional[int]:
         """How many ranks the launcher starts; None where the user's own line says it."""
         return None if self.raw else self.attempt.ranks
+
+    @property
+    def may_try_again(self) -> bool:
+        """True while there may be another attempt."""
+        return self.attempt.number <= self.limits.retries
 
     def of_worker(self, node: Node) -> Plan:
         """The part of the plan that a worker needs."""

@@ -12,7 +12,7 @@ import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
 from string import Template
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.mpi.flavour import Flavour
@@ -21,6 +21,7 @@ from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.plan import Attempt, Environment, Leftovers, Node
 from shanty.runtime.rank_start import environment, rank_prefix
+from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Module, Program, Raw, Script
 
 LAUNCHERS = (
@@ -30,45 +31,49 @@ LAUNCHERS = (
 _SYSTEM_BINS = ("/bin", "/usr/bin", "/usr/local/bin")
 
 
-def resolve(
-    job: JobSpec,
-    nodes: Sequence[Node],
-    run: str,
-    *,
-    scratch: str,
-    scripted: bool,
-    log_limit: int,
-    networks: Tuple[str, ...] = (),
-    given: Mapping[str, str],
-) -> Attempt:
+class AttemptSettings(NamedTuple):
+    """What holds for all hosts of an attempt.
+
+    `run` is the run's id, `number` the attempt's. `given` are the variables that the user has
+    set, which win over shanty's. `networks` is the best network of the run, empty for one host;
+    `scratch`, `scripted` and `log_limit` are as in `Plan` and `Limits`.
+    """
+
+    run: str
+    scratch: str
+    scripted: bool
+    log_limit: int
+    given: Mapping[str, str]
+    networks: Tuple[str, ...] = ()
+    number: int = 1
+
+
+def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> Attempt:
     """Decide where the ranks of `job` go and how they are started; UsageError if they do not fit.
 
-    `run` is the run's id. `given` are the variables that the user has
-    set, which win over shanty's. `networks` is the best network of the run, empty for one host.
+    The first of `nodes` is the lead host. Their environments are filled in.
     """
+    layout = layout_of(job, nodes, settings.networks)
+    nodes = tuple(
+        node._replace(environment=_environment(job, node, layout, settings)) for node in nodes
+    )
     lead = nodes[0]
-    layout = layout_of(job, nodes, networks)
-    environments = [
-        _environment(job, node, layout, run, scratch, log_limit, given, scripted=scripted)
-        for node in nodes
-    ]
-    nodes = tuple(n._replace(environment=e) for n, e in zip(nodes, environments))
-    placement = _placement(job, nodes, layout)
-    first = next((node.number for node in nodes if node.slots > 0), 0)
+    first = next((node for node in nodes if node.slots > 0), lead)
     launcher: Dict[str, str] = {}
     variables: Mapping[str, str] = {**job.env, "HOSTFILE": layout.hostfile}
-    if scripted:
-        launcher = _launcher_environment(job, nodes[0], layout, scratch)
+    if settings.scripted:
+        launcher = _launcher_environment(job, lead, layout, settings.scratch)
     else:
-        variables = environment(nodes[0].environment, {}, given)
+        variables = environment(lead.environment, {}, settings.given)
     return Attempt(
         nodes=nodes,
-        argv=tuple(_argv(job, lead, layout, variables, scratch, scripted=scripted)),
+        argv=tuple(_argv(job, lead, layout, variables, settings)),
         layout_values=asdict(layout),
         environment=launcher,
-        shared={"MASTER_ADDR": _meeting_address(nodes[first])},
-        placement=placement if scripted else {},
-        first=first,
+        shared={"MASTER_ADDR": _meeting_address(first)},
+        placement=_placement(job, nodes, layout) if settings.scripted else {},
+        first=first.number,
+        number=settings.number,
     )
 
 
@@ -159,17 +164,15 @@ def _argv(
     lead: Node,
     layout: Layout,
     variables: Mapping[str, str],
-    scratch: str,
-    *,
-    scripted: bool,
+    settings: AttemptSettings,
 ) -> List[str]:
-    command = job.command
+    command, scripted = job.command, settings.scripted
     if isinstance(command, Raw):
         if command.shell:
             return ["sh", "-c", command.argv[0]]
         # The run's variables are filled in, others are left to the line.
         return [Template(word).safe_substitute(variables) for word in command.argv]
-    prefix = rank_prefix(lead.boot, scratch if scripted else "")
+    prefix = rank_prefix(lead.boot, settings.scratch if scripted else "")
     program = _program(job, "" if scripted else lead.python)
     return FLAVOURS[lead.installation.flavour].command(
         lead.installation, layout, [*prefix, *program]
@@ -205,27 +208,20 @@ def shim_scripts(lead: Node, *, raw: bool, workers: bool) -> Dict[str, str]:
 
 
 def _environment(
-    job: JobSpec,
-    node: Node,
-    layout: Layout,
-    run: str,
-    scratch: str,
-    log_limit: int,
-    given: Mapping[str, str],
-    *,
-    scripted: bool,
+    job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings
 ) -> Environment:
     """What is set for all that starts on a host."""
+    given, scripted = settings.given, settings.scripted
     installation = node.installation
     flavour = FLAVOURS[installation.flavour]
     plain = replace(layout, hostfile="") if scripted else layout
-    default = dict(flavour.environment(installation, plain, given, scratch))
+    default = dict(flavour.environment(installation, plain, given, settings.scratch))
     if node.segments:
         segments = flavour.segments(node.segments)
         default.update((name, value) for name, value in segments.items() if name not in given)
     own = {"HOSTFILE": layout.hostfile} if node.number == 0 else {}
     own.update(job.env)
-    own.update(_told(job, node, layout, run, log_limit, scripted=scripted))
+    own.update(_told(job, node, layout, settings))
     first = {
         "PATH": os.pathsep.join(_bins(node, scripted=scripted)),
         "PYTHONPATH": f"{node.package}/shanty/runtime/rank/hook",
@@ -242,24 +238,25 @@ def _environment(
     )
 
 
-def _told(
-    job: JobSpec, node: Node, layout: Layout, run: str, log_limit: int, *, scripted: bool
-) -> Dict[str, str]:
+def _told(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -> Dict[str, str]:
     """What shanty tells its own parts."""
     ranks = layout.ranks or layout.slots
     each = max(1, -(-ranks // len(layout.hosts)))
     threads = job.cpus_per_rank or max(1, node.cores // each)
+    files = RunDir(Path(node.run_dir), settings.number)
     told = {
         "SHANTY_RUN_DIR": node.run_dir,
-        "SHANTY_RUN_ID": run,
-        "SHANTY_REPORTS": f"{node.run_dir}/reports",
+        "SHANTY_RUN_ID": settings.run,
+        "SHANTY_REPORTS": str(files.reports),
         "SHANTY_WORLD": "0",
-        "SHANTY_LOG_LIMIT": str(log_limit),
+        "SHANTY_LOG_LIMIT": str(settings.log_limit),
         "SHANTY_THREADS": str(threads),
         "SHANTY_PACKAGE": node.package,
         "SHANTY_JOB": job_key(job),
     }
-    if scripted:
+    if settings.number > 1:
+        told["SHANTY_ATTEMPT_DIR"] = str(files.of_attempt)
+    if settings.scripted:
         del told["SHANTY_WORLD"]  # the script is told it by each launcher
         told["SHANTY_PYTHON"] = node.python
     if node.interfaces:

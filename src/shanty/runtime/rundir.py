@@ -14,6 +14,7 @@ the agents and the ranks write here, and nothing else is needed to know a run.
     asks/           requests and their answers    bin/             the launchers' shims
     stalls.jsonl    where all ranks stood when none of them made progress
     reserve         room for the last status on a disk that has filled up
+    attempts/N/     logs, stacks and claims of the attempts after the first
 """
 
 from __future__ import annotations
@@ -58,10 +59,14 @@ def is_run_id(name: str) -> bool:
 
 
 class RunDir:
-    """The files of one run, by name."""
+    """The files of one run, by name; what belongs to an attempt is that of the given one.
 
-    def __init__(self, path: Path) -> None:
+    The first attempt's files lie in the run's folder itself, those of others in `attempts/N`.
+    """
+
+    def __init__(self, path: Path, attempt: int = 1) -> None:
         self.path = path
+        self.of_attempt = path if attempt == 1 else path / "attempts" / str(attempt)
         self.id = path.name
         self.job = path / "job.json"
         self.plan = path / "plan.json"
@@ -70,13 +75,13 @@ class RunDir:
         self.events = path / "events.jsonl"
         self.agents = path / "agents.json"
         self.hostfile = path / "hostfile"
-        self.reports = path / "reports"
+        self.reports = self.of_attempt / "reports"
         self.asks = path / "asks"
-        self.logs = path / "logs"
+        self.logs = self.of_attempt / "logs"
         self.launcher_log = self.logs / "launcher.log"
-        self.agent_log = self.logs / "agent.log"
-        self.stacks = path / "stacks"
-        self.claims = path / "claims"
+        self.agent_log = path / "logs" / "agent.log"
+        self.stacks = self.of_attempt / "stacks"
+        self.claims = self.of_attempt / "claims"
         self.metrics = path / "metrics.jsonl"
         self.progress = path / "progress.json"
         self.stalls = path / "stalls.jsonl"
@@ -106,15 +111,29 @@ class RunDir:
                     found[int(number)] = Path(entry.path)
         return dict(sorted(found.items()))
 
+    def attempts(self) -> List[int]:
+        """The attempts of the run that have left files, in their order."""
+        found = [1]
+        with contextlib.suppress(OSError):
+            names = os.listdir(self.path / "attempts")
+            found += sorted(int(name) for name in names if name.isdecimal())
+        return found
+
     def create(self) -> None:
         """Make the directory and its folders; StorageError when that cannot be done."""
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.mkdir(mode=0o700)  # what -e sets may be secret
-            for folder in (self.logs, self.stacks, self.claims, self.asks, self.artifacts):
+            for folder in (self.asks, self.artifacts, self.bin):
                 folder.mkdir()
-            self.bin.mkdir()
+            self.create_attempt()
+            self.agent_log.parent.mkdir(exist_ok=True)
             self.reserve.write_bytes(bytes(RESERVE))
+
+    def create_attempt(self) -> None:
+        """Make the folders of the attempt."""
+        for folder in (self.logs, self.stacks, self.claims):
+            folder.mkdir(parents=True)
 
 
 @contextlib.contextmanager

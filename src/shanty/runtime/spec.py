@@ -54,7 +54,8 @@ class JobSpec:
     None: this machine. `environment` is "check", "sync" or "none" there; None is check, else
     sync. `source` is a git URL or an archive in place of the workspace. `on_stall` is "warn" or
     "stop", `stall_after` the seconds without progress that count as a stall, 0 for never; None:
-    as the settings have it.
+    as the settings have it. `retries` is how many further attempts are made when a host was lost
+    or the launcher failed.
     """
 
     command: Command
@@ -79,6 +80,7 @@ class JobSpec:
     source: Optional[str] = None
     on_stall: Optional[str] = None
     stall_after: Optional[float] = None
+    retries: int = 0
 
     def to_json(self) -> Dict[str, Any]:
         """The job as plain JSON."""
@@ -150,7 +152,8 @@ class Status:
 
     `up` ranks have started, `joined` of them were seen by MPI itself in one world of `ranks`
     (which is None until the launcher's world is known). Times are seconds since 1970; `stalled`
-    is since when no rank has made progress, None while they do.
+    is since when no rank has made progress, None while they do. `attempt` counts from 1; `reason`
+    is why there is another one, or why the run has no hosts yet.
     """
 
     state: State = State.PENDING
@@ -163,6 +166,8 @@ class Status:
     exit_code: Optional[int] = None
     failure: Optional[Failure] = None
     stalled: Optional[float] = None
+    attempt: int = 1
+    reason: str = ""
 
     def to_json(self) -> Dict[str, Any]:
         """The status as plain JSON."""

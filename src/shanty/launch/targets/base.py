@@ -107,4 +107,5 @@ def limits_of(job: JobSpec, settings: Settings) -> Limits:
         time_limit=job.time_limit,
         on_stall=job.on_stall or settings.on_stall,
         stall_after=settings.stall_after if job.stall_after is None else job.stall_after,
+        retries=job.retries,
     )

@@ -24,7 +24,7 @@ from shanty.runtime.errors import NotFoundError, StorageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node, Plan
-from shanty.runtime.resolve import leftovers, resolve, shim_scripts
+from shanty.runtime.resolve import AttemptSettings, leftovers, resolve, shim_scripts
 from shanty.runtime.rundir import RunDir, storage_errors, write_json
 from shanty.runtime.spec import JobSpec, Raw, Status
 
@@ -157,11 +157,13 @@ class LocalTarget:
         attempt = resolve(
             job,
             [node],
-            run.id,
-            scratch=scratch,
-            scripted=False,
-            log_limit=self.settings.log_limit,
-            given={**self.environ, **job.env},
+            AttemptSettings(
+                run=run.id,
+                scratch=scratch,
+                scripted=False,
+                log_limit=self.settings.log_limit,
+                given={**self.environ, **job.env},
+            ),
         )
         if job.memory_per_rank or job.gpus_per_rank:
             from shanty.launch.doctor import fits

@@ -35,7 +35,7 @@ from shanty.runtime.errors import NotFoundError, ShantyError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Attempt, Node, Plan
-from shanty.runtime.resolve import leftovers, resolve, shim_scripts
+from shanty.runtime.resolve import AttemptSettings, leftovers, resolve, shim_scripts
 from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
 from shanty.runtime.spec import JobSpec, Raw, Status
 
@@ -170,12 +170,14 @@ def _attempt(
     attempt = resolve(
         job,
         nodes,
-        run.id,
-        scratch=scratch_of(run),
-        scripted=True,
-        log_limit=settings.log_limit,
-        networks=best,
-        given=job.env,
+        AttemptSettings(
+            run=run.id,
+            scratch=scratch_of(run),
+            scripted=True,
+            log_limit=settings.log_limit,
+            networks=best,
+            given=job.env,
+        ),
     )
     return attempt._replace(network=networks.to_json(facts.route))
 

@@ -11,7 +11,9 @@ from typing import Callable, Dict, List
 from shanty.runtime.agent.ssh_command import ssh_command
 from shanty.runtime.plan import Node
 
-RUN_AGENT, REAP = "node_agent", "reap"  # what may be asked of a worker
+# What may be asked of a worker: to be the node agent; to end what one that was killed left, and
+# let nobody in any more; to do so and be ready for another attempt.
+RUN_AGENT, REAP, RESET = "node_agent", "reap", "reset"
 _TIMEOUT = 10  # seconds for a connection to be made
 
 Connect = Callable[[Node, Node, str], List[str]]

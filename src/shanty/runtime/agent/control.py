@@ -39,8 +39,7 @@ def start_agents(run: RunDir, plan: Plan, cwd: str, stdin: int) -> None:
     The folders for temporary files are made before; in a run over several hosts by the node agents.
     """
     if not plan.scripted:
-        for folder in cleanup.folders(plan.scratch):
-            make_private(Path(folder))
+        make_scratch(plan)
     boot = str(Path(__file__).parent.parent / "boot.py")
     with run.agent_log.open("ab") as log:
         subprocess.Popen(
@@ -54,6 +53,12 @@ def start_agents(run: RunDir, plan: Plan, cwd: str, stdin: int) -> None:
             cwd=cwd,
             start_new_session=True,
         )
+
+
+def make_scratch(plan: Plan) -> None:
+    """Make the folders for temporary files of a run on this machine."""
+    for folder in cleanup.folders(plan.scratch):
+        make_private(Path(folder))
 
 
 def make_private(folder: Path) -> None:

@@ -26,7 +26,7 @@ from shanty.runtime.agent.node_agent import SILENCE
 from shanty.runtime.agent.root_cause import TOP, Verdict, at_end, late, misplaced
 from shanty.runtime.agent.stacks import collect, with_native, written
 from shanty.runtime.agent.stall_detector import StallDetector
-from shanty.runtime.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError
+from shanty.runtime.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError, ShantyError
 from shanty.runtime.logfile import last_lines
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, append_line, read_json, write_json
@@ -69,9 +69,12 @@ class Controller:
         self.stalls = StallDetector(self)
         self.heartbeat: Heartbeat
 
-    def run(self, controller: Channel, agent: int) -> None:
-        """Live until the node agents have gone, then write the last word."""
-        self.agent = controller
+    def run(self, channel: Channel, agent: int) -> bool:
+        """Live until the node agents have gone, then write the last word.
+
+        True where there is to be another attempt, which is planned already.
+        """
+        self.agent = channel
         wake, woken = os.pipe()
         for end in (wake, woken):
             os.set_blocking(end, False)
@@ -81,7 +84,9 @@ class Controller:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop("stopped", 5.0))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        self._write(state=State.STARTING, started=time.time())
+        started = self.status.started or time.time()
+        self.began -= time.time() - started  # the limits are the run's, not the attempt's
+        self._write(state=State.STARTING, started=started)
         if self.plan.workers:
             from shanty.runtime.agent.startup import Startup
 
@@ -89,16 +94,16 @@ class Controller:
             self.workers = self.startup.workers
         poll = select.poll()
         poll.register(wake, select.POLLIN)
-        poll.register(controller.source, select.POLLIN)
+        poll.register(channel.source, select.POLLIN)
         # Node agents that hear no word count the seconds.
         self.heartbeat = Heartbeat(lambda: self.tell(alive=True))
-        while not self.gone and controller.open:
+        while not self.gone and channel.open:
             self.heartbeat.turn()
             for fd, _ in poll.poll(self._patience() * 1000):
                 if fd == wake:
                     os.read(wake, 512)
-                elif fd == controller.source:
-                    for message in controller.receive():
+                elif fd == channel.source:
+                    for message in channel.receive():
                         self._hear(message)
                 else:
                     self.startup.serve(fd)
@@ -109,17 +114,28 @@ class Controller:
             if self.workers is not None:
                 self.startup.advance(poll)
             if self.silence.look(time.monotonic()) > SILENCE:
-                self.event("node agent-silent", seconds=SILENCE)
+                self.event("agent-silent", seconds=SILENCE)
                 os.kill(agent, signal.SIGKILL)  # frozen: what it holds becomes ours
                 break
-        for message in controller.receive():  # it may have left while we were writing to it
+        for message in channel.receive():  # it may have left while we were writing to it
             self._hear(message)
         if not self.gone:
             self._without_agent(agent)
+        hopeful = self._may_try_again()
         if self.workers is not None:
-            self.startup.dismiss()
+            self.startup.dismiss("for now" if hopeful else "for good")
         self.heartbeat.end()
+        self._conclude()
+        if hopeful and self._is_launchs_fault() and self._try_again():
+            return True
+        if self.plan.may_try_again and self.workers is not None:
+            lost = any(worker.state == "lost" for worker in self.workers.workers)
+            if hopeful or lost:  # they still let us in
+                from shanty.runtime.agent import retry
+
+                retry.let_go(self.plan)
         self._finish()
+        return False
 
     def _patience(self) -> float:
         """Seconds until something is due."""
@@ -236,7 +252,9 @@ class Controller:
         self.ending = True
         self.tell(end=None, grace=grace)
         if self.workers is not None and not self.startup.launched:
-            self.agent.send(leave=True)  # there will be no launcher whose end it could wait for
+            self.agent.send(
+                leave="for good"
+            )  # there will be no launcher whose end it could wait for
 
     def tell(self, **order: Any) -> None:
         """Give an order to the node agents of all hosts."""
@@ -325,19 +343,54 @@ class Controller:
                 return f"was killed by {signal_name(-code)}"
         return "ended by an error of its own"
 
-    def _finish(self) -> None:
-        """Write how it ended."""
+    def _may_try_again(self) -> bool:
+        """False where it is plain already that there will be no other attempt."""
+        if not self.plan.may_try_again or self.stopped is not None:
+            return False
+        return self._is_launchs_fault() or (self.failure is None and self.launcher_code != 0)
+
+    def _is_launchs_fault(self) -> bool:
+        """True when a host was lost or the launcher failed; a script's own bug would come again."""
+        failed = self.failure is not None and self.failure.rank is None
+        return failed and self.code == LaunchError.exit_code
+
+    def _try_again(self) -> bool:
+        """Plan another attempt and say so; False where the hosts that are left do not do."""
+        from shanty.runtime.agent import retry
+
+        assert self.failure is not None
+        try:
+            plan = retry.plan_again(self.run_dir, self.plan)
+        except (ShantyError, OSError) as error:
+            why = f"; there is no other attempt: {error}"
+            self.failure = replace(self.failure, why=self.failure.why + why)
+            return False
+        number, most = plan.attempt.number, plan.limits.retries + 1
+        hosts = [node.name for node in plan.attempt.nodes]
+        reason = f"attempt {number} of {most} on {', '.join(hosts)}: {self.failure.what}"
+        self.event("attempt", number=number, hosts=hosts, failure=self.failure.__dict__)
+        self._write(
+            state=State.STARTING, attempt=number, reason=reason, ranks=plan.ranks, up=0, joined=0,
+            stalled=None,
+        )  # fmt: skip
+        return True
+
+    def _conclude(self) -> None:
+        """Settle why it failed, if it did."""
         raw, launcher = self.plan.raw, 0 if self.launcher_hung else self.launcher_code
         if raw and launcher == 0 and self.failure in self.ended_worlds.values():
             self.event("note", text="a world failed, but the command ended well")
             self.failure = self.code = None
+        if self.stopped is None and self.code is None:
+            self._judge_end(launcher)
+
+    def _finish(self) -> None:
+        """Write how it ended."""
         if self.stopped is not None:
             self._write(
                 state=State.STOPPED, ended=time.time(), exit_code=STOPPED_EXIT, failure=None
             )
             return
-        if self.code is None:
-            self._judge_end(launcher)
         failed = self.failure is not None
         self._write(
             state=State.FAILED if failed else State.SUCCEEDED,

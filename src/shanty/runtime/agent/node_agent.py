@@ -75,6 +75,7 @@ class NodeAgent:
         self.silence = FailureDetector()  # the controller's
         self.linger: Optional[float] = None
         self.leaving = False  # the controller wants nothing more of us
+        self.comes_again = False  # for another attempt
         self.watch: Optional[ProgressSampler] = None  # while the run is silent
         self.next_look = self.between_looks = 0.0
         self.environment: Dict[str, str] = {}  # for what starts here, once the host is ready
@@ -213,7 +214,7 @@ class NodeAgent:
             elif "watch" in order:
                 self._watch(order["watch"])
             elif "leave" in order:
-                self.leaving = True
+                self.leaving, self.comes_again = True, order["leave"] == "for now"
             elif "hung" in order:
                 self._end_hung(order["hung"])
             elif "alive" not in order:

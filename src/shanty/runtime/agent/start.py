@@ -20,12 +20,19 @@ from shanty.runtime.rundir import RunDir, write_json
 
 
 def main(argv: List[str]) -> int:
-    """Controller the run whose directory is `argv[0]`."""
+    """Control the run whose directory is `argv[0]`."""
     run = RunDir(Path(argv[0]))
     plan = read_plan(run)
     if plan is None:
         print(f"{run.plan} is missing or damaged", file=sys.stderr)
         return 71
+    if plan.attempt.number > 1:
+        run = RunDir(run.path, plan.attempt.number)
+        run.create_attempt()
+        if not plan.scripted:
+            from shanty.runtime.agent.control import make_scratch
+
+            make_scratch(plan)
     (to_controller, from_agent), (to_agent, from_controller) = os.pipe(), os.pipe()
     controller = os.getpid()
     agent = os.fork()
@@ -47,9 +54,12 @@ def _be_controller(run: RunDir, plan: Plan, channel: Channel, agent: int) -> int
     write_json(run.agents, agents)
     from shanty.runtime.agent.controller import Controller
 
-    Controller(run, plan).run(channel, agent)
+    again = Controller(run, plan).run(channel, agent)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(agent, 0)
+    if again:  # in a process that remembers nothing of this attempt
+        words = [*plan.lead.boot, "agent.start", str(run.path)]
+        os.execv(words[0], words)
     return 0
 
 

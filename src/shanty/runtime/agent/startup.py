@@ -134,9 +134,9 @@ class Startup:
         )
         self.controller.condemn(failure, 0.0)
 
-    def dismiss(self) -> None:
-        """The lead host is done: let the workers send the rest and go."""
-        self.workers.send(leave=True)
+    def dismiss(self, how: str) -> None:
+        """Let the workers send the rest and go, "for good" or "for now"."""
+        self.workers.send(leave=how)
         began, stopped = time.monotonic(), self.controller.stopped
         while not self.workers.done and time.monotonic() < max(began, self.workers.stored) + _HOME:
             self.controller.heartbeat.turn()

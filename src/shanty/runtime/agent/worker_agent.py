@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, List, Mapping, Optional, Sequence
 
 from shanty.runtime.agent.channel import Channel, readable
+from shanty.runtime.agent.connections import REAP, RESET
 from shanty.runtime.agent.control import end_remains
 from shanty.runtime.agent.daemons import Daemons
 from shanty.runtime.agent.identity import free_port, identity, where
@@ -39,11 +40,15 @@ _LAST_FILES = 60.0  # seconds for the next megabyte of the last files to reach t
 def main(argv: List[str]) -> int:
     """Be the node agent of the run whose folder on this host is `argv[0]`, or end its remains."""
     run = RunDir(Path(argv[0]))
-    if os.environ.get("SSH_ORIGINAL_COMMAND", "").split()[:1] == ["reap"]:
+    request = os.environ.get("SSH_ORIGINAL_COMMAND", " ".join(argv[1:])).split()[:1]
+    if request in ([REAP], [RESET]):
         try:
             end_remains(run)
         finally:
-            _lock_out(run)
+            if request == [REAP]:
+                _lock_out(run)
+            else:
+                shutil.rmtree(run.path, ignore_errors=True)
         return 0
     if run.path.exists():  # so that a key which has served its run starts nothing any more
         print(f"shanty: run {run.id} has had its node agent on this host", file=sys.stderr)
@@ -57,6 +62,7 @@ def main(argv: List[str]) -> int:
     if plan is None:
         _lock_out(run)
         return 0
+    run = RunDir(run.path, plan.attempt.number)
     run.create()
     write_json(run.plan, plan.to_json())
     write_json(run.agents, {"node_agent": identity(os.getpid()), **where()})
@@ -147,7 +153,8 @@ class WorkerAgent(NodeAgent):
             whole = self.controller.unsent <= _AHEAD or self.controller.drain(_LAST_FILES)
             if not whole or not self.controller.open:
                 break
-        _lock_out(self.run_dir)
+        if not self.comes_again:
+            _lock_out(self.run_dir)
         self.controller.send(gone=list(removed), whole=whole)
         if self._taken(time.monotonic() + _LAST_FILES) and whole:
             shutil.rmtree(self.run_dir.path, ignore_errors=True)

@@ -13,7 +13,7 @@ import subprocess
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
-from shanty.runtime.agent.connections import REAP, RUN_AGENT, command
+from shanty.runtime.agent.connections import REAP, RESET, RUN_AGENT, command
 from shanty.runtime.agent.node_agent import SILENCE
 from shanty.runtime.agent.rsh_server import RshServer
 from shanty.runtime.agent.worker import Worker
@@ -158,9 +158,10 @@ class Workers:
         if self.failure is None:
             self.failure = failure
         if reachable:  # its node agent is dead, the host is not
+            request = RESET if self.plan.may_try_again else REAP
             self._reapers.append(
                 subprocess.Popen(
-                    command(worker.node, self.plan.lead, REAP),
+                    command(worker.node, self.plan.lead, request),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

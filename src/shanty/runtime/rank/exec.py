@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     elif stdin.VARIABLE in environ:
         stdin.take(environ[stdin.VARIABLE])
     log = os.open(
-        f"{run_dir}/logs/rank-{rank}.log",
+        f"{environ.get('SHANTY_ATTEMPT_DIR', run_dir)}/logs/rank-{rank}.log",
         os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
         0o644,
     )

@@ -334,7 +334,7 @@ def start() -> Watch | None:
     environ = os.environ
     rank, run_dir = (
         rank_variables.number(environ, rank_variables.RANK),
-        environ.get("SHANTY_RUN_DIR", ""),
+        environ.get("SHANTY_ATTEMPT_DIR") or environ.get("SHANTY_RUN_DIR", ""),
     )
     if rank is None or not run_dir or reports.FIFO not in environ:
         return None

@@ -19,7 +19,13 @@ from shanty.runtime.spec import State
 
 Say = Callable[[Mapping[str, Any]], None]
 
-LEAD_APPENDED = (*APPENDED, "logs/*.log", "events.jsonl", "stalls.jsonl")
+LEAD_APPENDED = (
+    *APPENDED,
+    "logs/*.log",
+    "attempts/*/logs/*.log",
+    "events.jsonl",
+    "stalls.jsonl",
+)
 _ENOUGH = 4 << 20  # bytes of one answer
 _LOOK = 0.02  # seconds between two looks for something new
 HEARD = "heard"  # the file whose age tells when a worker last heard its lead
