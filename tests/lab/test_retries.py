@@ -40,12 +40,17 @@ def site(lab: LabHosts, tmp_path: Path) -> Iterator[Site]:
 
 
 def begun(site: Site, words: list[str], ranks: int) -> subprocess.Popen[str]:
-    """A run all of whose ranks have joined."""
+    """A run all of whose ranks are up, as far as can be seen here."""
     folder = site.lab.shanty.home / "runs"
     before = set(folder.glob("*"))
     process = site.start(*words)
     wait_for(lambda: set(folder.glob("*")) - before, 60, "no run")
-    wait_for(lambda: site.status().get("joined") == ranks, 120, "it does not start")
+
+    def all_up() -> bool:
+        logs = site.last.rank_logs().values()
+        return sum(b"up" in log.read_bytes() for log in logs) == ranks
+
+    wait_for(all_up, 120, "it does not start")
     return process
 
 

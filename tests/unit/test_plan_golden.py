@@ -23,6 +23,7 @@ from shanty.launch.cluster.prepare import Prepared
 from shanty.launch.network.route import Interface, Rail, Route
 from shanty.launch.settings import Settings
 from shanty.launch.targets import ssh
+from shanty.launch.targets.base import Surroundings
 from shanty.launch.targets.local import Facts, LocalPlan, LocalTarget
 from shanty.launch.targets.ssh import Surveyed, plan_on, shared_out
 from shanty.runtime import platform
@@ -66,7 +67,7 @@ def facts(name: str) -> Facts:
 
 
 def planned(name: str, job: JobSpec) -> LocalPlan:
-    return LocalTarget(HOME, ENVIRON, Settings()).plan_on(facts(name), job, RUN)
+    return LocalTarget(Surroundings(HOME, ENVIRON, Settings())).plan_on(facts(name), job, RUN)
 
 
 def rendered(name: str, job: JobSpec) -> str:

@@ -132,6 +132,7 @@ class Plan(NamedTuple):
 
     `scratch` is the folder for temporary files, at one path on all hosts. `scripted` is true
     where ranks start through a script of their host, since its paths differ from the lead's.
+    While the run `waits` for its hosts, the only node of its attempt is what all of them will be.
     """
 
     id: str
@@ -142,6 +143,7 @@ class Plan(NamedTuple):
     scratch: str
     scripted: bool
     attempt: Attempt
+    waits: bool = False
 
     @property
     def lead(self) -> Node:

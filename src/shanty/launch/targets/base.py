@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Protocol
 
 from shanty.launch.settings import Settings
 from shanty.runtime.plan import Limits
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Status
+
+
+def _unheard(_text: str) -> None:
+    """Nobody is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a target works with: its user's home folder of shanty, environment and settings.
+
+    `say` hears what is being done, `warn` what is not as it should be; `terminal` is true where
+    ssh may ask a person for something.
+    """
+
+    home: Path
+    environ: Mapping[str, str]
+    settings: Settings
+    say: Callable[[str], None] = _unheard
+    warn: Callable[[str], None] = _unheard
+    terminal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

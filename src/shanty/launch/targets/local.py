@@ -15,8 +15,15 @@ from typing import ClassVar
 
 import shanty
 from shanty.launch import interpreter, mpis
-from shanty.launch.settings import Settings
-from shanty.launch.targets.base import Chunk, Handle, Reply, Stacks, Stop, limits_of
+from shanty.launch.targets.base import (
+    Chunk,
+    Handle,
+    Reply,
+    Stacks,
+    Stop,
+    Surroundings,
+    limits_of,
+)
 from shanty.runtime import platform
 from shanty.runtime.agent import control
 from shanty.runtime.agent.identity import free_port
@@ -90,26 +97,13 @@ class LocalPlan:
             raise NotFoundError(f"there is no folder {job.workdir}", "the job is to run in it")
         shared = {**self.plan.attempt.shared, "MASTER_PORT": str(free_port())}
         plan = self.plan._replace(attempt=self.plan.attempt._replace(shared=shared))
-        run.create()
+        write_down(job, plan, run, self.hostfile)
         try:
-            with storage_errors(run.path):
-                self._write_down(plan)
             control.start_agents(run, plan, job.workdir, stdin)
         except StorageError:
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
             raise
         return Handle(run)
-
-    def _write_down(self, plan: Plan) -> None:
-        run = self.run
-        write_json(run.job, self.job.to_json())
-        run.hostfile.write_text(self.hostfile)
-        write_json(run.plan, plan.to_json())
-        for name, text in shim_scripts(plan.lead, raw=plan.raw, workers=False).items():
-            shim = run.bin / name
-            shim.write_text(text)
-            shim.chmod(0o755)
-        write_json(run.status, Status(created=time.time(), ranks=plan.attempt.ranks).to_json())
 
 
 class LocalTarget:
@@ -117,43 +111,18 @@ class LocalTarget:
 
     scheme: ClassVar[str] = "local"
 
-    def __init__(self, home: Path, environ: Mapping[str, str], settings: Settings) -> None:
-        self.home = home
-        self.environ = environ
-        self.settings = settings
+    def __init__(self, here: Surroundings) -> None:
+        self.here = here
 
     def plan(self, job: JobSpec, run: RunDir) -> LocalPlan:
         """Find out what is there for `job` and decide everything; nothing is touched."""
-        return self.plan_on(self.survey(job), job, run)
-
-    def survey(self, job: JobSpec) -> Facts:
-        """This machine's cores, and the MPI and Python that the job will use."""
-        environ = {**self.environ, **job.env}
-        return Facts(
-            cores=platform.usable_cores(),
-            installation=mpis.select(job.mpi, self.home, environ),
-            python=interpreter.choose(job.python, Path(job.workdir), environ),
-        )
+        return self.plan_on(survey(job, self.here), job, run)
 
     def plan_on(self, facts: Facts, job: JobSpec, run: RunDir) -> LocalPlan:
         """Decide everything; UsageError or PrepareError when the job does not fit."""
+        settings = self.here.settings
         scratch = f"{platform.scratch_root()}/{run.id[-11:]}"
-        shared_memory = platform.SHARED_MEMORY
-        node = Node(
-            number=0,
-            name=os.uname().nodename,
-            address="localhost",
-            slots=max(facts.cores, job.ranks or 0) if job.oversubscribe else facts.cores,
-            cores=facts.cores,
-            run_dir=str(run.path),
-            workdir=job.workdir,
-            python=facts.python,
-            agent_python=sys.executable,
-            package=_PACKAGES,
-            mpi=asdict(facts.installation),
-            mpi4py=_mpi4py(),
-            segments=f"{shared_memory}/{Path(scratch).name}" if shared_memory else "",
-        )
+        node = node_of_this_machine(facts, job, run, scratch)
         attempt = resolve(
             job,
             [node],
@@ -161,8 +130,8 @@ class LocalTarget:
                 run=run.id,
                 scratch=scratch,
                 scripted=False,
-                log_limit=self.settings.log_limit,
-                given={**self.environ, **job.env},
+                log_limit=settings.log_limit,
+                given={**self.here.environ, **job.env},
             ),
         )
         if job.memory_per_rank or job.gpus_per_rank:
@@ -173,7 +142,7 @@ class LocalTarget:
             id=run.id,
             created=time.time(),
             raw=isinstance(job.command, Raw),
-            limits=limits_of(job, self.settings),
+            limits=limits_of(job, settings),
             leftovers=leftovers(facts.installation),
             scratch=scratch,
             scripted=False,
@@ -200,6 +169,56 @@ class LocalTarget:
         """Leave a request for the controller, wake it and wait for its answer."""
         reply = control.ask(handle.run, request.to_json())
         return Reply(reply["ok"], reply.get("error", ""), reply.get("stacks", []))
+
+
+def survey(job: JobSpec, here: Surroundings) -> Facts:
+    """This machine's cores, and the MPI and Python that the job will use."""
+    environ = {**here.environ, **job.env}
+    return Facts(
+        cores=platform.usable_cores(),
+        installation=mpis.select(job.mpi, here.home, environ),
+        python=interpreter.choose(job.python, Path(job.workdir), environ),
+    )
+
+
+def node_of_this_machine(facts: Facts, job: JobSpec, run: RunDir, scratch: str) -> Node:
+    """This machine as a host of a run."""
+    shared_memory = platform.SHARED_MEMORY
+    return Node(
+        number=0,
+        name=os.uname().nodename,
+        address="localhost",
+        slots=max(facts.cores, job.ranks or 0) if job.oversubscribe else facts.cores,
+        cores=facts.cores,
+        run_dir=str(run.path),
+        workdir=job.workdir,
+        python=facts.python,
+        agent_python=sys.executable,
+        package=_PACKAGES,
+        mpi=asdict(facts.installation),
+        search_path=os.defpath,
+        mpi4py=_mpi4py(),
+        segments=f"{shared_memory}/{Path(scratch).name}" if shared_memory else "",
+    )
+
+
+def write_down(job: JobSpec, plan: Plan, run: RunDir, hostfile: str = "") -> None:
+    """Make the run's directory, with all that its agents read; none is left where that fails."""
+    run.create()
+    try:
+        with storage_errors(run.path):
+            write_json(run.job, job.to_json())
+            run.hostfile.write_text(hostfile)
+            write_json(run.plan, plan.to_json())
+            for name, text in shim_scripts(plan.lead, raw=plan.raw, workers=False).items():
+                shim = run.bin / name
+                shim.write_text(text)
+                shim.chmod(0o755)
+            status = Status(created=time.time(), ranks=plan.attempt.ranks)
+            write_json(run.status, status.to_json())
+    except StorageError:
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise
 
 
 def _mpi4py() -> str:

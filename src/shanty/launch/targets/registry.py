@@ -1,4 +1,8 @@
-"""All targets behind one: a job goes where it says, a run is asked about where it went."""
+"""All targets by their names: a job goes where it says, a run is asked about where it went.
+
+Other packages add theirs by an entry point of the group `shanty.targets`: its name is the scheme,
+as in `--on slurm`, its object makes a `base.Target` of `base.Surroundings`.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,29 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from shanty.launch.settings import Settings
-from shanty.launch.targets.base import Chunk, Handle, Planned, Reply, Stacks, Stop
+from shanty.launch.targets.base import (
+    Chunk,
+    Handle,
+    Planned,
+    Reply,
+    Stacks,
+    Stop,
+    Surroundings,
+    Target,
+)
 from shanty.launch.targets.local import LocalTarget
-from shanty.runtime.rundir import RunDir
+from shanty.runtime.errors import NotFoundError
+from shanty.runtime.rundir import RunDir, read_json
 from shanty.runtime.spec import JobSpec, Status
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from shanty.launch.targets.ssh import SshTarget
+
+
+LOCAL, SSH = "local", "ssh"
+_GROUP = "shanty.targets"
 
 
 class Targets:
@@ -34,25 +54,48 @@ class Targets:
         terminal: bool = False,
     ) -> None:
         self.settings = settings
-        self.local = LocalTarget(home, environ, settings)
-        self._hosts = (home, environ, settings, say, warn, terminal)
+        self._here = Surroundings(home, environ, settings, say, warn, terminal)
+        self.local = LocalTarget(self._here)
+        self._targets: dict[str, Target] = {LOCAL: self.local}
 
     @cached_property
     def hosts(self) -> SshTarget:
-        """The target for other hosts; what it needs is imported only when it is."""
+        """The target for hosts that are named; what it needs is imported only when it is."""
         from shanty.launch.targets.ssh import SshTarget
 
-        home, environ, settings, say, warn, terminal = self._hosts
-        return SshTarget(home, environ, settings, say, warn, terminal=terminal)
+        return SshTarget(self._here)
+
+    def named(self, scheme: str) -> Target:
+        """The target of that name; NotFoundError when no package that is installed has it."""
+        if scheme not in self._targets:
+            if scheme == SSH:
+                self._targets[scheme] = self.hosts
+            else:
+                self._targets[scheme] = _installed(scheme).load()(self._here)
+        return self._targets[scheme]
 
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""
-        target = self.hosts if job.on or job.hostfile else self.local
-        return target.plan(job, run)
+        return self.named(self._scheme_of(job)).plan(job, run)
 
-    def for_run(self, handle: Handle) -> LocalTarget | SshTarget:
+    def _scheme_of(self, job: JobSpec) -> str:
+        """Which target a job goes to: `--on` has its name first, as in `slurm` or `k8s:CONTEXT`.
+
+        A group of hosts of that name comes before it.
+        """
+        if not job.on:
+            return SSH if job.hostfile else LOCAL
+        scheme = job.on.partition(":")[0]
+        if not scheme.isidentifier() or (self._here.home / "hosts" / f"{scheme}.json").exists():
+            return SSH
+        return scheme if scheme in _names() else SSH
+
+    def for_run(self, handle: Handle) -> Target:
         """Where the run went."""
-        return self.hosts if handle.run.site.exists() else self.local
+        site = read_json(handle.run.site)
+        if site is None:
+            return self.named(SSH if handle.run.site.exists() else LOCAL)
+        return self.named(str(site.get("target", SSH)))
 
     def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
         """Where the runs stand."""
@@ -65,3 +108,23 @@ class Targets:
     def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
         """Ask the run's controller."""
         return self.for_run(handle).ask(handle, request)
+
+
+def _names() -> set[str]:
+    """The schemes that packages which are installed have targets for."""
+    from importlib.metadata import entry_points  # it takes time to load
+
+    return {LOCAL, *entry_points(group=_GROUP).names}
+
+
+def _installed(scheme: str) -> EntryPoint:
+    from importlib.metadata import entry_points
+
+    found = entry_points(group=_GROUP, name=scheme)
+    if not found:
+        raise NotFoundError(
+            f"there is no target {scheme}",
+            "the package that has it is not installed here",
+            "install it, or look at the run where it is",
+        )
+    return next(iter(found))

@@ -10,7 +10,7 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ from shanty.launch.doctor import quick
 from shanty.launch.network.route import Route
 from shanty.launch.settings import Settings
 from shanty.launch.targets import networks, reachability
-from shanty.launch.targets.base import Chunk, Handle, Reply, Stacks, Stop, limits_of
+from shanty.launch.targets.base import Chunk, Handle, Reply, Stacks, Stop, Surroundings, limits_of
 from shanty.launch.targets.local import LocalTarget
 from shanty.runtime.agent.connections import worker_command
 from shanty.runtime.agent.worker_agent import KEY_LIFE
@@ -245,21 +245,11 @@ class SshTarget:
 
     def __init__(
         self,
-        home: Path,
-        environ: Mapping[str, str],
-        settings: Settings,
-        say: Callable[[str], None] = lambda _text: None,
-        warn: Callable[[str], None] = lambda _text: None,
-        *,
-        terminal: bool = False,
+        here: Surroundings,
     ) -> None:
-        self.home = home
-        self.environ = environ
-        self.settings = settings
-        self._say = say
-        self._warn = warn
-        self._terminal = terminal
-        self._local = LocalTarget(home, environ, settings)
+        self.home, self.environ, self.settings = here.home, here.environ, here.settings
+        self._say, self._warn, self._terminal = here.say, here.warn, here.terminal
+        self._local = LocalTarget(here)
         self._links: dict[str, Link] = {}
 
     # ------------------------------------------------------------------------ planning

@@ -13,7 +13,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Optional
 
 from shanty.runtime import platform
 from shanty.runtime.agent import cleanup, logout
@@ -136,6 +136,13 @@ def _has_agents(run: RunDir, status: Status) -> bool:
     return any(is_alive(agents, name) for name in ("controller", "node_agent"))
 
 
+def has_agents_here(run: RunDir) -> bool:
+    """True when the run's agents are on this host, and alive."""
+    agents = read_json(run.agents) or {}
+    alive = any(is_alive(agents, name) for name in ("controller", "node_agent"))
+    return alive and is_here(agents)
+
+
 def is_here(agents: Mapping[str, Any]) -> bool:
     """True when the agents that wrote this record run, or ran, where we do."""
     here = (os.uname().nodename, platform.pid_namespace())
@@ -165,7 +172,9 @@ def end_remains(run: RunDir) -> None:
         cleanup.sweep_after(plan)
 
 
-def conclude(run: RunDir, status: Status, state: State, failure: Failure, code: int) -> Status:
+def conclude(
+    run: RunDir, status: Status, state: State, failure: Optional[Failure], code: int
+) -> Status:
     """Write the last status of a run that has no controller to do it."""
     status = replace(status, state=state, ended=time.time(), exit_code=code, failure=failure)
     with contextlib.suppress(OSError):

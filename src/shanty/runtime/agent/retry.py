@@ -10,7 +10,7 @@ import subprocess
 import time
 from typing import Dict, List, Sequence
 
-from shanty.runtime.agent.connections import REAP, RESET, command
+from shanty.runtime.agent.connections import REAP, RESET, command, worker_command
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Node, Plan
 from shanty.runtime.resolve import AttemptSettings, resolve
@@ -57,7 +57,7 @@ def ask(workers: Sequence[Node], lead: Node, request: str) -> Dict[int, bool]:
     for node in workers:
         processes.append(
             subprocess.Popen(
-                command(node, lead, request),
+                command(node, lead, worker_command(node, request)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -26,6 +26,14 @@ def main(argv: List[str]) -> int:
     if plan is None:
         print(f"{run.plan} is missing or damaged", file=sys.stderr)
         return 71
+    if plan.waits:
+        from shanty.runtime.agent.allocation import plan_on_hosts
+        from shanty.runtime.errors import ShantyError
+
+        try:
+            plan = plan_on_hosts(run, plan)
+        except (ShantyError, OSError) as error:
+            return _refuse(run, error)
     if plan.attempt.number > 1:
         run = RunDir(run.path, plan.attempt.number)
         run.create_attempt()
@@ -46,6 +54,19 @@ def main(argv: List[str]) -> int:
     os.dup2(null, 0)  # the run's standard input is the node agent's to give away
     os.close(null)
     return _be_controller(run, plan, Channel(to_controller, from_controller), agent)
+
+
+def _refuse(run: RunDir, error: Exception) -> int:
+    """The run cannot be started on the hosts that it was given."""
+    from shanty.runtime.agent.control import conclude, read_status
+    from shanty.runtime.errors import LaunchError, ShantyError
+    from shanty.runtime.spec import Failure, State
+
+    failure = Failure(str(error))
+    if isinstance(error, ShantyError):
+        failure = Failure(error.what, error.why, error.fix)
+    conclude(run, read_status(run), State.FAILED, failure, LaunchError.exit_code)
+    return LaunchError.exit_code
 
 
 def _be_controller(run: RunDir, plan: Plan, channel: Channel, agent: int) -> int:

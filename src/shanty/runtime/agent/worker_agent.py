@@ -1,8 +1,8 @@
 """The node agent of a worker: `boot.py agent.worker_agent FOLDER`, started by the controller.
 
 The controller's key for this host can start nothing else (`command=` in authorized_keys).
-Standard input and output are the channel to the controller. What the controller asks for is in
-SSH_ORIGINAL_COMMAND: `node agent`, or `reap` to end what a killed node agent left behind.
+Standard input and output are the channel to the controller. What it asks for is the last word of
+the command (by ssh that of SSH_ORIGINAL_COMMAND): one of those in `connections`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ _LAST_FILES = 60.0  # seconds for the next megabyte of the last files to reach t
 def main(argv: List[str]) -> int:
     """Be the node agent of the run whose folder on this host is `argv[0]`, or end its remains."""
     run = RunDir(Path(argv[0]))
-    request = os.environ.get("SSH_ORIGINAL_COMMAND", " ".join(argv[1:])).split()[:1]
-    if request in ([REAP], [RESET]):
+    asked = os.environ.get("SSH_ORIGINAL_COMMAND", " ".join(argv)).split()
+    request = asked[-1] if asked else ""
+    if request in (REAP, RESET):
         try:
             end_remains(run)
         finally:
-            if request == [REAP]:
+            if request == REAP:
                 _lock_out(run)
             else:
                 shutil.rmtree(run.path, ignore_errors=True)
