@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from shanty.launch.settings import Settings
@@ -108,14 +108,18 @@ class Target(Protocol):
         PrepareError when its MPI or Python is not there, UsageError when it cannot fit.
         """
 
-    def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
-        """Where the runs stand now; one whose agents are gone is LOST, with the cause."""
+    def describe(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
+        """Where the runs stand now, all of them looked at at once.
 
-    def fetch(self, handle: Handle, path: PurePosixPath, offset: int) -> Chunk:
-        """What the file `path` of the run holds from `offset` on; empty when nothing yet."""
+        One that waits for its hosts is PENDING, with a reason; one whose agents are gone and that
+        nobody knows of any more is LOST, with the cause.
+        """
+
+    def cancel(self, handle: Handle, grace: float) -> Reply:
+        """End a run: SIGTERM, and SIGKILL after `grace` seconds; one that has ended is no error."""
 
     def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
-        """Ask the controller; stopping a run that has ended is no error."""
+        """Ask the controller."""
 
 
 def limits_of(job: JobSpec, settings: Settings) -> Limits:

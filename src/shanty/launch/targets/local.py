@@ -151,7 +151,7 @@ class LocalTarget:
         hostfile = FLAVOURS[facts.installation.flavour].hostfile(attempt.layout.hosts)
         return LocalPlan(job, plan, hostfile, run)
 
-    def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
+    def describe(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
         """Where the runs stand, as their directories say; a run without agents is LOST."""
         return {handle: control.status_of(handle.run) for handle in handles}
 
@@ -164,6 +164,10 @@ class LocalTarget:
         except FileNotFoundError:
             data = b""
         return Chunk(data, offset + len(data))
+
+    def cancel(self, handle: Handle, grace: float) -> Reply:
+        """End the run; one that has ended is no error."""
+        return self.ask(handle, Stop(grace))
 
     def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
         """Leave a request for the controller, wake it and wait for its answer."""

@@ -99,7 +99,7 @@ class Targets:
 
     def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
         """Where the runs stand."""
-        return {handle: self.for_run(handle).poll([handle])[handle] for handle in handles}
+        return {handle: self.for_run(handle).describe([handle])[handle] for handle in handles}
 
     def fetch(self, handle: Handle, path: PurePosixPath, offset: int) -> Chunk:
         """The next piece of one of the run's files: all of them are, or are copied, here."""
@@ -107,7 +107,10 @@ class Targets:
 
     def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
         """Ask the run's controller."""
-        return self.for_run(handle).ask(handle, request)
+        target = self.for_run(handle)
+        if isinstance(request, Stop):
+            return target.cancel(handle, request.grace)
+        return target.ask(handle, request)
 
 
 def _names() -> set[str]:

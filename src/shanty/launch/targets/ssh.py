@@ -454,7 +454,7 @@ class SshTarget:
             self._links[run.id] = Link(run, hosts).start()
         return self._links[run.id]
 
-    def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
+    def describe(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
         """Where the runs stand, as far as their lead hosts can be reached."""
         from shanty.runtime.agent.control import read_status
 
@@ -473,9 +473,13 @@ class SshTarget:
         """The next piece of one of the run's files, of which this machine has a copy."""
         return self._local.fetch(handle, path, offset)
 
+    def cancel(self, handle: Handle, grace: float) -> Reply:
+        """End the run; one that has ended is no error."""
+        return self.ask(handle, Stop(grace))
+
     def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
         """Put a request to the controller and wait for its answer."""
-        if self.poll([handle])[handle].state.final:
+        if self.describe([handle])[handle].state.final:
             return Reply(isinstance(request, Stop), "the run has ended")
         reply = self._link(handle.run).ask(request.to_json())
         return Reply(reply["ok"], reply.get("error", ""), reply.get("stacks", []))

@@ -1,0 +1,182 @@
+"""What every target does alike: this machine, hosts by ssh, and one that lives in the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import LabHosts
+from site_runs import UP, Site
+
+from runs import wait_for
+from shanty.runtime import platform
+from shanty.runtime.rundir import RunDir, read_json, write_json
+
+pytestmark = [pytest.mark.mpi, pytest.mark.slow]
+
+LOST_AFTER = 3600.0  # seconds: longer than any run may be without agents
+RANKS = 4
+
+
+@dataclass
+class Place:
+    """A target under test: `words` lead to it, `hosts` are those that four ranks get there."""
+
+    site: Site
+    words: list[str]
+    hosts: list[str]
+    late: bool = False
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.start(*words, done=True)
+
+    def start(self, *words: str, done: bool = False) -> Any:
+        process = self.site.start(*words, env={**self.site.lab.shanty.environ, **self.environ})
+        if not done:
+            return process
+        out, err = process.communicate(timeout=90)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def submit(self, *command: str) -> RunDir:
+        done = self("run", "-d", *self.words, *command)
+        assert done.returncode == 0, done.stderr
+        return RunDir(self.site.lab.shanty.home / "runs" / done.stdout.strip())
+
+    def described(self, run: RunDir) -> dict[str, Any]:
+        done = self("ps", "--all", "--json")
+        assert done.returncode == 0, done.stderr
+        runs = [json.loads(line) for line in done.stdout.splitlines()]
+        (found,) = [one for one in runs if one["id"] == run.id]
+        return found
+
+    def grant(self, run: RunDir) -> None:
+        """Let the run have its hosts."""
+        if self.late:
+            (self.entry(run) / "granted").touch()
+
+    def entry(self, run: RunDir) -> Path:
+        return self.site.lab.shanty.home / "procs" / run.id
+
+    def await_state(self, run: RunDir, *states: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def there() -> bool:
+            found.update(self.described(run))
+            return found["state"] in states or found["ended"] is not None
+
+        wait_for(there, 90, f"neither {states} nor ended")
+        assert found["state"] in states, found["failure"]
+        return found
+
+
+@pytest.fixture(params=["local", "ssh", "procs"])
+def place(request: pytest.FixtureRequest, lab: LabHosts, tmp_path: Path) -> Iterator[Place]:
+    """Each target; afterwards nothing of its runs is there."""
+    site = Site(lab, tmp_path / "work")
+    site.write("up.py", UP)
+    if request.param == "local":
+        here = Place(site, ["-n", str(RANKS), "--oversubscribe"], [os.uname().nodename])
+    elif request.param == "ssh":
+        words = ["--on", "lab", "-n", str(RANKS), "--ranks-per-host", "2"]
+        here = Place(site, words, ["lab1", "lab2", "lab3"])
+    else:
+        info = tmp_path / "package" / "procs-1.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: procs\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(
+            "[shanty.targets]\nprocs = process_hosts:make_target\n"
+        )
+        path = os.pathsep.join([str(info.parent), str(Path(__file__).parent)])
+        words = ["--on", "procs", "-n", str(RANKS), "--mpi", "mpich", "-e", "UCX_TLS=self,tcp"]
+        here = Place(site, words, ["proc0", "proc1"], True, {"PYTHONPATH": path})
+    yield here
+    for run in (lab.shanty.home / "runs").glob("*"):
+        wait_for(lambda run=run: not site.remains(run.name), 15, f"left: {site.remains(run.name)}")
+
+
+def test_a_dry_run_puts_nothing_anywhere(place: Place) -> None:
+    before = set(place.site.lab.shanty.home.glob("runs/*"))
+    done = place("run", "--dry-run", *place.words, "up.py")
+    assert done.returncode == 0, done.stderr
+    assert "up.py" in done.stdout
+    assert set(place.site.lab.shanty.home.glob("runs/*")) == before
+
+
+def test_a_run_waits_runs_and_is_stopped(place: Place) -> None:
+    run = place.submit("up.py")
+    if place.late:
+        status = read_json(run.status) or {}
+        write_json(run.status, {**status, "created": status["created"] - LOST_AFTER})
+        found = place.described(run)
+        assert (found["state"], found["reason"]) == ("pending", "waits for a host: all are taken")
+        assert place("stacks", run.id).returncode != 0
+        place.grant(run)
+    found = place.await_state(run, "running")
+    assert found["joined"] == RANKS
+    nodes = (read_json(run.plan) or {})["attempt"]["nodes"]
+    assert [node["name"] for node in nodes] == place.hosts
+    assert place("stacks", run.id).returncode == 0
+    assert place("stop", run.id).returncode == 0
+    assert place.await_state(run, "stopped", "failed")["state"] == "stopped"
+
+
+def test_output_and_exit_code_come_back(place: Place) -> None:
+    place.site.write("end.py", "from mpi4py import MPI\nprint('said', MPI.COMM_WORLD.rank)\n")
+    run = place.submit("end.py")
+    place.grant(run)
+    done = place("logs", "-f", run.id)
+    assert done.returncode == 0, done.stderr
+    said = sorted(line.split()[-1] for line in done.stdout.splitlines())
+    assert said == [str(rank) for rank in range(RANKS)]
+    assert place.await_state(run, "succeeded", "failed")["state"] == "succeeded"
+
+
+def test_a_host_is_taken_back(place: Place) -> None:
+    run = place.submit("up.py")
+    place.grant(run)
+    place.await_state(run, "running")
+    if len(place.hosts) == 1:
+        pytest.skip("this machine has no other host")
+    if place.late:
+        pid = int((place.entry(run) / f"{place.hosts[1]}.pid").read_text())
+        os.kill(pid, signal.SIGKILL)
+    else:
+        place.site.lab.do("cut", place.hosts[1])
+    try:
+        found = place.await_state(run, "failed", "lost")
+    finally:
+        if not place.late:
+            place.site.lab.do("join", place.hosts[1])
+    assert found["state"] == "failed"
+    assert place.hosts[1] in str(found["failure"])
+
+
+def test_a_run_that_waits_is_taken_out(place: Place) -> None:
+    if not place.late:
+        pytest.skip("nothing waits there")
+    run = place.submit("up.py")
+    assert place("stop", run.id).returncode == 0
+    assert place.described(run)["state"] == "stopped"
+    assert not place.entry(run).exists()
+
+
+def test_what_nobody_knows_of_is_lost(place: Place) -> None:
+    if "lab" in place.words:
+        pytest.skip("the lead host is asked there: tests/lab/test_failures.py")
+    run = place.submit("up.py")
+    place.grant(run)
+    place.await_state(run, "running")
+    if place.late:
+        (place.entry(run) / "reason").unlink()  # its queue has forgotten it
+    platform.send(platform.with_argument(str(run.path)), signal.SIGKILL)
+    platform.send(platform.marked("SHANTY_RUN_ID", run.id), signal.SIGKILL)
+    found = place.await_state(run, "failed", "lost")
+    assert found["failure"]["what"]
