@@ -135,3 +135,8 @@ def _ssh_keygen(arguments: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
         ) from error
     except subprocess.TimeoutExpired as error:
         raise PrepareError(f"ssh-keygen did not end within {_TIME_LIMIT} s") from error
+
+
+def alias(number: int) -> str:
+    """The name under which the lead host knows the host key of a host of its run."""
+    return f"shanty-{number}"

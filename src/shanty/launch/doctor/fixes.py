@@ -1,4 +1,4 @@
-"""`shanty doctor --fix`: does what is safe, and asks before it changes whom somebody trusts.
+"""Repairs findings (`shanty doctor --fix`); asks before it changes who trusts whom.
 
 key-open            chmod 600 of the private key here
 host-key-unknown    shows the key's fingerprint, and keeps it where a person knows it
@@ -39,7 +39,7 @@ Knows = Callable[[str, str], bool]  # is given a host and the fingerprint of the
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What was done about a finding, or why that did not succeed."""
+    """The result of repairing one finding."""
 
     code: str
     host: str
@@ -47,13 +47,13 @@ class Repair:
     error: ShantyError | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The repair as plain JSON."""
+        """Returns the repair as plain JSON."""
         error = self.error.what if self.error is not None else ""
         return {"code": self.code, "host": self.host, "done": list(self.done), "error": error}
 
 
-class Surgery:
-    """Treats the findings of one report after the other; each finding once.
+class Repairer:
+    """Repairs the findings of reports; each finding once.
 
     `consent` answers questions, `knows` says whether a host's key is the right one, `say` hears
     what was done, `progress` what is being done, "" at the end.
@@ -78,20 +78,20 @@ class Surgery:
         self._knows = knows
         self._say = say
         self._progress = progress
-        self._treated: set[tuple[str, str]] = set()
+        self._seen: set[tuple[str, str]] = set()
 
-    def treat(self, report: Report) -> list[Repair]:
-        """Treat what can be treated and was not yet; what was refused is left out."""
+    def repair(self, report: Report) -> list[Repair]:
+        """Repairs what can be repaired and was not yet; leaves out what was refused."""
         wanted: dict[str, list[Finding]] = {}
         for each in report.findings:
-            if each.fixable and (each.code, each.host) not in self._treated:
+            if each.fixable and (each.code, each.host) not in self._seen:
                 wanted.setdefault(each.code, []).append(each)
-                self._treated.add((each.code, each.host))
+                self._seen.add((each.code, each.host))
         done = []
-        for code, treatment in _TREATMENTS.items():
+        for code, repair in _REPAIRS.items():
             for finding in wanted.get(code, ()):
                 try:
-                    texts = treatment(self, finding)
+                    texts = repair(self, finding)
                 except ShantyError as error:
                     done.append(Repair(code, finding.host, error=error))
                     continue
@@ -106,11 +106,11 @@ class Surgery:
     # ------------------------------------------------------------------------- trust
 
     def close_keys(self, _finding: Finding) -> list[str]:
-        """Let nobody else read the private keys that ssh uses for the hosts."""
+        """Lets nobody else read the private keys that ssh uses for the hosts."""
         return trust.close_keys(self._hosts.values())
 
-    def know(self, finding: Finding) -> list[str]:
-        """Keep the key of a host, once a person has compared it."""
+    def remember_host(self, finding: Finding) -> list[str]:
+        """Keeps the key of a host, once a person has compared it."""
         host = self._hosts[finding.host]
         offered = trust.offered_key(host)
         if not self._knows(host.name, offered.fingerprint):
@@ -118,8 +118,8 @@ class Surgery:
         path = trust.remember(host, offered)
         return [f"its host key {offered.fingerprint} is in {path}"]
 
-    def let_in(self, finding: Finding) -> list[str]:
-        """Put the user's public key where the host's sshd finds it; ssh asks for the password."""
+    def authorize(self, finding: Finding) -> list[str]:
+        """Puts the user's public key where the host's sshd finds it; ssh asks for the password."""
         host = self._hosts[finding.host]
         public = trust.public_key(host)
         question = f"put your key {public.path} into ~/.ssh/authorized_keys on {host.name}"
@@ -137,29 +137,29 @@ class Surgery:
     # -------------------------------------------------------------------- on a host
 
     def on_host(self, finding: Finding) -> list[str]:
-        """Let the host do it."""
+        """Asks the host to do it."""
         with self._client(finding.host) as client:
             return _done(client, _BY_THE_HOST[finding.code])
 
     def comment_out(self, finding: Finding) -> list[str]:
-        """Make settings that break runs into comments."""
-        from shanty.launch.doctor.parameters import Place, harmful
+        """Makes settings that break runs into comments."""
+        from shanty.launch.doctor.parameters import Surroundings, harmful
 
         with self._client(finding.host) as client:
             survey = client.ask("survey").values
             health = client.ask("health").values
             lead = next(iter(self._hosts), "") in ("", finding.host)
-            place = Place(survey["addresses"], survey["fabrics"], len(self._hosts) > 1, lead)
+            host = Surroundings(survey["addresses"], survey["fabrics"], len(self._hosts) > 1, lead)
             own = survey["home"].rstrip("/") + "/"
             found = [
-                [each.place, each.name]
-                for each in harmful(health["settings"], place)
-                if each.place.startswith(own)
+                [each.file, each.name]
+                for each in harmful(health["settings"], host)
+                if each.file.startswith(own)
             ]
             return _done(client, "comment-out", settings=found) if found else []
 
     def _alike(self, findings: Sequence[Finding]) -> list[Repair]:
-        """Make the environment of this machine on all hosts that have another one."""
+        """Makes the environment of this machine on all hosts that have another one."""
         from shanty.launch.cluster import environment, sync
 
         clients: list[RpcClient] = []
@@ -213,10 +213,10 @@ _BY_THE_HOST = {
 }
 _PACKAGES = "packages-differ"
 # Host by host, in this order: to get there comes first.
-_TREATMENTS: Mapping[str, Callable[[Surgery, Finding], list[str]]] = {
-    "key-open": Surgery.close_keys,
-    "host-key-unknown": Surgery.know,
-    "password-needed": Surgery.let_in,
-    **dict.fromkeys(_BY_THE_HOST, Surgery.on_host),
-    "mpi-parameters": Surgery.comment_out,
+_REPAIRS: Mapping[str, Callable[[Repairer, Finding], list[str]]] = {
+    "key-open": Repairer.close_keys,
+    "host-key-unknown": Repairer.remember_host,
+    "password-needed": Repairer.authorize,
+    **dict.fromkeys(_BY_THE_HOST, Repairer.on_host),
+    "mpi-parameters": Repairer.comment_out,
 }

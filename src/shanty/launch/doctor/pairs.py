@@ -1,4 +1,4 @@
-"""What is wrong between hosts: by what they said of themselves, and by trying."""
+"""Finds what is wrong between hosts: by comparing their facts, and by trying."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.cluster import keys
+from shanty.launch.cluster import keys, reachability
 from shanty.launch.doctor.facts import Seen
 from shanty.launch.finding import Finding, Level
-from shanty.launch.targets import reachability, site
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.rundir import new_id
 
@@ -33,10 +32,10 @@ _KEY_LIFE = 60.0  # seconds for which a key on trial is let in, should nobody ta
 
 
 def of_hosts(seen: Sequence[Seen]) -> Iterator[Finding]:
-    """What the hosts' facts tell when they are laid side by side; pure."""
+    """Compares the hosts' facts; pure."""
     yield from _one_machine(seen)
     yield from _clocks(seen)
-    machines = _machines(seen)
+    machines = distinct_machines(seen)
     if not any(one.health.get("resolves") for one in machines):
         return  # as in every run
     addresses = {one.name: _addresses(one) for one in machines}
@@ -46,8 +45,8 @@ def of_hosts(seen: Sequence[Seen]) -> Iterator[Finding]:
                 yield from _names(one, other, addresses[other.name])
 
 
-def _machines(seen: Sequence[Seen]) -> list[Seen]:
-    """The hosts, but of those that are one machine only the first."""
+def distinct_machines(seen: Sequence[Seen]) -> list[Seen]:
+    """Returns the hosts, of those that are one machine only the first."""
     return list({one.survey["instance"]: one for one in reversed(seen)}.values())[::-1]
 
 
@@ -67,7 +66,7 @@ def _one_machine(seen: Sequence[Seen]) -> Iterator[Finding]:
 
 
 def _clocks(seen: Sequence[Seen]) -> Iterator[Finding]:
-    """Clocks that differ from most others, of which this machine's is one."""
+    """Finds clocks that differ from most others, of which this machine's is one."""
     known = [one for one in seen if one.clock_error is not None]
     errors = {"": 0.0, **{one.name: one.clock_error or 0.0 for one in known}}
     doubts = {"": 0.0, **{one.name: one.clock_doubt for one in known}}
@@ -100,7 +99,7 @@ def _time(seconds: float) -> str:
 
 
 def _names(one: Seen, other: Seen, own: Collection[str]) -> Iterator[Finding]:
-    """Whether `one` takes `other`, which has the addresses `own`, for somebody else by a name."""
+    """Checks that `one` resolves the names of `other` to one of the addresses `own`."""
     meant: Mapping[str, Sequence[str] | None] = one.health.get("resolves", {})
     for name in dict.fromkeys((other.name, str(other.survey["hostname"]))):
         found = {_plain(each) for each in meant.get(name) or ()}
@@ -139,13 +138,13 @@ def _is_translated(meant: Collection[str], own: Collection[str]) -> bool:
 
 
 def between(seen: Sequence[Seen], until: float) -> Iterator[Finding]:
-    """What shows only when hosts try to reach each other, until time.monotonic() is `until`.
+    """Lets the hosts try to reach each other, until time.monotonic() is `until`.
 
     The first host is the lead: `lead-blocked` and `run-key-refused` of all others side by side;
     and `same-host-key`, by the keys that ssh knows the hosts by. Raises ShantyError when the
     lead is lost.
     """
-    hosts = [one for one in _machines(seen) if one.client is not None]
+    hosts = [one for one in distinct_machines(seen) if one.client is not None]
     if len(hosts) < 2:
         return
     known = _known(hosts)
@@ -173,7 +172,7 @@ def between(seen: Sequence[Seen], until: float) -> Iterator[Finding]:
             )
 
 
-def _ways(lead: Seen, others: Sequence[Seen], timeout: float) -> dict[str, reachability.Way]:
+def _ways(lead: Seen, others: Sequence[Seen], timeout: float) -> dict[str, reachability.Attempt]:
     assert lead.client is not None
     every = [lead, *others]
     surveys = {one.name: one.survey for one in every}
@@ -181,13 +180,13 @@ def _ways(lead: Seen, others: Sequence[Seen], timeout: float) -> dict[str, reach
 
 
 def _known(hosts: Sequence[Seen]) -> dict[str, list[str]]:
-    """The lines by which the lead is to know each host's key."""
+    """Returns the known_hosts lines of each host for the lead host."""
 
     def lines(index: int) -> list[str]:
         one = hosts[index]
         assert one.client is not None
         try:
-            return reachability.known_lines(one.host, one.client, site.alias(index))
+            return reachability.known_lines(one.host, one.client, keys.alias(index))
         except ShantyError:
             return []
 
@@ -218,21 +217,21 @@ def _same_keys(hosts: Sequence[Seen], known: Mapping[str, Sequence[str]]) -> Ite
 
 
 @dataclass(frozen=True, slots=True)
-class _LetIn:
-    """Why a key could not be written down, "" where it is; what may keep sshd from reading it."""
+class _Authorized:
+    """The result of adding a key: an error or "", and what may keep sshd from reading it."""
 
     error: str
     doubts: str
 
 
 class _Trial:
-    """A key that is made for the occasion is let in on every worker, and the lead tries it."""
+    """Authorizes a new key on every worker, and lets the lead host try it."""
 
     def __init__(
         self,
         lead: Seen,
         workers: Sequence[Seen],
-        found: Mapping[str, reachability.Way],
+        found: Mapping[str, reachability.Attempt],
         known: Mapping[str, Sequence[str]],
     ) -> None:
         self._lead = lead
@@ -242,26 +241,26 @@ class _Trial:
         self._run = new_id(time.time())
 
     def findings(self, until: float) -> list[Finding]:
-        """`run-key-refused` of each worker that does not take the key, which is gone then."""
+        """Returns a finding for each worker that refuses the key, and removes the key."""
         with tempfile.TemporaryDirectory(prefix="shanty-") as folder:
             pair = keys.make_pair(Path(folder))
         with ThreadPoolExecutor(min(_AT_ONCE, len(self._workers))) as pool:
             try:
-                answers = pool.map(lambda one: self._let_in(one, pair.public), self._workers)
-                let_in = dict(zip((one.name for one in self._workers), answers, strict=True))
-                tried = [one for one in self._workers if not let_in[one.name].error]
+                answers = pool.map(lambda one: self._authorize(one, pair.public), self._workers)
+                authorized = dict(zip((one.name for one in self._workers), answers, strict=True))
+                tried = [one for one in self._workers if not authorized[one.name].error]
                 outcomes = self._try(tried, pair, until)
             finally:
-                list(pool.map(self._lock_out, self._workers))
+                list(pool.map(self._revoke, self._workers))
         found = []
         for one in self._workers:
-            written = let_in[one.name]
+            written = authorized[one.name]
             outcome = outcomes.get(one.name, {"code": 1, "text": written.error})
             if outcome["code"]:  # None is no answer in time: a slow host, no refusal
                 found.append(self._refused(one, str(outcome["text"]), written.doubts))
         return found
 
-    def _let_in(self, one: Seen, public: str) -> _LetIn:
+    def _authorize(self, one: Seen, public: str) -> _Authorized:
         assert one.client is not None
         way = self._ways[one.name]
         args: dict[str, Any] = {
@@ -276,10 +275,10 @@ class _Trial:
         try:
             doubts = one.client.ask("authorize", **args, patience=5.0).values["findings"]
         except ShantyError as error:
-            return _LetIn(error.what, error.why)
-        return _LetIn("", "; ".join(doubts))
+            return _Authorized(error.what, error.why)
+        return _Authorized("", "; ".join(doubts))
 
-    def _lock_out(self, one: Seen) -> None:
+    def _revoke(self, one: Seen) -> None:
         assert one.client is not None
         try:
             one.client.ask("revoke", run=self._run, index=self._index(one), patience=5.0)
@@ -289,7 +288,7 @@ class _Trial:
     def _try(
         self, workers: Sequence[Seen], pair: keys.KeyPair, until: float
     ) -> dict[str, Mapping[str, Any]]:
-        """What came of the lead's ssh to each of them, by name."""
+        """Lets the lead host log in to each of them; the results by name."""
         assert self._lead.client is not None
         timeout = max(_LEAST, until - time.monotonic() - _SHORTEST)
         answer = self._lead.client.ask(
@@ -337,5 +336,5 @@ class _Trial:
 
 
 def _alias(lines: Sequence[str]) -> str:
-    """The name that lines of a known_hosts file are about."""
+    """Returns the name that lines of a known_hosts file are about."""
     return next(word for word in lines[0].split() if not word.startswith("@"))

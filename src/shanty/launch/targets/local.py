@@ -51,9 +51,9 @@ class LocalTarget:
             facts = replace(facts, hosts=(HostSlots("localhost", job.ranks),))
         plan = make_plan(job, facts, run, self.environ, self.settings)
         if job.memory_per_rank or job.gpus_per_rank:
-            from shanty.launch.doctor import fits
+            from shanty.launch.doctor import this_machine
 
-            fits.here(job, plan.layout.ranks or 1)
+            this_machine.check_capacity(job, plan.layout.ranks or 1)
         return plan
 
     def submit(self, job: JobSpec, plan: Plan, run: RunDir, stdin: int) -> Handle:

@@ -1,7 +1,8 @@
-"""What the user says himself about networks, and whether it fits the hosts.
+"""Checks the user's own settings for networks, and what the MPI can use of a route.
 
-It stands in the job's environment (`-e`, shanty.toml) or in his own launcher's line, and wins; a
-name that is wrong on one host makes an MPI take all interfaces there, or crash, or wait.
+The settings stand in the job's environment (`-e`, shanty.toml) or in the user's own launcher's
+line, and win; a name that is wrong on one host makes an MPI take all interfaces there, or crash, or
+wait.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from shanty.launch.finding import Finding, Level
 from shanty.launch.network.route import Rail, Route
 from shanty.runtime.mpi.flavour import Flavour
+from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.spec import JobSpec, Raw
 
 _BESIDE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES")
@@ -28,8 +30,11 @@ _SETTINGS = ("x",)  # NAME=VALUE
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Interfaces or networks that the user has named: `written` is how, `of_ranks` whether they
-    are for the ranks' data and not for the launcher's or a library's."""
+    """A setting that names interfaces or networks.
+
+    `written` is what the user wrote; `of_ranks` says that it is for the ranks' data, and not for
+    the launcher's or a library's.
+    """
 
     written: str
     variable: str
@@ -43,7 +48,7 @@ class Flag:
 
 
 def given(job: JobSpec, flavour: Flavour) -> list[Flag]:
-    """All that the user has said about interfaces and that this MPI, NCCL, Gloo or UCX reads."""
+    """Returns all settings for interfaces that this MPI, NCCL, Gloo or UCX reads."""
     ranks = set(flavour.rank_networks)
     known = {*ranks, *flavour.launch_networks, *_BESIDE}
     said = [(f"{name}={value}", name, value) for name, value in job.env.items()]
@@ -57,7 +62,7 @@ def given(job: JobSpec, flavour: Flavour) -> list[Flag]:
 def _of_line(
     command: Raw, known: Iterable[str], launch: Sequence[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """The settings in a launcher's line, wherever in a shell's command it stands."""
+    """Returns the settings in a launcher's line, wherever in a shell's command it stands."""
     words = list(command.argv)
     if command.shell:
         try:
@@ -92,7 +97,7 @@ def check(
     joining: Sequence[Rail],
     route: Route,
 ) -> list[Finding]:
-    """What is wrong with the user's flags; `joining` are the networks that join all hosts."""
+    """Finds what is wrong with the flags; `joining` are the networks that join all hosts."""
     found = []
     for flag in flags:
         wanted = _interfaces(flag)
@@ -137,7 +142,7 @@ Test = Callable[[str, str], bool]  # of an interface's name and one of its addre
 
 
 def _interfaces(flag: Flag) -> Test | None:
-    """What tells the interfaces that a flag means; None where nothing can be said of it.
+    """Returns a test for the interfaces that a flag means; None where nothing can be said of it.
 
     That is so for all that is left out instead of named, and for devices that are no interfaces.
     """
@@ -167,3 +172,30 @@ def _taken(survey: Mapping[str, Any], wanted: Test) -> set[str]:
         for entry in survey["addresses"]
         if wanted(entry["interface"], entry["address"].partition("%")[0])
     }
+
+
+# ------------------------------------------------------------------- what the MPI can use
+
+
+def usable(route: Route, flavour: Flavour, hosts: Sequence[str]) -> tuple[Route, list[Finding]]:
+    """Returns the rails that an MPI can use together, all of one family, that of the best one.
+
+    With a finding where it can use none of the networks that join the hosts.
+    """
+    rails = [rail for rail in route.rails if flavour.ipv6 or not _is_ipv6(rail)]
+    if rails or not route.rails:
+        return Route(tuple(rail for rail in rails if _is_ipv6(rail) == _is_ipv6(rails[0]))), []
+    able = " or ".join(f"--mpi {one.name}" for one in FLAVOURS.values() if one.ipv6)
+    unusable = Finding(
+        "ipv6-only",
+        Level.ERROR,
+        "",
+        f"the hosts are joined by IPv6 only, which {flavour.title} cannot use",
+        ", ".join(hosts),
+        f"take {able}, or give the hosts IPv4 addresses in one network",
+    )
+    return Route(), [unusable]
+
+
+def _is_ipv6(rail: Rail) -> bool:
+    return any(":" in interface.address for interface in rail.interfaces.values())

@@ -1,33 +1,38 @@
-"""The networks that a run takes: from the cache if they still work, else measured."""
+"""Selects the networks that a run takes: from the cache if they still work, else by measuring."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.finding import Finding
 from shanty.launch.network import cache
-from shanty.launch.network.choose import Choice, choose
-from shanty.launch.network.measure import Measured, measure, measure_all, reach
+from shanty.launch.network.diagnosis import CLEARLY, findings, judge
+from shanty.launch.network.measure import measure, measure_all, reach
+from shanty.launch.network.report import rate_text
+from shanty.launch.network.results import Choice, Examined, Measured
 from shanty.launch.network.route import Rail, Route
-from shanty.launch.network.topology import Network, Placed, fingerprint, networks
+from shanty.launch.network.topology import HostWithNetworks, Network, fingerprint, networks
+
+STRIPED = 1.3  # times as fast: what several networks together have to be
+COUNTABLE = 2.5e9  # bytes/s; beyond it the processor is measured, not the cable
 
 
-class Reached(Placed, Protocol):
-    """A host that answers; `targets.site.Member` is one."""
+class ReachedHost(HostWithNetworks, Protocol):
+    """A host that answers."""
 
     @property
     def client(self) -> RpcClient:
-        """Who is asked there."""
+        """Its RPC client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What `decide` came to.
+    """The result of `decide`.
 
     `route` is empty where there is nothing to choose (one host) and where no network joins all
     hosts; then `findings` has an ERROR that says why. `measured` is false where the cache knew
@@ -45,14 +50,14 @@ class Decision:
 
 
 def decide(
-    hosts: Sequence[Reached],
+    hosts: Sequence[ReachedHost],
     home: Path,
     say: Callable[[str], None] = lambda _text: None,
     *,
     ports: tuple[int, int] | None = None,
     fresh: bool = False,
 ) -> Decision:
-    """Which networks a run over `hosts` takes; never raises for what is wrong with a network.
+    """Decides which networks a run over `hosts` takes; never raises for a network's faults.
 
     `home` is shanty's folder here, which has the cache; `say` hears what is being done, "" at
     the end. `ports` is the first and the last of the TCP ports that the user allows between the
@@ -82,25 +87,15 @@ def _decision(measured: Measured, choice: Choice, began: float, *, cached: bool)
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """All that was measured, what was chosen, how old that is, and what it took, in seconds."""
-
-    measured: Measured
-    choice: Choice
-    age: float = 0.0
-    seconds: float = 0.0
-
-
 def examine(
-    hosts: Sequence[Reached],
+    hosts: Sequence[ReachedHost],
     home: Path,
     say: Callable[[str], None] = lambda _text: None,
     *,
     ports: tuple[int, int] | None = None,
     fresh: bool = False,
 ) -> Examined:
-    """Every network of the hosts, and the speed between every two of them.
+    """Measures every network of the hosts, and the speed between every two of them.
 
     From the cache where that has it all, and where a look shows that the same hosts reach each
     other, unless it has to be `fresh`; a run then knows it too.
@@ -118,7 +113,7 @@ def examine(
 
 
 def _examined(
-    hosts: Sequence[Reached],
+    hosts: Sequence[ReachedHost],
     home: Path,
     say: Callable[[str], None],
     ports: tuple[int, int] | None,
@@ -133,7 +128,9 @@ def _examined(
     return Examined(measured, choice, 0.0, time.monotonic() - began)
 
 
-def _unchanged(hosts: Sequence[Reached], before: Measured, ports: tuple[int, int] | None) -> bool:
+def _unchanged(
+    hosts: Sequence[ReachedHost], before: Measured, ports: tuple[int, int] | None
+) -> bool:
     """True when over every network the same hosts reach each other as before."""
     tried = [network for network in before.networks if before.contacts.get(network.name)]
     now = reach({host.name: host.client for host in hosts}, tried, ports=ports)
@@ -144,12 +141,61 @@ def _unchanged(hosts: Sequence[Reached], before: Measured, ports: tuple[int, int
     )
 
 
-def _holds(hosts: Sequence[Reached], route: Route, ports: tuple[int, int] | None) -> bool:
+def _holds(hosts: Sequence[ReachedHost], route: Route, ports: tuple[int, int] | None) -> bool:
     """True when all hosts still reach each other over the route."""
     rails = [Network(f"rail {index}", rail.interfaces) for index, rail in enumerate(route.rails)]
     measured = reach({host.name: host.client for host in hosts}, rails, ports=ports)
     return bool(rails) and all(map(measured.joins, rails))
 
 
-def _key(hosts: Sequence[Reached], ports: tuple[int, int] | None) -> str:
+def _key(hosts: Sequence[ReachedHost], ports: tuple[int, int] | None) -> str:
     return fingerprint(hosts) + (f"-{ports[0]}-{ports[1]}" if ports else "")
+
+
+# ----------------------------------------------------------------------------------- the route
+
+
+def choose(measured: Measured, surveys: Mapping[str, Mapping[str, Any]]) -> Choice:
+    """Chooses the best route over what was measured; `surveys` are the hosts', for their MTUs."""
+    taken, reason = _best(measured)
+    verdicts = {network.name: judge(measured, network, taken) for network in measured.networks}
+    found = findings(measured, verdicts, taken, surveys)
+    return Choice(Route(tuple(network.rail for network in taken)), verdicts, tuple(found), reason)
+
+
+def _best(measured: Measured) -> tuple[list[Network], str]:
+    serving = measured.serving()
+    if not serving:
+        return [], "no network joins all hosts"
+    paced = [network for network in serving if network.name in measured.paces]
+    ssh = next((network for network in serving if measured.by_ssh(network)), None)
+    if not paced or len(serving) == 1:
+        return [ssh or serving[0]], "the only one that joins all hosts"
+    striped, total = _striped(measured, paced)
+    if striped:
+        alone = rate_text(measured.rate(striped[0].name))
+        return striped, f"{rate_text(total)} together, {alone} at most alone"
+    best = max(paced, key=lambda network: _worth(measured, network))
+    if ssh in paced and _worth(measured, best) < CLEARLY * _worth(measured, ssh):
+        return [ssh], "ssh takes it, and none is clearly faster"
+    return [best], f"the fastest: {rate_text(measured.rate(best.name))} between the slowest two"
+
+
+def _worth(measured: Measured, network: Network) -> float:
+    """Estimates the speed of a network in bytes/s: beyond what can be counted, by what the kernel
+    says of its slowest cable."""
+    rate = measured.rate(network.name)
+    return rate if rate < COUNTABLE else max(COUNTABLE, min(network.speeds.values(), default=0.0))
+
+
+def _striped(measured: Measured, paced: Sequence[Network]) -> tuple[list[Network], float]:
+    """Returns networks that carry more together, the fastest first, and their sum in bytes/s."""
+    by_name = {network.name: network for network in paced}
+    alone = max(map(measured.rate, by_name))
+    for names, pairs in measured.together.items():
+        # an MPI deals evenly, so the slowest one sets the pace of all
+        total = min((len(names) * min(rates) for rates in pairs.values()), default=0.0)
+        if set(names) <= set(by_name) and alone < COUNTABLE and total >= STRIPED * alone > 0:
+            order = sorted(names, key=measured.rate, reverse=True)
+            return [by_name[name] for name in order], total
+    return [], 0.0
