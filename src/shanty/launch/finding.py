@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -35,7 +35,7 @@ class Finding:
     evidence: str = ""
     fix: str = ""
     command: str = ""
-    fixable: bool = False
+    fixable: bool = field(default=False, kw_only=True)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the finding as plain JSON."""

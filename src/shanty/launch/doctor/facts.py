@@ -10,6 +10,7 @@ from typing import Any
 from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.mpi_provision import tags_of
 from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.finding import Finding, Level
 from shanty.launch.mpis import DEFAULT
 from shanty.runtime.mpi.footprint import FOOTPRINTS, Footprint
 from shanty.runtime.mpi.installation import Installation
@@ -65,6 +66,20 @@ class Seen:
     def name(self) -> str:
         """The name that the user gave the host; "" for this machine."""
         return self.host.name
+
+    def finding(
+        self, code: str, level: Level, what: str, *texts: str, fixable: bool = False
+    ) -> Finding:
+        """Makes a finding about this host; `texts` are its evidence, fix and command."""
+        return Finding(code, level, self.name, what, *texts, fixable=fixable)
+
+    def error(self, code: str, what: str, *texts: str, fixable: bool = False) -> Finding:
+        """Makes an ERROR about this host."""
+        return self.finding(code, Level.ERROR, what, *texts, fixable=fixable)
+
+    def warning(self, code: str, what: str, *texts: str, fixable: bool = False) -> Finding:
+        """Makes a WARNING about this host."""
+        return self.finding(code, Level.WARNING, what, *texts, fixable=fixable)
 
 
 def need_of(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,7 @@ class Repair:
         return {"code": self.code, "host": self.host, "done": list(self.done), "error": error}
 
 
+@dataclass
 class Repairer:
     """Repairs the findings of reports; each finding once.
 
@@ -59,26 +60,15 @@ class Repairer:
     what was done, `progress` what is being done, "" at the end.
     """
 
-    def __init__(
-        self,
-        job: JobSpec,
-        hosts: Sequence[Host],
-        home: Path,
-        environ: Mapping[str, str],
-        consent: Consent,
-        knows: Knows,
-        say: Callable[[str], None],
-        progress: Callable[[str], None],
-    ) -> None:
-        self._job = job
-        self._hosts = {host.name: host for host in hosts}
-        self._home = home
-        self._environ = environ
-        self._consent = consent
-        self._knows = knows
-        self._say = say
-        self._progress = progress
-        self._seen: set[tuple[str, str]] = set()
+    job: JobSpec
+    hosts: Sequence[Host]
+    home: Path
+    environ: Mapping[str, str]
+    consent: Consent
+    knows: Knows
+    say: Callable[[str], None]
+    progress: Callable[[str], None]
+    _seen: set[tuple[str, str]] = field(default_factory=set)
 
     def repair(self, report: Report) -> list[Repair]:
         """Repairs what can be repaired and was not yet; leaves out what was refused."""
@@ -96,7 +86,7 @@ class Repairer:
                     done.append(Repair(code, finding.host, error=error))
                     continue
                 for text in texts:
-                    self._say(f"{finding.host or 'here'}: {text}")
+                    self.say(f"{finding.host or 'here'}: {text}")
                 if texts:
                     done.append(Repair(code, finding.host, tuple(texts)))
         if wanted.get(_PACKAGES):
@@ -107,23 +97,23 @@ class Repairer:
 
     def close_keys(self, _finding: Finding) -> list[str]:
         """Lets nobody else read the private keys that ssh uses for the hosts."""
-        return trust.close_keys(self._hosts.values())
+        return trust.close_keys(self.hosts)
 
     def remember_host(self, finding: Finding) -> list[str]:
         """Keeps the key of a host, once a person has compared it."""
-        host = self._hosts[finding.host]
+        host = self._host(finding.host)
         offered = trust.offered_key(host)
-        if not self._knows(host.name, offered.fingerprint):
+        if not self.knows(host.name, offered.fingerprint):
             return []
         path = trust.remember(host, offered)
         return [f"its host key {offered.fingerprint} is in {path}"]
 
     def authorize(self, finding: Finding) -> list[str]:
         """Puts the user's public key where the host's sshd finds it; ssh asks for the password."""
-        host = self._hosts[finding.host]
+        host = self._host(finding.host)
         public = trust.public_key(host)
         question = f"put your key {public.path} into ~/.ssh/authorized_keys on {host.name}"
-        if not self._consent(question):
+        if not self.consent(question):
             return []
         (outcome,) = contact.attempt([host], terminal=True)
         if not isinstance(outcome, RpcClient):
@@ -148,8 +138,8 @@ class Repairer:
         with self._client(finding.host) as client:
             survey = client.ask("survey").values
             health = client.ask("health").values
-            lead = next(iter(self._hosts), "") in ("", finding.host)
-            host = Surroundings(survey["addresses"], survey["fabrics"], len(self._hosts) > 1, lead)
+            lead = not self.hosts or self.hosts[0].name == finding.host
+            host = Surroundings(survey["addresses"], survey["fabrics"], len(self.hosts) > 1, lead)
             own = survey["home"].rstrip("/") + "/"
             found = [
                 [each.file, each.name]
@@ -165,31 +155,33 @@ class Repairer:
         clients: list[RpcClient] = []
 
         def told(step: Step) -> None:
-            self._progress(f"{step.host}: {step.what}, {step.done} of {step.total} {step.unit}")
+            self.progress(f"{step.host}: {step.what}, {step.done} of {step.total} {step.unit}")
 
         try:
-            clients = contact.connect([self._hosts[each.host] for each in findings], terminal=False)
-            environ = {**self._environ, **self._job.env}
-            python = interpreter.choose(self._job.python, Path(self._job.workdir), environ)
-            here = environment.local_environment(python, self._home)
-            made = sync.sync(clients, here, self._home, told, environ)
+            clients = contact.connect([self._host(each.host) for each in findings], terminal=False)
+            environ = {**self.environ, **self.job.env}
+            python = interpreter.choose(self.job.python, Path(self.job.workdir), environ)
+            here = environment.local_environment(python, self.home)
+            made = sync.sync(clients, here, self.home, told, environ)
         except ShantyError as error:
             return [Repair(_PACKAGES, each.host, error=error) for each in findings]
         finally:
-            self._progress("")
+            self.progress("")
             for client in clients:
                 client.close()
         for name, path in made.items():
-            self._say(f"{name}: the environment of this machine is at {path}")
+            self.say(f"{name}: the environment of this machine is at {path}")
         return [
             Repair(_PACKAGES, name, (f"the environment of this machine is at {path}",))
             for name, path in made.items()
         ]
 
+    def _host(self, name: str) -> Host:
+        return next((host for host in self.hosts if host.name == name), Host("localhost"))
+
     @contextmanager
     def _client(self, name: str) -> Iterator[RpcClient]:
-        host = self._hosts.get(name, Host("localhost"))
-        (client,) = contact.connect([host], terminal=False)
+        (client,) = contact.connect([self._host(name)], terminal=False)
         try:
             yield client
         finally:

@@ -66,9 +66,6 @@ def clock(before: float, after: float, values: Mapping[str, Any]) -> tuple[float
     return float(values["time"]) - (after - travelled / 2), travelled / 2
 
 
-# ------------------------------------------------------------------------- the machine
-
-
 def _machine(seen: Seen, need: Need) -> Iterator[Finding]:
     survey = seen.survey
     name, version = (*survey["libc"], "", "")[:2]
@@ -81,29 +78,22 @@ def _machine(seen: Seen, need: Need) -> Iterator[Finding]:
         return
     wanted = " or ".join(need.tags)
     if not any(tag.endswith((f"_{survey['arch']}", "_universal2")) for tag in need.tags):
-        yield Finding(
+        yield seen.error(
             "arch-differs",
-            Level.ERROR,
-            seen.name,
             f"its processors are {survey['arch']}, which the MPI of this machine is not built for",
             f"that is built for {wanted}",
             "take hosts of one kind, or install the same MPI on all by the system's packages and "
             "name it with --mpi",
         )
     else:
-        yield Finding(
+        yield seen.error(
             "libc-old",
-            Level.ERROR,
-            seen.name,
             f"the MPI of this machine does not run with its C library, "
             f"{f'glibc {version}' if name == 'glibc' else 'which is not glibc'}",
             f"that is built for {wanted}",
             "take hosts with a newer system, or install the same MPI on all by the system's "
             "packages and name it with --mpi",
         )
-
-
-# ------------------------------------------------------------------------- the disks
 
 
 def _disks(seen: Seen, need: Need) -> Iterator[Finding]:
@@ -130,20 +120,16 @@ def _home_disk(seen: Seen, folder: Mapping[str, Any]) -> Finding | None:
     path, error = folder["path"], folder["error"]
     free, inodes = folder.get("free"), folder.get("inodes_free")
     if folder.get("readonly") or error in _UNWRITABLE:
-        return Finding(
+        return seen.error(
             "home-readonly",
-            Level.ERROR,
-            seen.name,
             "nothing can be written in its home",
             f"{path}: {'mounted read-only' if folder.get('readonly') else error}",
             f"let the user write {path}, or set SHANTY_HOME for the logins there to a folder "
             "that can be written",
         )
     if inodes is not None and inodes < _INODES_NEEDED:
-        return Finding(
+        return seen.error(
             "inodes-full",
-            Level.ERROR,
-            seen.name,
             "the disk of its home has no inodes left, so no new files can be made",
             f"{path}: {inodes} inodes free of {folder['inodes']}",
             "remove files there: `du --inodes -xd2 ~ | sort -n` shows where they are",
@@ -152,10 +138,9 @@ def _home_disk(seen: Seen, folder: Mapping[str, Any]) -> Finding | None:
         )
     full = error in _FULL or (free is not None and free < _DISK_NEEDED)
     if full or (free is not None and free < _DISK_SCARCE):
-        return Finding(
+        return seen.finding(
             "disk-full",
             Level.ERROR if full else Level.WARNING,
-            seen.name,
             f"the disk of its home is {'' if full else 'nearly '}full",
             f"{path}: {amount(free or 0)} free" + (f", writing gives {error}" if error else ""),
             "remove what is not needed there: `du -xhd2 ~ | sort -h` shows what is large",
@@ -182,20 +167,16 @@ def _temporary(seen: Seen) -> Iterator[Finding]:
         room = (
             f"{amount(free or 0)} and {'any number of' if inodes is None else inodes} inodes free"
         )
-        yield Finding(
+        yield seen.error(
             "tmp-full",
-            Level.ERROR,
-            seen.name,
             "/tmp cannot be written" if error in _UNWRITABLE else "/tmp is full",
             f"{room}, writing gives {error}" if error else room,
             "remove what is not needed in /tmp" + _leftovers(seen, "/tmp"),
             fixable="/tmp" in seen.health.get("leftovers", {}),
         )
     if folder.get("noexec"):
-        yield Finding(
-            "tmp-noexec",
-            Level.WARNING,  # shanty starts nothing from there; what frameworks compile goes there
-            seen.name,
+        yield seen.warning(
+            "tmp-noexec",  # shanty starts nothing from there; what frameworks compile goes there
             "/tmp is mounted noexec, so what is compiled there at run time cannot be loaded",
             "the mount has the flag noexec",
             "mount it without, or set TMPDIR for the ranks to a folder in the home (-e TMPDIR=…)",
@@ -222,20 +203,18 @@ def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
     count = "1 rank wants" if ranks == 1 else f"{ranks} ranks want"
     bigger = "make it larger: mount -o remount,size=4G /dev/shm; for a container, --shm-size=4g"
     if size and size < wanted:
-        yield Finding(
+        yield seen.finding(
             "shm-small",
             level,
-            seen.name,
             "/dev/shm is too small for the ranks' shared memory",
             f"it has {amount(size)}, {count} {amount(wanted)}",
             bigger,
             command_on(seen.host, "sudo", "mount", "-o", "remount,size=4G", "/dev/shm"),
         )
     elif folder["error"] or (size and free < wanted):
-        yield Finding(
+        yield seen.finding(
             "shm-full",
             Level.ERROR if folder["error"] or free < _MIB else level,
-            seen.name,
             "/dev/shm cannot be written" if folder["error"] in _UNWRITABLE else "/dev/shm is full",
             f"{amount(free)} free of {amount(size)}, {count} {amount(wanted)}",
             "remove what is not needed there" + _leftovers(seen, "/dev/shm"),
@@ -243,17 +222,13 @@ def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
             fixable="/dev/shm" in seen.health.get("leftovers", {}),
         )
     elif 0 < size <= _SHM_CONTAINER:
-        yield Finding(
+        yield seen.finding(
             "shm-small",
             Level.NOTE,
-            seen.name,
             "/dev/shm is as small as a container's",
             f"it has {amount(size)}; the workers of PyTorch's DataLoader pass batches through it",
             bigger,
         )
-
-
-# ------------------------------------------------------------------------- the limits
 
 
 def _limits(seen: Seen, need: Need) -> Iterator[Finding]:
@@ -272,10 +247,9 @@ def _files_limit(seen: Seen, ranks: int, limit: int | None) -> Iterator[Finding]
         return
     hard = seen.survey["room"]["limits"]["NOFILE"][1]
     more = "" if hard is None or hard > limit else f", and the user may not raise it ({hard})"
-    yield Finding(
+    yield seen.finding(
         "files-limit",
         Level.ERROR if limit < needed else Level.WARNING,
-        seen.name,
         f"a process may open {limit} files only",
         f"ulimit -n is {limit}{more}; {ranks} ranks need {needed}, and what they open themselves",
         _RAISE_LIMIT,
@@ -292,10 +266,9 @@ def _processes_limit(
     if left >= _PROCESSES_SCARCE + ranks * _SCARCE_A_RANK:
         return
     counted = "" if used is None else f", and {used} are there"
-    yield Finding(
+    yield seen.finding(
         "processes-limit",
         Level.ERROR if left < needed and not seen.survey["room"]["privileged"] else Level.WARNING,
-        seen.name,
         f"the user may have {limit} processes and threads only",
         f"ulimit -u is {limit}{counted}; {ranks} ranks take {needed} and more",
         _RAISE_LIMIT,
@@ -307,10 +280,9 @@ def _memory_limit(seen: Seen, need: Need, soft: dict[str, Any]) -> Iterator[Find
     for name, flag in (("AS", "-v"), ("DATA", "-d")):
         limit = soft[name]
         if limit is not None and limit < max(needed, _SPACE_SCARCE):
-            yield Finding(
+            yield seen.finding(
                 "memory-limit",
                 Level.ERROR if limit < needed else Level.WARNING,
-                seen.name,
                 f"a process may use {limit >> 20} MiB of memory only",
                 f"ulimit {flag} is {limit >> 10} (KiB); a rank needs {needed >> 20} MiB and more",
                 _RAISE_LIMIT,
@@ -318,17 +290,12 @@ def _memory_limit(seen: Seen, need: Need, soft: dict[str, Any]) -> Iterator[Find
             return
     locked = soft["MEMLOCK"]
     if seen.survey["fabrics"] and locked is not None and locked < _LOCKED:
-        yield Finding(
+        yield seen.warning(
             "memory-limit",
-            Level.WARNING,
-            seen.name,
             f"a process may lock only {locked >> 10} KiB of memory: too little for a fast network",
             f"ulimit -l is {locked >> 10} (KiB); the host has {', '.join(seen.survey['fabrics'])}",
             "set memlock to unlimited in /etc/security/limits.conf",
         )
-
-
-# ---------------------------------------------------------------- what was asked of it
 
 
 def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
@@ -340,10 +307,9 @@ def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
     wanted = ranks * need.memory
     short = memory and wanted > memory
     if short or (available is not None and wanted > available):
-        yield Finding(
+        yield seen.finding(
             "memory-short",
             Level.ERROR if short else Level.WARNING,
-            seen.name,
             f"{count} with {amount(need.memory)} each do not fit into its memory"
             + ("" if short else ", as it is used now"),
             f"it has {amount(memory)}"
@@ -353,10 +319,8 @@ def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
     gpus = len(seen.survey["gpus"])
     if ranks * need.gpus > gpus:
         each = "a GPU" if need.gpus == 1 else f"{need.gpus} GPUs"
-        yield Finding(
+        yield seen.error(
             "gpus-short",
-            Level.ERROR,
-            seen.name,
             f"it has fewer GPUs than {count} with {each} each take",
             f"nvidia-smi shows {gpus}",
             "take fewer ranks there (HOST:SLOTS in --on); if a GPU is missing, look at `dmesg` "
@@ -365,10 +329,8 @@ def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
     if ranks > cores and not need.oversubscribe:
         machine = seen.survey["machine_cores"]
         limited = f"; the machine has {machine}, of which a login may use {cores}"
-        yield Finding(
+        yield seen.warning(
             "slots-over-cores",
-            Level.WARNING,
-            seen.name,
             f"it is to hold {count}, and has {cores} {'core' if cores == 1 else 'cores'}",
             "ranks that share a core slow each other down" + (limited if machine > cores else ""),
             f"take {cores} slots there, or say --oversubscribe",
@@ -377,19 +339,14 @@ def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
 
 def _programs(seen: Seen, need: Need) -> Iterator[Finding]:
     if len(need.hosts) > 1 and need.hosts[0] == seen.name and not seen.survey["ssh_program"]:
-        yield Finding(
+        yield seen.error(
             "ssh-missing",
-            Level.ERROR,
-            seen.name,
             "it has no ssh, with which a lead host starts the others",
             f"there is none in {seen.survey['path']}",
             "install OpenSSH's client there (Debian, Ubuntu: openssh-client), or name another "
             "host first",
             command_on(seen.host, "sudo", "apt-get", "install", "openssh-client"),
         )
-
-
-# ---------------------------------------------------------------- what its health says
 
 
 def _rights(seen: Seen) -> Iterator[Finding]:
@@ -401,11 +358,10 @@ def _rights(seen: Seen) -> Iterator[Finding]:
         who = "another user owns" if foreign else "others may write"
         if not serious:
             who = "its group may write"
-        yield Finding(
+        yield seen.finding(
             "home-open",
             # many sites give a home to a group of one's own
             Level.WARNING if serious else Level.NOTE,
-            seen.name,
             f"{who} {path}, so sshd may refuse every key of the user's there (StrictModes)",
             f"mode {mode:03o}, owner {owner}",
             f"chown it to the user: {path}" if foreign else f"chmod go-w {path}",
@@ -423,10 +379,8 @@ def _strays(seen: Seen) -> Iterator[Finding]:
     told = [f"{each['name']} (pid {each['pid']})" for each in strays[:_SHOWN]]
     more = ["…"] if len(strays) > _SHOWN else []
     count = "a process" if len(strays) == 1 else f"{len(strays)} processes"
-    yield Finding(
+    yield seen.warning(
         "strays",
-        Level.WARNING,
-        seen.name,
         f"{count} of a run that ended {'is' if len(strays) == 1 else 'are'} still there",
         ", ".join([*told, *more]),
         "end what is left, it may hold cores and ports",
@@ -439,10 +393,9 @@ def _own_name(seen: Seen, need: Need) -> Iterator[Finding]:
     name = seen.health["hostname"]
     meant = seen.health["resolves"].get(name)
     if len(need.hosts) > 1 and meant and all(each.startswith(("127.", "::1")) for each in meant):
-        yield Finding(
+        yield seen.finding(
             "name-loopback",
             Level.NOTE,  # shanty goes by numbers
-            seen.name,
             f"its own name {name} means {meant[0]} there, where no other host can reach it",
             f"{name} is {' and '.join(meant)} on it",
             "shanty goes by addresses; for other programs give the name the host's address in "

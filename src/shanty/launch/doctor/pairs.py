@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,6 @@ _LEAST = 1.0  # seconds without which a key is not tried
 _AT_ONCE = 32
 _ANOTHER = "Host key verification failed"  # so says ssh
 _KEY_LIFE = 60.0  # seconds for which a key on trial is let in, should nobody take it out
-
-
-# ------------------------------------------------------------------------ by their facts
 
 
 def of_hosts(seen: Sequence[Seen]) -> Iterator[Finding]:
@@ -55,10 +52,8 @@ def _one_machine(seen: Sequence[Seen]) -> Iterator[Finding]:
     for one in seen:
         other = first.setdefault(one.survey["instance"], one)
         if other is not one:
-            yield Finding(
+            yield one.error(
                 "same-host",
-                Level.ERROR,
-                one.name,
                 f"it is the same machine as {other.name}",
                 f"both say that they are {one.survey['hostname']}",
                 f"name it once, with the sum of its slots: {other.name}:N",
@@ -104,10 +99,9 @@ def _names(one: Seen, other: Seen, own: Collection[str]) -> Iterator[Finding]:
     for name in dict.fromkeys((other.name, str(other.survey["hostname"]))):
         found = {_plain(each) for each in meant.get(name) or ()}
         if found and found.isdisjoint(own) and not _is_translated(found, own):
-            yield Finding(
+            yield one.finding(
                 "name-differs",
                 Level.NOTE,  # shanty goes by numbers
-                one.name,
                 f"it takes {name} for {' and '.join(sorted(found))}, which is not {other.name}'s",
                 f"{other.name} has {', '.join(sorted(own))}",
                 f"shanty goes by addresses; for other programs mend {name} in its /etc/hosts",
@@ -134,9 +128,6 @@ def _is_translated(meant: Collection[str], own: Collection[str]) -> bool:
     )
 
 
-# ----------------------------------------------------------------------------- by trying
-
-
 def between(seen: Sequence[Seen], until: float) -> Iterator[Finding]:
     """Lets the hosts try to reach each other, until time.monotonic() is `until`.
 
@@ -154,17 +145,15 @@ def between(seen: Sequence[Seen], until: float) -> Iterator[Finding]:
     found = _ways(lead, workers, timeout)
     reached = [one for one in workers if found[one.name].found and known[one.name]]
     if reached and lead.survey["ssh_program"] and until - time.monotonic() > _LEAST:
-        yield from _Trial(lead, reached, found, known).findings(until)
+        yield from _KeyTrial(lead, reached, found, known).findings(until)
     blocked = [one for one in workers if not found[one.name].found]
     left = until - time.monotonic() - _SHORTEST
     if blocked and left > _SHORTEST:  # a host under load may only have been slow
         found.update(_ways(lead, blocked, min(_REACH, left)))
     for one in blocked:
         if not found[one.name].found:
-            yield Finding(
+            yield one.error(
                 "lead-blocked",
-                Level.ERROR,
-                one.name,
                 f"the lead host {lead.name} does not get to its sshd",
                 found[one.name].tried,
                 f"let its firewall pass TCP to its ssh port from {lead.name}, or name another "
@@ -205,10 +194,8 @@ def _same_keys(hosts: Sequence[Seen], known: Mapping[str, Sequence[str]]) -> Ite
                 if other is not one:
                     shared = other
         if shared is not None:
-            yield Finding(
+            yield one.warning(
                 "same-host-key",
-                Level.WARNING,
-                one.name,
                 f"it has the same ssh host key as {shared.name}, so either can pass for the other",
                 "the two were copied from one disk",
                 f"make new ones on {one.name} (sudo rm /etc/ssh/ssh_host_*; sudo ssh-keygen -A), "
@@ -224,36 +211,30 @@ class _Authorized:
     doubts: str
 
 
-class _Trial:
+@dataclass
+class _KeyTrial:
     """Authorizes a new key on every worker, and lets the lead host try it."""
 
-    def __init__(
-        self,
-        lead: Seen,
-        workers: Sequence[Seen],
-        found: Mapping[str, reachability.Attempt],
-        known: Mapping[str, Sequence[str]],
-    ) -> None:
-        self._lead = lead
-        self._workers = workers
-        self._ways = {name: dict(way.found) for name, way in found.items() if way.found}
-        self._known = known
-        self._run = new_id(time.time())
+    lead: Seen
+    workers: Sequence[Seen]
+    found: Mapping[str, reachability.Attempt]
+    known: Mapping[str, Sequence[str]]
+    run: str = field(default_factory=lambda: new_id(time.time()))
 
     def findings(self, until: float) -> list[Finding]:
         """Returns a finding for each worker that refuses the key, and removes the key."""
         with tempfile.TemporaryDirectory(prefix="shanty-") as folder:
             pair = keys.make_pair(Path(folder))
-        with ThreadPoolExecutor(min(_AT_ONCE, len(self._workers))) as pool:
+        with ThreadPoolExecutor(min(_AT_ONCE, len(self.workers))) as pool:
             try:
-                answers = pool.map(lambda one: self._authorize(one, pair.public), self._workers)
-                authorized = dict(zip((one.name for one in self._workers), answers, strict=True))
-                tried = [one for one in self._workers if not authorized[one.name].error]
+                answers = pool.map(lambda one: self._authorize(one, pair.public), self.workers)
+                authorized = dict(zip((one.name for one in self.workers), answers, strict=True))
+                tried = [one for one in self.workers if not authorized[one.name].error]
                 outcomes = self._try(tried, pair, until)
             finally:
-                list(pool.map(self._revoke, self._workers))
+                list(pool.map(self._revoke, self.workers))
         found = []
-        for one in self._workers:
+        for one in self.workers:
             written = authorized[one.name]
             outcome = outcomes.get(one.name, {"code": 1, "text": written.error})
             if outcome["code"]:  # None is no answer in time: a slow host, no refusal
@@ -262,9 +243,9 @@ class _Trial:
 
     def _authorize(self, one: Seen, public: str) -> _Authorized:
         assert one.client is not None
-        way = self._ways[one.name]
+        way = self._way(one)
         args: dict[str, Any] = {
-            "run": self._run,
+            "run": self.run,
             "index": self._index(one),
             "key": public,
             "command": "true",
@@ -281,7 +262,7 @@ class _Trial:
     def _revoke(self, one: Seen) -> None:
         assert one.client is not None
         try:
-            one.client.ask("revoke", run=self._run, index=self._index(one), patience=5.0)
+            one.client.ask("revoke", run=self.run, index=self._index(one), patience=5.0)
         except ShantyError:
             return  # the line expires by itself, and the RPC client takes it out when it goes
 
@@ -289,17 +270,17 @@ class _Trial:
         self, workers: Sequence[Seen], pair: keys.KeyPair, until: float
     ) -> dict[str, Mapping[str, Any]]:
         """Lets the lead host log in to each of them; the results by name."""
-        assert self._lead.client is not None
+        assert self.lead.client is not None
         timeout = max(_LEAST, until - time.monotonic() - _SHORTEST)
-        answer = self._lead.client.ask(
+        answer = self.lead.client.ask(
             "try-key",
             key=pair.private.decode(),
-            known_hosts="".join(f"{line}\n" for one in workers for line in self._known[one.name]),
+            known_hosts="".join(f"{line}\n" for one in workers for line in self.known[one.name]),
             hosts=[
                 {
-                    "alias": _alias(self._known[one.name]),
-                    "address": self._ways[one.name]["peer"],
-                    "port": self._ways[one.name]["port"],
+                    "alias": _alias(self.known[one.name]),
+                    "address": self._way(one)["peer"],
+                    "port": self._way(one)["port"],
                     "user": one.survey["user"],
                 }
                 for one in workers
@@ -310,29 +291,28 @@ class _Trial:
         return dict(zip((one.name for one in workers), answer.values["tries"], strict=True))
 
     def _refused(self, one: Seen, text: str, doubts: str) -> Finding:
-        lead, address = self._lead.name, self._ways[one.name]["peer"]
+        lead, address = self.lead.name, self._way(one)["peer"]
         evidence = "; ".join(filter(None, [*text.splitlines()[-1:], doubts]))
         if _ANOTHER in text:
-            return Finding(
+            return one.error(
                 "lead-blocked",
-                Level.ERROR,
-                one.name,
                 f"at its address {address} the lead host {lead} gets to another machine",
                 evidence,
                 f"see who has {address} on the network of {lead}",
             )
-        return Finding(
+        return one.error(
             "run-key-refused",
-            Level.ERROR,
-            one.name,
             f"its sshd takes no key that a run puts into authorized_keys, so {lead} cannot log in",
             evidence,
             "let its sshd read ~/.ssh/authorized_keys (AuthorizedKeysFile, PubkeyAuthentication, "
             "AllowUsers, StrictModes): its log says which it is, `sudo sshd -T` shows them all",
         )
 
+    def _way(self, one: Seen) -> Mapping[str, Any]:
+        return self.found[one.name].found or {}
+
     def _index(self, one: Seen) -> int:
-        return 1 + self._workers.index(one)
+        return 1 + self.workers.index(one)
 
 
 def _alias(lines: Sequence[str]) -> str:

@@ -62,10 +62,9 @@ def of_settings(seen: Seen, need: Need) -> Iterator[Finding]:
     for harm in broken(seen, need):
         where = harm.file or "the environment of a login"
         home = f"{seen.survey['home'].rstrip('/')}/"
-        yield Finding(
+        yield seen.finding(
             "mpi-parameters",
             harm.level,
-            seen.name,
             f"{where} sets {harm.name} = {harm.value}: {harm.why}",
             f"{harm.name} = {harm.value}",
             f"remove that line from {where}" if harm.file else f"unset {harm.name} for logins",
@@ -86,9 +85,6 @@ def harmful(settings: Iterable[Sequence[str]], host: Surroundings) -> Iterator[H
 
 def _words(value: str) -> list[str]:
     return [word.strip() for word in value.split(",") if word.strip()]
-
-
-# -------------------------------------------------------------------------- interfaces
 
 
 def _is_there(word: str, host: Surroundings) -> bool:
@@ -147,9 +143,6 @@ def _of_ucx(value: str, host: Surroundings) -> str:
     return "" if open_ended or not host.several else _none_of(words, host)
 
 
-# -------------------------------------------------------------------------- transports
-
-
 def _without_tcp(value: str, host: Surroundings) -> str:
     """A list of Open MPI's ways to carry bytes; `^` before it means all but these."""
     if not host.several:
@@ -185,9 +178,6 @@ def _ucx_transports(value: str, host: Surroundings) -> str:
     if host.fabrics or {"tcp", "all"} & set(words):
         return ""
     return "tcp is not in the list, and the host has no other network"
-
-
-# --------------------------------------------------------------------------- launchers
 
 
 def _agent(value: str, host: Surroundings) -> str:

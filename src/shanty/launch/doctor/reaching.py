@@ -175,9 +175,6 @@ def _with_timeout(route: Route, seconds: int) -> Route:
     return replace(route, via=via, timeout=seconds)
 
 
-# ------------------------------------------------------------- why a host is not reached
-
-
 def explain(refused: Sequence[Refusal], clients: Sequence[RpcClient]) -> list[Finding]:
     """Makes a finding for each host that was not reached; `clients` are on its neighbours.
 

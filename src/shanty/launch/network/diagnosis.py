@@ -210,9 +210,6 @@ def _shut(
     )
 
 
-# -------------------------------------------------------------------------------------- speed
-
-
 def _slow(measured: Measured, network: Network) -> list[Finding]:
     """Makes warnings about the network that is taken."""
     paces = measured.paces.get(network.name, {})
@@ -248,9 +245,6 @@ def _slow_finding(network: Network, host: str, what: str, seen: str) -> Finding:
         f"{network.name}: {seen}",
         "look at cables, switch ports and radio; `shanty net` measures every pair",
     )
-
-
-# ---------------------------------------------------------------------------------- who it is
 
 
 @dataclass(frozen=True, slots=True)

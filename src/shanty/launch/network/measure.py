@@ -12,7 +12,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shanty.launch.cluster.parallel import side_by_side
@@ -33,9 +33,6 @@ _CONTACT = ("kind", "text", "via", "seconds")
 _ALL_PAIRS = 16  # hosts up to which every one tries every other one
 _ALL_PACES = 8  # hosts up to which `every` has all pairs
 _AGAIN = 3.0  # TIMEOUT of what is tried again by few
-
-
-# ------------------------------------------------- rounds of pairs that do not disturb each other
 
 
 def pairs(count: int) -> list[tuple[int, int]]:
@@ -92,9 +89,6 @@ def few(talks: Sequence[Talk], each: int) -> tuple[list[Talk], list[Talk]]:
 def every(count: int) -> list[list[tuple[int, int]]]:
     """Returns all pairs where they are few, else a ring."""
     return tournament(count) if count <= _ALL_PACES else ring(count)
-
-
-# ----------------------------------------------------------------------------------- measuring
 
 
 def measure(
@@ -192,20 +186,14 @@ def _rate(pace: Pace) -> float:
     return pace.rate
 
 
+@dataclass
 class Listeners:
     """Hosts that listen for each other at their ends of networks."""
 
-    def __init__(
-        self,
-        clients: Mapping[str, RpcClient],
-        tokens: Mapping[str, str],
-        ports: Mapping[str, Mapping[str, int]],
-        errors: Mapping[str, Mapping[str, str]],
-    ) -> None:
-        self._clients = clients
-        self._tokens = tokens
-        self._ports = ports
-        self._errors = errors
+    clients: Mapping[str, RpcClient]
+    tokens: Mapping[str, str]
+    ports: Mapping[str, Mapping[str, int]]  # by host and address
+    errors: Mapping[str, Mapping[str, str]]  # why a host cannot listen at an address
 
     def contacts(
         self,
@@ -217,9 +205,9 @@ class Listeners:
         found: dict[Talk, Contact] = {}
         plan: dict[Talk, Network] = {}
         for network in networks:
-            ends = [name for name in self._clients if name in network.tried]
+            ends = [name for name in self.clients if name in network.tried]
             for source, target in ((ends[i], ends[j]) for i, j in pairs(len(ends))):
-                deaf = self._errors[target].get(network.ends[target].address)
+                deaf = self.errors[target].get(network.ends[target].address)
                 if deaf is not None:
                     found[network.name, source, target] = Contact("error", f"{target}: {deaf}")
                 else:
@@ -252,7 +240,7 @@ class Listeners:
 
     def _try(self, plan: Mapping[Talk, Network], timeout: float) -> dict[Talk, Contact]:
         """Tries these talks, all at the same time."""
-        own = {name: [talk for talk in plan if talk[1] == name] for name in self._clients}
+        own = {name: [talk for talk in plan if talk[1] == name] for name in self.clients}
 
         def probe(client: RpcClient) -> list[Contact]:
             talks = own[client.host.name]
@@ -262,7 +250,7 @@ class Listeners:
             ).values["results"]
             return [Contact(*(one[key] for key in _CONTACT)) for one in answer]
 
-        asked = [client for name, client in self._clients.items() if own[name]]
+        asked = [client for name, client in self.clients.items() if own[name]]
         results = side_by_side(asked, probe)
         return {
             talk: contact
@@ -280,7 +268,7 @@ class Listeners:
         self, networks: Sequence[Network], rounds: Sequence[Sequence[tuple[int, int]]]
     ) -> dict[Pair, list[Pace]]:
         """Measures how fast the pairs are over all of the networks at the same time."""
-        names = list(self._clients)
+        names = list(self.clients)
         found: dict[Pair, list[Pace]] = {}
         for games in rounds:
             to = {names[i]: names[j] for i, j in games}
@@ -293,7 +281,7 @@ class Listeners:
                 ).values["results"]
                 return [Pace(one["rate"], one["latency"]) for one in answer]
 
-            results = side_by_side([self._clients[name] for name in to], flood)
+            results = side_by_side([self.clients[name] for name in to], flood)
             found.update({(name, to[name]): paces for name, paces in results.items()})
         return found
 
@@ -301,8 +289,8 @@ class Listeners:
         address = network.ends[target].address
         return {
             "address": address,
-            "port": self._ports[target][address],
-            "token": self._tokens[target],
+            "port": self.ports[target][address],
+            "token": self.tokens[target],
             "source": network.ends[source].address,
         }
 

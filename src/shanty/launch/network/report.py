@@ -68,9 +68,6 @@ def contact_text(contact: Contact) -> str:
     return _SEEN[contact.kind]
 
 
-# ------------------------------------------------------------------------------ for programs
-
-
 def as_json(hosts: Sequence[HostWithNetworks], examined: Examined) -> dict[str, Any]:
     """Returns everything as plain JSON: rates and link speeds in bytes/s, times in seconds.
 

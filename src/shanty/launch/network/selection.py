@@ -152,9 +152,6 @@ def _key(hosts: Sequence[ReachedHost], ports: tuple[int, int] | None) -> str:
     return fingerprint(hosts) + (f"-{ports[0]}-{ports[1]}" if ports else "")
 
 
-# ----------------------------------------------------------------------------------- the route
-
-
 def choose(measured: Measured, surveys: Mapping[str, Mapping[str, Any]]) -> Choice:
     """Chooses the best route over what was measured; `surveys` are the hosts', for their MTUs."""
     taken, reason = _best(measured)

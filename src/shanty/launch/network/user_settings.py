@@ -88,9 +88,6 @@ def _of_line(
             yield word, name, value
 
 
-# ---------------------------------------------------------------------------- do they fit?
-
-
 def check(
     flags: Sequence[Flag],
     surveys: Mapping[str, Mapping[str, Any]],
@@ -172,9 +169,6 @@ def _taken(survey: Mapping[str, Any], wanted: Test) -> set[str]:
         for entry in survey["addresses"]
         if wanted(entry["interface"], entry["address"].partition("%")[0])
     }
-
-
-# ------------------------------------------------------------------- what the MPI can use
 
 
 def usable(route: Route, flavour: Flavour, hosts: Sequence[str]) -> tuple[Route, list[Finding]]:

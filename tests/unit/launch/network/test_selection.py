@@ -222,7 +222,7 @@ class Wire(measure.Listeners):
         return found
 
     def failed(self) -> set[tuple[str, str]]:
-        ends = {name: Interface("eth0", f"10.0.0.{i}", 24) for i, name in enumerate(self._clients)}
+        ends = {name: Interface("eth0", f"10.0.0.{i}", 24) for i, name in enumerate(self.clients)}
         (contacts,) = self.contacts([Network("n", ends)]).values()
         assert len(contacts) == len(ends) * (len(ends) - 1)
         return {pair for pair, one in contacts.items() if not one.ok}
