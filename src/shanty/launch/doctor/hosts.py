@@ -45,7 +45,9 @@ def of_host(seen: Seen, need: Need) -> Iterator[Finding]:
     The order of the findings is that in which one would want to mend them.
     """
     yield from _machine(seen, need)
-    yield from _disks(seen, need)
+    yield from _home_folder(seen, need)
+    yield from _temporary(seen)
+    yield from _shared_memory(seen, need)
     yield from _limits(seen, need)
     yield from of_capacity(seen, need)
     yield from _programs(seen, need)
@@ -96,24 +98,14 @@ def _machine(seen: Seen, need: Need) -> Iterator[Finding]:
         )
 
 
-def _disks(seen: Seen, need: Need) -> Iterator[Finding]:
-    """Checks the folders that a run writes in."""
-    yield from _home_folder(seen, need)
-    yield from _temporary(seen)
-    yield from _shared_memory(seen, need)
-
-
 def _home_folder(seen: Seen, need: Need) -> Iterator[Finding]:
     folders = seen.survey["room"]["folders"]
-    places = [folders["shanty"]]
+    found = _home_disk(seen, folders["shanty"])
     # The home itself, where it is on another disk, only takes the keys that runs let in.
-    if len(need.hosts) > 1 and folders["home"]["error"]:
-        places.append(folders["home"])
-    for folder in places:
-        found = _home_disk(seen, folder)
-        if found is not None:
-            yield found
-            return
+    if found is None and len(need.hosts) > 1 and folders["home"]["error"]:
+        found = _home_disk(seen, folders["home"])
+    if found is not None:
+        yield found
 
 
 def _home_disk(seen: Seen, folder: Mapping[str, Any]) -> Finding | None:
@@ -149,9 +141,7 @@ def _home_disk(seen: Seen, folder: Mapping[str, Any]) -> Finding | None:
         )
     if error:
         what = "nothing can be written in its home"
-        return Finding(
-            "home-readonly", Level.ERROR, seen.name, what, f"{path}: {error}", "look at its disk"
-        )
+        return seen.error("home-readonly", what, f"{path}: {error}", "look at its disk")
     return None
 
 

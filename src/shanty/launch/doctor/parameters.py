@@ -7,16 +7,23 @@ three hosts, with the MPIs that it is about (`BREAKS`).
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from shanty.launch.doctor.facts import Need, Seen
 from shanty.launch.finding import Finding, Level
+from shanty.launch.network.user_settings import named_interfaces
 from shanty.runtime.mpi.parameters import BREAKS, MEANINGS, plain
 
 _SSH = ("ssh", "rsh")
+_OF_INTERFACES = (
+    "launcher's interfaces",
+    "ranks' interfaces",
+    "NCCL's interfaces",
+    "UCX's devices",
+)
 _OVER_TCP = ("tcp", "tcp;ofi_rxm", "sockets", "net")
 
 
@@ -76,77 +83,38 @@ def harmful(settings: Iterable[Sequence[str]], host: Surroundings) -> Iterator[H
     """Returns those of `settings` ([name, value, file] each) that break a run on `host`."""
     for name, value, file in settings:
         meaning = MEANINGS.get(plain(name))
-        why = _JUDGES[meaning](value, host) if meaning and value.strip() else ""
+        why = _why(meaning, value, host) if meaning and value.strip() else ""
         if why:
             about = BREAKS.get(plain(name), ())
             serious = host.flavour in about or (about and not host.flavour)
             yield HarmfulSetting(name, value, file, why, Level.ERROR if serious else Level.WARNING)
 
 
+def _why(meaning: str, value: str, host: Surroundings) -> str:
+    """Says why a value is harmful, "" where it is not."""
+    # A launcher that finds no such interface does not start, on one host neither.
+    if not host.several and meaning != "launcher's interfaces":
+        return ""
+    return _JUDGES[meaning](value, host)
+
+
+def _absent(meaning: str, value: str, host: Surroundings) -> str:
+    found = named_interfaces(value, meaning, host.addresses)
+    words = " or ".join(_words(value.lstrip("=")))
+    return f"the host has no interface {words}" if found is not None and not found else ""
+
+
 def _words(value: str) -> list[str]:
     return [word.strip() for word in value.split(",") if word.strip()]
 
 
-def _is_there(word: str, host: Surroundings) -> bool:
-    """True for the name of one of the host's interfaces, or a network that it is in."""
-    if "/" in word:
-        try:
-            network = ipaddress.ip_network(word, strict=False)
-        except ValueError:
-            return False
-        return any(_address(entry) in network for entry in host.addresses)
-    return any(entry["interface"] == word for entry in host.addresses)
-
-
-def _address(entry: Mapping[str, Any]) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    return ipaddress.ip_address(str(entry["address"]).partition("%")[0])
-
-
-def _none_of(words: Sequence[str], host: Surroundings) -> str:
-    if not words or any(_is_there(word, host) for word in words):
-        return ""
-    return f"the host has no interface {' or '.join(words)}"
-
-
-def _of_launcher(value: str, host: Surroundings) -> str:
-    """A launcher that finds no such interface does not start, on one host neither."""
-    return _none_of(_words(value), host)
-
-
-def _of_ranks(value: str, host: Surroundings) -> str:
-    return _none_of(_words(value), host) if host.several else ""
-
-
-def _excluded(_value: str, host: Surroundings) -> str:
-    """Open MPI takes no list of wanted interfaces beside it, so shanty leaves its own out."""
-    if not host.several:
-        return ""
+def _excluded(_value: str, _host: Surroundings) -> str:
+    # Open MPI takes no list of wanted interfaces beside it, so shanty leaves its own out.
     return "shanty cannot choose the network there, and Open MPI takes all that is not in the list"
 
 
-def _of_nccl(value: str, host: Surroundings) -> str:
-    """Beginnings of names; after `=` they are whole, and after `^` not wanted."""
-    words = _words(value.lstrip("="))
-    if value.startswith("^") or not host.several:
-        return ""
-    if value.startswith("="):
-        return _none_of(words, host)
-    names = [str(entry["interface"]) for entry in host.addresses]
-    begun = any(name.startswith(word) for name in names for word in words)
-    return "" if begun else _none_of(words, host)
-
-
-def _of_ucx(value: str, host: Surroundings) -> str:
-    """Devices: an interface's name, or DEVICE:PORT of a fabric, which is not looked at here."""
-    words = _words(value)
-    open_ended = any(":" in word or word == "all" for word in words)
-    return "" if open_ended or not host.several else _none_of(words, host)
-
-
 def _without_tcp(value: str, host: Surroundings) -> str:
-    """A list of Open MPI's ways to carry bytes; `^` before it means all but these."""
-    if not host.several:
-        return ""
+    """Judges a list of Open MPI's transports; `^` before it means all but these."""
     words = _words(value.lstrip("^"))
     if value.startswith("^"):
         return "tcp is ruled out, so hosts cannot reach each other" if "tcp" in words else ""
@@ -155,14 +123,14 @@ def _without_tcp(value: str, host: Surroundings) -> str:
     return "tcp is not in the list, so hosts cannot reach each other"
 
 
-def _shared_memory_only(value: str, host: Surroundings) -> str:
-    one_host = host.several and value.strip().lower() in ("shm", "shm:shm")
+def _shared_memory_only(value: str, _host: Surroundings) -> str:
+    one_host = value.strip().lower() in ("shm", "shm:shm")
     return "shared memory alone does not reach other hosts" if one_host else ""
 
 
 def _fabric_provider(value: str, host: Surroundings) -> str:
     words = [word.lower() for word in _words(value)]
-    if not host.several or host.fabrics or value.startswith("^"):
+    if host.fabrics or value.startswith("^"):
         return ""
     if any(word.startswith(_OVER_TCP) for word in words):
         return ""
@@ -171,8 +139,6 @@ def _fabric_provider(value: str, host: Surroundings) -> str:
 
 def _ucx_transports(value: str, host: Surroundings) -> str:
     words = _words(value.lstrip("^"))
-    if not host.several:
-        return ""
     if value.startswith("^"):
         return "tcp is ruled out" if "tcp" in words and not host.fabrics else ""
     if host.fabrics or {"tcp", "all"} & set(words):
@@ -182,24 +148,21 @@ def _ucx_transports(value: str, host: Surroundings) -> str:
 
 def _agent(value: str, host: Surroundings) -> str:
     """The program that a launcher takes for ssh; in a run over hosts that has to be shanty's."""
-    if not (host.several and host.lead):
+    if not host.lead:
         return ""
     programs = [choice.split()[0] for choice in value.split(":") if choice.split()]
     return "" if any(name in _SSH for name in programs) else "the launcher does not start by ssh"
 
 
 def _launcher(value: str, host: Surroundings) -> str:
-    if not (host.several and host.lead) or value.startswith("^"):
+    if not host.lead or value.startswith("^"):
         return ""
     return "" if set(_words(value)) & set(_SSH) else "the launcher does not start by ssh"
 
 
-# By what a setting says (runtime/mpi/parameters.py).
+# By what a setting means (runtime/mpi/parameters.py).
 _JUDGES: Mapping[str, Judge] = {
-    "launcher's interfaces": _of_launcher,
-    "ranks' interfaces": _of_ranks,
-    "NCCL's interfaces": _of_nccl,
-    "UCX's devices": _of_ucx,
+    **{meaning: partial(_absent, meaning) for meaning in _OF_INTERFACES},
     "excluded interfaces": _excluded,
     "Open MPI's transports": _without_tcp,
     "Intel MPI's transports": _shared_memory_only,

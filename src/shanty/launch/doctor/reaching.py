@@ -183,7 +183,7 @@ def explain(refused: Sequence[Refusal], clients: Sequence[RpcClient]) -> list[Fi
     if not refused:
         return []
     with ThreadPoolExecutor(len(refused)) as pool:
-        views = list(pool.map(lambda one: _asked(one, clients), refused))
+        views = list(pool.map(lambda one: _views(one, clients), refused))
     return _merged([_finding(one, each) for one, each in zip(refused, views, strict=True)])
 
 
@@ -198,10 +198,6 @@ def _merged(found: Sequence[Finding]) -> list[Finding]:
         if each.code in _HERE:
             at_this_end.setdefault(each.code, replace(each, host=""))
     return [*at_this_end.values(), *(each for each in found if each.code not in _HERE)]
-
-
-def _asked(refused: Refusal, clients: Sequence[RpcClient]) -> Mapping[str, Mapping[str, Any]]:
-    return _views(refused.host, clients) if refused.code in _DOUBTFUL else {}
 
 
 def _finding(refused: Refusal, views: Mapping[str, Mapping[str, Any]]) -> Finding:
@@ -250,13 +246,15 @@ def _liveness(client: RpcClient, place: str, port: int) -> dict[str, Any]:
     return client.ask("knock", host=place, port=port, timeout=_LOOK, patience=patience).values
 
 
-def _views(host: Host, clients: Sequence[RpcClient]) -> dict[str, dict[str, Any]]:
-    """Asks this machine and some hosts what they see of `host`, by their names; "" is here."""
+def _views(refused: Refusal, clients: Sequence[RpcClient]) -> dict[str, dict[str, Any]]:
+    """Asks this machine and some hosts what they see of a host, by their names; "" is here."""
+    if refused.code not in _DOUBTFUL:
+        return {}
     try:
-        settings = resolved(host)
+        settings = resolved(refused.host)
     except ShantyError:
         return {}
-    place, port = settings.get("hostname", host.name), int(settings.get("port", 22))
+    place, port = settings.get("hostname", refused.host.name), int(settings.get("port", 22))
     askers: dict[str, Callable[[], dict[str, Any]]] = {}
     indirect = ("proxycommand", "proxyjump")
     if all(settings.get(key, "none").lower() == "none" for key in indirect):

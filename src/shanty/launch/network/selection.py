@@ -69,20 +69,19 @@ def decide(
         return Decision(Route())
     known = None if fresh else cache.load(home, _key(hosts, ports))
     if known is not None and _holds(hosts, known[1].route, ports):
-        return _decision(known[0], known[1], began, cached=True)
-    examined = _examined(hosts, home, say, ports, measure)
-    say("")
-    return _decision(examined.measured, examined.choice, began, cached=False)
-
-
-def _decision(measured: Measured, choice: Choice, began: float, *, cached: bool) -> Decision:
-    joining = tuple(network.rail for network in measured.networks if measured.joins(network))
+        measured, choice, _age = known
+        found = tuple(one for one in choice.findings if one.code != "net-slow")
+    else:
+        known = None
+        examined = _examined(hosts, home, say, ports, measure)
+        measured, choice = examined.measured, examined.choice
+        found = choice.findings
     return Decision(
         choice.route,
-        tuple(one for one in choice.findings if not (cached and one.code == "net-slow")),
-        measured=not cached,
+        found,
+        measured=known is None,
         seconds=time.monotonic() - began,
-        joining=joining,
+        joining=tuple(network.rail for network in measured.networks if measured.joins(network)),
         reason=choice.reason,
     )
 
@@ -107,9 +106,7 @@ def examine(
     if known is not None and known[0].whole and _unchanged(hosts, known[0], ports):
         measured, choice, age = known
         return Examined(measured, choice, age)
-    examined = _examined(hosts, home, say, ports, measure_all)
-    say("")
-    return examined
+    return _examined(hosts, home, say, ports, measure_all)
 
 
 def _examined(
@@ -122,6 +119,7 @@ def _examined(
     began = time.monotonic()
     clients = {host.name: host.client for host in hosts}
     measured = work(clients, networks(hosts), say, ports=ports)
+    say("")
     choice = choose(measured, {host.name: host.survey for host in hosts})
     if choice.route.rails:  # what is broken may be mended in the next minute
         cache.save(home, _key(hosts, ports), measured, choice)

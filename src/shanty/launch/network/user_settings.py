@@ -7,10 +7,9 @@ wait.
 
 from __future__ import annotations
 
-import fnmatch
 import ipaddress
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from shanty.launch.finding import Finding, Level
 from shanty.launch.network.route import Rail, Route
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.parameters import MEANINGS, plain
 from shanty.runtime.spec import JobSpec, Raw
 
 _BESIDE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES")
@@ -97,10 +97,12 @@ def check(
     """Finds what is wrong with the flags; `joining` are the networks that join all hosts."""
     found = []
     for flag in flags:
-        wanted = _interfaces(flag)
-        if wanted is None:
-            continue
-        taken = {host: _taken(survey, wanted) for host, survey in surveys.items()}
+        meaning = MEANINGS.get(plain(flag.variable), "")
+        taken = {}
+        for host, survey in surveys.items():
+            names = named_interfaces(flag.value, meaning, survey["addresses"])
+            if names is not None:
+                taken[host] = names
         lacking = [host for host, names in taken.items() if not names]
         if lacking:
             text = "names no interface that is there"
@@ -108,13 +110,13 @@ def check(
             level = Level.ERROR if hopeless else Level.WARNING
             found.append(_finding(flag, lacking, text, route, level))
             continue
-        if not joining:
-            continue  # that is said already
-        leading = {host: {rail.interfaces[host].name for rail in joining} for host in surveys}
+        if not joining or not taken:
+            continue  # that is said already, or nothing can be said
+        leading = {host: {rail.interfaces[host].name for rail in joining} for host in taken}
         astray = [host for host, names in taken.items() if names - leading[host]]
         if astray:
-            names = sorted(set().union(*(taken[host] - leading[host] for host in astray)))
-            text = f"takes {', '.join(names)}, which does not lead to all other hosts"
+            strange = sorted(set().union(*(taken[host] - leading[host] for host in astray)))
+            text = f"takes {', '.join(strange)}, which does not lead to all other hosts"
             found.append(_finding(flag, astray, text, route))
     return found
 
@@ -135,39 +137,31 @@ def _finding(
     )
 
 
-Test = Callable[[str, str], bool]  # of an interface's name and one of its addresses
-
-
-def _interfaces(flag: Flag) -> Test | None:
-    """Returns a test for the interfaces that a flag means; None where nothing can be said of it.
+def named_interfaces(
+    value: str, meaning: str, addresses: Sequence[Mapping[str, Any]]
+) -> set[str] | None:
+    """Returns the interfaces of a host that a setting names; None where nothing can be said of it.
 
     That is so for all that is left out instead of named, and for devices that are no interfaces.
+    `meaning` is the setting's in MEANINGS, `addresses` are the host's as in its survey.
     """
-    value = flag.value
-    exact = flag.variable != "NCCL_SOCKET_IFNAME" or value.startswith("=")
-    words = [word for word in value.removeprefix("=").split(",") if word]
+    prefixes = meaning == "NCCL's interfaces" and not value.startswith("=")
+    words = [word.strip() for word in value.removeprefix("=").split(",") if word.strip()]
     if not words or value.startswith("^") or "all" in words or "$" in value:
         return None
-    if flag.variable == "UCX_NET_DEVICES" and any(":" in word for word in words):
+    if meaning == "UCX's devices" and any(":" in word for word in words):
         return None  # mlx5_0:1
 
-    def test(name: str, address: str) -> bool:
-        return any(_means(word, name, address, exact=exact) for word in words)
+    def is_named(name: str, address: str, word: str) -> bool:
+        with suppress(ValueError):
+            return ipaddress.ip_address(address) in ipaddress.ip_network(word, strict=False)
+        return name.startswith(word) if prefixes else name == word
 
-    return test
-
-
-def _means(word: str, name: str, address: str, *, exact: bool) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(address) in ipaddress.ip_network(word, strict=False)
-    return name == word or (not exact and fnmatch.fnmatchcase(name, word + "*"))
-
-
-def _taken(survey: Mapping[str, Any], wanted: Test) -> set[str]:
     return {
         entry["interface"]
-        for entry in survey["addresses"]
-        if wanted(entry["interface"], entry["address"].partition("%")[0])
+        for entry in addresses
+        for word in words
+        if is_named(entry["interface"], entry["address"].partition("%")[0], word)
     }
 
 
