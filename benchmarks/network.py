@@ -92,11 +92,11 @@ def _shanty(home: Home, lab: str, flavour: str, interface: str = "") -> float:
 
 def measuring(count: int, repeats: int) -> dict[str, list[float]]:
     """The seconds until a run on so many hosts knows its network."""
-    from shanty.launch.network.decide import decide
-    from shanty.launch.network.survey import chosen, visit
+    from shanty.launch.network.selection import decide
+    from shanty.launch.network.survey import chosen, survey
 
     with hosts_lab.home() as home, planted_lab(home, count) as lab:
-        hosts = visit(chosen(lab, None, home.path), home.path, lambda _: None, terminal=False)
+        hosts = survey(chosen(lab, None, home.path), home.path, lambda _: None, terminal=False)
         found: dict[str, list[float]] = {"cold": [], "cached": []}
         try:
             for number in range(repeats):

@@ -23,7 +23,7 @@ import pytest
 
 from runs import flavour, thin, wait_for
 from shanty.launch.lab import control, lifecycle
-from shanty.launch.lab.lifecycle import Known
+from shanty.launch.lab.lifecycle import KnownLab
 
 __all__ = ["flavour"]
 CANNOT = 69  # the exit code of a PrepareError
@@ -74,7 +74,7 @@ class LabHome:
             env=self.environ,
         )
 
-    def known(self, name: str = "lab") -> Known:
+    def known(self, name: str = "lab") -> KnownLab:
         return lifecycle.find(self.home, name)
 
     def remember(self, name: str) -> None:
@@ -93,8 +93,9 @@ class LabHome:
                 return False
             if b"shanty.launch.lab.supervisor" in words:
                 return f"{self.home}/".encode() not in words
-            if b"/relay.py\0" in words:  # outside of its lab; the next word is the lab's switch
-                pid = int(words.partition(b"/relay.py\0")[2].split(b"\0")[0])
+            # outside of its lab; the next word is the lab's supervisor
+            if b"/proxy_command.py\0" in words:
+                pid = int(words.partition(b"/proxy_command.py\0")[2].split(b"\0")[0])
                 continue
             pid = int(stat.rpartition(")")[2].split()[1])
         return False

@@ -19,7 +19,7 @@ from typing import Any
 from conftest import LabHosts
 
 from runs import wait_for
-from shanty.launch.lab.model import Member
+from shanty.launch.lab.model import LabHost
 
 OWN = "/run/shanty-lab"  # where a host sees its own folder of the lab
 _KEPT = "/run/kept"
@@ -41,7 +41,7 @@ class World:
 
     # --------------------------------------------------------------------------- hosts
 
-    def member(self, host: str) -> Member:
+    def member(self, host: str) -> LabHost:
         """The host as the lab knows it."""
         found = self.lab.shanty.known(self.lab.name).host(host)
         assert found is not None

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from conftest import LabHosts, lab_in
 
-from shanty.launch.network.decide import Decision, decide
-from shanty.launch.network.survey import chosen, visit
+from shanty.launch.network.selection import Decision, decide
+from shanty.launch.network.survey import chosen, survey
 
 NFT = "nft add table inet trap; nft 'add chain inet trap in { type filter hook input priority 0; }'"
 MBIT = 125e3
@@ -176,7 +176,7 @@ def test_what_is_known_is_not_measured_until_an_interface_comes(two: LabHosts) -
 def decided(lab: LabHosts) -> Decision:
     """What a run decides."""
     home = lab.shanty.home
-    hosts = visit(chosen(lab.name, None, home), home, lambda _text: None, terminal=False)
+    hosts = survey(chosen(lab.name, None, home), home, lambda _text: None, terminal=False)
     try:
         return decide(hosts, home)
     finally:

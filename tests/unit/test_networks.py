@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from shanty.launch.finding import Finding, Level
-from shanty.launch.network import decide as decide_module
-from shanty.launch.network.decide import Decision
+from shanty.launch.network import selection, user_settings
 from shanty.launch.network.route import Interface, Rail, Route
-from shanty.launch.targets import flags, networks
+from shanty.launch.network.selection import Decision
+from shanty.launch.targets import networks
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
@@ -182,7 +182,7 @@ class Chosen:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, decision: Decision) -> None:
         self.warnings: list[str] = []
-        monkeypatch.setattr(decide_module, "decide", lambda *_, **__: decision)
+        monkeypatch.setattr(selection, "decide", lambda *_, **__: decision)
 
     def __call__(self, name: str, job: JobSpec = JOB) -> Route:
         installation = Installation(name, "1", "/mpi", "/mpi/bin/mpirun", "/mpi/lib/m", "shanty")
@@ -238,9 +238,14 @@ def test_hosts_that_are_joined_by_ipv6_only(name: str, monkeypatch: pytest.Monke
 
 
 def test_rails_of_two_families_are_not_mixed() -> None:
-    assert networks.usable(Route((IPV6, FAST)), FLAVOURS["openmpi5"]).rails == (IPV6,)
-    assert networks.usable(Route((IPV6, FAST)), FLAVOURS["intel"]).rails == (FAST,)
-    assert networks.usable(Route((FAST, SLOW)), FLAVOURS["intel"]).rails == (FAST, SLOW)
+    assert user_settings.usable(Route((IPV6, FAST)), FLAVOURS["openmpi5"], HOSTS)[0].rails == (
+        IPV6,
+    )
+    assert user_settings.usable(Route((IPV6, FAST)), FLAVOURS["intel"], HOSTS)[0].rails == (FAST,)
+    assert user_settings.usable(Route((FAST, SLOW)), FLAVOURS["intel"], HOSTS)[0].rails == (
+        FAST,
+        SLOW,
+    )
 
 
 # ------------------------------------------------------------------------ the user's flags
@@ -273,7 +278,7 @@ def shell(text: str) -> JobSpec:
     ],
 )  # fmt: skip
 def test_what_the_user_says_of_networks(name: str, job: JobSpec, written: list[str]) -> None:
-    assert [flag.written for flag in flags.given(job, FLAVOURS[name])] == written
+    assert [flag.written for flag in user_settings.given(job, FLAVOURS[name])] == written
 
 
 A = {"addresses": [entry("eth0", "10.0.0.1"), entry("tb0", "10.1.0.1"), entry("br0", "172.17.0.1")]}
@@ -302,8 +307,8 @@ OTHER = Rail({"a": Interface("tb0", "10.1.0.1", 24), "b": Interface("ib1", "10.1
     ],
 )  # fmt: skip
 def test_whether_it_fits_the_hosts(variable: str, value: str, says: str) -> None:
-    flag = flags.Flag(f"{variable}={value}", variable, value, of_ranks="OMPI" in variable)
-    found = flags.check([flag], {"a": A, "b": B}, (SLOW, OTHER), Route((OTHER,)))
+    flag = user_settings.Flag(f"{variable}={value}", variable, value, of_ranks="OMPI" in variable)
+    found = user_settings.check([flag], {"a": A, "b": B}, (SLOW, OTHER), Route((OTHER,)))
     assert bool(found) == bool(says)
     for finding in found:
         hopeless = "on a, b" in says and "MCA" in variable  # nothing that the MPI could use

@@ -26,7 +26,7 @@ def is_a_launch(status: Status) -> bool:
 
 def is_explained(error: ShantyError) -> bool:
     """True for an error that has come of the doctor's own checks."""
-    from shanty.launch.doctor.quick import FoundError
+    from shanty.launch.finding import FoundError
 
     return isinstance(error, FoundError)
 

@@ -217,13 +217,13 @@ def _repaired(
     holds_ranks: bool,
 ) -> tuple[Report, list[Repair]]:
     """Repair, and examine again, until nothing is left that can be repaired; what was done."""
-    from shanty.launch.doctor.fixes import Surgery
+    from shanty.launch.doctor.fixes import Repairer
 
     done: list[Repair] = []
     hosts = here.targets.hosts.hosts_of(job) if job.on or job.hostfile else ()
-    surgery = Surgery(job, hosts, here.home, here.environ, consent, knows, note, here.preparing)
+    repairer = Repairer(job, hosts, here.home, here.environ, consent, knows, note, here.preparing)
     for _ in range(_ROUNDS):
-        repairs = surgery.treat(report)
+        repairs = repairer.repair(report)
         done += repairs
         for each in repairs:
             if each.error is not None:

@@ -15,7 +15,7 @@ from shanty.cli.context import context, note
 from shanty.cli.table import print_table
 
 if TYPE_CHECKING:
-    from shanty.launch.lab.lifecycle import Known
+    from shanty.launch.lab.lifecycle import KnownLab
 
 name_argument = click.argument("name", default="lab")
 host_argument = click.argument("host")
@@ -43,7 +43,7 @@ def up(
     """Start HOSTS virtual hosts [3]."""
     from shanty.launch.lab import lifecycle
 
-    wish = lifecycle.Wish(name, hosts, nics, rates, bare, slots)
+    wish = lifecycle.LabRequest(name, hosts, nics, rates, bare, slots)
     shown = sys.stderr.isatty()
 
     def progress(ready: int) -> None:
@@ -171,7 +171,7 @@ def reboot(host: str) -> None:
     note(f"{host} is up again")
 
 
-def _print_hosts(known: Known) -> None:
+def _print_hosts(known: KnownLab) -> None:
     from shanty.launch.lab import control
 
     state = control.states(known)
@@ -187,7 +187,7 @@ def _print_hosts(known: Known) -> None:
     print_table(("HOST", "STATE", *(n.name.upper() for n in known.lab.nics), "USER:HOME"), rows)
 
 
-def _as_dict(known: Known) -> dict[str, object]:
+def _as_dict(known: KnownLab) -> dict[str, object]:
     from shanty.launch.lab import control
 
     state = control.states(known)

@@ -15,8 +15,8 @@ from shanty.cli.context import context, note
 from shanty.cli.table import ago, print_table
 
 if TYPE_CHECKING:
-    from shanty.launch.network.decide import Examined, Reached
-    from shanty.launch.network.measure import Measured
+    from shanty.launch.network.results import Examined, Measured
+    from shanty.launch.network.selection import ReachedHost
     from shanty.launch.network.topology import Network
 
 _MATRIX = 8  # hosts up to which every pair has a cell
@@ -47,8 +47,8 @@ def net(
     workspace's shanty.toml.
     """
     from shanty.cli.jobs import defaults
-    from shanty.launch.network.decide import examine
-    from shanty.launch.network.survey import chosen, visit
+    from shanty.launch.network.selection import examine
+    from shanty.launch.network.survey import chosen, survey
     from shanty.runtime.rundir import storage_errors
 
     here = context()
@@ -61,7 +61,7 @@ def net(
     say = here.preparing
     say.quiet = as_json
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-    visited = visit(hosts, here.home, say, terminal=terminal)
+    visited = survey(hosts, here.home, say, terminal=terminal)
     try:
         examined = examine(visited, here.home, say, ports=allowed, fresh=fresh)
     finally:
@@ -93,9 +93,8 @@ def _ports(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def _show(hosts: Sequence[Reached], examined: Examined) -> None:
-    from shanty.launch.network.report import interfaces
-    from shanty.launch.network.words import rate_text
+def _show(hosts: Sequence[ReachedHost], examined: Examined) -> None:
+    from shanty.launch.network.report import interfaces, rate_text
 
     rows = []
     for host in hosts:
@@ -157,7 +156,7 @@ def _show_matrix(measured: Measured, network: Network) -> None:
 
 
 def _cell(measured: Measured, network: Network, source: str, target: str) -> str:
-    from shanty.launch.network.words import contact_text, rate_text, time_text
+    from shanty.launch.network.report import contact_text, rate_text, time_text
 
     contact = measured.contacts[network.name].get((source, target))
     if source == target or contact is None:
@@ -169,7 +168,7 @@ def _cell(measured: Measured, network: Network, source: str, target: str) -> str
 
 
 def _show_slowest(measured: Measured, network: Network) -> None:
-    from shanty.launch.network.words import contact_text
+    from shanty.launch.network.report import contact_text
 
     contacts = measured.contacts[network.name]
     failed = [pair for pair, one in contacts.items() if not one.ok]

@@ -62,9 +62,9 @@ def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach:
         print(plan.render())
         return 0
     if not plan.takes_long:
-        from shanty.launch.doctor import local
+        from shanty.launch.doctor import this_machine
 
-        local.look(job, context.home, context.environ, context.preparing.finding)
+        this_machine.check_before_run(job, context.home, context.environ, context.preparing.finding)
     if run.path.parent.exists():
         many = sum(1 for _ in run.path.parent.iterdir()) >= context.settings.keep_runs
         if many and context.settings.keep_runs:

@@ -1,4 +1,4 @@
-"""What can be wrong with hosts and the ways between them, and its cure: `shanty doctor`.
+"""Examines hosts and the connections between them, and repairs them: `shanty doctor`.
 
 Every check yields findings; none changes anything but `fixes`.
 """

@@ -1,19 +1,7 @@
-"""Examines hosts: every check side by side, each bounded, none of them hidden by another's failure.
+"""Examines hosts: all checks side by side, each bounded, none hidden by another's failure.
 
-Who is called for what (the signatures that `check` relies on):
-
-    runtime/rpc/health.py          verb `health` (`names` to be resolved there): facts, no
-                                  judgement, within 3 s
-    doctor/hosts.py               of_host(seen: Seen, need: Need) -> Iterable[Finding]; pure.
-                                  With `seen.health` empty: only what the survey shows
-    doctor/pairs.py               of_hosts(seen: Sequence[Seen]) -> Iterable[Finding]; pure: what
-                                  the hosts' facts tell when they are laid side by side
-                                  between(seen: Sequence[Seen], until: float) -> Iterable[Finding];
-                                  asks the hosts (lead-blocked, run-key-refused), until
-                                  time.monotonic() is `until`; the first host is the lead
-    doctor/software.py            the MPI and the packages of a run
-    doctor/here.py                this machine
-    net/decide.py                 the networks between the hosts
+`check` calls `hosts` (facts of one host) and `pairs` (facts of several, and what they try among
+each other), `software`, `this_machine`, and the choice of networks (`network.selection`).
 """
 
 from __future__ import annotations
@@ -24,22 +12,25 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from shanty.launch import mpis
+from shanty.launch.cluster import reachability
 from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.doctor import access, causes, here, hosts, needs, pairs, software
-from shanty.launch.doctor.facts import Seen
+from shanty.launch.doctor import hosts, pairs, reaching, software, this_machine
+from shanty.launch.doctor.codes import without_consequences
+from shanty.launch.doctor.facts import Seen, need_of
 from shanty.launch.doctor.reaching import Reaching
 from shanty.launch.finding import Finding, Level
-from shanty.launch.targets import reachability
+from shanty.launch.network import user_settings
+from shanty.launch.network.selection import decide
+from shanty.launch.network.survey import SurveyedHost
 from shanty.runtime.errors import NotFoundError, PrepareError, ShantyError
+from shanty.runtime.mpi.flavour import Flavour
+from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.spec import JobSpec
-
-if TYPE_CHECKING:
-    from shanty.launch.network.survey import Visited
 
 _ASKED = 8.0  # seconds for one question to a host
 _AT_ONCE = 64  # hosts that are asked side by side
@@ -60,7 +51,7 @@ Work = Callable[[], list[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an examination came to.
+    """The result of an examination.
 
     `hosts` are the names of those that were examined, "" for this machine. `unfinished` says of
     each check that could not be made why not. `seconds` is what it all took. `unseen` are the
@@ -75,11 +66,11 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """True where all hosts were looked at and nothing keeps a run from working."""
+        """True where all hosts were examined and nothing keeps a run from working."""
         return not self.unseen and all(each.level is not Level.ERROR for each in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON."""
+        """Returns the report as plain JSON."""
         return {
             "hosts": list(self.hosts),
             "findings": [each.to_json() for each in self.findings],
@@ -98,7 +89,7 @@ def examine(
     holds_ranks: bool,
     limit: float = LIMIT,
 ) -> Report:
-    """Examine the hosts for a job, and this machine; it never asks anything of a person.
+    """Examines the hosts for a job, and this machine; it never asks anything of a person.
 
     `chosen` are the hosts that the job names, none for a run on this machine; `holds_ranks` says
     that this machine is to be looked at as one of them. `home` is shanty's folder here, `say`
@@ -111,7 +102,7 @@ def examine(
     """
     began = time.monotonic()
     examination = _Examination(job, chosen, home, environ, say, began + limit - _CLOSING)
-    own = partial(here.findings, job, home, environ, holds_ranks=holds_ranks)
+    own = partial(this_machine.findings, job, home, environ, holds_ranks=holds_ranks)
     try:
         local = _begun({"this machine": own})
         if chosen:
@@ -123,7 +114,7 @@ def examine(
     named = [*([""] if holds_ranks else []), *(host.name for host in chosen)]
     order = {name: index for index, name in enumerate(["", *named])}
     found = sorted(
-        causes.settle(examination.findings),
+        without_consequences(examination.findings),
         key=lambda each: (_ORDER[each.level], order.get(each.host, len(order)), each.code),
     )
     return Report(
@@ -137,7 +128,7 @@ def examine(
 
 @dataclass
 class _Examination:
-    """One examination of several hosts, as far as it is."""
+    """The state of an examination of several hosts."""
 
     job: JobSpec
     chosen: Sequence[Host]
@@ -152,24 +143,24 @@ class _Examination:
     clients: list[RpcClient] = field(default_factory=list)  # those that answer
 
     def of_hosts(self) -> None:
-        """Reach the hosts, then look at each, then at what is between them."""
+        """Reaches the hosts, then checks each, then what is between them."""
         self.say("reaching the hosts")
-        reaching = Reaching(self.until - _AFTERWARDS)
-        self.clients, refused = reaching.attempt(self.chosen)
+        attempt = Reaching(self.until - _AFTERWARDS)
+        self.clients, refused = attempt.attempt(self.chosen)
         self.held = self.clients
-        self._unseen("the way to", [each.name for each in reaching.late])
+        self._unseen("the way to", [each.name for each in attempt.late])
         self.say("looking at each host")
         what = "how others see the hosts that do not answer"
-        absent = _begun({what: partial(access.findings, refused, self.clients)})[what]
+        absent = _begun({what: partial(reaching.explain, refused, self.clients)})[what]
         seen = self._seen()
         try:
             self.findings += absent.result(min(_ASKED, self._left))
         except TimeoutError:
-            self.findings += access.as_said(refused)
+            self.findings += reaching.explain_by_ssh(refused)
             self._no_time(what)
         for client in self.clients:
-            self.findings += access.of_client(client)
-        need = needs.of_job(
+            self.findings += reaching.shell_noise(client)
+        need = need_of(
             self.job, self.chosen, {one.name: one.survey for one in seen}, self._installation()
         )
         for one in seen:
@@ -181,7 +172,7 @@ class _Examination:
         try:
             return mpis.select(self.job.mpi, self.home, {**self.environ, **self.job.env})
         except (NotFoundError, PrepareError):
-            return None  # `here` says it
+            return None  # `this_machine` says it
 
     @property
     def _left(self) -> float:
@@ -196,7 +187,7 @@ class _Examination:
             self.unseen += names
 
     def _seen(self) -> list[Seen]:
-        """What every host that was reached says of itself."""
+        """Asks every host that was reached for its facts."""
         surveys = self._answers(
             "the survey", lambda each, seconds: each.ask("survey", patience=seconds).values
         )
@@ -211,7 +202,7 @@ class _Examination:
         return list(self._answers("the health", look).values())
 
     def _answers(self, what: str, ask: Callable[[RpcClient, float], R]) -> dict[str, R]:
-        """What every host answers, by its name; those that do not are findings.
+        """Returns the answer of every host, by its name; those that fail are findings.
 
         `ask` gets how many seconds it may take. Silence is a finding only after a fair time.
         """
@@ -244,7 +235,7 @@ class _Examination:
 
     def _between(self, every: Sequence[Seen]) -> None:
         # two names of one machine have nothing between them
-        seen = list({one.survey["instance"]: one for one in reversed(every)}.values())[::-1]
+        seen = pairs.distinct_machines(every)
         clients = [one.client for one in seen if one.client is not None]
         if not clients:
             return
@@ -264,14 +255,13 @@ class _Examination:
                 return
             self.say("trying the networks between hosts")
             taken = self._installation()
-            flavour = taken.flavour if taken is not None else mpis.DEFAULT
+            flavour = FLAVOURS[taken.flavour if taken is not None else mpis.DEFAULT]
             blocked = any(each.code == "lead-blocked" for each in self.findings)
-            meet = _visited_from_here if blocked else _visited
-            network = partial(_network, seen, meet, self.home, self.job, flavour)
+            network = partial(_network, seen, self.home, self.job, flavour, from_here=blocked)
             self.take(_begun({"the network": network}), _NETWORK)
 
     def take(self, answers: Mapping[str, Future[list[Finding]]], seconds: float) -> None:
-        """Take what checks find within that time and the limit, or note what could not be made."""
+        """Takes what checks find within that time and the limit; notes what could not be made."""
         seconds = min(seconds, self._left)
         until = time.monotonic() + seconds
         for what, answer in answers.items():
@@ -288,13 +278,13 @@ class _Examination:
                 self.unfinished.append(f"{what}: a mistake of shanty's: {error!r}")
 
     def close(self) -> None:
-        """Let go of the hosts."""
+        """Closes the connections to the hosts."""
         with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(self.held)))) as pool:
             list(pool.map(lambda client: client.close(0.5), self.held))
 
 
 def _begun(works: Mapping[str, Work]) -> dict[str, Future[list[Finding]]]:
-    """Begin checks side by side; one that hangs is left behind."""
+    """Begins checks side by side; one that hangs is left behind."""
     pool = ThreadPoolExecutor(len(works))
     try:
         return {what: pool.submit(work) for what, work in works.items()}
@@ -303,7 +293,7 @@ def _begun(works: Mapping[str, Work]) -> dict[str, Future[list[Finding]]]:
 
 
 def _names_for(own: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
-    """The names that each host is to look up; `own` are the names of each, the lead's first.
+    """Returns the names that each host is to look up; `own` are those of each, the lead's first.
 
     Of many hosts those of the lead and of the next ones: all at each would be too many.
     """
@@ -338,47 +328,34 @@ def _lost(client: RpcClient, error: ShantyError) -> Finding:
     )
 
 
-def _visited(seen: Sequence[Seen]) -> list[Visited]:
-    """The hosts by the addresses at which a run's lead reaches them, where it does."""
-    from shanty.launch.network.survey import addresses_of
+def _surveyed(seen: Sequence[Seen], *, from_here: bool = False) -> list[SurveyedHost]:
+    """Returns the hosts by the addresses at which a run's lead host reaches them.
 
+    `from_here` takes those at which this machine's ssh reached them.
+    """
     surveys = {one.name: one.survey for one in seen}
     clients = [one.client for one in seen if one.client is not None]
-    return _visits(seen, addresses_of([one.host for one in seen], clients, surveys))
-
-
-def _visited_from_here(seen: Sequence[Seen]) -> list[Visited]:
-    """The hosts by the addresses at which this machine's ssh reached them."""
-    return _visits(seen, [(one.survey["ssh"] or {}).get("server", "") for one in seen])
-
-
-def _visits(seen: Sequence[Seen], places: Sequence[str]) -> list[Visited]:
-    from shanty.launch.network.survey import Visited
-
+    hosts = [one.host for one in seen]
+    if from_here:
+        found = [reachability.ssh_address(survey) for survey in surveys.values()]
+    else:
+        found = reachability.addresses_of(hosts, clients, surveys)
     return [
-        Visited(one.name, one.client, one.survey, place or reachability.own_address(one.survey))
-        for one, place in zip(seen, places, strict=True)
+        SurveyedHost(
+            one.name, one.client, one.survey, place or reachability.own_address(one.survey)
+        )
+        for one, place in zip(seen, found, strict=True)
         if one.client is not None
     ]
 
 
 def _network(
-    seen: Sequence[Seen],
-    meet: Callable[[Sequence[Seen]], list[Visited]],
-    home: Path,
-    job: JobSpec,
-    flavour: str,
+    seen: Sequence[Seen], home: Path, job: JobSpec, flavour: Flavour, *, from_here: bool
 ) -> list[Finding]:
-    from shanty.launch.network.decide import decide
-    from shanty.launch.targets import flags, networks
-    from shanty.runtime.mpi.flavours import FLAVOURS
-
-    reached = meet(seen)
-    mpi = FLAVOURS[flavour]
-    decision = decide(reached, home, ports=mpi.ports(job.env), fresh=True)
+    reached = _surveyed(seen, from_here=from_here)
+    decision = decide(reached, home, ports=flavour.ports(job.env), fresh=True)
     surveys = {one.name: one.survey for one in seen}
-    route = networks.usable(decision.route, mpi)
-    found = [*decision.findings]
-    if decision.route.rails and not route.rails:
-        found.append(networks.ipv6_only(mpi, list(surveys)))
-    return found + flags.check(flags.given(job, mpi), surveys, decision.joining, route)
+    route, found = user_settings.usable(decision.route, flavour, list(surveys))
+    given = user_settings.given(job, flavour)
+    unfit = user_settings.check(given, surveys, decision.joining, route)
+    return [*decision.findings, *found, *unfit]

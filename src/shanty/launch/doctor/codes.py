@@ -1,9 +1,12 @@
-"""Every code that a finding may have, and what it means in one sentence."""
+"""Lists the codes of findings, and which of them follow from others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from shanty.launch.finding import Finding, Level
+
+# What each code means.
 CODES: Mapping[str, str] = {
     # Getting there
     "name-unknown": "the host's name does not resolve",
@@ -69,3 +72,22 @@ CODES: Mapping[str, str] = {
     "ipv6-only": "the hosts are joined by IPv6 only, which the chosen MPI cannot use",
     "flag-interface": "a setting names a network interface that does not join the hosts",
 }
+# What an error (on the left) explains on the same host.
+EXPLAINS: Mapping[str, tuple[str, ...]] = {
+    "home-readonly": ("disk-full", "inodes-full", "run-key-refused"),
+    "disk-full": ("run-key-refused",),
+    "inodes-full": ("run-key-refused",),
+    "lead-blocked": ("run-key-refused",),
+}
+
+
+def without_consequences(findings: Iterable[Finding]) -> list[Finding]:
+    """Returns the findings without those that an error on the same host explains."""
+    every = list(findings)
+    explained = {
+        (consequence, each.host)
+        for each in every
+        if each.level is Level.ERROR
+        for consequence in EXPLAINS.get(each.code, ())
+    }
+    return [each for each in every if (each.code, each.host) not in explained]

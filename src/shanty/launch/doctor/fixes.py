@@ -1,4 +1,4 @@
-"""`shanty doctor --fix`: does what is safe, and asks before it changes whom somebody trusts.
+"""Repairs findings (`shanty doctor --fix`); asks before it changes who trusts whom.
 
 key-open            chmod 600 of the private key here
 host-key-unknown    shows the key's fingerprint, and keeps it where a person knows it
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ Knows = Callable[[str, str], bool]  # is given a host and the fingerprint of the
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What was done about a finding, or why that did not succeed."""
+    """The result of repairing one finding."""
 
     code: str
     host: str
@@ -47,56 +47,46 @@ class Repair:
     error: ShantyError | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The repair as plain JSON."""
+        """Returns the repair as plain JSON."""
         error = self.error.what if self.error is not None else ""
         return {"code": self.code, "host": self.host, "done": list(self.done), "error": error}
 
 
-class Surgery:
-    """Treats the findings of one report after the other; each finding once.
+@dataclass
+class Repairer:
+    """Repairs the findings of reports; each finding once.
 
     `consent` answers questions, `knows` says whether a host's key is the right one, `say` hears
     what was done, `progress` what is being done, "" at the end.
     """
 
-    def __init__(
-        self,
-        job: JobSpec,
-        hosts: Sequence[Host],
-        home: Path,
-        environ: Mapping[str, str],
-        consent: Consent,
-        knows: Knows,
-        say: Callable[[str], None],
-        progress: Callable[[str], None],
-    ) -> None:
-        self._job = job
-        self._hosts = {host.name: host for host in hosts}
-        self._home = home
-        self._environ = environ
-        self._consent = consent
-        self._knows = knows
-        self._say = say
-        self._progress = progress
-        self._treated: set[tuple[str, str]] = set()
+    job: JobSpec
+    hosts: Sequence[Host]
+    home: Path
+    environ: Mapping[str, str]
+    consent: Consent
+    knows: Knows
+    say: Callable[[str], None]
+    progress: Callable[[str], None]
+    _seen: set[tuple[str, str]] = field(default_factory=set)
 
-    def treat(self, report: Report) -> list[Repair]:
-        """Treat what can be treated and was not yet; what was refused is left out."""
+    def repair(self, report: Report) -> list[Repair]:
+        """Repairs what can be repaired and was not yet; leaves out what was refused."""
         wanted: dict[str, list[Finding]] = {}
         for each in report.findings:
-            if each.fixable and (each.code, each.host) not in self._treated:
+            if each.fixable and (each.code, each.host) not in self._seen:
                 wanted.setdefault(each.code, []).append(each)
-                self._treated.add((each.code, each.host))
+                self._seen.add((each.code, each.host))
         done = []
-        for code, treatment in _TREATMENTS.items():
+        for code, repair in _REPAIRS.items():
             for finding in wanted.get(code, ()):
                 try:
-                    texts = treatment(self, finding)
+                    texts = repair(self, finding)
                 except ShantyError as error:
                     done.append(Repair(code, finding.host, error=error))
                     continue
                 for text in texts:
-                    self._say(f"{finding.host or 'here'}: {text}")
+                    self.say(f"{finding.host or 'here'}: {text}")
                 if texts:
                     done.append(Repair(code, finding.host, tuple(texts)))
         if wanted.get(_PACKAGES):
@@ -106,24 +96,24 @@ class Surgery:
     # ------------------------------------------------------------------------- trust
 
     def close_keys(self, _finding: Finding) -> list[str]:
-        """Let nobody else read the private keys that ssh uses for the hosts."""
-        return trust.close_keys(self._hosts.values())
+        """Lets nobody else read the private keys that ssh uses for the hosts."""
+        return trust.close_keys(self.hosts)
 
-    def know(self, finding: Finding) -> list[str]:
-        """Keep the key of a host, once a person has compared it."""
-        host = self._hosts[finding.host]
+    def remember_host(self, finding: Finding) -> list[str]:
+        """Keeps the key of a host, once a person has compared it."""
+        host = self._host(finding.host)
         offered = trust.offered_key(host)
-        if not self._knows(host.name, offered.fingerprint):
+        if not self.knows(host.name, offered.fingerprint):
             return []
         path = trust.remember(host, offered)
         return [f"its host key {offered.fingerprint} is in {path}"]
 
-    def let_in(self, finding: Finding) -> list[str]:
-        """Put the user's public key where the host's sshd finds it; ssh asks for the password."""
-        host = self._hosts[finding.host]
+    def authorize(self, finding: Finding) -> list[str]:
+        """Puts the user's public key where the host's sshd finds it; ssh asks for the password."""
+        host = self._host(finding.host)
         public = trust.public_key(host)
         question = f"put your key {public.path} into ~/.ssh/authorized_keys on {host.name}"
-        if not self._consent(question):
+        if not self.consent(question):
             return []
         (outcome,) = contact.attempt([host], terminal=True)
         if not isinstance(outcome, RpcClient):
@@ -137,59 +127,61 @@ class Surgery:
     # -------------------------------------------------------------------- on a host
 
     def on_host(self, finding: Finding) -> list[str]:
-        """Let the host do it."""
+        """Asks the host to do it."""
         with self._client(finding.host) as client:
             return _done(client, _BY_THE_HOST[finding.code])
 
     def comment_out(self, finding: Finding) -> list[str]:
-        """Make settings that break runs into comments."""
-        from shanty.launch.doctor.parameters import Place, harmful
+        """Makes settings that break runs into comments."""
+        from shanty.launch.doctor.parameters import Surroundings, harmful
 
         with self._client(finding.host) as client:
             survey = client.ask("survey").values
             health = client.ask("health").values
-            lead = next(iter(self._hosts), "") in ("", finding.host)
-            place = Place(survey["addresses"], survey["fabrics"], len(self._hosts) > 1, lead)
+            lead = not self.hosts or self.hosts[0].name == finding.host
+            host = Surroundings(survey["addresses"], survey["fabrics"], len(self.hosts) > 1, lead)
             own = survey["home"].rstrip("/") + "/"
             found = [
-                [each.place, each.name]
-                for each in harmful(health["settings"], place)
-                if each.place.startswith(own)
+                [each.file, each.name]
+                for each in harmful(health["settings"], host)
+                if each.file.startswith(own)
             ]
             return _done(client, "comment-out", settings=found) if found else []
 
     def _alike(self, findings: Sequence[Finding]) -> list[Repair]:
-        """Make the environment of this machine on all hosts that have another one."""
+        """Makes the environment of this machine on all hosts that have another one."""
         from shanty.launch.cluster import environment, sync
 
         clients: list[RpcClient] = []
 
         def told(step: Step) -> None:
-            self._progress(f"{step.host}: {step.what}, {step.done} of {step.total} {step.unit}")
+            self.progress(f"{step.host}: {step.what}, {step.done} of {step.total} {step.unit}")
 
         try:
-            clients = contact.connect([self._hosts[each.host] for each in findings], terminal=False)
-            environ = {**self._environ, **self._job.env}
-            python = interpreter.choose(self._job.python, Path(self._job.workdir), environ)
-            here = environment.local_environment(python, self._home)
-            made = sync.sync(clients, here, self._home, told, environ)
+            clients = contact.connect([self._host(each.host) for each in findings], terminal=False)
+            environ = {**self.environ, **self.job.env}
+            python = interpreter.choose(self.job.python, Path(self.job.workdir), environ)
+            here = environment.local_environment(python, self.home)
+            made = sync.sync(clients, here, self.home, told, environ)
         except ShantyError as error:
             return [Repair(_PACKAGES, each.host, error=error) for each in findings]
         finally:
-            self._progress("")
+            self.progress("")
             for client in clients:
                 client.close()
         for name, path in made.items():
-            self._say(f"{name}: the environment of this machine is at {path}")
+            self.say(f"{name}: the environment of this machine is at {path}")
         return [
             Repair(_PACKAGES, name, (f"the environment of this machine is at {path}",))
             for name, path in made.items()
         ]
 
+    def _host(self, name: str) -> Host:
+        return next((host for host in self.hosts if host.name == name), Host("localhost"))
+
     @contextmanager
     def _client(self, name: str) -> Iterator[RpcClient]:
-        host = self._hosts.get(name, Host("localhost"))
-        (client,) = contact.connect([host], terminal=False)
+        (client,) = contact.connect([self._host(name)], terminal=False)
         try:
             yield client
         finally:
@@ -213,10 +205,10 @@ _BY_THE_HOST = {
 }
 _PACKAGES = "packages-differ"
 # Host by host, in this order: to get there comes first.
-_TREATMENTS: Mapping[str, Callable[[Surgery, Finding], list[str]]] = {
-    "key-open": Surgery.close_keys,
-    "host-key-unknown": Surgery.know,
-    "password-needed": Surgery.let_in,
-    **dict.fromkeys(_BY_THE_HOST, Surgery.on_host),
-    "mpi-parameters": Surgery.comment_out,
+_REPAIRS: Mapping[str, Callable[[Repairer, Finding], list[str]]] = {
+    "key-open": Repairer.close_keys,
+    "host-key-unknown": Repairer.remember_host,
+    "password-needed": Repairer.authorize,
+    **dict.fromkeys(_BY_THE_HOST, Repairer.on_host),
+    "mpi-parameters": Repairer.comment_out,
 }

@@ -1,4 +1,4 @@
-"""What is wrong with a host, by what it said of itself; pure.
+"""Judges one host by the facts that it reported; pure.
 
 The numbers at which a finding begins stand here, each with its reason. Those that differ from MPI
 to MPI are in `runtime/mpi/footprint.py`.
@@ -10,25 +10,45 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shanty.launch.cluster.platforms import runs_on
-from shanty.launch.doctor.disks import of_disks
-from shanty.launch.doctor.facts import Need, Seen
-from shanty.launch.doctor.limits import of_limits
+from shanty.launch.doctor.facts import Need, Seen, amount, command_on
 from shanty.launch.doctor.parameters import of_settings
-from shanty.launch.doctor.wording import amount, there
 from shanty.launch.finding import Finding, Level
 
 _FOREIGN_WRITE, _GROUP_WRITE = 0o002, 0o020
 _SHOWN = 5
+_MIB, _GIB = 1 << 20, 1 << 30
+_DISK_NEEDED = 100 * _MIB  # an MPI (18 to 300 MB), the workspace and the logs have to fit
+_DISK_SCARCE = _GIB  # an environment with a framework takes this and more
+_INODES_NEEDED = 1000  # an MPI has up to 600 files; an environment 5,000 and more
+_TMP_NEEDED = 32 * _MIB  # session files: Open MPI 4.1 takes 8 MiB, the ranks' own are few
+_TMP_INODES = 100
+_SHM_CONTAINER = 64 * _MIB  # what Docker gives by itself
+_UNWRITABLE = ("EROFS", "EACCES", "EPERM")
+_FULL = ("ENOSPC", "EDQUOT")
+# A launcher's daemon has 5 to 6 descriptors a rank and 16 of its own (see footprint.py).
+_FILES, _FILES_A_RANK = 48, 6
+_FILES_SCARCE = 256  # a data loader with a few workers, or a connection to each of many ranks
+# A rank has up to 3 threads of its MPI's; the agents, the launcher and ssh are some 20.
+_PROCESSES, _PROCESSES_A_RANK = 20, 4
+_PROCESSES_SCARCE, _SCARCE_A_RANK = 64, 16  # workers of data loaders, threads of libraries
+_SPACE_SCARCE = 4 * _GIB  # address space: a framework maps gigabytes that it never touches
+_LOCKED = 64 * _MIB  # what a fabric's driver registers for one rank, at least
+_RAISE_LIMIT = (
+    "raise it in /etc/security/limits.conf (or a unit's Limit… in systemd), or take the `ulimit` "
+    "out of the login's profile"
+)
 
 
 def of_host(seen: Seen, need: Need) -> Iterator[Finding]:
-    """What is wrong with one host; with `seen.health` empty, what its survey alone shows.
+    """Finds what is wrong with one host; with `seen.health` empty, what its survey alone shows.
 
     The order of the findings is that in which one would want to mend them.
     """
     yield from _machine(seen, need)
-    yield from of_disks(seen, need)
-    yield from of_limits(seen, need)
+    yield from _home_folder(seen, need)
+    yield from _temporary(seen)
+    yield from _shared_memory(seen, need)
+    yield from _limits(seen, need)
     yield from of_capacity(seen, need)
     yield from _programs(seen, need)
     if seen.health:
@@ -39,16 +59,13 @@ def of_host(seen: Seen, need: Need) -> Iterator[Finding]:
 
 
 def clock(before: float, after: float, values: Mapping[str, Any]) -> tuple[float, float]:
-    """By how much a host's clock is ahead, and the most by which that may be wrong; seconds.
+    """Returns by how many seconds a host's clock is ahead, and by how many that may be wrong.
 
     `values` is the answer of the verb `health`, asked for between `before` and `after` on the
     clock here.
     """
     travelled = max(0.0, after - before - float(values["took"]))
     return float(values["time"]) - (after - travelled / 2), travelled / 2
-
-
-# ------------------------------------------------------------------------- the machine
 
 
 def _machine(seen: Seen, need: Need) -> Iterator[Finding]:
@@ -63,20 +80,16 @@ def _machine(seen: Seen, need: Need) -> Iterator[Finding]:
         return
     wanted = " or ".join(need.tags)
     if not any(tag.endswith((f"_{survey['arch']}", "_universal2")) for tag in need.tags):
-        yield Finding(
+        yield seen.error(
             "arch-differs",
-            Level.ERROR,
-            seen.name,
             f"its processors are {survey['arch']}, which the MPI of this machine is not built for",
             f"that is built for {wanted}",
             "take hosts of one kind, or install the same MPI on all by the system's packages and "
             "name it with --mpi",
         )
     else:
-        yield Finding(
+        yield seen.error(
             "libc-old",
-            Level.ERROR,
-            seen.name,
             f"the MPI of this machine does not run with its C library, "
             f"{f'glibc {version}' if name == 'glibc' else 'which is not glibc'}",
             f"that is built for {wanted}",
@@ -85,11 +98,198 @@ def _machine(seen: Seen, need: Need) -> Iterator[Finding]:
         )
 
 
-# ---------------------------------------------------------------- what was asked of it
+def _home_folder(seen: Seen, need: Need) -> Iterator[Finding]:
+    folders = seen.survey["room"]["folders"]
+    found = _home_disk(seen, folders["shanty"])
+    # The home itself, where it is on another disk, only takes the keys that runs let in.
+    if found is None and len(need.hosts) > 1 and folders["home"]["error"]:
+        found = _home_disk(seen, folders["home"])
+    if found is not None:
+        yield found
+
+
+def _home_disk(seen: Seen, folder: Mapping[str, Any]) -> Finding | None:
+    path, error = folder["path"], folder["error"]
+    free, inodes = folder.get("free"), folder.get("inodes_free")
+    if folder.get("readonly") or error in _UNWRITABLE:
+        return seen.error(
+            "home-readonly",
+            "nothing can be written in its home",
+            f"{path}: {'mounted read-only' if folder.get('readonly') else error}",
+            f"let the user write {path}, or set SHANTY_HOME for the logins there to a folder "
+            "that can be written",
+        )
+    if inodes is not None and inodes < _INODES_NEEDED:
+        return seen.error(
+            "inodes-full",
+            "the disk of its home has no inodes left, so no new files can be made",
+            f"{path}: {inodes} inodes free of {folder['inodes']}",
+            "remove files there: `du --inodes -xd2 ~ | sort -n` shows where they are",
+            command_on(seen.host, "sh", "-c", "du --inodes -xd2 ~ | sort -n | tail"),
+            fixable=True,
+        )
+    full = error in _FULL or (free is not None and free < _DISK_NEEDED)
+    if full or (free is not None and free < _DISK_SCARCE):
+        return seen.finding(
+            "disk-full",
+            Level.ERROR if full else Level.WARNING,
+            f"the disk of its home is {'' if full else 'nearly '}full",
+            f"{path}: {amount(free or 0)} free" + (f", writing gives {error}" if error else ""),
+            "remove what is not needed there: `du -xhd2 ~ | sort -h` shows what is large",
+            command_on(seen.host, "sh", "-c", "du -xhd2 ~ | sort -h | tail"),
+            fixable=True,
+        )
+    if error:
+        what = "nothing can be written in its home"
+        return seen.error("home-readonly", what, f"{path}: {error}", "look at its disk")
+    return None
+
+
+def _temporary(seen: Seen) -> Iterator[Finding]:
+    folders = seen.survey["room"]["folders"]
+    folder = folders["tmp"]
+    error, free, inodes = folder["error"], folder.get("free"), folder.get("inodes_free")
+    same = folder.get("device") == folders["shanty"].get("device")
+    scarce = (free is not None and free < _TMP_NEEDED) or (
+        inodes is not None and inodes < _TMP_INODES
+    )
+    if error in _UNWRITABLE or ((error or scarce) and not same):
+        room = (
+            f"{amount(free or 0)} and {'any number of' if inodes is None else inodes} inodes free"
+        )
+        yield seen.error(
+            "tmp-full",
+            "/tmp cannot be written" if error in _UNWRITABLE else "/tmp is full",
+            f"{room}, writing gives {error}" if error else room,
+            "remove what is not needed in /tmp" + _leftovers(seen, "/tmp"),
+            fixable="/tmp" in seen.health.get("leftovers", {}),
+        )
+    if folder.get("noexec"):
+        yield seen.warning(
+            "tmp-noexec",  # shanty starts nothing from there; what frameworks compile goes there
+            "/tmp is mounted noexec, so what is compiled there at run time cannot be loaded",
+            "the mount has the flag noexec",
+            "mount it without, or set TMPDIR for the ranks to a folder in the home (-e TMPDIR=…)",
+            command_on(seen.host, "sudo", "mount", "-o", "remount,exec", "/tmp"),
+        )
+
+
+def _leftovers(seen: Seen, folder: str) -> str:
+    left = seen.health.get("leftovers", {}).get(folder)
+    if not left:
+        return ""
+    files = "a file" if left["count"] == 1 else f"{left['count']} files"
+    return f"; {files} of MPI jobs that ended take {amount(left['bytes'])} there"
+
+
+def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
+    folder = seen.survey["room"]["folders"].get("shm")
+    if folder is None or "size" not in folder:
+        return
+    ranks = max(1, need.ranks.get(seen.name, 1))
+    wanted = need.footprint.shared_memory(ranks)
+    size, free = folder["size"], folder["free"]
+    level = Level.ERROR if need.footprint.vital else Level.WARNING
+    count = "1 rank wants" if ranks == 1 else f"{ranks} ranks want"
+    bigger = "make it larger: mount -o remount,size=4G /dev/shm; for a container, --shm-size=4g"
+    if size and size < wanted:
+        yield seen.finding(
+            "shm-small",
+            level,
+            "/dev/shm is too small for the ranks' shared memory",
+            f"it has {amount(size)}, {count} {amount(wanted)}",
+            bigger,
+            command_on(seen.host, "sudo", "mount", "-o", "remount,size=4G", "/dev/shm"),
+        )
+    elif folder["error"] or (size and free < wanted):
+        yield seen.finding(
+            "shm-full",
+            Level.ERROR if folder["error"] or free < _MIB else level,
+            "/dev/shm cannot be written" if folder["error"] in _UNWRITABLE else "/dev/shm is full",
+            f"{amount(free)} free of {amount(size)}, {count} {amount(wanted)}",
+            "remove what is not needed there" + _leftovers(seen, "/dev/shm"),
+            command_on(seen.host, "ls", "-lS", "/dev/shm"),
+            fixable="/dev/shm" in seen.health.get("leftovers", {}),
+        )
+    elif 0 < size <= _SHM_CONTAINER:
+        yield seen.finding(
+            "shm-small",
+            Level.NOTE,
+            "/dev/shm is as small as a container's",
+            f"it has {amount(size)}; the workers of PyTorch's DataLoader pass batches through it",
+            bigger,
+        )
+
+
+def _limits(seen: Seen, need: Need) -> Iterator[Finding]:
+    """Checks the limits of a login (ulimit)."""
+    room = seen.survey["room"]
+    ranks = max(1, need.ranks.get(seen.name, 1))
+    soft = {name: (limit or [None])[0] for name, limit in room["limits"].items()}
+    yield from _files_limit(seen, ranks, soft["NOFILE"])
+    yield from _processes_limit(seen, ranks, soft["NPROC"], room["processes"])
+    yield from _memory_limit(seen, need, soft)
+
+
+def _files_limit(seen: Seen, ranks: int, limit: int | None) -> Iterator[Finding]:
+    needed = _FILES + ranks * _FILES_A_RANK
+    if limit is None or limit >= max(needed, _FILES_SCARCE):
+        return
+    hard = seen.survey["room"]["limits"]["NOFILE"][1]
+    more = "" if hard is None or hard > limit else f", and the user may not raise it ({hard})"
+    yield seen.finding(
+        "files-limit",
+        Level.ERROR if limit < needed else Level.WARNING,
+        f"a process may open {limit} files only",
+        f"ulimit -n is {limit}{more}; {ranks} ranks need {needed}, and what they open themselves",
+        _RAISE_LIMIT,
+    )
+
+
+def _processes_limit(
+    seen: Seen, ranks: int, limit: int | None, used: int | None
+) -> Iterator[Finding]:
+    if limit is None:
+        return
+    left = limit - (used or 0)
+    needed = _PROCESSES + ranks * _PROCESSES_A_RANK
+    if left >= _PROCESSES_SCARCE + ranks * _SCARCE_A_RANK:
+        return
+    counted = "" if used is None else f", and {used} are there"
+    yield seen.finding(
+        "processes-limit",
+        Level.ERROR if left < needed and not seen.survey["room"]["privileged"] else Level.WARNING,
+        f"the user may have {limit} processes and threads only",
+        f"ulimit -u is {limit}{counted}; {ranks} ranks take {needed} and more",
+        _RAISE_LIMIT,
+    )
+
+
+def _memory_limit(seen: Seen, need: Need, soft: dict[str, Any]) -> Iterator[Finding]:
+    needed = need.footprint.address_space + need.memory
+    for name, flag in (("AS", "-v"), ("DATA", "-d")):
+        limit = soft[name]
+        if limit is not None and limit < max(needed, _SPACE_SCARCE):
+            yield seen.finding(
+                "memory-limit",
+                Level.ERROR if limit < needed else Level.WARNING,
+                f"a process may use {limit >> 20} MiB of memory only",
+                f"ulimit {flag} is {limit >> 10} (KiB); a rank needs {needed >> 20} MiB and more",
+                _RAISE_LIMIT,
+            )
+            return
+    locked = soft["MEMLOCK"]
+    if seen.survey["fabrics"] and locked is not None and locked < _LOCKED:
+        yield seen.warning(
+            "memory-limit",
+            f"a process may lock only {locked >> 10} KiB of memory: too little for a fast network",
+            f"ulimit -l is {locked >> 10} (KiB); the host has {', '.join(seen.survey['fabrics'])}",
+            "set memlock to unlimited in /etc/security/limits.conf",
+        )
 
 
 def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
-    """Whether the memory, the GPUs and the cores suffice for the ranks that it is to hold."""
+    """Checks that memory, GPUs and cores suffice for the ranks that it is to hold."""
     ranks = need.ranks.get(seen.name, 0)
     count = "1 rank" if ranks == 1 else f"{ranks} ranks"
     memory, cores = seen.survey["memory"], seen.survey["cores"]
@@ -97,10 +297,9 @@ def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
     wanted = ranks * need.memory
     short = memory and wanted > memory
     if short or (available is not None and wanted > available):
-        yield Finding(
+        yield seen.finding(
             "memory-short",
             Level.ERROR if short else Level.WARNING,
-            seen.name,
             f"{count} with {amount(need.memory)} each do not fit into its memory"
             + ("" if short else ", as it is used now"),
             f"it has {amount(memory)}"
@@ -110,10 +309,8 @@ def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
     gpus = len(seen.survey["gpus"])
     if ranks * need.gpus > gpus:
         each = "a GPU" if need.gpus == 1 else f"{need.gpus} GPUs"
-        yield Finding(
+        yield seen.error(
             "gpus-short",
-            Level.ERROR,
-            seen.name,
             f"it has fewer GPUs than {count} with {each} each take",
             f"nvidia-smi shows {gpus}",
             "take fewer ranks there (HOST:SLOTS in --on); if a GPU is missing, look at `dmesg` "
@@ -122,10 +319,8 @@ def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
     if ranks > cores and not need.oversubscribe:
         machine = seen.survey["machine_cores"]
         limited = f"; the machine has {machine}, of which a login may use {cores}"
-        yield Finding(
+        yield seen.warning(
             "slots-over-cores",
-            Level.WARNING,
-            seen.name,
             f"it is to hold {count}, and has {cores} {'core' if cores == 1 else 'cores'}",
             "ranks that share a core slow each other down" + (limited if machine > cores else ""),
             f"take {cores} slots there, or say --oversubscribe",
@@ -134,19 +329,14 @@ def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
 
 def _programs(seen: Seen, need: Need) -> Iterator[Finding]:
     if len(need.hosts) > 1 and need.hosts[0] == seen.name and not seen.survey["ssh_program"]:
-        yield Finding(
+        yield seen.error(
             "ssh-missing",
-            Level.ERROR,
-            seen.name,
             "it has no ssh, with which a lead host starts the others",
             f"there is none in {seen.survey['path']}",
             "install OpenSSH's client there (Debian, Ubuntu: openssh-client), or name another "
             "host first",
-            there(seen.host, "sudo", "apt-get", "install", "openssh-client"),
+            command_on(seen.host, "sudo", "apt-get", "install", "openssh-client"),
         )
-
-
-# ---------------------------------------------------------------- what its health says
 
 
 def _rights(seen: Seen) -> Iterator[Finding]:
@@ -158,15 +348,14 @@ def _rights(seen: Seen) -> Iterator[Finding]:
         who = "another user owns" if foreign else "others may write"
         if not serious:
             who = "its group may write"
-        yield Finding(
+        yield seen.finding(
             "home-open",
             # many sites give a home to a group of one's own
             Level.WARNING if serious else Level.NOTE,
-            seen.name,
             f"{who} {path}, so sshd may refuse every key of the user's there (StrictModes)",
             f"mode {mode:03o}, owner {owner}",
             f"chown it to the user: {path}" if foreign else f"chmod go-w {path}",
-            "" if foreign else there(seen.host, "chmod", "go-w", path),
+            "" if foreign else command_on(seen.host, "chmod", "go-w", path),
             fixable=not foreign,
         )
         return  # the first one counts: sshd looks from the top
@@ -180,14 +369,12 @@ def _strays(seen: Seen) -> Iterator[Finding]:
     told = [f"{each['name']} (pid {each['pid']})" for each in strays[:_SHOWN]]
     more = ["…"] if len(strays) > _SHOWN else []
     count = "a process" if len(strays) == 1 else f"{len(strays)} processes"
-    yield Finding(
+    yield seen.warning(
         "strays",
-        Level.WARNING,
-        seen.name,
         f"{count} of a run that ended {'is' if len(strays) == 1 else 'are'} still there",
         ", ".join([*told, *more]),
         "end what is left, it may hold cores and ports",
-        there(seen.host, "kill", *pids),
+        command_on(seen.host, "kill", *pids),
         fixable=any(each["run"] for each in strays),  # others' are not for shanty to end
     )
 
@@ -196,10 +383,9 @@ def _own_name(seen: Seen, need: Need) -> Iterator[Finding]:
     name = seen.health["hostname"]
     meant = seen.health["resolves"].get(name)
     if len(need.hosts) > 1 and meant and all(each.startswith(("127.", "::1")) for each in meant):
-        yield Finding(
+        yield seen.finding(
             "name-loopback",
             Level.NOTE,  # shanty goes by numbers
-            seen.name,
             f"its own name {name} means {meant[0]} there, where no other host can reach it",
             f"{name} is {' and '.join(meant)} on it",
             "shanty goes by addresses; for other programs give the name the host's address in "

@@ -1,4 +1,4 @@
-"""What is wrong between hosts: by what they said of themselves, and by trying."""
+"""Finds what is wrong between hosts: by comparing their facts, and by trying."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.cluster import keys
+from shanty.launch.cluster import keys, reachability
 from shanty.launch.doctor.facts import Seen
 from shanty.launch.finding import Finding, Level
-from shanty.launch.targets import reachability
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.rundir import new_id
 
@@ -29,14 +28,11 @@ _ANOTHER = "Host key verification failed"  # so says ssh
 _KEY_LIFE = 60.0  # seconds for which a key on trial is let in, should nobody take it out
 
 
-# ------------------------------------------------------------------------ by their facts
-
-
 def of_hosts(seen: Sequence[Seen]) -> Iterator[Finding]:
-    """What the hosts' facts tell when they are laid side by side; pure."""
+    """Compares the hosts' facts; pure."""
     yield from _one_machine(seen)
     yield from _clocks(seen)
-    machines = _machines(seen)
+    machines = distinct_machines(seen)
     if not any(one.health.get("resolves") for one in machines):
         return  # as in every run
     addresses = {one.name: _addresses(one) for one in machines}
@@ -46,8 +42,8 @@ def of_hosts(seen: Sequence[Seen]) -> Iterator[Finding]:
                 yield from _names(one, other, addresses[other.name])
 
 
-def _machines(seen: Sequence[Seen]) -> list[Seen]:
-    """The hosts, but of those that are one machine only the first."""
+def distinct_machines(seen: Sequence[Seen]) -> list[Seen]:
+    """Returns the hosts, of those that are one machine only the first."""
     return list({one.survey["instance"]: one for one in reversed(seen)}.values())[::-1]
 
 
@@ -56,10 +52,8 @@ def _one_machine(seen: Sequence[Seen]) -> Iterator[Finding]:
     for one in seen:
         other = first.setdefault(one.survey["instance"], one)
         if other is not one:
-            yield Finding(
+            yield one.error(
                 "same-host",
-                Level.ERROR,
-                one.name,
                 f"it is the same machine as {other.name}",
                 f"both say that they are {one.survey['hostname']}",
                 f"name it once, with the sum of its slots: {other.name}:N",
@@ -67,7 +61,7 @@ def _one_machine(seen: Sequence[Seen]) -> Iterator[Finding]:
 
 
 def _clocks(seen: Sequence[Seen]) -> Iterator[Finding]:
-    """Clocks that differ from most others, of which this machine's is one."""
+    """Finds clocks that differ from most others, of which this machine's is one."""
     known = [one for one in seen if one.clock_error is not None]
     errors = {"": 0.0, **{one.name: one.clock_error or 0.0 for one in known}}
     doubts = {"": 0.0, **{one.name: one.clock_doubt for one in known}}
@@ -100,15 +94,14 @@ def _time(seconds: float) -> str:
 
 
 def _names(one: Seen, other: Seen, own: Collection[str]) -> Iterator[Finding]:
-    """Whether `one` takes `other`, which has the addresses `own`, for somebody else by a name."""
+    """Checks that `one` resolves the names of `other` to one of the addresses `own`."""
     meant: Mapping[str, Sequence[str] | None] = one.health.get("resolves", {})
     for name in dict.fromkeys((other.name, str(other.survey["hostname"]))):
         found = {_plain(each) for each in meant.get(name) or ()}
         if found and found.isdisjoint(own) and not _is_translated(found, own):
-            yield Finding(
+            yield one.finding(
                 "name-differs",
                 Level.NOTE,  # shanty goes by numbers
-                one.name,
                 f"it takes {name} for {' and '.join(sorted(found))}, which is not {other.name}'s",
                 f"{other.name} has {', '.join(sorted(own))}",
                 f"shanty goes by addresses; for other programs mend {name} in its /etc/hosts",
@@ -135,17 +128,14 @@ def _is_translated(meant: Collection[str], own: Collection[str]) -> bool:
     )
 
 
-# ----------------------------------------------------------------------------- by trying
-
-
 def between(seen: Sequence[Seen], until: float) -> Iterator[Finding]:
-    """What shows only when hosts try to reach each other, until time.monotonic() is `until`.
+    """Lets the hosts try to reach each other, until time.monotonic() is `until`.
 
     The first host is the lead: `lead-blocked` and `run-key-refused` of all others side by side;
     and `same-host-key`, by the keys that ssh knows the hosts by. Raises ShantyError when the
     lead is lost.
     """
-    hosts = [one for one in _machines(seen) if one.client is not None]
+    hosts = [one for one in distinct_machines(seen) if one.client is not None]
     if len(hosts) < 2:
         return
     known = _known(hosts)
@@ -155,17 +145,15 @@ def between(seen: Sequence[Seen], until: float) -> Iterator[Finding]:
     found = _ways(lead, workers, timeout)
     reached = [one for one in workers if found[one.name].found and known[one.name]]
     if reached and lead.survey["ssh_program"] and until - time.monotonic() > _LEAST:
-        yield from _Trial(lead, reached, found, known).findings(until)
+        yield from _KeyTrial(lead, reached, found, known).findings(until)
     blocked = [one for one in workers if not found[one.name].found]
     left = until - time.monotonic() - _SHORTEST
     if blocked and left > _SHORTEST:  # a host under load may only have been slow
         found.update(_ways(lead, blocked, min(_REACH, left)))
     for one in blocked:
         if not found[one.name].found:
-            yield Finding(
+            yield one.error(
                 "lead-blocked",
-                Level.ERROR,
-                one.name,
                 f"the lead host {lead.name} does not get to its sshd",
                 found[one.name].tried,
                 f"let its firewall pass TCP to its ssh port from {lead.name}, or name another "
@@ -173,7 +161,7 @@ def between(seen: Sequence[Seen], until: float) -> Iterator[Finding]:
             )
 
 
-def _ways(lead: Seen, others: Sequence[Seen], timeout: float) -> dict[str, reachability.Way]:
+def _ways(lead: Seen, others: Sequence[Seen], timeout: float) -> dict[str, reachability.Attempt]:
     assert lead.client is not None
     every = [lead, *others]
     surveys = {one.name: one.survey for one in every}
@@ -181,7 +169,7 @@ def _ways(lead: Seen, others: Sequence[Seen], timeout: float) -> dict[str, reach
 
 
 def _known(hosts: Sequence[Seen]) -> dict[str, list[str]]:
-    """The lines by which the lead is to know each host's key."""
+    """Returns the known_hosts lines of each host for the lead host."""
 
     def lines(index: int) -> list[str]:
         one = hosts[index]
@@ -206,10 +194,8 @@ def _same_keys(hosts: Sequence[Seen], known: Mapping[str, Sequence[str]]) -> Ite
                 if other is not one:
                     shared = other
         if shared is not None:
-            yield Finding(
+            yield one.warning(
                 "same-host-key",
-                Level.WARNING,
-                one.name,
                 f"it has the same ssh host key as {shared.name}, so either can pass for the other",
                 "the two were copied from one disk",
                 f"make new ones on {one.name} (sudo rm /etc/ssh/ssh_host_*; sudo ssh-keygen -A), "
@@ -218,54 +204,48 @@ def _same_keys(hosts: Sequence[Seen], known: Mapping[str, Sequence[str]]) -> Ite
 
 
 @dataclass(frozen=True, slots=True)
-class _LetIn:
-    """Why a key could not be written down, "" where it is; what may keep sshd from reading it."""
+class _Authorized:
+    """The result of adding a key: an error or "", and what may keep sshd from reading it."""
 
     error: str
     doubts: str
 
 
-class _Trial:
-    """A key that is made for the occasion is let in on every worker, and the lead tries it."""
+@dataclass
+class _KeyTrial:
+    """Authorizes a new key on every worker, and lets the lead host try it."""
 
-    def __init__(
-        self,
-        lead: Seen,
-        workers: Sequence[Seen],
-        found: Mapping[str, reachability.Way],
-        known: Mapping[str, Sequence[str]],
-    ) -> None:
-        self._lead = lead
-        self._workers = workers
-        self._ways = {name: dict(way.found) for name, way in found.items() if way.found}
-        self._known = known
-        self._run = new_id(time.time())
+    lead: Seen
+    workers: Sequence[Seen]
+    found: Mapping[str, reachability.Attempt]
+    known: Mapping[str, Sequence[str]]
+    run: str = field(default_factory=lambda: new_id(time.time()))
 
     def findings(self, until: float) -> list[Finding]:
-        """`run-key-refused` of each worker that does not take the key, which is gone then."""
+        """Returns a finding for each worker that refuses the key, and removes the key."""
         with tempfile.TemporaryDirectory(prefix="shanty-") as folder:
             pair = keys.make_pair(Path(folder))
-        with ThreadPoolExecutor(min(_AT_ONCE, len(self._workers))) as pool:
+        with ThreadPoolExecutor(min(_AT_ONCE, len(self.workers))) as pool:
             try:
-                answers = pool.map(lambda one: self._let_in(one, pair.public), self._workers)
-                let_in = dict(zip((one.name for one in self._workers), answers, strict=True))
-                tried = [one for one in self._workers if not let_in[one.name].error]
+                answers = pool.map(lambda one: self._authorize(one, pair.public), self.workers)
+                authorized = dict(zip((one.name for one in self.workers), answers, strict=True))
+                tried = [one for one in self.workers if not authorized[one.name].error]
                 outcomes = self._try(tried, pair, until)
             finally:
-                list(pool.map(self._lock_out, self._workers))
+                list(pool.map(self._revoke, self.workers))
         found = []
-        for one in self._workers:
-            written = let_in[one.name]
+        for one in self.workers:
+            written = authorized[one.name]
             outcome = outcomes.get(one.name, {"code": 1, "text": written.error})
             if outcome["code"]:  # None is no answer in time: a slow host, no refusal
                 found.append(self._refused(one, str(outcome["text"]), written.doubts))
         return found
 
-    def _let_in(self, one: Seen, public: str) -> _LetIn:
+    def _authorize(self, one: Seen, public: str) -> _Authorized:
         assert one.client is not None
-        way = self._ways[one.name]
+        way = self._way(one)
         args: dict[str, Any] = {
-            "run": self._run,
+            "run": self.run,
             "index": self._index(one),
             "key": public,
             "command": "true",
@@ -276,31 +256,31 @@ class _Trial:
         try:
             doubts = one.client.ask("authorize", **args, patience=5.0).values["findings"]
         except ShantyError as error:
-            return _LetIn(error.what, error.why)
-        return _LetIn("", "; ".join(doubts))
+            return _Authorized(error.what, error.why)
+        return _Authorized("", "; ".join(doubts))
 
-    def _lock_out(self, one: Seen) -> None:
+    def _revoke(self, one: Seen) -> None:
         assert one.client is not None
         try:
-            one.client.ask("revoke", run=self._run, index=self._index(one), patience=5.0)
+            one.client.ask("revoke", run=self.run, index=self._index(one), patience=5.0)
         except ShantyError:
             return  # the line expires by itself, and the RPC client takes it out when it goes
 
     def _try(
         self, workers: Sequence[Seen], pair: keys.KeyPair, until: float
     ) -> dict[str, Mapping[str, Any]]:
-        """What came of the lead's ssh to each of them, by name."""
-        assert self._lead.client is not None
+        """Lets the lead host log in to each of them; the results by name."""
+        assert self.lead.client is not None
         timeout = max(_LEAST, until - time.monotonic() - _SHORTEST)
-        answer = self._lead.client.ask(
+        answer = self.lead.client.ask(
             "try-key",
             key=pair.private.decode(),
-            known_hosts="".join(f"{line}\n" for one in workers for line in self._known[one.name]),
+            known_hosts="".join(f"{line}\n" for one in workers for line in self.known[one.name]),
             hosts=[
                 {
-                    "alias": _alias(self._known[one.name]),
-                    "address": self._ways[one.name]["peer"],
-                    "port": self._ways[one.name]["port"],
+                    "alias": _alias(self.known[one.name]),
+                    "address": self._way(one)["peer"],
+                    "port": self._way(one)["port"],
                     "user": one.survey["user"],
                 }
                 for one in workers
@@ -311,31 +291,30 @@ class _Trial:
         return dict(zip((one.name for one in workers), answer.values["tries"], strict=True))
 
     def _refused(self, one: Seen, text: str, doubts: str) -> Finding:
-        lead, address = self._lead.name, self._ways[one.name]["peer"]
+        lead, address = self.lead.name, self._way(one)["peer"]
         evidence = "; ".join(filter(None, [*text.splitlines()[-1:], doubts]))
         if _ANOTHER in text:
-            return Finding(
+            return one.error(
                 "lead-blocked",
-                Level.ERROR,
-                one.name,
                 f"at its address {address} the lead host {lead} gets to another machine",
                 evidence,
                 f"see who has {address} on the network of {lead}",
             )
-        return Finding(
+        return one.error(
             "run-key-refused",
-            Level.ERROR,
-            one.name,
             f"its sshd takes no key that a run puts into authorized_keys, so {lead} cannot log in",
             evidence,
             "let its sshd read ~/.ssh/authorized_keys (AuthorizedKeysFile, PubkeyAuthentication, "
             "AllowUsers, StrictModes): its log says which it is, `sudo sshd -T` shows them all",
         )
 
+    def _way(self, one: Seen) -> Mapping[str, Any]:
+        return self.found[one.name].found or {}
+
     def _index(self, one: Seen) -> int:
-        return 1 + self._workers.index(one)
+        return 1 + self.workers.index(one)
 
 
 def _alias(lines: Sequence[str]) -> str:
-    """The name that lines of a known_hosts file are about."""
+    """Returns the name that lines of a known_hosts file are about."""
     return next(word for word in lines[0].split() if not word.startswith("@"))

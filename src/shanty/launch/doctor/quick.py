@@ -1,4 +1,4 @@
-"""The doctor's part in every run: what the hosts' own surveys show, without another question."""
+"""Checks the hosts of every run by their own surveys, without another question."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.doctor import causes, hosts, needs, pairs
-from shanty.launch.doctor.facts import Seen
-from shanty.launch.finding import Finding, Level
-from shanty.runtime.errors import PrepareError
+from shanty.launch.doctor import hosts, pairs
+from shanty.launch.doctor.codes import without_consequences
+from shanty.launch.doctor.facts import Seen, need_of
+from shanty.launch.finding import Finding, Level, tell
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.spec import JobSpec
 
-_LATER = ("same-host",)  # which a run itself refuses, in words of its own
+_LATER = ("same-host",)  # which a run itself refuses, with its own message
 
 
 def ask(client: RpcClient) -> Seen:
-    """A host's survey, and by how much its clock is off."""
+    """Asks a host for its survey, and measures by how much its clock is off."""
     before = time.time()
     survey = client.ask("survey").values
     after = time.time()
@@ -30,55 +30,16 @@ def ask(client: RpcClient) -> Seen:
 def look(
     job: JobSpec, seen: Sequence[Seen], installation: Installation, warn: Callable[[str], None]
 ) -> None:
-    """Say what may trouble a run, by `warn`; FoundError for what would keep it from working."""
+    """Passes what may trouble a run to `warn`; FoundError for what would keep it from working."""
     surveys = {one.name: one.survey for one in seen}
-    need = needs.of_job(job, [one.host for one in seen], surveys, installation)
+    need = need_of(job, [one.host for one in seen], surveys, installation)
     found = [each for one in seen for each in hosts.of_host(one, need)]
-    found = causes.settle([*found, *pairs.of_hosts(seen)])
-    found = [_as_asked(each, job) for each in found if each.code not in _LATER]
-    tell(found, warn)
-
-
-def tell(found: Sequence[Finding], warn: Callable[[str], None]) -> None:
-    """Pass warnings on to `warn`; FoundError where there are errors."""
-    errors = [each for each in found if each.level is Level.ERROR]
-    if errors:
-        raise refused(errors)
-    for each in found:
-        if each.level is Level.WARNING:
-            warn(sentence(each))
+    found = without_consequences([*found, *pairs.of_hosts(seen)])
+    tell([_as_asked(each, job) for each in found if each.code not in _LATER], warn)
 
 
 def _as_asked(finding: Finding, job: JobSpec) -> Finding:
-    """A run that asked for no GPUs may do without one for each rank."""
+    """Returns a warning where a run that asked for no GPUs has too few of them."""
     if finding.code == "gpus-short" and job.gpus_per_rank is None:
         return replace(finding, level=Level.WARNING)
     return finding
-
-
-class FoundError(PrepareError):
-    """A run would not work, and all that the doctor has to say of it is in the error."""
-
-
-def refused(errors: Sequence[Finding]) -> FoundError:
-    """One error for findings that keep a run from working."""
-    if len(errors) == 1:
-        (one,) = errors
-        return FoundError(f"{_named(one)} [{one.code}]", one.evidence, one.fix)
-    indent = "\n       "
-    return FoundError(
-        f"{len(errors)} things keep this run from working",
-        indent.join(f"{_named(one)} [{one.code}]" for one in errors),
-        indent.join(dict.fromkeys(f"{one.host}: {one.fix}" for one in errors if one.fix)),
-    )
-
-
-def sentence(finding: Finding) -> str:
-    """A finding in one line."""
-    evidence = f" ({finding.evidence})" if finding.evidence else ""
-    cure = f"; {finding.fix}" if finding.fix else ""
-    return f"{_named(finding)}{evidence}{cure} [{finding.code}]"
-
-
-def _named(finding: Finding) -> str:
-    return f"{finding.host}: {finding.what}" if finding.host else finding.what

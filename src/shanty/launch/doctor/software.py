@@ -1,4 +1,4 @@
-"""The MPI and the Python packages of a run, compared between this machine and hosts."""
+"""Compares the MPI and the Python packages of a run between this machine and hosts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LEVELS = {"check": Level.ERROR, "none": Level.WARNING}  # else a run makes them
 def mpi(
     clients: Sequence[RpcClient], job: JobSpec, home: Path, environ: Mapping[str, str]
 ) -> list[Finding]:
-    """Whether the hosts have the MPI of the job, where it is one that shanty does not bring."""
+    """Checks that the hosts have the job's MPI, where shanty does not bring it."""
     from shanty.launch.cluster.mpi_provision import look_for, side_by_side
 
     try:
         installation = mpis.select(job.mpi, home, {**environ, **job.env})
     except (NotFoundError, PrepareError):
-        return []  # `here` says it
+        return []  # `this_machine` says it
     if installation.origin != "system":
         return []
 
@@ -64,7 +64,7 @@ def _lacking(host: str, installation: Installation, answer: Mapping[str, Any]) -
 def packages(
     clients: Sequence[RpcClient], job: JobSpec, home: Path, environ: Mapping[str, str]
 ) -> list[Finding]:
-    """Whether the hosts' Python has what the job's Python has here."""
+    """Checks that the hosts' Python has the packages that the job's Python has here."""
     from shanty.launch.cluster import environment, sync
 
     python = interpreter.choose(job.python, Path(job.workdir), {**environ, **job.env})

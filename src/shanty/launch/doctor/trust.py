@@ -1,4 +1,4 @@
-"""Keys of the user's and of hosts: which there are, and how they are let in or remembered."""
+"""Reads, authorizes and remembers ssh keys of the user and of hosts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OfferedKey:
 
 
 def identity_files(host: Host) -> list[Path]:
-    """The files of private keys that ssh may use for a host, and that are there."""
+    """Returns the files of private keys that ssh may use for a host, and that are there."""
     names = resolved(host).get("identityfile", "").splitlines()
     return [
         path for path in (Path(name.strip('"')).expanduser() for name in names) if path.exists()
@@ -50,7 +50,7 @@ def identity_files(host: Host) -> list[Path]:
 
 
 def close_keys(hosts: Iterable[Host]) -> list[str]:
-    """Let nobody but the user read the private keys for these hosts; what was done."""
+    """Lets nobody but the user read the private keys for these hosts; returns what was done."""
     done = []
     for path in dict.fromkeys(path for host in hosts for path in identity_files(host)):
         if stat.S_IMODE(path.stat().st_mode) & _OTHERS and path.stat().st_uid == os.getuid():
@@ -60,7 +60,7 @@ def close_keys(hosts: Iterable[Host]) -> list[str]:
 
 
 def public_key(host: Host) -> PublicKey:
-    """The public half of the first key that ssh would show the host; PrepareError without one."""
+    """Returns the public half of the first key that ssh would offer; PrepareError without one."""
     for path in identity_files(host):
         beside = path.with_name(path.name + ".pub")
         if beside.is_file():
@@ -76,7 +76,7 @@ def public_key(host: Host) -> PublicKey:
 
 
 def offered_key(host: Host) -> OfferedKey:
-    """Ask a host for its key, without logging in; PrepareError when it shows none."""
+    """Asks a host for its key, without logging in; PrepareError when it shows none."""
     route = route_to(host)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "known_hosts")
@@ -105,7 +105,7 @@ def offered_key(host: Host) -> OfferedKey:
 
 
 def remember(host: Host, offered: OfferedKey) -> str:
-    """Add a host's key to the user's known hosts; the path of that file. StorageError."""
+    """Adds a host's key to the user's known hosts; returns the file's path. StorageError."""
     path = known_hosts_file(resolved(host))
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What is done to the hosts of a lab from outside: commands, cables, power."""
+"""Controls the hosts of a lab from outside: commands, cables, power."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 
 from shanty.launch.lab import files, machine, syscalls
-from shanty.launch.lab.lifecycle import Known
-from shanty.launch.lab.model import Member
+from shanty.launch.lab.lifecycle import KnownLab
+from shanty.launch.lab.model import LabHost
 from shanty.launch.lab.supervisor import port_name
 from shanty.runtime import platform
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
@@ -28,8 +28,8 @@ _PAUSE = 0.02
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as shells have it
 
 
-def first_processes(known: Known) -> dict[str, int]:
-    """The pid, as we see it, of every host's first process."""
+def first_processes(known: KnownLab) -> dict[str, int]:
+    """Returns the pid, as seen here, of every host's first process."""
     hosts = (read_json(Path(known.lab.folder) / "pids.json") or {}).get("hosts", {})
     names = {pid: name for name, (pid, _up) in hosts.items() if pid}
     found = {}
@@ -42,7 +42,7 @@ def first_processes(known: Known) -> dict[str, int]:
 
 
 def _pids_in_namespaces(pid: int) -> list[int]:
-    """The pids of a process, from the outermost namespace to its own."""
+    """Returns the pids of a process, from the outermost namespace to its own."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
             if line.startswith("NSpid:"):
@@ -50,8 +50,8 @@ def _pids_in_namespaces(pid: int) -> list[int]:
     return []
 
 
-def states(known: Known) -> dict[str, str]:
-    """Where every host stands: up, cut, frozen, starting, or gone."""
+def states(known: KnownLab) -> dict[str, str]:
+    """Returns the state of every host: up, cut, frozen, starting, or gone."""
     if not known.alive:
         return {member.name: "gone" for member in known.lab.hosts}
     noted = (read_json(Path(known.lab.folder) / "pids.json") or {}).get("hosts", {})
@@ -71,8 +71,8 @@ def states(known: Known) -> dict[str, str]:
     return found
 
 
-def first_process(known: Known, member: Member) -> int:
-    """The pid of a host's first process; NotFoundError when the host is not there."""
+def first_process(known: KnownLab, member: LabHost) -> int:
+    """Returns the pid of a host's first process; NotFoundError when the host is not there."""
     pid = first_processes(known).get(member.name)
     if pid is None:
         raise NotFoundError(
@@ -84,8 +84,8 @@ def first_process(known: Known, member: Member) -> int:
     return pid
 
 
-def execute(known: Known, member: Member, argv: Sequence[str]) -> int:
-    """Run a command on a host's console, with our standard streams; its exit code.
+def execute(known: KnownLab, member: LabHost, argv: Sequence[str]) -> int:
+    """Runs a command on a host's console, with our standard streams; returns its exit code.
 
     It needs no network and has power over the host's network and mounts. The calling process
     goes into the host for good, so this is for a program that does nothing else afterwards.
@@ -137,25 +137,25 @@ class _CommandError(UsageError):
         self.exit_code = exit_code
 
 
-def cut(known: Known, member: Member) -> None:
-    """Pull the host's cables: nothing is delivered from or to it, and nobody is told."""
+def cut(known: KnownLab, member: LabHost) -> None:
+    """Pulls the host's cables: nothing is delivered from or to it, and nobody is told."""
     (known.lab.files(member) / "cut").touch()
     _set_links(known, member, "down")
 
 
-def join(known: Known, member: Member) -> None:
-    """Plug the host's cables in again."""
+def join(known: KnownLab, member: LabHost) -> None:
+    """Plugs the host's cables in again."""
     (known.lab.files(member) / "cut").unlink(missing_ok=True)
     _set_links(known, member, "up")
 
 
-def _set_links(known: Known, member: Member, state: str) -> None:
+def _set_links(known: KnownLab, member: LabHost, state: str) -> None:
     lines = [
         f"link set {port_name(member.number, number)} {state}\n"
         for number in range(len(known.lab.nics))
     ]
     child = os.fork()
-    if child == 0:  # the network of the switch is entered for good, so in a process of its own
+    if child == 0:  # the network of the supervisor is entered for good, so in a process of its own
         code = 1
         try:
             syscalls.enter(known.pid, ("user", "net"))
@@ -169,7 +169,7 @@ def _set_links(known: Known, member: Member, state: str) -> None:
 
 
 def _processes(first: int) -> list[Process]:
-    """Every process of a host, those that came in by `lab exec` included."""
+    """Returns every process of a host, those of `lab exec` included."""
     space = _pid_space(first)
     tree = {entry.pid: entry for entry in platform.descendants(first)}
     for entry in platform.processes().values():
@@ -185,18 +185,18 @@ def _pid_space(pid: int) -> str:
         return f"of {pid}, which is gone or not ours"
 
 
-def freeze(known: Known, member: Member) -> int:
-    """Stop every process of a host, its sshd included; how many there are."""
+def freeze(known: KnownLab, member: LabHost) -> int:
+    """Stops every process of a host, its sshd included; returns how many there are."""
     return _signal_all(known, member, signal.SIGSTOP, "T")
 
 
-def thaw(known: Known, member: Member) -> int:
-    """Let every process of a host go on."""
+def thaw(known: KnownLab, member: LabHost) -> int:
+    """Continues every process of a host; returns how many there are."""
     return _signal_all(known, member, signal.SIGCONT, "RSDI")
 
 
-def _signal_all(known: Known, member: Member, number: signal.Signals, wanted: str) -> int:
-    """Signal until all are as wanted: one that forks meanwhile leaves a child behind."""
+def _signal_all(known: KnownLab, member: LabHost, number: signal.Signals, wanted: str) -> int:
+    """Signals until all are as wanted: one that forks meanwhile leaves a child behind."""
     until = time.monotonic() + _FREEZE_TIME
     first = first_process(known, member)
     while True:
@@ -211,8 +211,8 @@ def _signal_all(known: Known, member: Member, number: signal.Signals, wanted: st
         time.sleep(_PAUSE)
 
 
-def reboot(known: Known, member: Member) -> None:
-    """Switch a host off and on again; its files in the user's home stay."""
+def reboot(known: KnownLab, member: LabHost) -> None:
+    """Restarts a host; its files in the user's home stay."""
     first = first_process(known, member)
     with (
         contextlib.suppress(ProcessLookupError),

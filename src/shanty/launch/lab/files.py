@@ -1,4 +1,4 @@
-"""What a lab keeps in its folder, and the two files by which ssh and `--on` find its hosts.
+"""Writes the files of a lab, and the two by which ssh and `--on` find its hosts.
 
 lab.json      what was asked for             hosts/HOST/home/       the user's home there
 state.json    the process that the lab is    hosts/HOST/etc/        its passwd, hosts, …
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import shanty
 from shanty.launch.lab import machine
-from shanty.launch.lab.model import Lab, Member
+from shanty.launch.lab.model import Lab, LabHost
 from shanty.runtime.rundir import storage_errors, write_json
 
 _MPI_PROGRAMS = (
@@ -52,31 +52,31 @@ Subsystem sftp internal-sftp
 
 
 def python_of_system() -> str:
-    """The interpreter behind the environment in use: it has no packages but Python's own."""
+    """Returns the interpreter behind the environment in use, with Python's own packages only."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     found = Path(sys.base_prefix) / "bin" / version
     return str(found if found.exists() else Path(sys.executable).resolve())
 
 
 def interpreter_folders() -> tuple[str, ...]:
-    """The folders without which the interpreter behind this Python cannot run."""
+    """Returns the folders without which the interpreter behind this Python cannot run."""
     return _folders([sys.base_prefix, str(Path(python_of_system()).resolve().parents[1])])
 
 
 def environment_folders() -> tuple[str, ...]:
-    """The folders without which this Python, with all its packages, cannot run."""
+    """Returns the folders without which this Python, with all its packages, cannot run."""
     own = [sys.prefix, str(Path(shanty.__file__).parents[1]), *sys.path]
     return tuple(dict.fromkeys(interpreter_folders() + _folders(own)))
 
 
 def _folders(paths: Iterable[str]) -> tuple[str, ...]:
-    """Those of `paths` that are folders, and what they are links to."""
+    """Returns those of `paths` that are folders, and what they are links to."""
     found = [path for path in paths if path.startswith("/") and Path(path).is_dir()]
     return tuple(dict.fromkeys(found + [str(Path(path).resolve()) for path in found]))
 
 
 def emptied_folders(sshd: str) -> tuple[str, ...]:
-    """The folders in which a bare host must not see what this machine has installed."""
+    """Returns the folders in which a bare host must not see what this machine has installed."""
     packages = site.getsitepackages([sys.base_prefix, sys.base_exec_prefix, "/usr"])
     found = [*packages, "/usr/lib/python3/dist-packages"]
     found += map(str, Path("/usr/lib").glob("*-linux-gnu/openmpi"))
@@ -88,7 +88,7 @@ def emptied_folders(sshd: str) -> tuple[str, ...]:
 
 
 def masked_files() -> tuple[str, ...]:
-    """The programs and libraries of the MPIs that are installed on this machine."""
+    """Returns the programs and libraries of the MPIs that are installed on this machine."""
     prefix = Path(sys.base_prefix)
     places: list[tuple[Path, tuple[str, ...]]]
     places = [(Path(folder), _MPI_PROGRAMS) for folder in (*_PROGRAM_FOLDERS, prefix / "bin")]
@@ -106,7 +106,7 @@ def masked_files() -> tuple[str, ...]:
 
 
 def login(uid: int, gid: int) -> tuple[str, str]:
-    """The name and the shell of the user; made up where the system does not know him."""
+    """Returns the name and the shell of the user; made up where the system has none."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
@@ -116,7 +116,7 @@ def login(uid: int, gid: int) -> tuple[str, str]:
 
 
 def write(lab: Lab, keygen: str) -> None:
-    """Make all files of a lab; StorageError or CalledProcessError when that fails."""
+    """Makes all files of a lab; StorageError or CalledProcessError when that fails."""
     folder = Path(lab.folder)
     with storage_errors(folder):
         (folder / "root").mkdir()
@@ -143,7 +143,7 @@ def write(lab: Lab, keygen: str) -> None:
 
 
 def host_path(lab: Lab) -> str:
-    """The PATH of a login on the hosts."""
+    """Returns the PATH of a login on the hosts."""
     return f"{machine.OWN}/bin:{lab.path}"
 
 
@@ -163,8 +163,8 @@ def _make_keys(lab: Lab, keygen: str) -> None:
         raise subprocess.CalledProcessError(max(codes), keygen)
 
 
-def _system_files(lab: Lab, member: Member) -> dict[str, str]:
-    """The files of /etc that differ from the machine's."""
+def _system_files(lab: Lab, member: LabHost) -> dict[str, str]:
+    """Returns the files of /etc that differ from the machine's."""
     name, shell = login(lab.uid, lab.gid)
     mine = f"{name}:x:{lab.uid}:{lab.gid}:{name}:{member.home}:{shell}"
     others = [e for e in pwd.getpwall() if e.pw_uid != lab.uid and e.pw_name != name]
@@ -204,7 +204,7 @@ def _known_hosts(lab: Lab) -> str:
 
 
 def write_ssh_config(lab: Lab, pid: int, born: str) -> None:
-    """Write how ssh reaches the hosts of the lab that is this process."""
+    """Writes how ssh reaches the hosts; `pid` is the lab's first process, `born` its start."""
     folder = Path(lab.folder)
     proxy = str(Path(__file__).with_name("proxy_command.py"))
     blocks = ["# Written by `shanty lab up`: ssh -F THIS-FILE HOST"]
@@ -235,12 +235,12 @@ def _quoted(path: Path) -> str:
 
 
 def group_file(home: Path, name: str) -> Path:
-    """Where `--on NAME` finds the hosts of a lab."""
+    """Returns the path of the group by which `--on NAME` finds the hosts of a lab."""
     return home / "hosts" / f"{name}.json"
 
 
 def write_group(home: Path, lab: Lab, slots: int | None) -> None:
-    """Let `--on NAME` mean the hosts of this lab."""
+    """Writes the group of hosts that `--on NAME` reads."""
     config = str(Path(lab.folder) / "ssh_config")
     hosts = [
         {"name": member.name, "user": None, "port": None, "slots": slots, "config": config}

@@ -1,8 +1,9 @@
-"""Making, finding and ending labs."""
+"""Makes, finds and ends labs; says what this machine lacks for one."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -10,26 +11,40 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import shanty
-from shanty.launch.lab import files, model, requirements
-from shanty.launch.lab.model import Lab, Member
+from shanty.launch.lab import files, model
+from shanty.launch.lab.model import Lab, LabHost
 from shanty.launch.lock import alone
 from shanty.runtime import platform
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
 from shanty.runtime.rundir import read_json, storage_errors, write_json
 
 _END_TIME = 10.0  # seconds for a killed lab to be gone
-_NEEDED = ("sshd", "ssh", "ssh-keygen", "ip", "tc", "unshare")
+_PACKAGES = {
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "unshare": "util-linux",
+}
+_SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"  # not on every user's PATH
+# A setting of the kernel, the value that forbids a lab, and the one that allows it.
+_SETTINGS = (
+    ("user.max_user_namespaces", "0", "15000"),
+    ("kernel.unprivileged_userns_clone", "0", "1"),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A lab that someone asks for."""
+class LabRequest:
+    """The lab that a user asks for."""
 
     name: str = "lab"
     count: int = 3
@@ -40,8 +55,8 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A lab that there is or was: its process, which may be gone."""
+class KnownLab:
+    """A lab and its process, which may be gone."""
 
     lab: Lab
     pid: int
@@ -52,35 +67,35 @@ class Known:
         """True while the lab runs."""
         return self.pid > 0 and platform.is_alive(self.pid, self.born)
 
-    def host(self, name: str) -> Member | None:
-        """The host of that name."""
+    def host(self, name: str) -> LabHost | None:
+        """Returns the host of that name."""
         return next((member for member in self.lab.hosts if member.name == name), None)
 
 
 def folder_of(home: Path, name: str) -> Path:
-    """The folder of a lab."""
+    """Returns the folder of a lab."""
     return home / "lab" / name
 
 
-def labs(home: Path) -> list[Known]:
-    """All labs, those included whose processes are gone."""
+def labs(home: Path) -> list[KnownLab]:
+    """Returns all labs, those included whose processes are gone."""
     parent = home / "lab"
     entries = parent.iterdir() if parent.is_dir() else ()
     names = sorted(entry.name for entry in entries if entry.is_dir())
     return [known for name in names if (known := read(home, name)) is not None]
 
 
-def read(home: Path, name: str) -> Known | None:
-    """The lab of that name, if its files can be read."""
+def read(home: Path, name: str) -> KnownLab | None:
+    """Returns the lab of that name, if its files can be read."""
     folder = folder_of(home, name)
     value, state = read_json(folder / "lab.json"), read_json(folder / "state.json") or {}
     with contextlib.suppress(KeyError, TypeError):
-        return Known(Lab.from_json(value or {}), state.get("pid", 0), state.get("born", ""))
+        return KnownLab(Lab.from_json(value or {}), state.get("pid", 0), state.get("born", ""))
     return None
 
 
-def find(home: Path, name: str) -> Known:
-    """The lab of that name; NotFoundError when there is none."""
+def find(home: Path, name: str) -> KnownLab:
+    """Returns the lab of that name; NotFoundError when there is none."""
     known = read(home, name)
     if known is None:
         raise NotFoundError(f"there is no lab {name}", fix=_how_to_make(home, name))
@@ -94,8 +109,8 @@ def _how_to_make(home: Path, name: str) -> str:
     return "shanty lab up 3" + ("" if name == "lab" else f" --name {name}")
 
 
-def find_host(home: Path, name: str) -> tuple[Known, Member]:
-    """The host of that name in a lab that is up; NotFoundError when there is none."""
+def find_host(home: Path, name: str) -> tuple[KnownLab, LabHost]:
+    """Returns the host of that name in a lab that is up; NotFoundError when there is none."""
     for known in labs(home):
         member = known.host(name)
         if member and not known.alive:
@@ -109,31 +124,33 @@ def find_host(home: Path, name: str) -> tuple[Known, Member]:
     raise NotFoundError(f"there is no lab host {name}", fix="shanty lab list shows all hosts")
 
 
-def up(home: Path, wish: Wish, progress: Callable[[int], None] = lambda _hosts: None) -> Known:
-    """Make a lab and wait until all its hosts answer; `progress` is told how many do.
+def up(
+    home: Path, request: LabRequest, progress: Callable[[int], None] = lambda _hosts: None
+) -> KnownLab:
+    """Makes a lab and waits until all its hosts answer; `progress` is told how many do.
 
-    UsageError when the lab is up already or the wish makes no sense, PrepareError when this
+    UsageError when the lab is up already or the request makes no sense, PrepareError when this
     machine cannot have a lab. Nothing is left behind by either.
     """
-    model.check_name(wish.name)
-    if wish.slots is not None and wish.slots < 1:
-        raise UsageError(f"--slots must be 1 or more, not {wish.slots}")
-    hosts = model.members(wish.name, wish.count)
-    model.make_nics(wish.nics, wish.rates, 0)
-    found = requirements.programs(_NEEDED)
-    with _locked(home, wish.name):
-        _make_room(home, wish.name)
+    model.check_name(request.name)
+    if request.slots is not None and request.slots < 1:
+        raise UsageError(f"--slots must be 1 or more, not {request.slots}")
+    hosts = model.make_hosts(request.name, request.count)
+    model.make_nics(request.nics, request.rates, 0)
+    found = programs(_PACKAGES)
+    with _locked(home, request.name):
+        _make_room(home, request.name)
         others = [known.lab for known in labs(home)]
         second = model.free_network(model.routes_of_machine(), others)
-        bare, uid, gid = wish.bare, os.getuid(), os.getgid()
+        bare, uid, gid = request.bare, os.getuid(), os.getgid()
         lab = Lab(
-            name=wish.name,
-            folder=str(folder_of(home, wish.name)),
+            name=request.name,
+            folder=str(folder_of(home, request.name)),
             user=files.login(uid, gid)[0],
             uid=uid,
             gid=gid,
             bare=bare,
-            nics=model.make_nics(wish.nics, wish.rates, second),
+            nics=model.make_nics(request.nics, request.rates, second),
             hosts=hosts,
             sshd=found["sshd"],
             python=files.python_of_system(),
@@ -143,7 +160,7 @@ def up(home: Path, wish: Wish, progress: Callable[[int], None] = lambda _hosts: 
             path="/usr/local/bin:/usr/bin:/bin" + ("" if uid else ":/usr/sbin:/sbin"),
         )
         with contextlib.ExitStack() as undo:
-            undo.callback(_remove, home, wish.name)
+            undo.callback(_remove, home, request.name)
             with storage_errors(Path(lab.folder)):
                 Path(lab.folder).mkdir(parents=True, mode=0o700)
             files.write(lab, found["ssh-keygen"])
@@ -151,15 +168,15 @@ def up(home: Path, wish: Wish, progress: Callable[[int], None] = lambda _hosts: 
             entry = platform.process(pid)
             born = entry.born if entry else ""
             files.write_ssh_config(lab, pid, born)
-            files.write_group(home, lab, wish.slots)
+            files.write_group(home, lab, request.slots)
             with storage_errors(Path(lab.folder)):
                 write_json(Path(lab.folder) / "state.json", {"pid": pid, "born": born})
             undo.pop_all()
-    return Known(lab, pid, born)
+    return KnownLab(lab, pid, born)
 
 
 def _locked(home: Path, name: str) -> AbstractContextManager[None]:
-    """Be the only one who makes or ends the lab of that name, while the block lasts."""
+    """Locks the lab of that name: nobody else makes or ends it, while the block lasts."""
     refusal = UsageError(
         f"someone else is making or ending the lab {name} right now",
         fix="wait for it, or take another --name",
@@ -168,7 +185,7 @@ def _locked(home: Path, name: str) -> AbstractContextManager[None]:
 
 
 def _make_room(home: Path, name: str) -> None:
-    """UsageError when the name is in use; what a lab that is gone has left is removed."""
+    """Removes what a lab that is gone has left; UsageError when the name is in use."""
     known = read(home, name)
     if known and known.alive:
         raise UsageError(
@@ -184,13 +201,13 @@ def _make_room(home: Path, name: str) -> None:
 def _start(
     lab: Lab, unshare: str, undo: contextlib.ExitStack, progress: Callable[[int], None]
 ) -> int:
-    """Start the lab's process, which outlives this one; its pid once all hosts answer."""
+    """Starts the lab's process, which outlives this one; returns its pid once all hosts answer."""
     words = [unshare, "--net", "--mount", "--pid", "--fork", "--kill-child"]
     if lab.uid:
         words += ["--map-current-user", "--keep-caps"]
     words += ["--", sys.executable, "-P", "-m", "shanty.launch.lab.supervisor", lab.folder]
     source = str(Path(shanty.__file__).parents[1])
-    env = {**os.environ, "PYTHONPATH": source, "PATH": requirements.search_path()}
+    env = {**os.environ, "PYTHONPATH": source, "PATH": search_path()}
     log = Path(lab.folder) / "switch.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(
@@ -213,15 +230,15 @@ def _start(
                 (child,) = (e for e in platform.processes().values() if e.parent == process.pid)
                 return child.pid
             if "error" in told:
-                raise requirements.forbidden(told["error"], told["errno"])
+                raise forbidden(told["error"], told["errno"])
             ready += 1
             progress(ready)
     said = log.read_text(errors="replace").strip()
-    raise requirements.forbidden(said.splitlines()[-1] if said else "it ended without a word", None)
+    raise forbidden(said.splitlines()[-1] if said else "it ended without a word", None)
 
 
 def down(home: Path, name: str) -> None:
-    """End a lab and remove all that it kept; NotFoundError when there is nothing of it."""
+    """Ends a lab and removes all that it kept; NotFoundError when there is nothing of it."""
     folder = folder_of(home, name)
     if not folder.exists():
         find(home, name)
@@ -232,8 +249,8 @@ def down(home: Path, name: str) -> None:
         _remove(home, name)
 
 
-def _kill(known: Known) -> None:
-    """End the lab's first process, and with its namespace every other one."""
+def _kill(known: KnownLab) -> None:
+    """Ends the lab's first process, and with its namespace every other one."""
     try:
         watch = os.pidfd_open(known.pid)
     except ProcessLookupError:
@@ -251,7 +268,7 @@ def _kill(known: Known) -> None:
 
 
 def _remove(home: Path, name: str) -> None:
-    """Remove the files of a lab whose processes are gone."""
+    """Removes the files of a lab whose processes are gone."""
     group = files.group_file(home, name)
     known = read_json(group)
     if known is not None and known.get("lab"):
@@ -269,3 +286,55 @@ def _remove_tree(folder: Path) -> None:
             if not inner.is_symlink():
                 inner.chmod(0o700)  # a folder that its owner cannot write could not be emptied
     shutil.rmtree(folder)
+
+
+def search_path() -> str:
+    """Returns the PATH on which the system's programs are looked for."""
+    return os.environ.get("PATH", "/usr/bin:/bin") + ":" + _SYSTEM_PATH
+
+
+def programs(names: Iterable[str]) -> dict[str, str]:
+    """Returns the paths of programs; PrepareError naming the packages of those that are missing."""
+    if not sys.platform.startswith("linux"):
+        raise PrepareError(
+            "a lab needs Linux",
+            f"its hosts are namespaces of the Linux kernel; this is {sys.platform}",
+            "run shanty in a virtual machine or a container with Linux",
+        )
+    found = {name: shutil.which(name, path=search_path()) for name in names}
+    missing = [name for name, path in found.items() if not path]
+    if missing:
+        packages = sorted({_PACKAGES[name] for name in missing})
+        raise PrepareError(
+            f"a lab needs {', '.join(missing)}",
+            "not on PATH, nor in /usr/sbin",
+            f"sudo apt-get install {' '.join(packages)}   (the names in Debian and Ubuntu)",
+        )
+    return {name: path for name, path in found.items() if path}
+
+
+def forbidden(text: str, number: int | None, root: Path = Path("/")) -> PrepareError:
+    """Explains why the kernel does not allow a lab; `text` and `number` are its error."""
+    for name, bad, good in _SETTINGS:
+        if os.getuid() and _setting(root, name) == bad:
+            return PrepareError(
+                "this machine does not let an ordinary user make a lab",
+                f"the kernel's setting {name} is {bad} ({text})",
+                f"sudo sysctl -w {name}={good}   (or run `sudo shanty lab …`)",
+            )
+    if number in (errno.EPERM, errno.EACCES) or "not permitted" in text:
+        return PrepareError(
+            "this machine does not allow the namespaces that a lab is made of",
+            f"{text}; inside a container its runtime forbids them",
+            "start the container with `--privileged`, or with `--cap-add SYS_ADMIN,NET_ADMIN "
+            "--security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+            "--security-opt systempaths=unconfined`",
+        )
+    return PrepareError("the lab could not be made", text)
+
+
+def _setting(root: Path, name: str) -> str:
+    try:
+        return (root / "proc/sys" / name.replace(".", "/")).read_text().strip()
+    except OSError:
+        return ""

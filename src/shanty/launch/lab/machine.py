@@ -1,4 +1,4 @@
-"""How a process becomes a host of a lab: a root of its own, its interfaces, its sshd.
+"""Turns a process into a host of a lab: a root of its own, its interfaces, its sshd.
 
 The root is put together in memory. Most of it is the machine's, seen through bind mounts; /tmp,
 /run, /dev/shm, /proc and the home of the user are the host's own. It runs in the process that
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from shanty.launch.lab import syscalls
-from shanty.launch.lab.model import Lab, Member
+from shanty.launch.lab.model import Lab, LabHost
 
 OWN = "/run/shanty-lab"  # where a host sees its own folder of the lab
 _FRESH = frozenset({"tmp", "run", "proc", "sys", "dev", "lost+found"})
@@ -31,7 +31,7 @@ _STARTED_BY = {"LANG": "C.UTF-8"}
 
 
 def run_command(argv: Iterable[str], words: str = "") -> None:
-    """Run a program of the system, `words` on its standard input; OSError when it fails."""
+    """Runs a program of the system, `words` on its standard input; OSError when it fails."""
     command = list(argv)
     done = subprocess.run(
         command, input=words, capture_output=True, text=True, check=False, timeout=_COMMAND_TIME
@@ -40,8 +40,8 @@ def run_command(argv: Iterable[str], words: str = "") -> None:
         raise OSError(1, f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
 
 
-def become(lab: Lab, member: Member) -> NoReturn:
-    """Become the host `member`, and then its sshd; OSError when that cannot be done."""
+def become(lab: Lab, member: LabHost) -> NoReturn:
+    """Becomes the host `member`, and then its sshd; OSError when that cannot be done."""
     _connect(lab, member)
     syscalls.set_host_name(member.name)
     _make_root(lab, member)
@@ -52,7 +52,7 @@ def become(lab: Lab, member: Member) -> NoReturn:
     _start_sshd(lab)
 
 
-def _connect(lab: Lab, member: Member) -> None:
+def _connect(lab: Lab, member: LabHost) -> None:
     lines = ["link set lo up"]
     for nic in lab.nics:
         lines.append(f"addr add {nic.address(member.number)}/24 dev {nic.name}")
@@ -64,7 +64,7 @@ def _connect(lab: Lab, member: Member) -> None:
             run_command(["tc", *words.split()])
 
 
-def _make_root(lab: Lab, member: Member) -> None:
+def _make_root(lab: Lab, member: LabHost) -> None:
     root = Path(lab.folder) / "root"
     syscalls.mount("none", "/", flags=syscalls.PRIVATE | syscalls.RECURSIVE)
     syscalls.mount_memory(str(root))
@@ -103,7 +103,7 @@ def _in_root() -> list[str]:
 
 
 def _show(source: Path, target: Path) -> None:
-    """Let `target`, which is not there yet, be what `source` is."""
+    """Shows `source` at `target`, which does not exist yet."""
     if source.is_symlink():
         target.symlink_to(source.readlink())
     elif source.is_dir():

@@ -1,4 +1,4 @@
-"""What a lab is: its hosts, networks and files, and how that is kept in `lab.json`."""
+"""Describes a lab: its hosts and networks, as `lab.json` keeps them."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _FIRST_NETWORK = 77  # 10.77.0.0/16: far from what routers and VPNs like to use
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A network interface that every host has, on a switch of its own."""
+    """A network interface that every host has, on a bridge of its own."""
 
     name: str
     network: str  # the first three numbers of its addresses
     rate: str = ""  # in the words of tc(8), as 200mbit; "" for all that the machine can do
 
     def address(self, number: int) -> str:
-        """The address of host `number` on this network."""
+        """Returns the address of host `number` on this network."""
         return f"{self.network}.{number}"
 
     def hardware_address(self, number: int) -> str:
-        """The MAC address of host `number`: a restart does not change it, nor make it stale."""
+        """Returns the MAC address of host `number`, which a restart does not change."""
         second, third = self.network.split(".")[1:]
         return f"02:73:68:{int(second):02x}:{int(third):02x}:{number:02x}"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class LabHost:
     """One host of a lab."""
 
     name: str
@@ -57,7 +57,7 @@ class Lab:
     gid: int
     bare: bool
     nics: tuple[Nic, ...]
-    hosts: tuple[Member, ...]
+    hosts: tuple[LabHost, ...]
     sshd: str
     python: str  # the interpreter that the hosts have as `python3`
     shown: tuple[str, ...] = ()  # folders of Python's that every host has at the same path
@@ -65,31 +65,31 @@ class Lab:
     masked: tuple[str, ...] = ()  # files that cannot be used on any host
     path: str = "/usr/local/bin:/usr/bin:/bin"
 
-    def address(self, member: Member) -> str:
-        """The address by which a host is reached: that of its first interface."""
+    def address(self, member: LabHost) -> str:
+        """Returns the address by which a host is reached: that of its first interface."""
         return self.nics[0].address(member.number)
 
-    def files(self, member: Member) -> Path:
-        """The folder of what one host keeps."""
+    def files(self, member: LabHost) -> Path:
+        """Returns the folder of one host's files."""
         return Path(self.folder) / "hosts" / member.name
 
     def to_json(self) -> dict[str, Any]:
-        """The lab as an object of JSON."""
+        """Returns the lab as a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Lab:
-        """The inverse of `to_json`; KeyError or TypeError when it is none."""
+        """Returns the lab that `to_json` was called on; KeyError or TypeError when it is none."""
         lists = {
             "nics": tuple(Nic(**nic) for nic in value["nics"]),
-            "hosts": tuple(Member(**member) for member in value["hosts"]),
+            "hosts": tuple(LabHost(**member) for member in value["hosts"]),
         }
         lists.update({key: tuple(value[key]) for key in ("shown", "emptied", "masked")})
         return cls(**{**value, **lists})
 
 
 def check_name(name: str) -> None:
-    """UsageError unless a lab can have that name; hosts are the name and a number."""
+    """Checks that a lab can have that name: hosts are the name and a number. UsageError."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"a lab cannot be called {name!r}",
@@ -99,23 +99,23 @@ def check_name(name: str) -> None:
 
 
 def home_of(name: str, number: int) -> str:
-    """The home of a host's user: three different kinds of place, in turn."""
+    """Returns the home of a host's user: three different kinds of folder, in turn."""
     places = (f"/home/{name}", f"/srv/{name}/home", f"/export/users/{name}")
     return places[(number - 1) % len(places)]
 
 
-def members(name: str, count: int) -> tuple[Member, ...]:
-    """The hosts of a lab of that name."""
+def make_hosts(name: str, count: int) -> tuple[LabHost, ...]:
+    """Makes the hosts of a lab of that name."""
     if not 1 <= count <= MOST_HOSTS:
         raise UsageError(f"a lab has 1 to {MOST_HOSTS} hosts, not {count}")
     names = [f"{name}{number}" for number in range(1, count + 1)]
     return tuple(
-        Member(host, number, home_of(host, number)) for number, host in enumerate(names, 1)
+        LabHost(host, number, home_of(host, number)) for number, host in enumerate(names, 1)
     )
 
 
 def make_nics(extra: Iterable[str], rates: Iterable[str], second: int) -> tuple[Nic, ...]:
-    """The interfaces: eth0 and `extra`, in 10.`second`.x.0; `rates` are NIC=RATE."""
+    """Makes the interfaces: eth0 and `extra`, in 10.`second`.x.0; `rates` are NIC=RATE."""
     names = ["eth0", *extra]
     for name in names:
         if not _NIC.fullmatch(name) or name.startswith("lo"):
@@ -138,9 +138,9 @@ def make_nics(extra: Iterable[str], rates: Iterable[str], second: int) -> tuple[
 
 
 def free_network(routes: Iterable[ipaddress.IPv4Network], labs: Iterable[Lab]) -> int:
-    """The second number of a 10.x.0.0/16 that neither this machine nor another lab uses.
+    """Returns the second number of a 10.x.0.0/16 that neither this machine nor another lab uses.
 
-    A lab's network ends at its own switch, so a clash would do no harm but confuse people; a
+    A lab's network ends at its own bridges, so a clash would do no harm but confuse people; a
     route for all of 10.0.0.0/8, as VPNs have it, is therefore no obstacle.
     """
     taken: set[int] = {int(lab.nics[0].network.split(".")[1]) for lab in labs}
@@ -154,7 +154,7 @@ def free_network(routes: Iterable[ipaddress.IPv4Network], labs: Iterable[Lab]) -
 
 
 def routes_of_machine() -> list[ipaddress.IPv4Network]:
-    """The networks that this machine has a route to, the default route left out."""
+    """Returns the networks that this machine has a route to, the default route left out."""
     found = []
     for line in Path("/proc/net/route").read_text(encoding="ascii").splitlines()[1:]:
         fields = line.split()

@@ -1,8 +1,8 @@
-"""The way into a lab: joins standard input and output to a port of one of its hosts.
+"""Connects standard input and output to a port of a lab's host.
 
-    python -I -S proxy_command.py SWITCH-PID BIRTH ADDRESS PORT
+    python -I -S proxy_command.py SUPERVISOR-PID BIRTH ADDRESS PORT
 
-ssh runs it as ProxyCommand. It enters the network of the lab's switch, so that the connection
+ssh runs it as ProxyCommand. It enters the network of the lab's supervisor, so that the connection
 comes from outside the host, and ends with the lab. It stands alone, to start fast.
 """
 
@@ -21,7 +21,7 @@ _PATIENCE = 4.0  # seconds; then we say so, which ssh itself would not tell from
 
 
 def main() -> int:
-    """Relay until the host has ended the connection."""
+    """Relays until the host has ended the connection."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # by which ssh ends us; nohup(1) ignores it
     pid, born, address, port = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     try:

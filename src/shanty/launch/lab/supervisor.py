@@ -1,4 +1,4 @@
-"""The process that a lab is: it holds the network, starts the hosts and starts dead ones anew.
+"""Runs a lab: holds its network, starts its hosts, and restarts dead ones.
 
     python -m shanty.launch.lab.supervisor FOLDER
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from shanty.launch.lab import machine, syscalls
-from shanty.launch.lab.model import GATEWAY, Lab, Member
+from shanty.launch.lab.model import GATEWAY, Lab, LabHost
 from shanty.runtime.rundir import read_json, write_json
 
 _START_TIME = 30.0  # seconds for all sshds to answer
@@ -31,10 +31,10 @@ _MOST_SHORT_LIVES = 3
 
 
 @dataclass
-class Running:
+class RunningHost:
     """A host that was started."""
 
-    member: Member
+    member: LabHost
     pid: int  # of its first process, as this process sees it
     go: int  # write a byte here when its links are there
     result: int  # what keeps it from its sshd can be read here
@@ -43,15 +43,15 @@ class Running:
     short_lives: int = 0
 
 
-class Switch:
-    """The network of a lab and its hosts."""
+class Supervisor:
+    """Holds the network of a lab and its hosts."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self._hosts: dict[str, Running] = {}
+        self._hosts: dict[str, RunningHost] = {}
 
     def start(self) -> None:
-        """Make the network and start all hosts; OSError when something cannot be done."""
+        """Makes the network and starts all hosts; OSError when something cannot be done."""
         lab = self._lab
         syscalls.mount("none", "/", flags=syscalls.PRIVATE | syscalls.RECURSIVE)
         syscalls.mount("proc", "/proc", "proc")
@@ -72,7 +72,7 @@ class Switch:
         self._note()
 
     def keep(self) -> NoReturn:
-        """Take in orphans, and start each host anew that ends, as a reboot does."""
+        """Reaps orphans, and restarts each host that ends, as a reboot does."""
         while True:
             signal.sigwait({signal.SIGCHLD})
             with contextlib.suppress(ChildProcessError):
@@ -81,10 +81,10 @@ class Switch:
                         if host.pid == pid:
                             self._restart(host)
 
-    def _restart(self, dead: Running) -> None:
+    def _restart(self, dead: RunningHost) -> None:
         short = time.monotonic() - dead.since < _SHORT_LIFE
         lives = dead.short_lives + 1 if short else 0
-        self._hosts[dead.member.name] = Running(dead.member, 0, -1, -1, 0.0)
+        self._hosts[dead.member.name] = RunningHost(dead.member, 0, -1, -1, 0.0)
         self._note()
         if lives > _MOST_SHORT_LIVES:
             return
@@ -103,8 +103,8 @@ class Switch:
             sys.stderr.flush()
         self._note()
 
-    def _fork(self, member: Member) -> Running:
-        """Start a process in namespaces of its own that waits for its links."""
+    def _fork(self, member: LabHost) -> RunningHost:
+        """Starts a process in namespaces of its own that waits for its links."""
         result_in, result_out = os.pipe()
         go_in, go_out = os.pipe()
         child = os.fork()
@@ -115,10 +115,10 @@ class Switch:
         os.waitpid(child, 0)
         answer = json.loads(_line(result_in))
         _raise_error(member, answer)
-        return Running(member, answer["pid"], go_out, result_in, time.monotonic())
+        return RunningHost(member, answer["pid"], go_out, result_in, time.monotonic())
 
-    def _release(self, hosts: list[Running]) -> None:
-        """Connect these hosts to the network and let them go on, up to their sshd."""
+    def _release(self, hosts: list[RunningHost]) -> None:
+        """Connects these hosts to the network and lets them start, up to their sshd."""
         lines = []
         for host in hosts:
             for number, nic in enumerate(self._lab.nics):
@@ -139,16 +139,16 @@ class Switch:
             if answer:
                 _raise_error(host.member, json.loads(answer))
 
-    def _unplug(self, member: Member) -> None:
-        """Remove the links of a dead host, which the kernel itself does only some time later."""
+    def _unplug(self, member: LabHost) -> None:
+        """Removes the links of a dead host, which the kernel itself does only some time later."""
         for number in range(len(self._lab.nics)):
             with contextlib.suppress(OSError):
                 machine.run_command(["ip", "link", "del", port_name(member.number, number)])
 
-    def _is_cut(self, member: Member) -> bool:
+    def _is_cut(self, member: LabHost) -> bool:
         return (self._lab.files(member) / "cut").exists()
 
-    def _wait_for_sshd(self, host: Running, until: float) -> None:
+    def _wait_for_sshd(self, host: RunningHost, until: float) -> None:
         address = self._lab.address(host.member)
         while True:
             with (
@@ -170,18 +170,18 @@ class Switch:
 
 
 def port_name(host: int, nic: int) -> str:
-    """What the end of a host's cable is called at the switch."""
+    """Returns the name of the supervisor's end of a host's cable."""
     return f"p{host}n{nic}"
 
 
 def tell(what: dict[str, Any]) -> None:
-    """Tell the one who started us."""
+    """Reports to the process that started the lab."""
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 
 
-def _first_process(lab: Lab, member: Member, go: int, result: int) -> NoReturn:
-    """Fork the host's first process into new namespaces; the middle one says its pid and ends."""
+def _first_process(lab: Lab, member: LabHost, go: int, result: int) -> NoReturn:
+    """Forks the host's first process into new namespaces; reports its pid and ends."""
     try:
         syscalls.unshare(
             syscalls.NEW_MOUNTS
@@ -201,14 +201,14 @@ def _first_process(lab: Lab, member: Member, go: int, result: int) -> NoReturn:
         if error.filename:
             text += f": {error.filename}"
         os.write(result, json.dumps({"error": text, "errno": error.errno}).encode() + b"\n")
-    finally:  # whatever happened, this process must not go on as the switch
+    finally:  # whatever happened, this process must not go on as the supervisor
         if sys.exc_info()[0] is not None:
             sys.excepthook(*sys.exc_info())
         os._exit(1)
 
 
 def _line(descriptor: int) -> bytes:
-    """One line from a pipe; what there was when it ended."""
+    """Reads a line from a pipe, or the rest when it ends."""
     data = b""
     while not data.endswith(b"\n"):
         byte = os.read(descriptor, 1)
@@ -218,25 +218,25 @@ def _line(descriptor: int) -> bytes:
     return data
 
 
-def _raise_error(member: Member, answer: dict[str, Any]) -> None:
+def _raise_error(member: LabHost, answer: dict[str, Any]) -> None:
     if "error" in answer:
         raise OSError(answer["errno"] or 0, f"{member.name}: {answer['error']}")
 
 
 def main() -> NoReturn:
-    """Be a lab until killed."""
+    """Runs the lab until killed."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     lab = Lab.from_json(read_json(Path(sys.argv[1]) / "lab.json") or {})
-    switch = Switch(lab)
+    supervisor = Supervisor(lab)
     try:
-        switch.start()
+        supervisor.start()
     except OSError as error:
         tell({"error": error.strerror or str(error), "errno": error.errno})
         os._exit(1)
     tell({"done": True})
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
-    switch.keep()
+    supervisor.keep()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The Linux system calls that a lab is made of, as far as Python has none for them.
+"""Wraps the Linux system calls of a lab for which Python has no function.
 
 Every function raises the OSError of its call. Numbers are those of the kernel's headers
 (sched.h, mount.h, prctl.h, capability.h), the same on all architectures; pivot_root has none
@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import os
 import platform
-from collections.abc import Iterator
 from pathlib import Path
 
 NEW_MOUNTS = 0x00020000
@@ -68,12 +67,12 @@ def _checked(result: int, what: str) -> None:
 
 
 def unshare(kinds: int) -> None:
-    """Leave the namespaces of these kinds for new ones (pids: the next child does)."""
+    """Leaves the namespaces of these kinds for new ones (pids: the next child does)."""
     _checked(_libc.unshare(kinds), "unshare")
 
 
 def enter(pid: int, kinds: tuple[str, ...]) -> None:
-    """Enter these namespaces of a process; a child is the first that is in its pid namespace."""
+    """Enters these namespaces of a process; a child is the first that is in its pid namespace."""
     with contextlib.ExitStack() as stack:
         files = []
         for kind in kinds:  # all opened first: afterwards /proc may be another
@@ -85,7 +84,7 @@ def enter(pid: int, kinds: tuple[str, ...]) -> None:
 
 
 def mount(source: str, target: str, kind: str = "none", flags: int = 0, data: str = "") -> None:
-    """mount(2)."""
+    """Calls mount(2)."""
     result = _libc.mount(
         os.fsencode(source),
         os.fsencode(target),
@@ -97,17 +96,17 @@ def mount(source: str, target: str, kind: str = "none", flags: int = 0, data: st
 
 
 def bind(source: str, target: str) -> None:
-    """Show the file or tree `source`, with all that is mounted in it, at `target` too."""
+    """Shows the file or tree `source`, with all that is mounted in it, at `target` too."""
     mount(source, target, flags=BIND | RECURSIVE)
 
 
 def mount_memory(target: str, mode: str = "755") -> None:
-    """Mount an empty file system in memory at `target`."""
+    """Mounts an empty file system in memory at `target`."""
     mount("tmpfs", target, "tmpfs", _NOSUID | _NODEV, f"mode={mode}")
 
 
 def pivot_root(new: str, old: str) -> None:
-    """Make the mount `new` the root; the old one is at `old`, a folder beneath it, afterwards."""
+    """Makes the mount `new` the root; the old one is at `old`, a folder beneath it, afterwards."""
     number = _PIVOT_ROOT.get(platform.machine())
     if number is None:
         raise OSError(38, f"pivot_root: not known for {platform.machine()}")
@@ -116,34 +115,30 @@ def pivot_root(new: str, old: str) -> None:
 
 
 def detach(target: str) -> None:
-    """Unmount `target` with all in it, as soon as nobody uses it."""
+    """Unmounts `target` with all in it, as soon as nobody uses it."""
     _checked(_libc.umount2(os.fsencode(target), _DETACH), f"umount {target}")
 
 
 def set_host_name(name: str) -> None:
-    """Name the host of this UTS namespace."""
+    """Names the host of this UTS namespace."""
     encoded = name.encode()
     _checked(_libc.sethostname(encoded, len(encoded)), "sethostname")
 
 
-def _capabilities() -> Iterator[int]:
-    return iter(range(_LAST_CAPABILITY + 1))
-
-
 def keep_capabilities() -> None:
-    """Hand on this process's capabilities to the programs it starts, though it is not root."""
+    """Passes this process's capabilities to the programs it starts, though it is not root."""
     header = _Header(_CAPABILITIES_VERSION, 0)
     sets = (_Sets * 2)()
     _checked(_libc.capget(ctypes.byref(header), ctypes.byref(sets)), "capget")
     for part in sets:
         part.inheritable = part.permitted
     _checked(_libc.capset(ctypes.byref(header), ctypes.byref(sets)), "capset")
-    for capability in _capabilities():
+    for capability in range(_LAST_CAPABILITY + 1):
         _libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, capability, 0, 0)
 
 
 def drop_capabilities(keep: int) -> None:
-    """Hand on no capability but `keep` to the programs that this process starts from now on."""
-    for capability in _capabilities():
+    """Passes no capability but `keep` to the programs that this process starts from now on."""
+    for capability in range(_LAST_CAPABILITY + 1):
         if capability != keep:
             _libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_LOWER, capability, 0, 0)

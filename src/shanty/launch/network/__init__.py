@@ -1,4 +1,4 @@
-"""Which networks join the hosts of a run, how fast they are, and which one the run takes.
+"""Finds the networks that join the hosts of a run, their speed, and the one that the run takes.
 
-`measure` asks the hosts, `choose` decides and is pure, `cache` remembers.
+`measure` asks the hosts, `selection` decides, `cache` remembers.
 """

@@ -1,31 +1,30 @@
-"""What was decided for hosts whose networks look like this: `<home>/net/<fingerprint>.json`."""
+"""Remembers what was measured and chosen: `<home>/net/<fingerprint of the networks>.json`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shanty.launch.finding import Finding, Level
-from shanty.launch.network.choose import Choice
-from shanty.launch.network.diagnosis import Verdict
-from shanty.launch.network.measure import Contact, Measured, Pace, Pair
+from shanty.launch.network.results import Choice, Contact, Measured, Pace, Pair, Verdict
 from shanty.launch.network.route import Interface, Rail, Route
 from shanty.launch.network.topology import Network
 from shanty.runtime.rundir import read_json, write_json
 
+V = TypeVar("V")
 _FORM = 1  # of the files; those of another form are not read
 _LIFE = 7 * 86400.0  # seconds after which is measured anew, whatever the hosts look like
 _LIFE_BROKEN = 600.0  # the same where a network was broken, since somebody may mend it
 
 
 def load(home: Path, fingerprint: str) -> tuple[Measured, Choice, float] | None:
-    """What was measured and chosen, and its age in seconds; None where nothing fresh is known."""
+    """Returns what was measured and chosen, and its age in seconds; None where nothing is fresh."""
     value = read_json(_path(home, fingerprint))
     if value is None or value.pop("sum", "") != _sum(value) or value["form"] != _FORM:
         return None
@@ -37,13 +36,13 @@ def load(home: Path, fingerprint: str) -> tuple[Measured, Choice, float] | None:
 
 
 def save(home: Path, fingerprint: str, measured: Measured, choice: Choice) -> None:
-    """Keep it, and remove what is too old; a home that cannot be written costs time, no run."""
+    """Keeps it, and removes what is too old; a home that cannot be written costs time, no run."""
     folder = _path(home, fingerprint).parent
     value = {
         "form": _FORM,
         "time": time.time(),
         "measured": measured_to_json(measured),
-        "choice": choice_to_json(choice),
+        "choice": _choice_to_json(choice),
     }
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,109 +53,88 @@ def save(home: Path, fingerprint: str, measured: Measured, choice: Choice) -> No
 
 
 def _sum(value: Mapping[str, Any]) -> str:
-    """By which a file is known to be as it was written; any other one is none."""
+    """Returns a checksum: a file that was changed is not used."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def measured_to_json(measured: Measured) -> dict[str, Any]:
-    """All that was measured as plain JSON."""
+    """Returns all that was measured as plain JSON."""
+
+    def rows(values: Mapping[str, Mapping[Pair, Any]]) -> dict[str, list[Any]]:
+        return {
+            name: [[*pair, *astuple(one)] for pair, one in each.items()]
+            for name, each in values.items()
+        }
+
     return {
-        "hosts": list(measured.hosts),
+        "hosts": measured.hosts,
         "whole": measured.whole,
-        "networks": [_network_to_json(network) for network in measured.networks],
-        "contacts": {
-            name: [
-                [*pair, one.kind, one.text, one.via, one.seconds] for pair, one in contacts.items()
-            ]
-            for name, contacts in measured.contacts.items()
-        },
-        "paces": {
-            name: [[*pair, pace.rate, pace.latency] for pair, pace in paces.items()]
-            for name, paces in measured.paces.items()
-        },
+        "networks": [
+            {
+                **asdict(network),
+                "ends": _ends_to_json(network.ends),
+                "down": sorted(network.down),
+                "doubled": sorted(network.doubled),
+            }
+            for network in measured.networks
+        ],
+        "contacts": rows(measured.contacts),
+        "paces": rows(measured.paces),
         "together": [
-            {"networks": list(names), "rates": [[*pair, *rates] for pair, rates in each.items()]}
+            {"networks": names, "rates": [[*pair, *rates] for pair, rates in each.items()]}
             for names, each in measured.together.items()
         ],
     }
 
 
 def measured_from_json(value: Mapping[str, Any]) -> Measured:
-    """The inverse of `measured_to_json`."""
+    """Returns what `measured_to_json` was given."""
+
+    def pairs(rows: Iterable[list[Any]], make: Callable[..., V]) -> dict[Pair, V]:
+        return {(row[0], row[1]): make(*row[2:]) for row in rows}
+
     return Measured(
         tuple(value["hosts"]),
         tuple(_network(entry) for entry in value["networks"]),
+        {name: pairs(rows, Contact) for name, rows in value["contacts"].items()},
+        {name: pairs(rows, Pace) for name, rows in value["paces"].items()},
         {
-            name: {_pair(row): Contact(*row[2:]) for row in rows}
-            for name, rows in value["contacts"].items()
-        },
-        {
-            name: {_pair(row): Pace(*row[2:]) for row in rows}
-            for name, rows in value["paces"].items()
-        },
-        {
-            tuple(entry["networks"]): {_pair(row): tuple(row[2:]) for row in entry["rates"]}
+            tuple(entry["networks"]): pairs(entry["rates"], lambda *rates: rates)
             for entry in value["together"]
         },
         value["whole"],
     )
 
 
-def choice_to_json(choice: Choice) -> dict[str, Any]:
-    """A choice as plain JSON."""
+def _choice_to_json(choice: Choice) -> dict[str, Any]:
     return {
-        "route": [ends_to_json(rail.interfaces) for rail in choice.route.rails],
+        "route": [_ends_to_json(rail.interfaces) for rail in choice.route.rails],
         "reason": choice.reason,
         "verdicts": {name: asdict(verdict) for name, verdict in choice.verdicts.items()},
         "findings": [finding.to_json() for finding in choice.findings],
     }
 
 
-def ends_to_json(ends: Mapping[str, Interface]) -> dict[str, list[Any]]:
-    """The interface of each host: name, address, prefix."""
-    return {host: [end.name, end.address, end.prefix] for host, end in ends.items()}
-
-
-def _network_to_json(network: Network) -> dict[str, Any]:
-    return {
-        "name": network.name,
-        "ends": ends_to_json(network.ends),
-        "down": sorted(network.down),
-        "doubled": sorted(network.doubled),
-        "speeds": dict(network.speeds),
-        "ssh": network.ssh,
-    }
-
-
-def _network(value: Mapping[str, Any]) -> Network:
-    return Network(
-        value["name"],
-        _ends(value["ends"]),
-        frozenset(value["down"]),
-        frozenset(value["doubled"]),
-        value["speeds"],
-        value["ssh"],
-    )
-
-
 def _choice(value: Mapping[str, Any]) -> Choice:
     return Choice(
         Route(tuple(Rail(_ends(ends)) for ends in value["route"])),
         {name: Verdict(**verdict) for name, verdict in value["verdicts"].items()},
-        tuple(
-            Finding(**{**finding, "level": Level(finding["level"])})
-            for finding in value["findings"]
-        ),
+        tuple(Finding(**{**each, "level": Level(each["level"])}) for each in value["findings"]),
         value["reason"],
     )
 
 
+def _network(value: Mapping[str, Any]) -> Network:
+    sets = {key: frozenset(value[key]) for key in ("down", "doubled")}
+    return Network(**{**value, **sets, "ends": _ends(value["ends"])})
+
+
+def _ends_to_json(ends: Mapping[str, Interface]) -> dict[str, Any]:
+    return {host: astuple(end) for host, end in ends.items()}
+
+
 def _ends(value: Mapping[str, Iterable[Any]]) -> dict[str, Interface]:
     return {host: Interface(*end) for host, end in value.items()}
-
-
-def _pair(row: list[Any]) -> Pair:
-    return row[0], row[1]
 
 
 def _path(home: Path, fingerprint: str) -> Path:

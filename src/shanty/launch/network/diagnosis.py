@@ -1,4 +1,4 @@
-"""What is wrong with the networks of hosts, and on which host: the findings."""
+"""Judges networks, and finds which host is at fault where one does not join all hosts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from shanty.launch.finding import Finding, Level
-from shanty.launch.network.measure import Contact, Measured, Pair
+from shanty.launch.network.report import kinds_text, names_text, pairs_text, rate_text
+from shanty.launch.network.results import Contact, Measured, Pair, Verdict
 from shanty.launch.network.topology import Network
-from shanty.launch.network.words import kinds_text, names_text, pairs_text, rate_text
 
+CLEARLY = 1.25  # times as fast: what another network than ssh's has to be
 SLOW = 37.5e6  # bytes/s, 300 Mbit/s: less is worth a warning
 _UNLIKE = 4.0  # times as slow as the others' ends: an interface that fell back
 _KEPT_OFF = "nothing: shanty keeps runs off it"
@@ -21,18 +22,33 @@ _FIREWALL = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is thought of one network. `kind` is one of
-
-    "chosen"; "joins", it could be taken; "slow", it joins and another one is faster; "partial",
-    not all hosts have it; "dead", an end carries nothing, or nobody reaches anybody; "isolated",
-    the same address on several hosts; "blocked", "half-open" (one direction only), "black-hole"
-    (large packets vanish). `text` says it in words.
-    """
-
-    kind: str
-    text: str
+def judge(measured: Measured, network: Network, taken: Sequence[Network]) -> Verdict:
+    """Judges one network; `taken` are those that the run takes."""
+    if network in taken:
+        return Verdict("chosen", "the run takes it")
+    if measured.joins(network):
+        rate = measured.rate(network.name)
+        best = measured.rate(taken[0].name) if taken else 0.0
+        if rate and best >= CLEARLY * rate:
+            return Verdict("slow", f"joins all hosts, at {rate_text(rate)}")
+        return Verdict("joins", "joins all hosts")
+    if network.doubled:
+        names = names_text(measured, network.doubled)
+        return Verdict("isolated", f"the same address on {names}")
+    if network.down:
+        return Verdict("dead", f"carries nothing on {names_text(measured, network.down)}")
+    contacts = measured.contacts.get(network.name, {})
+    failed = {pair: one for pair, one in contacts.items() if not one.ok}
+    if not failed:
+        lack = [name for name in measured.hosts if name not in network.ends]
+        return Verdict("partial", f"not on {names_text(measured, lack)}")
+    if len(failed) == len(contacts) and not _lost(failed) and not network.ssh:
+        return Verdict("dead", f"nobody reaches anybody: {kinds_text(failed.values())}")
+    if _lost(failed):
+        return Verdict("black-hole", f"large packets vanish ({pairs_text(_lost(failed))})")
+    if all((b, a) in contacts and contacts[b, a].ok for a, b in failed):
+        return Verdict("half-open", f"one direction is blocked ({pairs_text(failed)})")
+    return Verdict("blocked", f"{kinds_text(failed.values())} ({pairs_text(failed)})")
 
 
 def findings(
@@ -41,8 +57,8 @@ def findings(
     taken: Sequence[Network],
     surveys: Mapping[str, Mapping[str, Any]],
 ) -> list[Finding]:
-    """All that is wrong. Where a run has taken a network, what is wrong with others is a note;
-    where there is none to take, what is wrong with the likeliest one is an error."""
+    """Finds all that is wrong. Where a run has taken a network, faults of others are notes; where
+    there is none to take, the faults of the likeliest one are errors."""
     should = None if taken else _broken(measured, verdicts)
     found = []
     for network in measured.networks:
@@ -55,8 +71,10 @@ def findings(
 
 
 def _broken(measured: Measured, verdicts: Mapping[str, Verdict]) -> Network | None:
-    """The network that should join all hosts and does not; None where there is none, or where
-    several are broken in different places."""
+    """Returns the network that should join all hosts and does not.
+
+    None where there is none, or where several are broken in different places.
+    """
     likely = [
         network
         for network in measured.networks
@@ -89,7 +107,7 @@ def _about(
     surveys: Mapping[str, Mapping[str, Any]],
     level: Level,
 ) -> list[Finding]:
-    """What is wrong with a network that does not join all hosts."""
+    """Finds what is wrong with a network that does not join all hosts."""
     if verdict.kind == "isolated":
         hosts = [name for name in measured.hosts if name in network.doubled]
         end = network.ends[hosts[0]]
@@ -113,7 +131,7 @@ def _about(
         ]
     contacts = measured.contacts.get(network.name, {})
     failed = _failed(measured, network)
-    large = lost(failed)
+    large = _lost(failed)
     shut = {pair: one for pair, one in failed.items() if not one.kind.startswith("large-lost")}
     found = [_black_hole(network, one, surveys, level) for one in _culprits(large, contacts)]
     for one in _culprits(shut, contacts):
@@ -139,7 +157,7 @@ def _dead(network: Network, host: str, seen: str) -> Finding:
 
 def _black_hole(
     network: Network,
-    culprit: Culprit,
+    culprit: _Culprit,
     surveys: Mapping[str, Mapping[str, Any]],
     level: Level,
 ) -> Finding:
@@ -173,7 +191,7 @@ def _black_hole(
 
 def _shut(
     network: Network,
-    culprit: Culprit,
+    culprit: _Culprit,
     failed: Mapping[Pair, Contact],
     contacts: Mapping[Pair, Contact],
     level: Level,
@@ -192,11 +210,8 @@ def _shut(
     )
 
 
-# -------------------------------------------------------------------------------------- speed
-
-
 def _slow(measured: Measured, network: Network) -> list[Finding]:
-    """Warnings about the network that is taken."""
+    """Makes warnings about the network that is taken."""
     paces = measured.paces.get(network.name, {})
     slow = {pair: pace.rate for pair, pace in paces.items() if pace.rate < SLOW}
     if len(slow) == len(paces) > 0:  # all are slow; is it due to some of them?
@@ -232,11 +247,8 @@ def _slow_finding(network: Network, host: str, what: str, seen: str) -> Finding:
     )
 
 
-# ---------------------------------------------------------------------------------- who it is
-
-
 @dataclass(frozen=True, slots=True)
-class Culprit:
+class _Culprit:
     """The host that explains what failed between `pairs`; "" where it is all of them.
 
     `way` is "to", "from", "to and from" the host, or "between" all.
@@ -252,8 +264,8 @@ class Culprit:
         return f"{self.way} {self.host}" if self.host else "between all hosts"
 
 
-def _culprits(failed: Collection[Pair], tried: Collection[Pair]) -> list[Culprit]:
-    """The hosts that explain the failed pairs, as few as possible.
+def _culprits(failed: Collection[Pair], tried: Collection[Pair]) -> list[_Culprit]:
+    """Returns the hosts that explain the failed pairs, as few as possible.
 
     One for which nothing works is the cause by itself, then one that nobody reaches, then one
     that reaches nobody. Of a single pair, it is the host that is not reached: firewalls hold
@@ -261,13 +273,13 @@ def _culprits(failed: Collection[Pair], tried: Collection[Pair]) -> list[Culprit
     """
     left = list(failed)
     if len(left) == len(tried) > 0:
-        return [Culprit("", "between", tuple(left))]
+        return [_Culprit("", "between", tuple(left))]
     found = []
     hosts = list(dict.fromkeys(name for pair in tried for name in pair))
     for name in hosts:
         own = [pair for pair in tried if name in pair]
         if len(own) > 2 and all(pair in failed for pair in own):
-            found.append(Culprit(name, "to and from", tuple(p for p in left if name in p)))
+            found.append(_Culprit(name, "to and from", tuple(p for p in left if name in p)))
             left = [pair for pair in left if name not in pair]
     while left:
         counts = [
@@ -278,13 +290,13 @@ def _culprits(failed: Collection[Pair], tried: Collection[Pair]) -> list[Culprit
         _count, side, order = max(counts)
         name = hosts[-order]
         mine = tuple(pair for pair in left if pair[side] == name)
-        found.append(Culprit(name, "to" if side else "from", mine))
+        found.append(_Culprit(name, "to" if side else "from", mine))
         left = [pair for pair in left if pair not in mine]
     return [each for each in found if each.pairs]
 
 
-def lost(failed: Mapping[Pair, Contact]) -> list[Pair]:
-    """The directions in which large packets vanish."""
+def _lost(failed: Mapping[Pair, Contact]) -> list[Pair]:
+    """Returns the directions in which large packets vanish."""
     found = []
     for (source, target), contact in failed.items():
         if contact.kind == "large-lost":

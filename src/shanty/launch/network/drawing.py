@@ -1,14 +1,13 @@
-"""A picture of hosts and their networks, as SVG."""
+"""Draws hosts and their networks as SVG."""
 
 from __future__ import annotations
 
 import statistics
 from xml.sax.saxutils import escape
 
-from shanty.launch.network.choose import Choice
-from shanty.launch.network.measure import Measured
+from shanty.launch.network.report import rate_text, time_text
+from shanty.launch.network.results import Choice, Measured
 from shanty.launch.network.topology import Network
-from shanty.launch.network.words import rate_text, time_text
 
 _COLOURS = {"chosen": "#0b5fa5", "joins": "#2b7a2b", "slow": "#b3470c"}
 _BROKEN = "#9a9a9a"
@@ -18,7 +17,7 @@ _MOST = 24  # hosts that are drawn one by one
 
 
 def draw(measured: Measured, choice: Choice) -> str:
-    """The hosts in a row, below them a line for each network that leads to those that have it.
+    """Draws the hosts in a row, below them a line for each network to the hosts that have it.
 
     What the run takes is drawn strongly; what does not join its hosts is dashed.
     """
@@ -98,7 +97,7 @@ def _network(
 
 
 def _captions(measured: Measured, choice: Choice, network: Network) -> tuple[str, str]:
-    """What stands beside a network's line, in two lines."""
+    """Returns the two lines of text beside a network's line."""
     verdict = choice.verdicts[network.name]
     first = f"{network.name} · {verdict.kind}"
     paces = list(measured.paces.get(network.name, {}).values())

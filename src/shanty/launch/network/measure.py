@@ -1,4 +1,4 @@
-"""Asks hosts which of their networks truly join them, and how fast those are.
+"""Measures which networks join hosts, and how fast those are.
 
 First every network between every two hosts at once (only silence takes long, and it is waited for
 once). On a slow wire they may hold each other up: then what failed is tried again by few. Then,
@@ -9,18 +9,19 @@ time, so that no two of them share a host's cable.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.network.rounds import Talk, every, few, pairs, ring, some_pairs
+from shanty.launch.network.results import Contact, Measured, Pace, Pair
 from shanty.launch.network.topology import Network
 from shanty.runtime.errors import ShantyError
 
-Pair = tuple[str, str]  # from one host to another one, by name
+Talk = tuple[str, str, str]  # the network, the host that begins and the other one, by name
 
 TIMEOUT = 2.0  # seconds for a connection, and again for the bytes; a lost SYN is sent again after 1
 SECONDS = 0.25  # that a flood takes
@@ -29,86 +30,65 @@ _MOST_NETWORKS = 4  # that are measured for speed before a run
 _PATIENCE = 20.0  # seconds; no verb may take half of that
 _SUSPECT = 0.035  # seconds for 64 KiB there and back: less than 30 Mbit/s, or a busy host
 _CONTACT = ("kind", "text", "via", "seconds")
+_ALL_PAIRS = 16  # hosts up to which every one tries every other one
+_ALL_PACES = 8  # hosts up to which `every` has all pairs
 _AGAIN = 3.0  # TIMEOUT of what is tried again by few
-_CROWDED = 0.5  # seconds for the bytes of some pair from which on others may have been held up
-_HELD_UP = ("large-lost", "large-lost-back", "silent")
 
 
-@dataclass(frozen=True, slots=True)
-class Contact:
-    """What came of trying to reach one host from another one: as the verb `net-probe` tells.
+def pairs(count: int) -> list[tuple[int, int]]:
+    """Returns who tries whom, by number: all up to 16 hosts; of more, as `some_pairs`."""
+    if count > _ALL_PAIRS:
+        return some_pairs(count)
+    return [(i, j) for i in range(count) for j in range(count) if i != j]
 
-    `seconds` is what the bytes took, there and back.
+
+def some_pairs(count: int) -> list[tuple[int, int]]:
+    """Returns the pairs that collectives use: i and i + 1, i + 2, i + 4 …, in both directions.
+
+    They are n log n, and show every host that cannot be reached.
     """
-
-    kind: str
-    text: str = ""
-    via: str = ""
-    seconds: float = 0.0
-
-    @property
-    def ok(self) -> bool:
-        """True when connections and data pass."""
-        return self.kind == "ok"
-
-    @property
-    def crowded(self) -> bool:
-        """True when there were more packets than the wire could take, or it loses them anyhow."""
-        return self.kind in _HELD_UP or self.seconds > _CROWDED
+    steps = [1 << k for k in range((count - 1).bit_length())]
+    there = {(i, (i + step) % count) for i in range(count) for step in steps}
+    return sorted(there | {(j, i) for i, j in there})
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How fast one host sends to another one: `rate` in bytes/s, `latency` in seconds, one way."""
-
-    rate: float
-    latency: float
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What was found out about `networks` between `hosts`; the mappings are by network's name.
-
-    `together` has the rates of several networks that were used at the same time, by the names
-    of them and by pair: one for each network, in that order. `whole` is true for what
-    `measure_all` found.
-    """
-
-    hosts: tuple[str, ...]
-    networks: tuple[Network, ...]
-    contacts: Mapping[str, Mapping[Pair, Contact]] = field(default_factory=dict)
-    paces: Mapping[str, Mapping[Pair, Pace]] = field(default_factory=dict)
-    together: Mapping[tuple[str, ...], Mapping[Pair, tuple[float, ...]]] = field(
-        default_factory=dict
-    )
-    whole: bool = False
-
-    def joins(self, network: Network) -> bool:
-        """True when every pair of hosts that was tried could talk over the network."""
-        contacts = self.contacts.get(network.name, {})
-        whole = set(network.tried) == set(self.hosts)
-        return whole and bool(contacts) and all(one.ok for one in contacts.values())
-
-    def serving(self) -> list[Network]:
-        """The networks that a run may take: they join all hosts, and each goes over cables of its
-        own. IPv6 only where IPv4 does not serve, since not every MPI can use it."""
-        joining = [network for network in self.networks if self.joins(network)]
-        family = [network for network in joining if network.version == 4] or joining
-        found: dict[frozenset[tuple[str, str]], Network] = {}
-        for network in family:
-            found.setdefault(network.wires, network)
-        return list(found.values())
-
-    def by_ssh(self, network: Network) -> bool:
-        """True for a network that goes over the cables that ssh takes."""
-        return any(other.ssh and other.wires == network.wires for other in self.networks)
-
-    def rate(self, name: str) -> float:
-        """The rate of the slowest pair: a ring goes as fast as that. 0 where not measured."""
-        return min((pace.rate for pace in self.paces.get(name, {}).values()), default=0.0)
+def ring(count: int) -> list[list[tuple[int, int]]]:
+    """Returns the edges of a ring in rounds in which every host is in one of them at most."""
+    edges = [(i, (i + 1) % count) for i in range(count)]
+    last = edges[-1:] if count % 2 or count == 2 else []
+    rest = edges[: count - len(last)]
+    return [found for found in (rest[::2], rest[1::2], last) if found]
 
 
-# ----------------------------------------------------------------------------------- measuring
+def tournament(count: int) -> list[list[tuple[int, int]]]:
+    """Returns all ordered pairs in such rounds (circle method: one stays, the others go around)."""
+    seats = [*range(count), *([-1] if count % 2 else [])]  # who is paired with -1 waits
+    half, rounds = len(seats) // 2, []
+    for _ in range(len(seats) - 1):
+        met = [(a, b) for a, b in zip(seats[:half], seats[: half - 1 : -1], strict=True)]
+        games = [(a, b) for a, b in met if a >= 0 and b >= 0]
+        rounds += [games, [(b, a) for a, b in games]]
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return rounds
+
+
+def few(talks: Sequence[Talk], each: int) -> tuple[list[Talk], list[Talk]]:
+    """Splits off those of `talks` in which no host has more than `each`; returns both parts."""
+    busy: Counter[str] = Counter()
+    taken: list[Talk] = []
+    rest: list[Talk] = []
+    for talk in talks:
+        ends = talk[1:]
+        fits = max(busy[name] for name in ends) < each
+        (taken if fits else rest).append(talk)
+        if fits:
+            busy.update(ends)
+    return taken, rest
+
+
+def every(count: int) -> list[list[tuple[int, int]]]:
+    """Returns all pairs where they are few, else a ring."""
+    return tournament(count) if count <= _ALL_PACES else ring(count)
 
 
 def measure(
@@ -118,28 +98,28 @@ def measure(
     *,
     ports: tuple[int, int] | None = None,
 ) -> Measured:
-    """What a run needs to know: which networks join all hosts; if several do, how fast they are.
+    """Measures for a run: which networks join all hosts; if several do, how fast they are.
 
     A single one is measured where it seems to be slow. Networks that some host lacks are not
     tried. PrepareError when a host is lost meanwhile.
     """
     whole = [network for network in networks if set(network.tried) == set(clients)]
-    with _listening(clients, whole, ports) as site:
+    with _listening(clients, whole, ports) as hosts:
         say(f"tries {_count(len(whole))} between {len(clients)} hosts")
-        found = Measured(tuple(clients), tuple(networks), site.contacts(whole))
+        found = Measured(tuple(clients), tuple(networks), hosts.contacts(whole))
         rivals = found.serving()
         if len(rivals) > 1:
             rivals.sort(
                 key=lambda one: (not found.by_ssh(one), -min(one.speeds.values(), default=0.0))
             )
             rivals = rivals[:_MOST_NETWORKS]
-            found = _paced(site, found, rivals, ring(len(clients)), say)
+            found = _add_paces(hosts, found, rivals, ring(len(clients)), say)
         elif any(
             one.seconds > _SUSPECT
             for network in rivals
             for one in found.contacts[network.name].values()
         ):
-            found = _paced(site, found, rivals, every(len(clients)), say)
+            found = _add_paces(hosts, found, rivals, every(len(clients)), say)
     return found
 
 
@@ -150,15 +130,15 @@ def measure_all(
     *,
     ports: tuple[int, int] | None = None,
 ) -> Measured:
-    """What a person wants to know: all networks, also those that only some hosts have, and the
-    speed between every two hosts (of more than 8: around a ring)."""
+    """Measures for a person: all networks, also those that only some hosts have, and the speed
+    between every two hosts (of more than 8: around a ring)."""
     count = len(clients)
     several = [network for network in networks if len(network.tried) > 1]
-    with _listening(clients, several, ports) as site:
+    with _listening(clients, several, ports) as hosts:
         say(f"tries {_count(len(several))} between {count} hosts")
-        found = Measured(tuple(clients), tuple(networks), site.contacts(several))
+        found = Measured(tuple(clients), tuple(networks), hosts.contacts(several))
         joining = [network for network in several if found.joins(network)]
-        return replace(_paced(site, found, joining, every(count), say), whole=True)
+        return replace(_add_paces(hosts, found, joining, every(count), say), whole=True)
 
 
 def reach(
@@ -167,23 +147,23 @@ def reach(
     *,
     ports: tuple[int, int] | None = None,
 ) -> Measured:
-    """Only whether the hosts reach each other over these networks, by few pairs."""
-    with _listening(clients, networks, ports) as site:
-        return Measured(tuple(clients), tuple(networks), site.contacts(networks, some_pairs))
+    """Tries with few pairs that the hosts reach each other over these networks."""
+    with _listening(clients, networks, ports) as hosts:
+        return Measured(tuple(clients), tuple(networks), hosts.contacts(networks, some_pairs))
 
 
-def _paced(
-    site: _Site,
+def _add_paces(
+    hosts: Listeners,
     found: Measured,
     networks: Sequence[Network],
     rounds: Sequence[Sequence[tuple[int, int]]],
     say: Callable[[str], None],
 ) -> Measured:
-    """`found`, and how fast the networks are, alone and together."""
+    """Adds to `found` how fast the networks are, alone and together."""
     paces = {}
     for network in networks:
         say(f"measures {network.name}")
-        paces[network.name] = site.paces(network, rounds)
+        paces[network.name] = hosts.paces(network, rounds)
     found = replace(found, paces=paces)
     rivals = [network for network in found.serving() if network.name in paces]
     best = max((found.rate(network.name) for network in rivals), default=0.0)
@@ -193,11 +173,11 @@ def _paced(
     edges = ring(len(found.hosts))
     for network in near:  # once more: a host that was busy must not make striping look good
         say(f"measures {network.name} again")
-        for pair, pace in site.paces(network, edges).items():
+        for pair, pace in hosts.paces(network, edges).items():
             paces[network.name][pair] = max(pace, paces[network.name][pair], key=_rate)
     say(f"measures {' and '.join(network.name for network in near)} together")
     both = {
-        pair: tuple(pace.rate for pace in each) for pair, each in site.floods(near, edges).items()
+        pair: tuple(pace.rate for pace in each) for pair, each in hosts.floods(near, edges).items()
     }
     return replace(found, together={tuple(network.name for network in near): both})
 
@@ -206,55 +186,49 @@ def _rate(pace: Pace) -> float:
     return pace.rate
 
 
-class _Site:
-    """Hosts that listen for each other."""
+@dataclass
+class Listeners:
+    """Hosts that listen for each other at their ends of networks."""
 
-    def __init__(
-        self,
-        clients: Mapping[str, RpcClient],
-        tokens: Mapping[str, str],
-        ports: Mapping[str, Mapping[str, int]],
-        errors: Mapping[str, Mapping[str, str]],
-    ) -> None:
-        self._clients = clients
-        self._tokens = tokens
-        self._ports = ports
-        self._errors = errors
+    clients: Mapping[str, RpcClient]
+    tokens: Mapping[str, str]
+    ports: Mapping[str, Mapping[str, int]]  # by host and address
+    errors: Mapping[str, Mapping[str, str]]  # why a host cannot listen at an address
 
     def contacts(
         self,
         networks: Sequence[Network],
         pairs: Callable[[int], list[tuple[int, int]]] = pairs,
     ) -> dict[str, dict[Pair, Contact]]:
-        """Who can talk to whom over each of the networks: all at the same time, and what may have
-        failed by that once more."""
+        """Tries who can talk to whom over each of the networks: all at the same time, and once
+        more what may have failed by that."""
         found: dict[Talk, Contact] = {}
         plan: dict[Talk, Network] = {}
         for network in networks:
-            ends = [name for name in self._clients if name in network.tried]
+            ends = [name for name in self.clients if name in network.tried]
             for source, target in ((ends[i], ends[j]) for i, j in pairs(len(ends))):
-                deaf = self._errors[target].get(network.ends[target].address)
+                deaf = self.errors[target].get(network.ends[target].address)
                 if deaf is not None:
                     found[network.name, source, target] = Contact("error", f"{target}: {deaf}")
                 else:
                     plan[network.name, source, target] = network
-        tried = self._tried(plan, TIMEOUT)
+        tried = self._try(plan, TIMEOUT)
         found |= tried
         if any(contact.crowded for contact in tried.values()):
-            found |= self._again({talk: plan[talk] for talk in tried if not tried[talk].ok})
+            found |= self._try_again({talk: plan[talk] for talk in tried if not tried[talk].ok})
         by_name: dict[str, dict[Pair, Contact]] = {network.name: {} for network in networks}
         for (name, source, target), contact in found.items():
             by_name[name][source, target] = contact
         return by_name
 
-    def _again(self, plan: Mapping[Talk, Network]) -> dict[Talk, Contact]:
-        """By few, which cannot hold each other up; by more as long as not one of them passes,
-        since then it is not for want of room, and silence takes long."""
+    def _try_again(self, plan: Mapping[Talk, Network]) -> dict[Talk, Contact]:
+        """Tries few at a time, which cannot hold each other up; more as long as not one of them
+        passes, since then it is not for want of room, and silence takes long."""
         found: dict[Talk, Contact] = {}
         left, each = list(plan), 1
         while left:
             now, rest = few(left, each)
-            tried = self._tried({talk: plan[talk] for talk in now}, _AGAIN)
+            tried = self._try({talk: plan[talk] for talk in now}, _AGAIN)
             if each > 1 and any(contact.ok for contact in tried.values()):
                 tried = {talk: contact for talk, contact in tried.items() if contact.ok}
                 each = 1
@@ -264,9 +238,9 @@ class _Site:
             left = [*rest, *(talk for talk in now if talk not in tried)]
         return found
 
-    def _tried(self, plan: Mapping[Talk, Network], timeout: float) -> dict[Talk, Contact]:
-        """What comes of these talks, all at the same time."""
-        own = {name: [talk for talk in plan if talk[1] == name] for name in self._clients}
+    def _try(self, plan: Mapping[Talk, Network], timeout: float) -> dict[Talk, Contact]:
+        """Tries these talks, all at the same time."""
+        own = {name: [talk for talk in plan if talk[1] == name] for name in self.clients}
 
         def probe(client: RpcClient) -> list[Contact]:
             talks = own[client.host.name]
@@ -276,7 +250,7 @@ class _Site:
             ).values["results"]
             return [Contact(*(one[key] for key in _CONTACT)) for one in answer]
 
-        asked = [client for name, client in self._clients.items() if own[name]]
+        asked = [client for name, client in self.clients.items() if own[name]]
         results = side_by_side(asked, probe)
         return {
             talk: contact
@@ -287,14 +261,14 @@ class _Site:
     def paces(
         self, network: Network, rounds: Sequence[Sequence[tuple[int, int]]]
     ) -> dict[Pair, Pace]:
-        """How fast the pairs are over one network."""
+        """Measures how fast the pairs are over one network."""
         return {pair: each[0] for pair, each in self.floods([network], rounds).items()}
 
     def floods(
         self, networks: Sequence[Network], rounds: Sequence[Sequence[tuple[int, int]]]
     ) -> dict[Pair, list[Pace]]:
-        """How fast the pairs are over all of the networks at the same time."""
-        names = list(self._clients)
+        """Measures how fast the pairs are over all of the networks at the same time."""
+        names = list(self.clients)
         found: dict[Pair, list[Pace]] = {}
         for games in rounds:
             to = {names[i]: names[j] for i, j in games}
@@ -307,7 +281,7 @@ class _Site:
                 ).values["results"]
                 return [Pace(one["rate"], one["latency"]) for one in answer]
 
-            results = side_by_side([self._clients[name] for name in to], flood)
+            results = side_by_side([self.clients[name] for name in to], flood)
             found.update({(name, to[name]): paces for name, paces in results.items()})
         return found
 
@@ -315,8 +289,8 @@ class _Site:
         address = network.ends[target].address
         return {
             "address": address,
-            "port": self._ports[target][address],
-            "token": self._tokens[target],
+            "port": self.ports[target][address],
+            "token": self.tokens[target],
             "source": network.ends[source].address,
         }
 
@@ -324,8 +298,8 @@ class _Site:
 @contextmanager
 def _listening(
     clients: Mapping[str, RpcClient], networks: Sequence[Network], ports: tuple[int, int] | None
-) -> Iterator[_Site]:
-    """All hosts listen at their ends of the networks, up to the end of the block."""
+) -> Iterator[Listeners]:
+    """Lets all hosts listen at their ends of the networks, up to the end of the block."""
     tokens = {name: secrets.token_hex(16) for name in clients}
 
     def listen(client: RpcClient) -> dict[str, Any]:
@@ -341,7 +315,7 @@ def _listening(
 
     try:
         answers = side_by_side(list(clients.values()), listen)
-        yield _Site(
+        yield Listeners(
             clients,
             tokens,
             {name: answer["ports"] for name, answer in answers.items()},

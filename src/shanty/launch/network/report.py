@@ -1,19 +1,75 @@
-"""What was found out about the networks of hosts, for programs: `shanty net --json`."""
+"""Reports measured networks: in words, and as JSON for programs (`shanty net --json`)."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from shanty.launch.network.decide import Examined, Reached
-from shanty.launch.network.measure import Measured, Pair
+from shanty.launch.network.results import Contact, Examined, Measured, Pair
 from shanty.launch.network.route import Interface
-from shanty.launch.network.topology import Network, usable
+from shanty.launch.network.topology import HostWithNetworks, Network, usable
+
+_MOST = 6  # of several things that are named
+_SEEN = {
+    "ok": "reached",
+    "no-answer": "no answer",
+    "refused": "connection refused",
+    "unreachable": "rejected, or no way there",
+    "silent": "a connection, and then nothing",
+    "wrong-host": "another host answers",
+    "large-lost": "small packets pass, large ones vanish",
+    "large-lost-back": "small packets pass, large ones vanish on the way back",
+    "error": "cannot be tried",
+}
 
 
-def as_json(hosts: Sequence[Reached], examined: Examined) -> dict[str, Any]:
-    """All of it as plain JSON: rates are in bytes/s, link speeds in bytes/s, times in seconds.
+def rate_text(rate: float) -> str:
+    """Returns a rate in the units of networks: 94 Mbit/s, 9.4 Gbit/s."""
+    bits = rate * 8
+    for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if bits >= size:
+            return f"{bits / size:.3g} {unit}"
+    return f"{bits:.0f} bit/s"
+
+
+def kinds_text(contacts: Iterable[Contact]) -> str:
+    """Names the results, each once."""
+    said = (
+        f"{_SEEN[one.kind]}{f' ({one.text})' if one.kind == 'error' else ''}" for one in contacts
+    )
+    return ", ".join(dict.fromkeys(said))
+
+
+def pairs_text(pairs: Iterable[Pair]) -> str:
+    """Names the first few of the pairs: a → b, b → c."""
+    written = [f"{source} → {target}" for source, target in pairs]
+    more = f" and {len(written) - _MOST} more" if len(written) > _MOST else ""
+    return ", ".join(written[:_MOST]) + more
+
+
+def names_text(measured: Measured, hosts: Iterable[str]) -> str:
+    """Names the hosts, in the order of the run; the first few of many."""
+    wanted = set(hosts)
+    names = [name for name in measured.hosts if name in wanted]
+    if len(names) == len(measured.hosts) > 2:
+        return "all hosts"
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(names[:_MOST]) + more
+
+
+def time_text(seconds: float) -> str:
+    """Returns a short time as text: 45 µs, 1.2 ms."""
+    return f"{seconds * 1e3:.2g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
+
+
+def contact_text(contact: Contact) -> str:
+    """Names the result in a few words."""
+    return _SEEN[contact.kind]
+
+
+def as_json(hosts: Sequence[HostWithNetworks], examined: Examined) -> dict[str, Any]:
+    """Returns everything as plain JSON: rates and link speeds in bytes/s, times in seconds.
 
     What was not measured or is not known is null.
     """
@@ -53,7 +109,7 @@ def as_json(hosts: Sequence[Reached], examined: Examined) -> dict[str, Any]:
 
 
 def interfaces(survey: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A host's ends that may lead to others; `speed` is what the kernel says of the link."""
+    """Returns a host's interfaces that may lead to others; `speed` is as the kernel says."""
     links = survey.get("links", {})
     found = []
     for entry in usable(survey["addresses"]):

@@ -1,4 +1,4 @@
-"""The networks that a run's traffic takes."""
+"""Describes the networks that a run's traffic takes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Rail:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What was chosen: the best rail first; more than one where striping measured faster.
+    """The chosen networks: the best rail first; more than one where striping measured faster.
 
     Empty where there is nothing to choose: one host, or nothing known. `reason` is for people.
     """

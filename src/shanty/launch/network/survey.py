@@ -1,4 +1,4 @@
-"""Meets hosts to look at their networks, when no run is planned."""
+"""Connects to hosts to look at their networks, when no run is planned."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.cluster import contact, inventory
+from shanty.launch.cluster import contact, inventory, reachability
 from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.hostfiles import read_hostfile
 from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.targets import reachability
-from shanty.runtime.errors import PrepareError, UsageError
+from shanty.runtime.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Visited:
+class SurveyedHost:
     """A host that answers, as `decide` and `examine` take it."""
 
     name: str
@@ -27,7 +26,7 @@ class Visited:
 
 
 def chosen(on: str | None, hostfile: str | None, home: Path) -> tuple[Host, ...]:
-    """The hosts that are meant; UsageError when none is, or one twice."""
+    """Returns the hosts that are meant; UsageError when none is, or one twice."""
     if on and hostfile:
         raise UsageError("hosts and a host file are both given", fix="give one of them")
     if not (on or hostfile):
@@ -40,10 +39,10 @@ def chosen(on: str | None, hostfile: str | None, home: Path) -> tuple[Host, ...]
     return hosts
 
 
-def visit(
+def survey(
     hosts: Sequence[Host], home: Path, say: Callable[[str], None], *, terminal: bool
-) -> list[Visited]:
-    """Reach all hosts and see what they are; PrepareError names those that fail."""
+) -> list[SurveyedHost]:
+    """Connects to all hosts and asks for their surveys; PrepareError names those that fail."""
     clients = contact.connect(
         hosts,
         terminal=terminal,
@@ -52,20 +51,8 @@ def visit(
     )
     surveys = side_by_side(clients, lambda client: client.ask("survey").values)
     reachability.distinct(hosts, surveys)
-    addresses = addresses_of(hosts, clients, surveys)
+    addresses = reachability.addresses_of(hosts, clients, surveys)
     return [
-        Visited(client.host.name, client, surveys[client.host.name], address)
+        SurveyedHost(client.host.name, client, surveys[client.host.name], address)
         for client, address in zip(clients, addresses, strict=True)
     ]
-
-
-def addresses_of(
-    hosts: Sequence[Host], clients: Sequence[RpcClient], surveys: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
-    """Where the lead host's ssh finds each, as in a run; where it does not, where ours does."""
-    try:
-        found = reachability.to_hosts(hosts, clients[0], surveys)
-    except PrepareError:
-        return [(surveys[host.name]["ssh"] or {}).get("server", "") for host in hosts]
-    own = next((way["source"] for way in found[1:]), "")
-    return [own, *(way["peer"] for way in found[1:])]

@@ -1,4 +1,4 @@
-"""The networks that hosts may have in common, as their own interfaces tell; nothing is tried."""
+"""Finds the networks that hosts may have in common, by their interfaces; nothing is tried."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from shanty.launch.network.route import Interface, Rail
 BY_SSH = "the addresses of ssh"  # the name of the network of last resort
 
 
-class Placed(Protocol):
+class HostWithNetworks(Protocol):
     """A host, what its survey told, and the address by which the lead host's ssh reaches it."""
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """The name that the user gave it."""
 
     @property
     def survey(self) -> Mapping[str, Any]:
-        """What the host is."""
+        """The answer of its verb `survey`."""
 
     @property
     def address(self) -> str:
-        """Where it is, in numbers; "" if that is not known."""
+        """Its address in numbers; "" if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ class Network:
         return [host for host in self.ends if host not in self.down and host not in self.doubled]
 
 
-def networks(hosts: Sequence[Placed]) -> list[Network]:
-    """All networks of the hosts: that of ssh first, then those that join the most hosts, IPv4
-    before IPv6. Link-local addresses are left out, and so are networks that only one host has,
+def networks(hosts: Sequence[HostWithNetworks]) -> list[Network]:
+    """Returns the networks of the hosts: that of ssh first, then those that join the most hosts,
+    IPv4 before IPv6. Link-local addresses are left out, and so are networks that only one host has,
     but for those where its end is up and carries nothing."""
     own = {host.name: host.address for host in hosts}
     found = [
@@ -106,9 +106,9 @@ def networks(hosts: Sequence[Placed]) -> list[Network]:
     return sorted(result, key=lambda one: (not one.ssh, -len(one.tried), one.version, one.name))
 
 
-def fingerprint(hosts: Iterable[Placed]) -> str:
-    """A name for all that may change which network is best: the hosts' interfaces, addresses,
-    speeds, and what carries; the same whatever the order of hosts and addresses is."""
+def fingerprint(hosts: Iterable[HostWithNetworks]) -> str:
+    """Returns a hash of all that may change which network is best: the hosts' interfaces,
+    addresses, speeds, and what carries; in whatever order hosts and addresses are."""
     facts = []
     for host in hosts:
         addresses = sorted(
@@ -155,7 +155,7 @@ class _Entry:
 
 
 def usable(addresses: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The addresses that may lead to another host: no loopback, nothing link-local."""
+    """Returns the addresses that may lead to another host: no loopback, nothing link-local."""
     found = []
     for entry in addresses:
         address = ipaddress.ip_address(entry["address"].partition("%")[0])
@@ -167,7 +167,7 @@ def usable(addresses: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _by_interface(
     found: Sequence[_Entry], kept: Mapping[str, Mapping[str, _Entry]]
 ) -> dict[str, dict[str, _Entry]]:
-    """Interfaces of one name that are in no network with another host's: maybe routed."""
+    """Groups interfaces of one name that are in no network with another host's: maybe routed."""
     alone: dict[str, dict[str, _Entry]] = {}
     for one in found:
         if one.network not in kept and one.interface.address.count(":") == 0:
@@ -176,7 +176,7 @@ def _by_interface(
 
 
 def _by_ssh(
-    hosts: Sequence[Placed],
+    hosts: Sequence[HostWithNetworks],
     found: Sequence[_Entry],
     own: Mapping[str, str],
     known: set[frozenset[tuple[str, str]]],

@@ -135,9 +135,9 @@ class LocalTarget:
             ),
         )
         if job.memory_per_rank or job.gpus_per_rank:
-            from shanty.launch.doctor import fits
+            from shanty.launch.doctor import this_machine
 
-            fits.here(job, attempt.ranks or 1)
+            this_machine.check_capacity(job, attempt.ranks or 1)
         plan = Plan(
             id=run.id,
             created=time.time(),

@@ -7,16 +7,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shanty.launch.finding import Finding, Level
-from shanty.launch.network.route import Rail, Route
-from shanty.launch.targets import flags
-from shanty.runtime.mpi.flavour import Flavour
+from shanty.launch.finding import Level, refused, sentence
+from shanty.launch.network import user_settings
+from shanty.launch.network.route import Route
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.spec import JobSpec
 
 if TYPE_CHECKING:
-    from shanty.launch.network.decide import Reached
+    from shanty.launch.network.selection import ReachedHost
 
 OPEN = Route()  # left to the MPI
 
@@ -24,7 +23,7 @@ OPEN = Route()  # left to the MPI
 def chosen(
     job: JobSpec,
     installation: Installation,
-    hosts: Sequence[Reached],
+    hosts: Sequence[ReachedHost],
     home: Path,
     say: Callable[[str], None],
     warn: Callable[[str], None],
@@ -34,55 +33,26 @@ def chosen(
     FoundError where no network joins all hosts, or none that this MPI can use (only a warning
     where the user has named the ranks' networks himself), or a name of his is on no host.
     """
-    from shanty.launch.doctor import quick
-    from shanty.launch.network.decide import decide
+    from shanty.launch.network.selection import decide
 
     if len(hosts) < 2:
         return OPEN
     flavour = FLAVOURS[installation.flavour]
     decision = decide(hosts, home, say, ports=flavour.ports(job.env))
-    given = flags.given(job, flavour)
-    route = usable(decision.route, flavour)
-    findings = [*decision.findings]
-    if decision.route.rails and not route.rails:
-        findings.append(ipv6_only(flavour, [host.name for host in hosts]))
+    given = user_settings.given(job, flavour)
     surveys = {host.name: host.survey for host in hosts}
-    unfit = flags.check(given, surveys, decision.joining, route)
+    route, unusable = user_settings.usable(decision.route, flavour, list(surveys))
+    findings = [*decision.findings, *unusable]
+    unfit = user_settings.check(given, surveys, decision.joining, route)
     decisive = unfit if any(flag.of_ranks for flag in given) else [*findings, *unfit]
     errors = [one for one in decisive if one.level is Level.ERROR]
     if errors:
-        raise quick.refused(errors)
+        raise refused(errors)
     findings += unfit
     for one in findings:
         if one.level is not Level.NOTE:
-            warn(quick.sentence(one))
+            warn(sentence(one))
     return replace(route, reason=decision.reason if route.rails == decision.route.rails else "")
-
-
-def usable(route: Route, flavour: Flavour) -> Route:
-    """The rails that an MPI can use together: all of one family, that of the best one of them."""
-    rails = [rail for rail in route.rails if flavour.ipv6 or not _by_ipv6(rail)]
-    return Route(tuple(rail for rail in rails if _by_ipv6(rail) == _by_ipv6(rails[0])))
-
-
-def _by_ipv6(rail: Rail) -> bool:
-    return any(":" in interface.address for interface in rail.interfaces.values())
-
-
-def ipv6_only(flavour: Flavour, hosts: Sequence[str]) -> Finding:
-    """That an MPI can use none of the networks that join the hosts."""
-    able = " or ".join(f"--mpi {one.name}" for one in FLAVOURS.values() if one.ipv6)
-    return Finding(
-        "ipv6-only",
-        Level.ERROR,
-        "",
-        f"the hosts are joined by IPv6 only, which {flavour.title} cannot use",
-        ", ".join(hosts),
-        f"take {able}, or give the hosts IPv4 addresses in one network",
-    )
-
-
-# ------------------------------------------------------------------------------ what is shown
 
 
 def to_json(route: Route) -> dict[str, Any]:

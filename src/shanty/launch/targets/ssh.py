@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from shanty.launch import interpreter, mpis
-from shanty.launch.cluster import contact, inventory, keys, stdin_forward
+from shanty.launch.cluster import contact, inventory, keys, reachability, stdin_forward
 from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.hostfiles import read_hostfile
 from shanty.launch.cluster.mpi_provision import side_by_side
@@ -26,7 +26,7 @@ from shanty.launch.cluster.run_mirror import Link
 from shanty.launch.doctor import quick
 from shanty.launch.network.route import Route
 from shanty.launch.settings import Settings
-from shanty.launch.targets import networks, reachability
+from shanty.launch.targets import networks
 from shanty.launch.targets.base import Chunk, Handle, Reply, Stacks, Stop, Surroundings, limits_of
 from shanty.launch.targets.local import LocalTarget
 from shanty.runtime.agent.connections import worker_command

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shanty.launch.cluster.host import Host
-from shanty.launch.doctor import causes, hosts, pairs, parameters
-from shanty.launch.doctor.codes import CODES
-from shanty.launch.doctor.facts import Need, Seen
-from shanty.launch.doctor.wording import amount, there
+from shanty.launch.doctor import hosts, pairs, parameters
+from shanty.launch.doctor.codes import CODES, EXPLAINS, without_consequences
+from shanty.launch.doctor.facts import Need, Seen, amount, command_on
 from shanty.launch.finding import Finding, Level
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.footprint import FOOTPRINTS
@@ -352,7 +351,7 @@ def test_an_own_name_that_is_a_loopback_address(loopback: str) -> None:
 
 # ------------------------------------------------------------------------------- settings
 
-TWO = parameters.Place(HEALTHY["addresses"], (), several=True, lead=True)
+TWO = parameters.Surroundings(HEALTHY["addresses"], (), several=True, lead=True)
 FILE = "/home/u/.openmpi/mca-params.conf"
 
 
@@ -424,7 +423,7 @@ def test_settings_that_do_not(name: str, value: str) -> None:
 
 
 def test_on_one_host_the_network_does_not_matter() -> None:
-    here = parameters.Place(HEALTHY["addresses"], (), several=False, lead=True)
+    here = parameters.Surroundings(HEALTHY["addresses"], (), several=False, lead=True)
     for name, value in (("btl", "self,sm"), ("I_MPI_FABRICS", "shm"), ("FI_PROVIDER", "psm2"),
                         ("btl_tcp_if_include", "ib0"), ("plm_rsh_agent", "/x")):  # fmt: skip
         assert list(parameters.harmful([[name, value, ""]], here)) == []
@@ -433,12 +432,12 @@ def test_on_one_host_the_network_does_not_matter() -> None:
 
 
 def test_only_the_lead_starts_others() -> None:
-    worker = parameters.Place(HEALTHY["addresses"], (), several=True, lead=False)
+    worker = parameters.Surroundings(HEALTHY["addresses"], (), several=True, lead=False)
     assert list(parameters.harmful([["plm_rsh_agent", "/x", FILE]], worker)) == []
 
 
 def test_a_fabric_makes_its_transports_good() -> None:
-    fast = parameters.Place(HEALTHY["addresses"], ("infiniband",), several=True, lead=True)
+    fast = parameters.Surroundings(HEALTHY["addresses"], ("infiniband",), several=True, lead=True)
     for name, value in (("btl", "self,sm,openib"), ("FI_PROVIDER", "verbs"), ("UCX_TLS", "rc")):
         assert list(parameters.harmful([[name, value, ""]], fast)) == []
 
@@ -606,17 +605,17 @@ def finding(code: str, host: str, level: Level = Level.ERROR) -> Finding:
 
 def test_what_follows_from_another_finding_is_left_out() -> None:
     found = [finding("run-key-refused", "a"), finding("disk-full", "a"), finding("strays", "a")]
-    assert [each.code for each in causes.settle(found)] == ["disk-full", "strays"]
+    assert [each.code for each in without_consequences(found)] == ["disk-full", "strays"]
 
 
 def test_it_has_to_be_on_the_same_host_and_an_error() -> None:
     found = [finding("run-key-refused", "a"), finding("disk-full", "b"),
              finding("disk-full", "a", Level.WARNING)]  # fmt: skip
-    assert causes.settle(found) == found
+    assert without_consequences(found) == found
 
 
 def test_causes_are_codes() -> None:
-    every = {*causes.EXPLAINS, *(code for each in causes.EXPLAINS.values() for code in each)}
+    every = {*EXPLAINS, *(code for each in EXPLAINS.values() for code in each)}
     assert every <= set(CODES)
 
 
@@ -633,6 +632,6 @@ def test_amounts(size: int, text: str) -> None:
 
 
 def test_commands_for_a_host() -> None:
-    assert there(Host(""), "chmod", "go-w", "/x y") == "chmod go-w '/x y'"
+    assert command_on(Host(""), "chmod", "go-w", "/x y") == "chmod go-w '/x y'"
     host = Host("a", user="u", port=2222, config="/c d")
-    assert there(host, "ls", "-l") == "ssh -F '/c d' -p 2222 u@a 'ls -l'"
+    assert command_on(host, "ls", "-l") == "ssh -F '/c d' -p 2222 u@a 'ls -l'"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shanty.launch.doctor import fits
+from shanty.launch.doctor.this_machine import check_capacity
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.rpc import survey
 from shanty.runtime.spec import JobSpec, Program
@@ -21,19 +21,19 @@ JOB = Program(("true",))
 def test_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "memory", lambda: 1000 * MIB)
     monkeypatch.setattr(survey, "gpus", lambda: [{"name": "T4", "uuid": "1"}] * 2)
-    fits.here(JobSpec(JOB, memory_per_rank=500 * MIB), 2)
-    fits.here(JobSpec(JOB, gpus_per_rank=1), 2)
+    check_capacity(JobSpec(JOB, memory_per_rank=500 * MIB), 2)
+    check_capacity(JobSpec(JOB, gpus_per_rank=1), 2)
     with pytest.raises(PrepareError, match="memory-short"):
-        fits.here(JobSpec(JOB, memory_per_rank=501 * MIB), 2)
+        check_capacity(JobSpec(JOB, memory_per_rank=501 * MIB), 2)
     with pytest.raises(PrepareError, match="gpus-short"):
-        fits.here(JobSpec(JOB, gpus_per_rank=1), 3)
+        check_capacity(JobSpec(JOB, gpus_per_rank=1), 3)
     with pytest.raises(PrepareError, match="2 things") as caught:
-        fits.here(JobSpec(JOB, memory_per_rank=501 * MIB, gpus_per_rank=2), 2)
+        check_capacity(JobSpec(JOB, memory_per_rank=501 * MIB, gpus_per_rank=2), 2)
     assert "memory-short" in caught.value.why and "gpus-short" in caught.value.why
 
 
 def test_more_ranks_than_cores_are_not_its_business() -> None:
-    fits.here(JobSpec(JOB, memory_per_rank=1), 10_000)
+    check_capacity(JobSpec(JOB, memory_per_rank=1), 10_000)
 
 
 def test_nothing_is_started_that_does_not_fit(tmp_path: Path) -> None:

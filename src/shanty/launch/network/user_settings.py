@@ -1,15 +1,15 @@
-"""What the user says himself about networks, and whether it fits the hosts.
+"""Checks the user's own settings for networks, and what the MPI can use of a route.
 
-It stands in the job's environment (`-e`, shanty.toml) or in his own launcher's line, and wins; a
-name that is wrong on one host makes an MPI take all interfaces there, or crash, or wait.
+The settings stand in the job's environment (`-e`, shanty.toml) or in the user's own launcher's
+line, and win; a name that is wrong on one host makes an MPI take all interfaces there, or crash, or
+wait.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import ipaddress
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,8 @@ from typing import Any
 from shanty.launch.finding import Finding, Level
 from shanty.launch.network.route import Rail, Route
 from shanty.runtime.mpi.flavour import Flavour
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.parameters import MEANINGS, plain
 from shanty.runtime.spec import JobSpec, Raw
 
 _BESIDE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES")
@@ -28,8 +30,11 @@ _SETTINGS = ("x",)  # NAME=VALUE
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Interfaces or networks that the user has named: `written` is how, `of_ranks` whether they
-    are for the ranks' data and not for the launcher's or a library's."""
+    """A setting that names interfaces or networks.
+
+    `written` is what the user wrote; `of_ranks` says that it is for the ranks' data, and not for
+    the launcher's or a library's.
+    """
 
     written: str
     variable: str
@@ -43,7 +48,7 @@ class Flag:
 
 
 def given(job: JobSpec, flavour: Flavour) -> list[Flag]:
-    """All that the user has said about interfaces and that this MPI, NCCL, Gloo or UCX reads."""
+    """Returns all settings for interfaces that this MPI, NCCL, Gloo or UCX reads."""
     ranks = set(flavour.rank_networks)
     known = {*ranks, *flavour.launch_networks, *_BESIDE}
     said = [(f"{name}={value}", name, value) for name, value in job.env.items()]
@@ -57,7 +62,7 @@ def given(job: JobSpec, flavour: Flavour) -> list[Flag]:
 def _of_line(
     command: Raw, known: Iterable[str], launch: Sequence[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """The settings in a launcher's line, wherever in a shell's command it stands."""
+    """Returns the settings in a launcher's line, wherever in a shell's command it stands."""
     words = list(command.argv)
     if command.shell:
         try:
@@ -83,22 +88,21 @@ def _of_line(
             yield word, name, value
 
 
-# ---------------------------------------------------------------------------- do they fit?
-
-
 def check(
     flags: Sequence[Flag],
     surveys: Mapping[str, Mapping[str, Any]],
     joining: Sequence[Rail],
     route: Route,
 ) -> list[Finding]:
-    """What is wrong with the user's flags; `joining` are the networks that join all hosts."""
+    """Finds what is wrong with the flags; `joining` are the networks that join all hosts."""
     found = []
     for flag in flags:
-        wanted = _interfaces(flag)
-        if wanted is None:
-            continue
-        taken = {host: _taken(survey, wanted) for host, survey in surveys.items()}
+        meaning = MEANINGS.get(plain(flag.variable), "")
+        taken = {}
+        for host, survey in surveys.items():
+            names = named_interfaces(flag.value, meaning, survey["addresses"])
+            if names is not None:
+                taken[host] = names
         lacking = [host for host, names in taken.items() if not names]
         if lacking:
             text = "names no interface that is there"
@@ -106,13 +110,13 @@ def check(
             level = Level.ERROR if hopeless else Level.WARNING
             found.append(_finding(flag, lacking, text, route, level))
             continue
-        if not joining:
-            continue  # that is said already
-        leading = {host: {rail.interfaces[host].name for rail in joining} for host in surveys}
+        if not joining or not taken:
+            continue  # that is said already, or nothing can be said
+        leading = {host: {rail.interfaces[host].name for rail in joining} for host in taken}
         astray = [host for host, names in taken.items() if names - leading[host]]
         if astray:
-            names = sorted(set().union(*(taken[host] - leading[host] for host in astray)))
-            text = f"takes {', '.join(names)}, which does not lead to all other hosts"
+            strange = sorted(set().union(*(taken[host] - leading[host] for host in astray)))
+            text = f"takes {', '.join(strange)}, which does not lead to all other hosts"
             found.append(_finding(flag, astray, text, route))
     return found
 
@@ -133,37 +137,53 @@ def _finding(
     )
 
 
-Test = Callable[[str, str], bool]  # of an interface's name and one of its addresses
-
-
-def _interfaces(flag: Flag) -> Test | None:
-    """What tells the interfaces that a flag means; None where nothing can be said of it.
+def named_interfaces(
+    value: str, meaning: str, addresses: Sequence[Mapping[str, Any]]
+) -> set[str] | None:
+    """Returns the interfaces of a host that a setting names; None where nothing can be said of it.
 
     That is so for all that is left out instead of named, and for devices that are no interfaces.
+    `meaning` is the setting's in MEANINGS, `addresses` are the host's as in its survey.
     """
-    value = flag.value
-    exact = flag.variable != "NCCL_SOCKET_IFNAME" or value.startswith("=")
-    words = [word for word in value.removeprefix("=").split(",") if word]
+    prefixes = meaning == "NCCL's interfaces" and not value.startswith("=")
+    words = [word.strip() for word in value.removeprefix("=").split(",") if word.strip()]
     if not words or value.startswith("^") or "all" in words or "$" in value:
         return None
-    if flag.variable == "UCX_NET_DEVICES" and any(":" in word for word in words):
+    if meaning == "UCX's devices" and any(":" in word for word in words):
         return None  # mlx5_0:1
 
-    def test(name: str, address: str) -> bool:
-        return any(_means(word, name, address, exact=exact) for word in words)
+    def is_named(name: str, address: str, word: str) -> bool:
+        with suppress(ValueError):
+            return ipaddress.ip_address(address) in ipaddress.ip_network(word, strict=False)
+        return name.startswith(word) if prefixes else name == word
 
-    return test
-
-
-def _means(word: str, name: str, address: str, *, exact: bool) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(address) in ipaddress.ip_network(word, strict=False)
-    return name == word or (not exact and fnmatch.fnmatchcase(name, word + "*"))
-
-
-def _taken(survey: Mapping[str, Any], wanted: Test) -> set[str]:
     return {
         entry["interface"]
-        for entry in survey["addresses"]
-        if wanted(entry["interface"], entry["address"].partition("%")[0])
+        for entry in addresses
+        for word in words
+        if is_named(entry["interface"], entry["address"].partition("%")[0], word)
     }
+
+
+def usable(route: Route, flavour: Flavour, hosts: Sequence[str]) -> tuple[Route, list[Finding]]:
+    """Returns the rails that an MPI can use together, all of one family, that of the best one.
+
+    With a finding where it can use none of the networks that join the hosts.
+    """
+    rails = [rail for rail in route.rails if flavour.ipv6 or not _is_ipv6(rail)]
+    if rails or not route.rails:
+        return Route(tuple(rail for rail in rails if _is_ipv6(rail) == _is_ipv6(rails[0]))), []
+    able = " or ".join(f"--mpi {one.name}" for one in FLAVOURS.values() if one.ipv6)
+    unusable = Finding(
+        "ipv6-only",
+        Level.ERROR,
+        "",
+        f"the hosts are joined by IPv6 only, which {flavour.title} cannot use",
+        ", ".join(hosts),
+        f"take {able}, or give the hosts IPv4 addresses in one network",
+    )
+    return Route(), [unusable]
+
+
+def _is_ipv6(rail: Rail) -> bool:
+    return any(":" in interface.address for interface in rail.interfaces.values())

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients import client
 
+from clients import client
 from shanty.launch.cluster.rpc_client import Answer, RpcClient
-from shanty.launch.network import cache, decide, measure
-from shanty.launch.network.choose import choose
-from shanty.launch.network.measure import Contact, Measured
-from shanty.launch.network.rounds import Talk
+from shanty.launch.network import cache, measure, selection
+from shanty.launch.network.measure import Talk
+from shanty.launch.network.results import Contact, Measured
 from shanty.launch.network.route import Interface
-from shanty.launch.network.survey import Visited, chosen
+from shanty.launch.network.selection import choose
+from shanty.launch.network.survey import SurveyedHost, chosen
 from shanty.launch.network.topology import Network
 from shanty.runtime.errors import PrepareError, UsageError
 
@@ -30,14 +30,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS has one l
 
 
 @pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Visited]]:
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SurveyedHost]]:
     folder = tmp_path_factory.mktemp("hosts")
     with ExitStack() as stack:
         found = []
         for number, name in enumerate(NAMES, 1):
             one = stack.enter_context(client(name, folder / name))
             survey: dict[str, Any] = {"addresses": []}
-            found.append(Visited(name, one, survey, f"127.0.0.{number}"))
+            found.append(SurveyedHost(name, one, survey, f"127.0.0.{number}"))
         yield found
 
 
@@ -70,39 +70,39 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def seen(monkeypatch: pytest.MonkeyPatch, *networks: Network) -> None:
-    monkeypatch.setattr(decide, "networks", lambda _hosts: list(networks))
+    monkeypatch.setattr(selection, "networks", lambda _hosts: list(networks))
 
 
 def test_one_network_is_only_tried(
-    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+    hosts: list[SurveyedHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
 ) -> None:
     seen(monkeypatch, network(0))
     said: list[str] = []
-    first = decide.decide(hosts, tmp_path, said.append)
+    first = selection.decide(hosts, tmp_path, said.append)
     assert first.measured
     assert first.route.rails == (network(0).rail,)
     assert first.joining == first.route.rails
     assert "net-send" not in asked or first.findings == ()  # a busy machine looks slow
     assert said[-1] == ""
     asked.clear()
-    again = decide.decide(hosts, tmp_path)
+    again = selection.decide(hosts, tmp_path)
     assert not again.measured
     assert again.route == first.route
     assert sorted(asked) == ["net-close"] * 3 + ["net-listen"] * 3 + ["net-probe"] * 3
 
 
 def test_several_networks_are_measured_once(
-    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+    hosts: list[SurveyedHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
 ) -> None:
     dead = network(9, doubled=frozenset(NAMES))
     seen(monkeypatch, network(0), network(1), dead)
-    first = decide.decide(hosts, tmp_path)
+    first = selection.decide(hosts, tmp_path)
     assert first.measured
     assert len(first.joining) == 2
     assert asked.count("net-send") >= 6
     assert [one.code for one in first.findings] == ["net-isolated"]
     asked.clear()
-    again = decide.decide(hosts, tmp_path)
+    again = selection.decide(hosts, tmp_path)
     assert (again.route, again.findings, again.joining) == (
         first.route,
         first.findings,
@@ -112,7 +112,7 @@ def test_several_networks_are_measured_once(
 
 
 def test_what_no_longer_holds_is_measured_again(
-    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosts: list[SurveyedHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = Network(
         "192.0.2.0/24",
@@ -122,9 +122,9 @@ def test_what_no_longer_holds_is_measured_again(
     old = Measured(NAMES, (gone,), {gone.name: {pair: Contact("ok") for pair in every}})
     choice = choose(old, {})
     assert choice.route.rails
-    cache.save(tmp_path, decide._key(hosts, None), old, choice)
+    cache.save(tmp_path, selection._key(hosts, None), old, choice)
     seen(monkeypatch, network(0))
-    found = decide.decide(hosts, tmp_path)
+    found = selection.decide(hosts, tmp_path)
     assert found.measured
     assert found.route.rails == (network(0).rail,)
 
@@ -141,69 +141,69 @@ def test_what_no_longer_holds_is_measured_again(
     ],
 )
 def test_a_damaged_file_is_none(
-    hosts: list[Visited],
+    hosts: list[SurveyedHost],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     key: str | None,
     junk: object,
 ) -> None:
     seen(monkeypatch, network(0))
-    first = decide.decide(hosts, tmp_path)
+    first = selection.decide(hosts, tmp_path)
     (path,) = (tmp_path / "net").iterdir()
     value = json.loads(path.read_text())
     path.write_text(json.dumps({**value, key: junk} if key else junk))
-    again = decide.decide(hosts, tmp_path)
+    again = selection.decide(hosts, tmp_path)
     assert again.measured
     assert again.route == first.route
-    assert not decide.decide(hosts, tmp_path).measured
+    assert not selection.decide(hosts, tmp_path).measured
 
 
 def test_what_is_broken_is_not_kept(
-    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosts: list[SurveyedHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen(monkeypatch, network(0, down=frozenset("b")))
-    first = decide.decide(hosts, tmp_path)
+    first = selection.decide(hosts, tmp_path)
     assert first.route.rails == ()
     assert [one.code for one in first.findings] == ["net-dead", "net-none"]
     seen(monkeypatch, network(0))
-    assert decide.decide(hosts, tmp_path).route.rails
+    assert selection.decide(hosts, tmp_path).route.rails
 
 
 def test_examine_knows_every_pair_and_a_run_knows_it_too(
-    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+    hosts: list[SurveyedHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
 ) -> None:
     some = network(2)
     partial = Network(some.name, {name: some.ends[name] for name in ("a", "b")})
     seen(monkeypatch, network(0), partial)
-    examined = decide.examine(hosts, tmp_path)
+    examined = selection.examine(hosts, tmp_path)
     assert len(examined.measured.paces["127.0.0.0/24"]) == 6
     assert set(examined.measured.contacts["127.0.2.0/24"]) == {("a", "b"), ("b", "a")}
     assert examined.choice.verdicts["127.0.2.0/24"].kind == "partial"
     asked.clear()
-    assert decide.examine(hosts, tmp_path).measured == examined.measured
+    assert selection.examine(hosts, tmp_path).measured == examined.measured
     assert "net-send" not in asked
-    assert not decide.decide(hosts, tmp_path).measured
-    assert decide.decide(hosts, tmp_path, fresh=True).measured
+    assert not selection.decide(hosts, tmp_path).measured
+    assert selection.decide(hosts, tmp_path, fresh=True).measured
     asked.clear()
-    decide.examine(hosts, tmp_path, fresh=True)
+    selection.examine(hosts, tmp_path, fresh=True)
     assert "net-send" in asked
 
 
 def test_that_it_is_slow_is_said_when_it_was_measured(
-    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosts: list[SurveyedHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen(monkeypatch, network(0))
     monkeypatch.setattr(measure, "_SUSPECT", 0.0)
     monkeypatch.setattr("shanty.launch.network.diagnosis.SLOW", 1e15)
-    first = decide.decide(hosts, tmp_path)
+    first = selection.decide(hosts, tmp_path)
     assert {one.code for one in first.findings} == {"net-slow"}
-    again = decide.decide(hosts, tmp_path)
+    again = selection.decide(hosts, tmp_path)
     assert not again.measured
     assert again.findings == ()
-    assert decide.examine(hosts, tmp_path).choice.findings  # which shows how old it is
+    assert selection.examine(hosts, tmp_path).choice.findings  # which shows how old it is
 
 
-class Wire(measure._Site):
+class Wire(measure.Listeners):
     """Hosts on a wire on which a host can have so many talks at once; some pairs never pass."""
 
     def __init__(self, names: list[str], room: int, never: set[tuple[str, str]]) -> None:
@@ -211,7 +211,7 @@ class Wire(measure._Site):
         self.room, self.never = room, never
         self.rounds: list[int] = []
 
-    def _tried(self, plan: Mapping[Talk, Network], timeout: float) -> dict[Talk, Contact]:
+    def _try(self, plan: Mapping[Talk, Network], timeout: float) -> dict[Talk, Contact]:
         busy = Counter(name for talk in plan for name in talk[1:])
         self.rounds.append(len(plan))
         found = {}
@@ -222,7 +222,7 @@ class Wire(measure._Site):
         return found
 
     def failed(self) -> set[tuple[str, str]]:
-        ends = {name: Interface("eth0", f"10.0.0.{i}", 24) for i, name in enumerate(self._clients)}
+        ends = {name: Interface("eth0", f"10.0.0.{i}", 24) for i, name in enumerate(self.clients)}
         (contacts,) = self.contacts([Network("n", ends)]).values()
         assert len(contacts) == len(ends) * (len(ends) - 1)
         return {pair for pair, one in contacts.items() if not one.ok}
@@ -249,39 +249,39 @@ def test_what_is_broken_everywhere_is_seen_soon() -> None:
 
 
 def test_a_run_s_measurement_is_not_enough_to_show(
-    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+    hosts: list[SurveyedHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
 ) -> None:
     seen(monkeypatch, network(0))
-    decide.decide(hosts, tmp_path)
+    selection.decide(hosts, tmp_path)
     asked.clear()
-    assert decide.examine(hosts, tmp_path).measured.whole
+    assert selection.examine(hosts, tmp_path).measured.whole
     assert "net-send" in asked
 
 
 def test_what_is_shown_is_measured_again_where_it_has_changed(
-    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+    hosts: list[SurveyedHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
 ) -> None:
     seen(monkeypatch, network(0), network(1))
-    now = decide.examine(hosts, tmp_path).measured
+    now = selection.examine(hosts, tmp_path).measured
     failed = {**now.contacts["127.0.1.0/24"], ("a", "b"): Contact("no-answer")}
     before = replace(now, contacts={**now.contacts, "127.0.1.0/24": failed})
-    cache.save(tmp_path, decide._key(hosts, None), before, choose(before, {}))
+    cache.save(tmp_path, selection._key(hosts, None), before, choose(before, {}))
     asked.clear()
-    assert decide.examine(hosts, tmp_path).measured.joins(network(1))
+    assert selection.examine(hosts, tmp_path).measured.joins(network(1))
     assert "net-send" in asked
 
 
 def test_a_single_host_is_asked_nothing(
-    hosts: list[Visited], tmp_path: Path, asked: list[str]
+    hosts: list[SurveyedHost], tmp_path: Path, asked: list[str]
 ) -> None:
-    found = decide.decide(hosts[:1], tmp_path)
+    found = selection.decide(hosts[:1], tmp_path)
     assert (found.route.rails, found.findings, asked) == ((), (), [])
-    shown = decide.examine(hosts[:1], tmp_path)
+    shown = selection.examine(hosts[:1], tmp_path)
     assert (shown.choice.route.rails, shown.choice.findings, asked) == ((), (), [])
 
 
 def test_the_ports_that_are_allowed(
-    hosts: list[Visited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosts: list[SurveyedHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen(monkeypatch, network(0))
     answers = []
@@ -294,21 +294,21 @@ def test_the_ports_that_are_allowed(
         return answer
 
     monkeypatch.setattr(RpcClient, "ask", noted)
-    assert decide.decide(hosts, tmp_path, ports=(20300, 20399)).measured
+    assert selection.decide(hosts, tmp_path, ports=(20300, 20399)).measured
     assert len(answers) == 3
     assert all(20300 <= port <= 20399 for port in answers)
-    assert decide.decide(hosts, tmp_path, ports=(20400, 20499)).measured  # another question
+    assert selection.decide(hosts, tmp_path, ports=(20400, 20499)).measured  # another question
 
 
 def test_a_host_that_is_lost_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[Visited]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[SurveyedHost]
 ) -> None:
     seen(monkeypatch, network(0))
     with client("c", tmp_path / "c") as lost:
-        three = [*hosts[:2], Visited("c", lost, {"addresses": []}, "127.0.0.3")]
+        three = [*hosts[:2], SurveyedHost("c", lost, {"addresses": []}, "127.0.0.3")]
         lost._stream.process.kill()
         with pytest.raises(PrepareError, match="c is gone"):
-            decide.decide(three, tmp_path)
+            selection.decide(three, tmp_path)
     assert not (tmp_path / "net").exists()
 
 

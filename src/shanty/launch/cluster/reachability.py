@@ -1,4 +1,4 @@
-"""How the lead host of a run gets to the other hosts, and by which addresses they are known."""
+"""Finds how the lead host of a run reaches the other hosts, and by which addresses."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ _NONE = {"address": "", "peer": "", "port": 0, "source": "", "banner": ""}
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How the lead gets to a host: `found` as the verb `reach` tells it, None where it does not.
+class Attempt:
+    """One attempt of the lead host to reach a host.
 
-    `places` are where it was looked for, `[address, port]` each; `tried` says what came of that.
+    `found` is as the verb `reach` tells it, None where it does not reach the host.
+    `places` are where it was looked for, `[address, port]` each; `tried` says what became
+    of each.
     """
 
     found: Mapping[str, Any] | None
@@ -30,7 +32,7 @@ class Way:
 
 
 def distinct(hosts: Sequence[Host], surveys: Mapping[str, Mapping[str, Any]]) -> None:
-    """UsageError where two of the hosts are one machine."""
+    """Checks that no two of the hosts are one machine; UsageError where they are."""
     by_instance: dict[str, str] = {}
     for host in hosts:
         survey = surveys[host.name]
@@ -46,9 +48,9 @@ def distinct(hosts: Sequence[Host], surveys: Mapping[str, Mapping[str, Any]]) ->
 def to_hosts(
     hosts: Sequence[Host], lead: RpcClient, surveys: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """How the lead, the first host, gets to each of them, as the verb `reach` tells it.
+    """Returns how the lead, the first host, reaches each of them, as the verb `reach` tells it.
 
-    The lead's own entry is empty. PrepareError names the hosts that it does not get to.
+    The lead's own entry is empty. PrepareError names the hosts that it does not reach.
     """
     found = tried(hosts, lead, surveys, _REACH)
     failed = [(host.name, found[host.name]) for host in hosts[1:] if not found[host.name].found]
@@ -69,8 +71,8 @@ def tried(
     lead: RpcClient,
     surveys: Mapping[str, Mapping[str, Any]],
     timeout: float,
-) -> dict[str, Way]:
-    """How the lead, the first host, gets to the others, by their names; all are tried at once.
+) -> dict[str, Attempt]:
+    """Tries how the lead, the first host, reaches the others, by their names; all at once.
 
     Takes `timeout` seconds and another half where one does not answer.
     """
@@ -86,12 +88,12 @@ def tried(
             f"{address} port {port}: {error}"
             for (address, port), error in zip(group, answer["errors"], strict=True)
         )
-        found[host.name] = Way(answer["found"], group, told)
+        found[host.name] = Attempt(answer["found"], group, told)
     return found
 
 
 def known_lines(host: Host, client: RpcClient, pattern: str) -> list[str]:
-    """Lines of a known_hosts file that know a host by `pattern`.
+    """Returns lines of a known_hosts file that know a host by `pattern`.
 
     The keys are those by which ssh knows it here, else what the host itself says: the connection
     that brings the answer has been checked, or is none.
@@ -110,7 +112,7 @@ def known_lines(host: Host, client: RpcClient, pattern: str) -> list[str]:
 def _by_ipv4(
     lead: RpcClient, found: Mapping[str, Any], places: Sequence[Sequence[Any]]
 ) -> dict[str, Any]:
-    """The same host by an IPv4 address where it has one: only Open MPI 5 takes others."""
+    """Returns the same host by an IPv4 address where it has one: only Open MPI 5 takes others."""
     plain = [place for place in places if ":" not in place[0]]
     if ":" in found["peer"] and plain:
         answer = lead.ask("reach", candidates=plain, timeout=_REACH).values["found"]
@@ -120,7 +122,7 @@ def _by_ipv4(
 
 
 def candidates(host: Host, survey: Mapping[str, Any], own: Collection[str] = ()) -> list[list[Any]]:
-    """Where the lead host may find a host's sshd, the likeliest first: `[address, port]`.
+    """Returns where the lead host may find a host's sshd, the likeliest first: `[address, port]`.
 
     An address that is among the lead's `own` as well (a virtual network's) leads back to it.
     """
@@ -140,7 +142,7 @@ def candidates(host: Host, survey: Mapping[str, Any], own: Collection[str] = ())
 
 
 def addresses(survey: Mapping[str, Any]) -> list[str]:
-    """A host's addresses, without those that lead nowhere else."""
+    """Returns a host's addresses, without those that lead nowhere else."""
     return [
         entry["address"]
         for entry in survey["addresses"]
@@ -149,5 +151,22 @@ def addresses(survey: Mapping[str, Any]) -> list[str]:
 
 
 def own_address(survey: Mapping[str, Any]) -> str:
-    """By what a single host is known to itself."""
+    """Returns an address at which a host reaches itself."""
     return next(iter(addresses(survey)), "127.0.0.1")
+
+
+def ssh_address(survey: Mapping[str, Any]) -> str:
+    """Returns the address at which this machine's ssh reached a host, "" where none did."""
+    return str((survey["ssh"] or {}).get("server", ""))
+
+
+def addresses_of(
+    hosts: Sequence[Host], clients: Sequence[RpcClient], surveys: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """Returns the addresses at which the lead host's ssh finds each, else those where ours does."""
+    try:
+        found = to_hosts(hosts, clients[0], surveys)
+    except PrepareError:
+        return [ssh_address(surveys[host.name]) for host in hosts]
+    own = next((way["source"] for way in found[1:]), "")
+    return [own, *(way["peer"] for way in found[1:])]

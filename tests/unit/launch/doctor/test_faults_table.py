@@ -10,7 +10,7 @@ from faults import BARE, NOT_PLANTED, RECORD, TABLE, page
 from shanty.launch.doctor.codes import CODES
 from shanty.launch.finding import Level
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[4] / "docs"
 
 
 def test_there_are_enough_faults() -> None:

@@ -22,12 +22,13 @@ from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
 from shanty.launch.cluster.ssh_errors import Refusal, refusal
 from shanty.launch.connections import openssh
 from shanty.launch.connections.openssh import OpenSSH
-from shanty.launch.doctor import access, check, needs, quick, reaching, trust
+from shanty.launch.doctor import check, reaching, trust
 from shanty.launch.doctor.check import Report
 from shanty.launch.doctor.codes import CODES
-from shanty.launch.doctor.facts import Seen
+from shanty.launch.doctor.facts import Seen, need_of
 from shanty.launch.doctor.reaching import Reaching
-from shanty.launch.finding import Finding, Level
+from shanty.launch.finding import Finding, Level, sentence
+from shanty.launch.finding import refused as refused_run
 from shanty.launch.lock import alone
 from shanty.runtime.errors import NotFoundError, PrepareError, StorageError, UsageError
 from shanty.runtime.rpc import liveness as knock_module
@@ -80,7 +81,7 @@ def view(port: str, *, alive: bool = True) -> dict[str, Any]:
 def test_what_others_see_of_a_host_decides(
     code: str, views: dict[str, dict[str, Any]], expected: str
 ) -> None:
-    found, what, _ = access.judged(refused(code), views)
+    found, what, _ = reaching.judged(refused(code), views)
     assert found == expected
     assert what
 
@@ -148,12 +149,12 @@ def test_what_a_host_lacks_before_it_serves(kind: str, text: str, code: str) -> 
 
 def test_every_code_of_a_refusal_is_a_code_of_the_doctor() -> None:
     assert {row[0] for row in ssh_errors._TABLE} <= CODES.keys()
-    assert {row[0] for row in access._SEEN.values()} <= CODES.keys()
+    assert {row[0] for row in reaching._SEEN.values()} <= CODES.keys()
 
 
 def test_what_is_wrong_at_this_end_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "_views", lambda *_: {})
-    found = access.findings(
+    monkeypatch.setattr(reaching, "_views", lambda *_: {})
+    found = reaching.explain(
         [
             Refusal(Host("a"), "key-open", "x", detail="of a"),
             Refusal(Host("b"), "key-open", "x", detail="of b"),
@@ -209,13 +210,13 @@ HOSTS = [Host("a"), Host("b", slots=8), Host("c")]
     ],
 )
 def test_how_many_ranks_a_host_is_to_hold(job: JobSpec, ranks: dict[str, int]) -> None:
-    assert needs.of_job(job, HOSTS, SURVEYS).ranks == ranks
+    assert need_of(job, HOSTS, SURVEYS).ranks == ranks
 
 
 def test_gpus_and_memory_that_are_needed() -> None:
-    assert needs.of_job(JOB, HOSTS, SURVEYS).gpus == 0
+    assert need_of(JOB, HOSTS, SURVEYS).gpus == 0
     surveys = {**SURVEYS, "b": {"cores": 4, "gpus": [{}, {}]}}
-    need = needs.of_job(JobSpec(JOB.command, memory_per_rank=5), HOSTS, surveys)
+    need = need_of(JobSpec(JOB.command, memory_per_rank=5), HOSTS, surveys)
     assert (need.gpus, need.memory, need.ranks["a"], need.ranks["b"]) == (1, 5, 0, 8)
 
 
@@ -237,17 +238,17 @@ def test_what_is_no_size(text: str) -> None:
 
 
 def test_an_error_of_the_quick_checks_has_its_code() -> None:
-    error = quick.refused([ERROR])
+    error = refused_run([ERROR])
     assert error.what == "b: /dev/shm is full [shm-full]"
     assert (error.why, error.fix) == (ERROR.evidence, ERROR.fix)
-    both = quick.refused([ERROR, WARNING])
+    both = refused_run([ERROR, WARNING])
     assert both.what == "2 things keep this run from working"
     assert "a: its clock is 50 min ahead [clock-off]" in both.why
     assert diagnose.is_explained(both) and not diagnose.is_explained(PrepareError("else"))
 
 
 def test_a_sentence_has_all_in_one_line() -> None:
-    assert quick.sentence(ERROR) == (
+    assert sentence(ERROR) == (
         "b: /dev/shm is full (0 of 64 MiB are free); remove files [shm-full]"
     )
 
@@ -372,8 +373,8 @@ def test_a_check_that_breaks_hides_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     refusals = [refused("host-unreachable")]
     monkeypatch.setattr(check.Reaching, "attempt", lambda *_: ([], refusals))
-    monkeypatch.setattr(access, "_views", lambda *_: {})
-    monkeypatch.setattr(check.here, "findings", breaks)
+    monkeypatch.setattr(reaching, "_views", lambda *_: {})
+    monkeypatch.setattr(check.this_machine, "findings", breaks)
     report = check.examine(JOB, [Host("b")], tmp_path, {}, holds_ranks=False)
     assert [one.code for one in report.findings] == ["host-unreachable"]
     assert report.unfinished == (
@@ -463,7 +464,7 @@ def test_the_limit_is_kept_where_a_host_says_nothing(
 
     mute = [Mute(f"h{n}") for n in range(100)]
     monkeypatch.setattr(check.Reaching, "attempt", lambda *_: (mute, []))
-    monkeypatch.setattr(check.here, "findings", lambda *_, **__: [])
+    monkeypatch.setattr(check.this_machine, "findings", lambda *_, **__: [])
     began = time.monotonic()
     report = check.examine(
         JOB, [one.host for one in mute], tmp_path, {}, holds_ranks=False, limit=2.0
@@ -480,8 +481,8 @@ def test_a_host_that_is_off_is_named_though_nobody_can_be_asked(
 ) -> None:
     off = threading.Event()
     monkeypatch.setattr(check.Reaching, "attempt", lambda *_: ([], [refused("host-unreachable")]))
-    monkeypatch.setattr(access, "_views", lambda *_: off.wait(20) and {})
-    monkeypatch.setattr(check.here, "findings", lambda *_, **__: [])
+    monkeypatch.setattr(reaching, "_views", lambda *_: off.wait(20) and {})
+    monkeypatch.setattr(check.this_machine, "findings", lambda *_, **__: [])
     try:
         report = check.examine(JOB, [Host("b")], tmp_path, {}, holds_ranks=False, limit=1.5)
     finally:
@@ -522,13 +523,13 @@ def test_networks_are_judged_by_the_addresses_of_a_run(monkeypatch: pytest.Monke
     seen = [Seen(Host("localhost"), survey, {}, client), Seen(Host("b"), other, {}, client)]
     ways = [{"source": "", "peer": ""}, {"source": "10.0.0.1", "peer": "10.0.0.2"}]
     monkeypatch.setattr(check.reachability, "to_hosts", lambda *_: ways)
-    assert [one.address for one in check._visited(seen)] == ["10.0.0.1", "10.0.0.2"]
+    assert [one.address for one in check._surveyed(seen)] == ["10.0.0.1", "10.0.0.2"]
 
     def blocked(*_: Any) -> Any:
         raise PrepareError("b is not reached")
 
     monkeypatch.setattr(check.reachability, "to_hosts", blocked)
-    assert [one.address for one in check._visited(seen)] == ["10.0.0.1", "192.0.2.2"]
+    assert [one.address for one in check._surveyed(seen)] == ["10.0.0.1", "192.0.2.2"]
 
 
 # ---------------------------------------------------------------------- repairs on a host

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from shanty.launch.doctor.codes import CODES
 from shanty.launch.finding import Level
 from shanty.launch.network import cache
-from shanty.launch.network.choose import CLEARLY, Choice, choose
+from shanty.launch.network.diagnosis import CLEARLY
 from shanty.launch.network.drawing import draw
-from shanty.launch.network.measure import Contact, Measured, Pace, Pair
-from shanty.launch.network.rounds import few, pairs, ring, some_pairs, tournament
+from shanty.launch.network.measure import few, pairs, ring, some_pairs, tournament
+from shanty.launch.network.report import rate_text, time_text
+from shanty.launch.network.results import Choice, Contact, Measured, Pace, Pair
 from shanty.launch.network.route import Interface
+from shanty.launch.network.selection import choose
 from shanty.launch.network.topology import Network
-from shanty.launch.network.words import rate_text, time_text
 
 HOSTS = ("a", "b", "c")
 MBIT = 125e3

@@ -1,0 +1,124 @@
+"""Holds the results of measuring networks and of choosing among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shanty.launch.finding import Finding
+from shanty.launch.network.route import Route
+from shanty.launch.network.topology import Network
+
+Pair = tuple[str, str]  # from one host to another one, by name
+_CROWDED = 0.5  # seconds for the bytes of some pair from which on others may have been held up
+_HELD_UP = ("large-lost", "large-lost-back", "silent")
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """The result of trying to reach one host from another one, as the verb `net-probe` tells.
+
+    `seconds` is the time of the bytes, there and back.
+    """
+
+    kind: str
+    text: str = ""
+    via: str = ""
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """True when connections and data pass."""
+        return self.kind == "ok"
+
+    @property
+    def crowded(self) -> bool:
+        """True when there were more packets than the wire could take, or it loses them anyhow."""
+        return self.kind in _HELD_UP or self.seconds > _CROWDED
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The speed from one host to another: `rate` in bytes/s, `latency` in seconds, one way."""
+
+    rate: float
+    latency: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The measurements of `networks` between `hosts`; the mappings are by network's name.
+
+    `together` has the rates of several networks that were used at the same time, by the names
+    of them and by pair: one for each network, in that order. `whole` is true for what
+    `measure_all` found.
+    """
+
+    hosts: tuple[str, ...]
+    networks: tuple[Network, ...]
+    contacts: Mapping[str, Mapping[Pair, Contact]] = field(default_factory=dict)
+    paces: Mapping[str, Mapping[Pair, Pace]] = field(default_factory=dict)
+    together: Mapping[tuple[str, ...], Mapping[Pair, tuple[float, ...]]] = field(
+        default_factory=dict
+    )
+    whole: bool = False
+
+    def joins(self, network: Network) -> bool:
+        """True when every pair of hosts that was tried could talk over the network."""
+        contacts = self.contacts.get(network.name, {})
+        whole = set(network.tried) == set(self.hosts)
+        return whole and bool(contacts) and all(one.ok for one in contacts.values())
+
+    def serving(self) -> list[Network]:
+        """Returns the networks that a run may take: they join all hosts, each over its own cables.
+
+        IPv6 only where IPv4 does not serve, since not every MPI can use it.
+        """
+        joining = [network for network in self.networks if self.joins(network)]
+        family = [network for network in joining if network.version == 4] or joining
+        found: dict[frozenset[tuple[str, str]], Network] = {}
+        for network in family:
+            found.setdefault(network.wires, network)
+        return list(found.values())
+
+    def by_ssh(self, network: Network) -> bool:
+        """True for a network that goes over the cables that ssh takes."""
+        return any(other.ssh and other.wires == network.wires for other in self.networks)
+
+    def rate(self, name: str) -> float:
+        """Returns the rate of the slowest pair: a ring goes as fast as that. 0 where unmeasured."""
+        return min((pace.rate for pace in self.paces.get(name, {}).values()), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judgement of one network. `kind` is one of
+
+    "chosen"; "joins", it could be taken; "slow", it joins and another one is faster; "partial",
+    not all hosts have it; "dead", an end carries nothing, or nobody reaches anybody; "isolated",
+    the same address on several hosts; "blocked", "half-open" (one direction only), "black-hole"
+    (large packets vanish). `text` says it in words.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The route and its reason, the verdict on each network (by name), and what is wrong."""
+
+    route: Route
+    verdicts: Mapping[str, Verdict]
+    findings: tuple[Finding, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What was measured and chosen, how old that is, and how long it took; seconds."""
+
+    measured: Measured
+    choice: Choice
+    age: float = 0.0
+    seconds: float = 0.0
