@@ -15,7 +15,7 @@ from shanty.runtime.errors import ShantyError
 from shanty.runtime.rundir import home
 
 if TYPE_CHECKING:
-    from shanty.cli.preparing import Preparing
+    from shanty.cli.terminal import Progress
     from shanty.launch.index import Runs
     from shanty.launch.targets.registry import Targets
 
@@ -37,11 +37,11 @@ class Context:
         return settings.load(self.home)
 
     @cached_property
-    def preparing(self) -> Preparing:
-        """Shows what is done to make hosts ready."""
-        from shanty.cli.preparing import Preparing
+    def progress(self) -> Progress:
+        """What shows how far the hosts are made ready."""
+        from shanty.cli.terminal import Progress
 
-        return Preparing()
+        return Progress()
 
     @cached_property
     def targets(self) -> Targets:
@@ -53,8 +53,8 @@ class Context:
             self.home,
             self.environ,
             self.settings,
-            lambda text: self.preparing(text),
-            lambda text: self.preparing.finding(text),
+            lambda text: self.progress(text),
+            lambda text: self.progress.finding(text),
             terminal=terminal,
         )
 

@@ -12,8 +12,8 @@ from typing import BinaryIO
 import click
 
 from shanty.cli import jobs
-from shanty.cli.arguments import complete_group
 from shanty.cli.context import Context, context, note
+from shanty.cli.options import complete_group
 from shanty.runtime.rank import dmlc_options
 from shanty.runtime.rank.dmlc_options import OPTIONS, VERB
 from shanty.runtime.rank.option_table import SWITCH, WHOLE, Option
@@ -101,7 +101,8 @@ def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
         note(wanted.note)
     if wanted.verbose:
         note(shlex.join(job.words()))
-    from shanty.cli.start import Show, start
+    from shanty.cli.start import start
+    from shanty.cli.terminal import Show
 
     log = _log(wanted.log_file) if wanted.log_file and "dry-run" not in verb else None
     show = Show(quiet="quiet" in verb, as_json="json" in verb, log=log)

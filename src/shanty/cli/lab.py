@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shanty.cli.arguments import json_option
 from shanty.cli.context import context, note
+from shanty.cli.options import json_option
 from shanty.cli.table import print_table
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ import sys
 import time
 
 from shanty.cli.context import note
-from shanty.cli.start import Interrupts, Show
-from shanty.cli.statusline import StatusLine
 from shanty.cli.table import progress_text
+from shanty.cli.terminal import Interrupts, Show, StatusLine
 from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
 from shanty.launch.targets.base import Handle, Stop
 from shanty.launch.targets.registry import Targets
@@ -107,7 +106,7 @@ class Session:
 
     def _show_stalls(self) -> None:
         """Show why no rank makes progress, once for each time that it happens."""
-        from shanty.cli.stalled import report, stalls_of
+        from shanty.cli.stacks import report, stalls_of
 
         for stall in stalls_of(self._handle.run)[self._stalls :]:
             self._stalls += 1

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shanty.cli import app, jobs
+from shanty.cli import app, jobs, options
 from shanty.launch import mpis
 from shanty.runtime import platform
 from shanty.runtime.agent.control import lost_cause
@@ -147,12 +147,12 @@ def test_output_that_finds_no_room(words: list[str]) -> None:
 @pytest.mark.parametrize("text", ["0.001", "99999999999999h", "", "soon"])
 def test_no_time_for_a_stall(text: str) -> None:
     with pytest.raises(UsageError):
-        jobs.stall_after(text)
+        options.stall_after(text)
 
 
 @pytest.mark.parametrize(("text", "wanted"), [("off", 0), ("OFF", 0), ("0", 0), ("2m", 120)])
 def test_a_time_for_a_stall(text: str, wanted: float) -> None:
-    assert jobs.stall_after(text) == wanted
+    assert options.stall_after(text) == wanted
 
 
 def test_the_first_rank_that_writes_has_its_label(cli: Cli, home: Path) -> None:
@@ -336,11 +336,11 @@ _NUMBER = st.integers(0, 99)
 @given(_NUMBER, _NUMBER, _NUMBER, _NUMBER)
 def test_times_with_units(days: int, hours: int, minutes: int, rest: int) -> None:
     wanted = days * 86400 + hours * 3600 + minutes * 60 + rest
-    assert jobs.seconds(f"{days}d{hours}h{minutes}m{rest}s") == wanted
-    assert jobs.seconds(f" {hours}h{minutes}m{rest} ") == wanted - days * 86400
-    assert jobs.seconds(f"{hours}:{minutes}:{rest:02d}") == wanted - days * 86400
-    assert jobs.seconds(f"{minutes}:{rest:02d}") == minutes * 60 + rest
-    assert jobs.seconds(f"{days}.5h") == (days + 0.5) * 3600
+    assert options.seconds(f"{days}d{hours}h{minutes}m{rest}s") == wanted
+    assert options.seconds(f" {hours}h{minutes}m{rest} ") == wanted - days * 86400
+    assert options.seconds(f"{hours}:{minutes}:{rest:02d}") == wanted - days * 86400
+    assert options.seconds(f"{minutes}:{rest:02d}") == minutes * 60 + rest
+    assert options.seconds(f"{days}.5h") == (days + 0.5) * 3600
 
 
 @example("9" * 400 + ":00")
@@ -348,7 +348,7 @@ def test_times_with_units(days: int, hours: int, minutes: int, rest: int) -> Non
 @given(st.text() | st.from_regex(r"[\d.:dhms \-+]{1,9}", fullmatch=True))
 def test_a_time_is_a_number_or_refused(text: str) -> None:
     try:
-        assert 0 <= jobs.seconds(text) < float("inf")
+        assert 0 <= options.seconds(text) < float("inf")
     except UsageError as error:
         assert repr(text) in error.what
 
