@@ -90,7 +90,7 @@ def show(run: str, as_json: bool) -> None:
 
     runs = context().runs
     found = runs.find(run)
-    entry = runs.entry(found)
+    (entry,) = runs.read([found])
     plan = read_json(found.plan) or {}
     if as_json:
         print(json.dumps({**entry.to_json(), "path": str(found.path), "plan": plan}))
