@@ -46,9 +46,9 @@ _LAUNCH_FAILED = (LaunchError.exit_code, WorldError.exit_code)
 @OPTIONS["ranks"].click_option(help="Ranks that are to run there.")
 @OPTIONS["ranks_per_host"].click_option()
 @OPTIONS["memory_per_rank"].click_option(
-    flags=("--memory", "--memory-per-rank"), help="Of each rank: 4G."
+    flags="--memory --memory-per-rank", help="Of each rank: 4G."
 )
-@OPTIONS["gpus_per_rank"].click_option(flags=("--gpus", "--gpus-per-rank"), help="Of each rank.")
+@OPTIONS["gpus_per_rank"].click_option(flags="--gpus --gpus-per-rank", help="Of each rank.")
 @OPTIONS["mpi"].click_option()
 @OPTIONS["python"].click_option()
 @OPTIONS["environment"].click_option(help="What a run is to do about hosts' Python packages.")

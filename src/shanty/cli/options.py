@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -93,22 +93,11 @@ def size(text: str) -> int:
     return int(float(found[1]) * 1024 ** " KMGTP".index(found[2].upper() or " "))
 
 
-class Origin(NamedTuple):
-    """Names where a value was written, for errors, and the folder of relative paths there."""
-
-    name: str
-    folder: Path
-
-
-def _environment(word: str, _origin: Origin) -> str:
+def _environment(word: str, _where: str, _folder: Path) -> str:
     if word in ENVIRONMENTS:
         return word
     fix = f"a variable is set with -e {word}" if "=" in word else ""
     raise UsageError(f"--env takes check, sync or none, not {word!r}", fix=fix)
-
-
-def _time(text: Any, _origin: Origin) -> float:
-    return seconds(str(text))
 
 
 # --------------------------------------------------------------------------- options of a run
@@ -118,113 +107,105 @@ def _time(text: Any, _origin: Origin) -> float:
 class Option:
     """One option of a run.
 
-    `flags` and `help` are for the command line, `more` is what else click has to know. `field` is
+    `flags` and `help` are for the command line, `click` is what else click has to know. `field` is
     the field of JobSpec, and the key in shanty.toml where that takes it, with a value of one of
-    the types `toml`. `read` makes the field's value of what was written there or typed, else it
-    is that; UsageError when it cannot. A number is at least `least`. An empty text that was
-    typed stands for nothing if `may_be_empty`.
+    the types `toml`. `read` makes the field's value of what was written, of where that was (for
+    errors) and of the folder of relative paths there. A number is at least `least`. An empty text
+    that was typed stands for nothing if `may_be_empty`.
     """
 
     field: str
-    flags: tuple[str, ...]
+    flags: str
     help: str
     toml: tuple[type, ...] = ()
-    read: Callable[[Any, Origin], Any] | None = None
+    read: Callable[[Any, str, Path], Any] | None = None
     least: int | None = None
     may_be_empty: bool = False
-    more: Mapping[str, Any] | None = None
+    click: Mapping[str, Any] | None = None
 
     def click_option(self, **changes: Any) -> Callable[[Any], Any]:
         """Make click's option of it, with another `help` or other `flags` where a verb wants."""
-        words = changes.pop("flags", self.flags)
-        settings = {"help": self.help, **(self.more or {}), **changes}
-        return click.option(*words, self.field, **settings)
+        flags = changes.pop("flags", self.flags).split()
+        return click.option(
+            *flags, self.field, **{"help": self.help, **(self.click or {}), **changes}
+        )
 
 
-OPTIONS = {
-    each.field: each
-    for each in (
-        Option(
-            "ranks", ("-n", "-np", "--ranks"), "Ranks in all [one a slot].",
-            (int,), least=1, more={"type": int},
-        ),
-        Option(
-            "ranks_per_host", ("--ranks-per-host", "--ppn"), "Ranks on each host.",
-            (int,), least=1, more={"type": int},
-        ),
-        Option(
-            "cpus_per_rank", ("-c", "--cpus-per-rank"),
-            "Cores to bind each rank to [no binding].",
-            (int,), least=1, more={"type": int},
-        ),
-        Option(
-            "memory_per_rank", ("--memory-per-rank",), "Refuse to start where it is not there: 4G.",
-            (int, str), lambda text, _: size(str(text)), 1, True, {"metavar": "SIZE"},
-        ),
-        Option(
-            "gpus_per_rank", ("--gpus-per-rank",), "The same for GPUs.",
-            least=0, more={"type": int},
-        ),
-        Option(
-            "oversubscribe", ("--oversubscribe",), "Allow more ranks than cores.",
-            (bool,), more={"is_flag": True},
-        ),
-        Option(
-            "on", ("--on",), "Where: a,b:4,user@10.0.0.3 or a group [here].",
-            (str,), more={"metavar": "HOSTS", "shell_complete": complete_group},
-        ),
-        Option(
-            "hostfile", ("--hostfile",), "A file that names the hosts.",
-            (str,), lambda path, origin: str(origin.folder / path), more={"type": Path},
-        ),
-        Option(
-            "mpi", ("--mpi",), "openmpi (default), openmpi4, mpich, intel, or a prefix.", (str,)
-        ),
-        Option("python", ("--python",), "Interpreter or virtual environment.", (str,)),
-        Option(
-            "environment", ("--env",),
-            "Hosts' Python packages: compared, made the same, or as they are [check, else sync].",
-            (str,), _environment,
-            more={"metavar": "check|sync|none", "shell_complete": _complete(*ENVIRONMENTS)},
-        ),
-        Option(
-            "env", ("-e", "--set-env"), "A variable.",
-            (dict,), more={"multiple": True, "metavar": "KEY[=VALUE]"},
-        ),
-        Option(
-            "env_file", ("--env-file",), "A file of KEY=VALUE lines.",
-            more={"type": Path, "multiple": True},
-        ),
-        Option("workdir", ("-C", "--workdir"), "Where to run [here].", more={"type": Path}),
-        Option(
-            "source", ("--workspace",), "Code from git or an archive instead.",
-            more={"metavar": "URL|ARCHIVE"},
-        ),
-        Option(
-            "time_limit", ("-t", "--time-limit"), "End the run then: 90s, 15m, 2h.",
-            _TIME, _time, may_be_empty=True, more={"metavar": "TIME"},
-        ),
-        Option(
-            "start_timeout", ("--start-timeout",), "How long ranks may take to start [60s].",
-            _TIME, _time, may_be_empty=True, more={"metavar": "TIME"},
-        ),
-        Option(
-            "on_stall", ("--on-stall",), "When no rank makes progress [warn].",
-            (str,), lambda word, origin: on_stall(word, origin.name), may_be_empty=True,
-            more={"metavar": "warn|stop", "shell_complete": _complete(*ON_STALL)},
-        ),
-        Option(
-            "stall_after", ("--stall-after",), "How long that takes, or off [60s].",
-            _TIME, lambda text, _: stall_after(str(text)), more={"metavar": "TIME"},
-        ),
-        Option("name", ("--name",), "A name to find the run by.", (str,)),
-        Option("tags", ("--tag",), "A tag (repeatable).", (list,), more={"multiple": True}),
-        Option(
-            "debug_rank", ("--debug",), "That rank's pdb, on this terminal.",
-            more={"type": int, "metavar": "RANK"},
-        ),
-    )
-}  # fmt: skip
+def _number(name: str, flags: str, help: str, least: int = 1, toml: Any = ()) -> Option:
+    return Option(name, flags, help, toml, least=least, click={"type": int})
+
+
+def _time(name: str, flags: str, help: str) -> Option:
+    def read(value: Any, _where: str, _folder: Path) -> float:
+        return seconds(str(value))
+
+    return Option(name, flags, help, _TIME, read, may_be_empty=True, click={"metavar": "TIME"})
+
+
+_ALL = (
+    _number("ranks", "-n -np --ranks", "Ranks in all [one a slot].", toml=(int,)),
+    _number("ranks_per_host", "--ranks-per-host --ppn", "Ranks on each host.", toml=(int,)),
+    _number(
+        "cpus_per_rank", "-c --cpus-per-rank", "Cores to bind each rank to [no binding].",
+        toml=(int,),
+    ),
+    Option(
+        "memory_per_rank", "--memory-per-rank", "Refuse to start where it is not there: 4G.",
+        (int, str), lambda text, *_: size(str(text)), 1, True, {"metavar": "SIZE"},
+    ),
+    _number("gpus_per_rank", "--gpus-per-rank", "The same for GPUs.", 0),
+    Option(
+        "oversubscribe", "--oversubscribe", "Allow more ranks than cores.",
+        (bool,), click={"is_flag": True},
+    ),
+    Option(
+        "on", "--on", "Where: a,b:4,user@10.0.0.3 or a group [here].",
+        (str,), click={"metavar": "HOSTS", "shell_complete": complete_group},
+    ),
+    Option(
+        "hostfile", "--hostfile", "A file that names the hosts.",
+        (str,), lambda path, _where, folder: str(folder / path), click={"type": Path},
+    ),
+    Option("mpi", "--mpi", "openmpi (default), openmpi4, mpich, intel, or a prefix.", (str,)),
+    Option("python", "--python", "Interpreter or virtual environment.", (str,)),
+    Option(
+        "environment", "--env",
+        "Hosts' Python packages: compared, made the same, or as they are [check, else sync].",
+        (str,), _environment,
+        click={"metavar": "check|sync|none", "shell_complete": _complete(*ENVIRONMENTS)},
+    ),
+    Option(
+        "env", "-e --set-env", "A variable.",
+        (dict,), click={"multiple": True, "metavar": "KEY[=VALUE]"},
+    ),
+    Option(
+        "env_file", "--env-file", "A file of KEY=VALUE lines.",
+        click={"type": Path, "multiple": True},
+    ),
+    Option("workdir", "-C --workdir", "Where to run [here].", click={"type": Path}),
+    Option(
+        "source", "--workspace", "Code from git or an archive instead.",
+        click={"metavar": "URL|ARCHIVE"},
+    ),
+    _time("time_limit", "-t --time-limit", "End the run then: 90s, 15m, 2h."),
+    _time("start_timeout", "--start-timeout", "How long ranks may take to start [60s]."),
+    Option(
+        "on_stall", "--on-stall", "When no rank makes progress [warn].",
+        (str,), lambda word, where, _: on_stall(word, where), may_be_empty=True,
+        click={"metavar": "warn|stop", "shell_complete": _complete(*ON_STALL)},
+    ),
+    Option(
+        "stall_after", "--stall-after", "How long that takes, or off [60s].",
+        _TIME, lambda text, *_: stall_after(str(text)), click={"metavar": "TIME"},
+    ),
+    Option("name", "--name", "A name to find the run by.", (str,)),
+    Option("tags", "--tag", "A tag (repeatable).", (list,), click={"multiple": True}),
+    Option(
+        "debug_rank", "--debug", "That rank's pdb, on this terminal.",
+        click={"type": int, "metavar": "RANK"},
+    ),
+)  # fmt: skip
+OPTIONS = {each.field: each for each in _ALL}
 KEYS = {each.field: each for each in OPTIONS.values() if each.toml}  # those of shanty.toml
 
 
@@ -238,13 +219,13 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def typed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Make fields of JobSpec of what click has parsed; None where nothing was typed."""
     given: dict[str, Any] = {}
-    for field, value in values.items():
-        option = OPTIONS[field]
+    for name, value in values.items():
+        option = OPTIONS[name]
         if value is False or (option.may_be_empty and value == ""):
             value = None
         if option.read is not None and value is not None:
-            value = option.read(value, Origin(option.flags[-1], Path.cwd()))
-        given[field] = value
+            value = option.read(value, option.flags.split()[-1], Path.cwd())
+        given[name] = value
     return given
 
 
@@ -272,7 +253,7 @@ def defaults(workspace: Path) -> dict[str, Any]:
             if not isinstance(item, str):
                 raise UsageError(f"{key} in [run] of {path} must be texts, not {item!r}")
         if option.read is not None:
-            table[key] = option.read(value, Origin(f"{key} in {path}", workspace))
+            table[key] = option.read(value, f"{key} in {path}", workspace)
     return table
 
 
