@@ -24,7 +24,7 @@ VERBS = {
 
 
 class Verbs(click.Group):
-    """A group that imports a verb's module when the verb is used."""
+    """Imports a verb's module when the verb is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs in the order in which people meet them."""

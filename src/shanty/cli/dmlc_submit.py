@@ -1,4 +1,4 @@
-"""`shanty dmlc-submit`: a line for DMLC's tracker, as a run."""
+"""`shanty dmlc-submit`: starts a line for DMLC's tracker as a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Line(click.Command):
         return []
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """What stands after the verb in the line on usage."""
+        """Return what stands after the verb in the line on usage."""
         return ["[OPTIONS]…", "COMMAND", "[ARGS]…"]
 
 
@@ -110,7 +110,7 @@ def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
 
 
 def _job(wanted: Wanted, here: Context) -> JobSpec:
-    """The run that a line asks for."""
+    """Make the job that a line asks for."""
     from shanty.runtime.errors import UsageError
     from shanty.runtime.localhost import all_here
     from shanty.runtime.rank.dmlc_line import hosts_of
@@ -163,13 +163,13 @@ def _check_files(wanted: Wanted, folder: Path, *, elsewhere: bool) -> None:
 
 
 def _name(text: str) -> str:
-    """A job's name as the name of a run, which has fewer characters; "" where none are left."""
+    """Make the name of a run of a job's, without what it may not hold; "" where nothing is left."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("._-")
     return "" if name == "last" else name
 
 
 def _log(path: str) -> BinaryIO:
-    """The file of --log-file, which is appended to as DMLC's tracker does."""
+    """Open the file of --log-file, which is appended to as DMLC's tracker does."""
     from shanty.runtime.errors import UsageError
 
     try:

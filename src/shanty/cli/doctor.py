@@ -133,14 +133,10 @@ def examined(
     from shanty.launch.doctor.check import LIMIT, examine
 
     hosts = here.targets.hosts.hosts_of(job) if job.on or job.hostfile else ()
-    say = here.progress if sys.stderr.isatty() else _unheard
+    say = here.progress if sys.stderr.isatty() else lambda _text: None
     return examine(
         job, hosts, here.home, here.environ, say, holds_ranks=holds_ranks, limit=limit or LIMIT
     )
-
-
-def _unheard(_text: str) -> None:
-    """Progress is for a person who watches."""
 
 
 def show(report: Report, *, notes: bool) -> None:
@@ -164,7 +160,7 @@ def show(report: Report, *, notes: bool) -> None:
 
 
 def lines(finding: Finding, out: TextIO) -> list[str]:
-    """A finding as it is printed to `out`."""
+    """Return a finding as it is printed to `out`."""
     colour = {"error": 31, "warning": 33}.get(finding.level.value, 36)
     level = _coloured(finding.level.value, colour, out)
     found = [f"  {level} [{finding.code}] {finding.what}"]
@@ -227,7 +223,7 @@ def _repaired(
 
 
 def _consent(*, unasked: bool) -> Consent:
-    """How a question is answered: by --yes, on the terminal, or with no."""
+    """Return what answers a question: --yes, the person at the terminal, or a no."""
 
     def asked(question: str) -> bool:
         if unasked:
@@ -239,7 +235,7 @@ def _consent(*, unasked: bool) -> Consent:
 
 
 def _knows(accepted: Collection[str]) -> Knows:
-    """How a host's key is judged: by the fingerprints that were given, or by a person who sees it.
+    """Return what judges a host's key: the fingerprints that were given, or a person who sees it.
 
     --yes does not count here: whoever has not seen a key cannot know whose it is.
     """
@@ -256,7 +252,7 @@ def _knows(accepted: Collection[str]) -> Knows:
 
 
 def _confirmed(question: str, otherwise: str) -> bool:
-    """The answer of the person at the terminal; no, where there is none."""
+    """Ask the person at the terminal; the answer is no where there is none."""
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
         note(f"{question}\n  not done: there is no terminal to ask at; {otherwise}")
         return False
@@ -267,14 +263,14 @@ def _confirmed(question: str, otherwise: str) -> bool:
 
 
 def is_a_launch(status: Status) -> bool:
-    """True for a run that failed by no rank's own doing."""
+    """Return true for a run that failed by no rank's own doing."""
     failure = status.failure
     ours = status.exit_code in _LAUNCH_FAILED and status.state in (State.FAILED, State.LOST)
     return ours and (failure is None or failure.rank is None)
 
 
 def is_explained(error: ShantyError) -> bool:
-    """True for an error that has come of the doctor's own checks."""
+    """Return true for an error that has come of the doctor's own checks."""
     from shanty.launch.doctor.quick import FoundError
 
     return isinstance(error, FoundError)

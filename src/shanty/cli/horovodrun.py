@@ -1,4 +1,4 @@
-"""`shanty horovodrun`: a line for Horovod's launcher, as a run."""
+"""`shanty horovodrun`: starts a line for Horovod's launcher as a run."""
 
 from __future__ import annotations
 

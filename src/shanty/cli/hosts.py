@@ -1,4 +1,4 @@
-"""`shanty hosts`: groups of hosts under a name, for `--on NAME`."""
+"""`shanty hosts`: keeps groups of hosts under a name, for `--on NAME`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shanty lab`: a cluster in this machine."""
+"""`shanty lab`: makes a cluster in this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shanty logs`: the output of a run, whole or as it comes."""
+"""`shanty logs`: prints the output of a run, whole or as it comes."""
 
 from __future__ import annotations
 

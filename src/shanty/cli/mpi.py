@@ -1,4 +1,4 @@
-"""`shanty mpi`: the MPIs of this machine."""
+"""`shanty mpi`: lists, installs and removes the MPIs of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shanty net`: which networks join hosts, and how fast they are."""
+"""`shanty net`: shows which networks join hosts, and how fast they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of the verbs: those of a run, each declared once, and those that verbs share.
+"""Declares the options of verbs: those of a run, each once, and those that several verbs share.
 
 An option of a run is a field of JobSpec and one entry of `OPTIONS`: from it come the option of
 `shanty run`, the key of shanty.toml, and the checks of both.
@@ -105,7 +105,7 @@ def _environment(word: str, _where: str, _folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a run.
+    """Declares one option of a run.
 
     `flags` and `help` are for the command line, `click` is what else click has to know. `field` is
     the field of JobSpec, and the key in shanty.toml where that takes it, with a value of one of

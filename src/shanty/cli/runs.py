@@ -1,4 +1,4 @@
-"""The verbs that list, show, stop and delete runs."""
+"""Lists, shows, stops and deletes runs."""
 
 from __future__ import annotations
 

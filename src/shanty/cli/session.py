@@ -1,4 +1,4 @@
-"""A run in the terminal: its output, a status line, Ctrl-C, and how it ended."""
+"""Follows a run in the terminal: its output, a status line, Ctrl-C, and how it ended."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Session:
                 note(report(stall))
 
     def _serve_interrupts(self) -> None:
-        """The first Ctrl-C stops, the second kills, the third lets go."""
+        """Stop the run at the first Ctrl-C, kill it at the second, leave it at the third."""
         if self._answered == self._interrupts.count:
             return
         self._answered = self._interrupts.count

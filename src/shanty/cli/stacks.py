@@ -1,4 +1,4 @@
-"""`shanty stacks`, and how stalls are shown: the stacks of ranks, equal ones together."""
+"""`shanty stacks`: shows the stacks of ranks, equal ones together; those of a stall, too."""
 
 from __future__ import annotations
 

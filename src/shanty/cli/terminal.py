@@ -1,4 +1,4 @@
-"""What a run has of the terminal: Ctrl-C, rank 0's input, and the line that tells how far it is."""
+"""Serves a run in the terminal: Ctrl-C, rank 0's input, a line that says how far it is."""
 
 from __future__ import annotations
 
