@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients import client
 
+from clients import client
 from shanty.launch.cluster.rpc_client import Answer, RpcClient
 from shanty.launch.network import cache, decide, measure
 from shanty.launch.network.choose import choose

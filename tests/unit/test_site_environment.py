@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from clients import client
 
+from clients import client
 from shanty.launch.cluster import builds, indexes, sync
 from shanty.launch.cluster import environment as site
 from shanty.launch.cluster.environment import Difference, Differences, Environment, Package, check
