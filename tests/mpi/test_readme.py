@@ -147,7 +147,7 @@ def test_the_files_that_are_named_are_there() -> None:
 
 
 def test_exit_codes_and_settings_are_those_of_the_code() -> None:
-    from shanty.cli import jobs
+    from shanty.cli.options import KEYS
     from shanty.launch.settings import Settings
     from shanty.runtime import errors
 
@@ -158,7 +158,7 @@ def test_exit_codes_and_settings_are_those_of_the_code() -> None:
     settings = dict(re.findall(r"^\| `(\w+)` \| ([\w.]+) \|", README, re.MULTILINE))
     assert settings == {name: str(getattr(Settings(), name)) for name in Settings.__slots__}
     sentence = README[README.index("`shanty.toml` takes") :].partition("in its table")[0]
-    assert set(re.findall(r"`(\w+)`", sentence)) == set(jobs._KEYS)
+    assert set(re.findall(r"`(\w+)`", sentence)) == set(KEYS)
 
 
 # ------------------------------------------------------------------------------ for real

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shanty.cli import app, jobs, start
+from shanty.cli.terminal import Show
 from shanty.runtime.errors import NotFoundError, ShantyError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.layout import HostSlots, Layout
@@ -331,7 +332,7 @@ class Started:
         self.job = JobSpec(Program(("none",)))
         self.more: dict[str, Any] = {}
 
-    def __call__(self, _context: object, job: JobSpec, show: start.Show, **more: bool) -> int:
+    def __call__(self, _context: object, job: JobSpec, show: Show, **more: bool) -> int:
         self.job, self.more = job, {**more, "quiet": show.quiet, "json": show.as_json}
         if show.log is not None:
             self.more["log"] = show.log.name

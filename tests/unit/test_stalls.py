@@ -17,8 +17,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runs import wait_for
-from shanty.cli.grouping import grouped
-from shanty.cli.jobs import stall_after
+from shanty.cli.options import stall_after
+from shanty.cli.stacks import grouped
 from shanty.launch import settings
 from shanty.runtime import platform
 from shanty.runtime.agent import progress_sampler

@@ -1,4 +1,4 @@
-"""The program `shanty`: its verbs, and what becomes of an error."""
+"""Starts the program `shanty`: finds the verb, and turns errors into words and exit codes."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ import click
 from shanty.cli.context import show_error
 from shanty.runtime.errors import ShantyError, StorageError
 
-VERBS = (
-    "run", "rerun", "ps", "show", "logs", "stop", "stacks", "doctor", "net", "rm", "prune", "hosts",
-    "lab", "mpi", "horovodrun", "dmlc-submit", "completion",
-)  # fmt: skip
+# Each verb and the module of its command, which has the verb's name with _ for a dash.
+VERBS = {
+    "run": "run", "rerun": "run", "ps": "runs", "show": "runs", "logs": "logs", "stop": "runs",
+    "stacks": "stacks", "doctor": "doctor", "net": "net", "rm": "runs", "prune": "runs",
+    "hosts": "hosts", "lab": "lab", "mpi": "mpi", "horovodrun": "horovodrun",
+    "dmlc-submit": "dmlc_submit", "completion": "app",
+}  # fmt: skip
 
 
 class Verbs(click.Group):
-    """A group that imports a verb's module when the verb is used: each has a command `VERB`.
-
-    A dash in the verb is an underscore there.
-    """
+    """Imports a verb's module when the verb is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs in the order in which people meet them."""
+        """Return the verbs in the order in which people meet them."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb's command."""
+        """Return the verb's command."""
         if cmd_name not in VERBS:
             return None
-        name = cmd_name.replace("-", "_")
-        command: click.Command = getattr(importlib.import_module(f"shanty.cli.{name}"), name)
+        module = importlib.import_module(f"shanty.cli.{VERBS[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
 
@@ -54,6 +54,23 @@ def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
 )  # fmt: skip
 def app() -> None:
     """Distributed machine learning with MPI, without the set-up."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script for a shell.
+
+    \b
+    For bash, in ~/.bashrc:  eval "$(shanty completion bash)"
+    For zsh, in ~/.zshrc:    eval "$(shanty completion zsh)"
+    For fish:                shanty completion fish > ~/.config/fish/completions/shanty.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # Choice admits only those that click knows
+    click.echo(kind(app, {}, "shanty", "_SHANTY_COMPLETE").source())
 
 
 def main() -> NoReturn:
@@ -81,7 +98,7 @@ def _full(error: OSError) -> int:
 
 
 def program() -> NoReturn:
-    """What `shanty` starts: `main`, and an end at once.
+    """Run `main`, then end the process at once.
 
     To take the interpreter down in good order costs a tenth of a short run.
     """

@@ -1,4 +1,4 @@
-"""What most verbs need: the user's home, settings, targets and runs; and how errors are shown."""
+"""Holds what most verbs need: the home, the settings, targets and runs; and prints errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shanty.runtime.errors import ShantyError
 from shanty.runtime.rundir import home
 
 if TYPE_CHECKING:
-    from shanty.cli.preparing import Preparing
+    from shanty.cli.terminal import Progress
     from shanty.launch.index import Runs
     from shanty.launch.targets.registry import Targets
 
@@ -28,24 +28,24 @@ class Context:
 
     @cached_property
     def home(self) -> Path:
-        """The folder of all that shanty keeps."""
+        """Return the folder of all that shanty keeps."""
         return home(self.environ)
 
     @cached_property
     def settings(self) -> Settings:
-        """The user's settings."""
+        """Return the user's settings."""
         return settings.load(self.home)
 
     @cached_property
-    def preparing(self) -> Preparing:
-        """Shows what is done to make hosts ready."""
-        from shanty.cli.preparing import Preparing
+    def progress(self) -> Progress:
+        """Return what shows how far the hosts are prepared."""
+        from shanty.cli.terminal import Progress
 
-        return Preparing()
+        return Progress()
 
     @cached_property
     def targets(self) -> Targets:
-        """Where runs go."""
+        """Return the targets: where runs go."""
         from shanty.launch.targets.registry import Targets
 
         terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
@@ -53,21 +53,21 @@ class Context:
             self.home,
             self.environ,
             self.settings,
-            lambda text: self.preparing(text),
-            lambda text: self.preparing.finding(text),
+            lambda text: self.progress(text),
+            lambda text: self.progress.finding(text),
             terminal=terminal,
         )
 
     @cached_property
     def runs(self) -> Runs:
-        """The runs that there are."""
+        """Return the runs that there are."""
         from shanty.launch.index import Runs
 
         return Runs(self.home, self.targets)
 
 
 def context() -> Context:
-    """The context of this process."""
+    """Return the context of this process."""
     return Context(dict(os.environ))
 
 

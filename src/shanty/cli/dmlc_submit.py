@@ -1,4 +1,4 @@
-"""`shanty dmlc-submit`: a line for DMLC's tracker, as a run."""
+"""`shanty dmlc-submit`: starts a line for DMLC's tracker as a run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import BinaryIO
 import click
 
 from shanty.cli import jobs
-from shanty.cli.arguments import complete_group
 from shanty.cli.context import Context, context, note
+from shanty.cli.options import complete_group
 from shanty.runtime.rank import dmlc_options
 from shanty.runtime.rank.dmlc_options import OPTIONS, VERB
 from shanty.runtime.rank.option_table import SWITCH, WHOLE, Option
@@ -39,7 +39,7 @@ class Line(click.Command):
         return []
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """What stands after the verb in the line on usage."""
+        """Return what stands after the verb in the line on usage."""
         return ["[OPTIONS]…", "COMMAND", "[ARGS]…"]
 
 
@@ -101,7 +101,8 @@ def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
         note(wanted.note)
     if wanted.verbose:
         note(shlex.join(job.words()))
-    from shanty.cli.start import Show, start
+    from shanty.cli.start import start
+    from shanty.cli.terminal import Show
 
     log = _log(wanted.log_file) if wanted.log_file and "dry-run" not in verb else None
     show = Show(quiet="quiet" in verb, as_json="json" in verb, log=log)
@@ -109,7 +110,7 @@ def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
 
 
 def _job(wanted: Wanted, here: Context) -> JobSpec:
-    """The run that a line asks for."""
+    """Make the job that a line asks for."""
     from shanty.runtime.errors import UsageError
     from shanty.runtime.localhost import all_here
     from shanty.runtime.rank.dmlc_line import hosts_of
@@ -162,13 +163,13 @@ def _check_files(wanted: Wanted, folder: Path, *, elsewhere: bool) -> None:
 
 
 def _name(text: str) -> str:
-    """A job's name as the name of a run, which has fewer characters; "" where none are left."""
+    """Make the name of a run of a job's, without what it may not hold; "" where nothing is left."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("._-")
     return "" if name == "last" else name
 
 
 def _log(path: str) -> BinaryIO:
-    """The file of --log-file, which is appended to as DMLC's tracker does."""
+    """Open the file of --log-file, which is appended to as DMLC's tracker does."""
     from shanty.runtime.errors import UsageError
 
     try:

@@ -1,4 +1,4 @@
-"""`shanty doctor`: what is wrong with hosts, and its cure."""
+"""`shanty doctor`: says what is wrong with hosts, and cures it; also after a failed start."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ import json
 import os
 import sys
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from shanty.cli import jobs
-from shanty.cli.arguments import complete_group, json_option
 from shanty.cli.context import Context, context, note, show_error
+from shanty.cli.options import OPTIONS, complete_group, json_option, typed
 from shanty.cli.table import print_table
 from shanty.launch import interpreter
 from shanty.launch.lock import alone
-from shanty.runtime.errors import PrepareError, UsageError
+from shanty.runtime.errors import (
+    LaunchError,
+    PrepareError,
+    ShantyError,
+    UsageError,
+    WorldError,
+)
 from shanty.runtime.rundir import storage_errors
-from shanty.runtime.spec import JobSpec, Program
+from shanty.runtime.spec import JobSpec, Program, State, Status
 
 if TYPE_CHECKING:
     from shanty.launch.doctor.check import Report
@@ -28,24 +35,24 @@ if TYPE_CHECKING:
 
 _ANOTHER = UsageError("another `shanty doctor --fix` is at work", fix="wait for it to end")
 _ROUNDS = 4  # what one repair uncovers is repaired in the next
+_LIMIT_AFTER_FAILURE = 9.0  # seconds: somebody waits who has seen the error already
+_LAUNCH_FAILED = (LaunchError.exit_code, WorldError.exit_code)
 
 
 @click.command()
 @click.argument("target", required=False, shell_complete=complete_group)
-@click.option("--on", metavar="HOSTS", shell_complete=complete_group, help="The same as TARGET.")
-@click.option("--hostfile", type=Path, help="A file that names the hosts.")
-@click.option("-n", "-np", "--ranks", type=int, help="Ranks that are to run there.")
-@click.option("--ranks-per-host", "--ppn", type=int, help="Ranks on each host.")
-@click.option("--memory", "--memory-per-rank", "memory", metavar="SIZE", help="Of each rank: 4G.")
-@click.option("--gpus", "--gpus-per-rank", "gpus", type=int, help="Of each rank.")
-@click.option("--mpi", help="openmpi (default), openmpi4, mpich, intel, or a prefix.")
-@click.option("--python", help="Interpreter or virtual environment.")
-@click.option(
-    "--env", "environment", metavar="check|sync|none",
-    shell_complete=lambda _ctx, _param, word: [m for m in jobs.ENVIRONMENTS if m.startswith(word)],
-    help="What a run is to do about hosts' Python packages.",
-)  # fmt: skip
-@click.option("-e", "--set-env", "env", multiple=True, metavar="KEY[=VALUE]", help="A variable.")
+@OPTIONS["on"].click_option(help="The same as TARGET.")
+@OPTIONS["hostfile"].click_option()
+@OPTIONS["ranks"].click_option(help="Ranks that are to run there.")
+@OPTIONS["ranks_per_host"].click_option()
+@OPTIONS["memory_per_rank"].click_option(
+    flags="--memory --memory-per-rank", help="Of each rank: 4G."
+)
+@OPTIONS["gpus_per_rank"].click_option(flags="--gpus --gpus-per-rank", help="Of each rank.")
+@OPTIONS["mpi"].click_option()
+@OPTIONS["python"].click_option()
+@OPTIONS["environment"].click_option(help="What a run is to do about hosts' Python packages.")
+@OPTIONS["env"].click_option()
 @click.option("--fix", is_flag=True, help="Repair what can be repaired safely.")
 @click.option("-y", "--yes", is_flag=True, help="With --fix: ask nothing, but for host keys.")
 @click.option(
@@ -57,22 +64,13 @@ _ROUNDS = 4  # what one repair uncovers is repaired in the next
 @json_option
 def doctor(
     target: str | None,
-    on: str | None,
-    hostfile: Path | None,
-    ranks: int | None,
-    ranks_per_host: int | None,
-    memory: str | None,
-    gpus: int | None,
-    mpi: str | None,
-    python: str | None,
-    environment: str | None,
-    env: tuple[str, ...],
     fix: bool,
     yes: bool,
     accepted: tuple[str, ...],
     verbose: bool,
     codes: bool,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Find out what is wrong with hosts and the network between them, and how to cure it.
 
@@ -82,6 +80,7 @@ def doctor(
     if codes:
         _list_codes(as_json=as_json)
         return
+    on, python = given["on"], given["python"]
     if target and on:
         raise UsageError("TARGET and --on both say which hosts", fix="give one")
     if (accepted or yes) and not fix:
@@ -97,20 +96,11 @@ def doctor(
     here = context()
     if python:
         interpreter.choose(python, Path.cwd(), here.environ)  # says where there is none
-    given: dict[str, Any] = {
-        "on": target or on,
-        "hostfile": str(hostfile.absolute()) if hostfile else None,
-        "ranks": ranks,
-        "ranks_per_host": ranks_per_host,
-        "memory_per_rank": jobs.size(memory) if memory else None,
-        "gpus_per_rank": gpus,
-        "mpi": mpi,
-        "python": python,
-        "environment": jobs.environment_mode(environment),
-        "env": jobs.environment(env, (), os.environ),
-    }
-    job = jobs.make_job(Program(("true",)), Path.cwd(), given)
-    holds_ranks = not (target or on or hostfile)
+    given["on"] = target or on
+    values = typed(given)
+    values["env"] = jobs.environment(given["env"], (), os.environ)
+    job = jobs.make_job(Program(("true",)), Path.cwd(), values)
+    holds_ranks = not (given["on"] or given["hostfile"])
     report = examined(here, job, holds_ranks=holds_ranks)
     repairs: list[Repair] = []
     if fix:
@@ -143,14 +133,10 @@ def examined(
     from shanty.launch.doctor.check import LIMIT, examine
 
     hosts = here.targets.hosts.hosts_of(job) if job.on or job.hostfile else ()
-    say = here.preparing if sys.stderr.isatty() else _unheard
+    say = here.progress if sys.stderr.isatty() else lambda _text: None
     return examine(
         job, hosts, here.home, here.environ, say, holds_ranks=holds_ranks, limit=limit or LIMIT
     )
-
-
-def _unheard(_text: str) -> None:
-    """Progress is for a person who watches."""
 
 
 def show(report: Report, *, notes: bool) -> None:
@@ -174,7 +160,7 @@ def show(report: Report, *, notes: bool) -> None:
 
 
 def lines(finding: Finding, out: TextIO) -> list[str]:
-    """A finding as it is printed to `out`."""
+    """Return a finding as it is printed to `out`."""
     colour = {"error": 31, "warning": 33}.get(finding.level.value, 36)
     level = _coloured(finding.level.value, colour, out)
     found = [f"  {level} [{finding.code}] {finding.what}"]
@@ -221,7 +207,7 @@ def _repaired(
 
     done: list[Repair] = []
     hosts = here.targets.hosts.hosts_of(job) if job.on or job.hostfile else ()
-    repairer = Repairer(job, hosts, here.home, here.environ, consent, knows, note, here.preparing)
+    repairer = Repairer(job, hosts, here.home, here.environ, consent, knows, note, here.progress)
     for _ in range(_ROUNDS):
         repairs = repairer.repair(report)
         done += repairs
@@ -237,7 +223,7 @@ def _repaired(
 
 
 def _consent(*, unasked: bool) -> Consent:
-    """How a question is answered: by --yes, on the terminal, or with no."""
+    """Return what answers a question: --yes, the person at the terminal, or a no."""
 
     def asked(question: str) -> bool:
         if unasked:
@@ -249,7 +235,7 @@ def _consent(*, unasked: bool) -> Consent:
 
 
 def _knows(accepted: Collection[str]) -> Knows:
-    """How a host's key is judged: by the fingerprints that were given, or by a person who sees it.
+    """Return what judges a host's key: the fingerprints that were given, or a person who sees it.
 
     --yes does not count here: whoever has not seen a key cannot know whose it is.
     """
@@ -266,8 +252,53 @@ def _knows(accepted: Collection[str]) -> Knows:
 
 
 def _confirmed(question: str, otherwise: str) -> bool:
-    """The answer of the person at the terminal; no, where there is none."""
+    """Ask the person at the terminal; the answer is no where there is none."""
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
         note(f"{question}\n  not done: there is no terminal to ask at; {otherwise}")
         return False
     return click.confirm(f"shanty: {question}?", err=True)
+
+
+# -------------------------------------------------------- for a run that could not be started
+
+
+def is_a_launch(status: Status) -> bool:
+    """Return true for a run that failed by no rank's own doing."""
+    failure = status.failure
+    ours = status.exit_code in _LAUNCH_FAILED and status.state in (State.FAILED, State.LOST)
+    return ours and (failure is None or failure.rank is None)
+
+
+def is_explained(error: ShantyError) -> bool:
+    """Return true for an error that has come of the doctor's own checks."""
+    from shanty.launch.finding import FoundError
+
+    return isinstance(error, FoundError)
+
+
+def findings(here: Context, job: JobSpec) -> list[Finding]:
+    """Examine the hosts of a job; all that is more than a note, or nothing where that fails."""
+    from shanty.launch.finding import Level
+
+    away = bool(job.on or job.hostfile)
+    try:
+        report = examined(here, job, holds_ranks=not away, limit=_LIMIT_AFTER_FAILURE)
+    except ShantyError:
+        return []  # what keeps the doctor out has been said by the error before
+    return [each for each in report.findings if each.level is not Level.NOTE]
+
+
+def explain(here: Context, job: JobSpec, said: str) -> None:
+    """Print what the doctor finds, but what `said`, the failure in words, has named already."""
+    here.progress("")
+    found = [each for each in findings(here, job) if not _is_in(each, said)]
+    if not found:
+        return
+    print("shanty: doctor finds:", file=sys.stderr)
+    for each in found:
+        shown = replace(each, what=f"{each.host}: {each.what}" if each.host else each.what)
+        print(*lines(shown, sys.stderr), sep="\n", file=sys.stderr)
+
+
+def _is_in(finding: Finding, said: str) -> bool:
+    return f"[{finding.code}]" in said and finding.host in said

@@ -1,4 +1,4 @@
-"""`shanty horovodrun`: a line for Horovod's launcher, as a run."""
+"""`shanty horovodrun`: starts a line for Horovod's launcher as a run."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ def horovodrun(words: tuple[str, ...]) -> None:
         note(text)
     if wanted.verbose:
         note(shlex.join(job.words()))
-    from shanty.cli.start import Show, start
+    from shanty.cli.start import start
+    from shanty.cli.terminal import Show
 
     sys.exit(start(here, job, Show(), dry_run=False, detach=False))

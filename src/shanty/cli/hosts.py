@@ -1,4 +1,4 @@
-"""`shanty hosts`: groups of hosts under a name, for `--on NAME`."""
+"""`shanty hosts`: keeps groups of hosts under a name, for `--on NAME`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from shanty.cli.arguments import complete_group, json_option
 from shanty.cli.context import context, note
+from shanty.cli.options import complete_group, json_option
 from shanty.cli.table import print_table
 from shanty.runtime.errors import UsageError
 

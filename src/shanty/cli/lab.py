@@ -1,4 +1,4 @@
-"""`shanty lab`: a cluster in this machine."""
+"""`shanty lab`: makes a cluster in this machine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shanty.cli.arguments import json_option
 from shanty.cli.context import context, note
+from shanty.cli.options import json_option
 from shanty.cli.table import print_table
 
 if TYPE_CHECKING:
@@ -121,54 +121,32 @@ def execute(host: str, command: tuple[str, ...]) -> None:
     sys.exit(control.execute(known, member, command))
 
 
-@lab.command()
-@host_argument
-def cut(host: str) -> None:
-    """Pull a host's cables; `join` plugs them in again."""
-    from shanty.launch.lab import control, lifecycle
+def _add_action(name: str, help: str, done: str) -> None:
+    """Add a command that does something to one host; `done` is what it says then."""
 
-    control.cut(*lifecycle.find_host(context().home, host))
-    note(f"{host} is cut off; `shanty lab join {host}` ends that")
+    @lab.command(name, help=help)
+    @host_argument
+    def act(host: str) -> None:
+        from shanty.launch.lab import control, lifecycle
 
-
-@lab.command()
-@host_argument
-def join(host: str) -> None:
-    """Plug a host's cables in again."""
-    from shanty.launch.lab import control, lifecycle
-
-    control.join(*lifecycle.find_host(context().home, host))
-    note(f"{host} is on the network")
+        count = getattr(control, name)(*lifecycle.find_host(context().home, host))
+        note(done.format(host=host, count=count))
 
 
-@lab.command()
-@host_argument
-def freeze(host: str) -> None:
-    """Stop every process of a host, its sshd included; `thaw` lets them go on."""
-    from shanty.launch.lab import control, lifecycle
-
-    count = control.freeze(*lifecycle.find_host(context().home, host))
-    note(f"{host} is frozen ({count} processes); `shanty lab thaw {host}` ends that")
-
-
-@lab.command()
-@host_argument
-def thaw(host: str) -> None:
-    """Let every process of a frozen host go on."""
-    from shanty.launch.lab import control, lifecycle
-
-    control.thaw(*lifecycle.find_host(context().home, host))
-    note(f"{host} goes on")
-
-
-@lab.command()
-@host_argument
-def reboot(host: str) -> None:
-    """Switch a host off and on again."""
-    from shanty.launch.lab import control, lifecycle
-
-    control.reboot(*lifecycle.find_host(context().home, host))
-    note(f"{host} is up again")
+for _words in (
+    (
+        "cut", "Pull a host's cables; `join` plugs them in again.",
+        "{host} is cut off; `shanty lab join {host}` ends that",
+    ),
+    ("join", "Plug a host's cables in again.", "{host} is on the network"),
+    (
+        "freeze", "Stop every process of a host, its sshd included; `thaw` lets them go on.",
+        "{host} is frozen ({count} processes); `shanty lab thaw {host}` ends that",
+    ),
+    ("thaw", "Let every process of a frozen host go on.", "{host} goes on"),
+    ("reboot", "Switch a host off and on again.", "{host} is up again"),
+):  # fmt: skip
+    _add_action(*_words)
 
 
 def _print_hosts(known: KnownLab) -> None:

@@ -1,4 +1,4 @@
-"""`shanty logs`: the output of a run, whole or as it comes."""
+"""`shanty logs`: prints the output of a run, whole or as it comes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 
 import click
 
-from shanty.cli.arguments import json_option, run_argument
 from shanty.cli.context import context
+from shanty.cli.options import json_option, run_argument
 from shanty.runtime.errors import UsageError
 
 

@@ -1,4 +1,4 @@
-"""`shanty mpi`: the MPIs of this machine."""
+"""`shanty mpi`: lists, installs and removes the MPIs of this machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import click
 
-from shanty.cli.arguments import json_option
 from shanty.cli.context import context, note
+from shanty.cli.options import json_option
 from shanty.cli.table import print_table
 
 FLAVOURS = "openmpi5 (or openmpi), openmpi4, mpich, intel"

@@ -1,4 +1,4 @@
-"""`shanty net`: which networks join hosts, and how fast they are."""
+"""`shanty net`: shows which networks join hosts, and how fast they are."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shanty.cli.arguments import complete_group, json_option
 from shanty.cli.context import context, note
+from shanty.cli.options import complete_group, json_option
 from shanty.cli.table import ago, print_table
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def net(
     HOSTS is what `run --on` takes: a,b,user@10.0.0.3 or a group. Without it, the hosts of the
     workspace's shanty.toml.
     """
-    from shanty.cli.jobs import defaults
+    from shanty.cli.options import defaults
     from shanty.launch.network.selection import examine
     from shanty.launch.network.survey import chosen, survey
     from shanty.runtime.rundir import storage_errors
@@ -58,7 +58,7 @@ def net(
         target, files = table.get("on"), table.get("hostfile")
     allowed = _ports(ports) if ports else None
     hosts = chosen(target, files, here.home)
-    say = here.preparing
+    say = here.progress
     say.quiet = as_json
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     visited = survey(hosts, here.home, say, terminal=terminal)

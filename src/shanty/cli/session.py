@@ -1,4 +1,4 @@
-"""A run in the terminal: its output, a status line, Ctrl-C, and how it ended."""
+"""Follows a run in the terminal: its output, a status line, Ctrl-C, and how it ended."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import sys
 import time
 
 from shanty.cli.context import note
-from shanty.cli.start import Interrupts, Show
-from shanty.cli.statusline import StatusLine
 from shanty.cli.table import progress_text
+from shanty.cli.terminal import Interrupts, Show, StatusLine
 from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
 from shanty.launch.targets.base import Handle, Stop
 from shanty.launch.targets.registry import Targets
@@ -118,7 +117,7 @@ class Session:
 
     def _show_stalls(self) -> None:
         """Show why no rank makes progress, once for each time that it happens."""
-        from shanty.cli.stalled import report, stalls_of
+        from shanty.cli.stacks import report, stalls_of
 
         for stall in stalls_of(self._handle.run)[self._stalls :]:
             self._stalls += 1
@@ -130,7 +129,7 @@ class Session:
                 note(report(stall))
 
     def _serve_interrupts(self) -> None:
-        """The first Ctrl-C stops, the second kills, the third lets go."""
+        """Stop the run at the first Ctrl-C, kill it at the second, leave it at the third."""
         if self._answered == self._interrupts.count:
             return
         self._answered = self._interrupts.count

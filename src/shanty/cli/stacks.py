@@ -1,15 +1,18 @@
-"""`shanty stacks`: where every rank stands, equal stacks together."""
+"""`shanty stacks`: shows the stacks of ranks, equal ones together; those of a stall, too."""
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import click
 
-from shanty.cli.arguments import json_option, run_argument
 from shanty.cli.context import context
-from shanty.cli.grouping import grouped, label
+from shanty.cli.options import json_option, run_argument
 from shanty.runtime.errors import UsageError
+from shanty.runtime.rundir import RunDir, read_lines
 
 
 @click.command()
@@ -32,3 +35,109 @@ def stacks(run: str, threads: bool, as_json: bool) -> None:
         return
     for ranks, text in grouped(reply.data, all_threads=threads):
         print(f"{label(ranks)}:\n{text}\n")
+
+
+class Group(NamedTuple):
+    """Holds ranks with equal stacks, and those stacks as text."""
+
+    ranks: list[int]
+    text: str
+
+
+def grouped(
+    answers: Sequence[Mapping[str, Any]], *, all_threads: bool, first: Collection[int] = ()
+) -> list[Group]:
+    """Group ranks by their stacks: groups with one of `first` lead, then the small ones."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for answer in answers:
+        groups[_text(answer, all_threads=all_threads)].append(answer["rank"])
+    found = [Group(sorted(ranks), text) for text, ranks in groups.items()]
+    return sorted(found, key=lambda g: (not set(first) & set(g.ranks), len(g.ranks), g.ranks))
+
+
+def _text(answer: Mapping[str, Any], *, all_threads: bool) -> str:
+    if "error" in answer:
+        return f"  {answer['error']}"
+    shown = answer["threads"] if all_threads else answer["threads"][-1:]
+    blocks = ["\n".join(_line(*frame) for frame in _own(thread)) for thread in shown]
+    if answer.get("call"):  # of the main thread, which is the last
+        blocks[-1] = f"  {answer['call']}\n{blocks[-1]}"
+    return "\n\n".join(blocks)
+
+
+def _line(path: str, line: int, function: str) -> str:
+    where = f"{path}:{line}" if line else path
+    return f"  {function:<24} {where}" if where else f"  {function}"
+
+
+def _own(thread: Mapping[str, Any]) -> list[tuple[str, int, str]]:
+    """Return the frames of a thread without those of shanty's own start of the rank."""
+    frames = [tuple(frame) for frame in thread["frames"]]
+    if frames and frames[0][0].endswith("/shanty/runtime/rank/instrumentation.py"):
+        return [("", 0, "the script has ended; MPI_Finalize waits for the others")]
+    while frames and frames[-1][0].endswith("/shanty/runtime/rank/run.py"):
+        frames.pop()
+    return frames
+
+
+def label(ranks: Sequence[int]) -> str:
+    """Name ranks: `rank 3`, `ranks 0-2, 5`."""
+    parts: list[str] = []
+    start = previous = ranks[0]
+    for rank in [*ranks[1:], None]:
+        if rank is not None and rank == previous + 1:
+            previous = rank
+            continue
+        parts.append(str(start) if start == previous else f"{start}-{previous}")
+        if rank is not None:
+            start = previous = rank
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(parts)
+
+
+def stalls_of(run: RunDir) -> list[dict[str, Any]]:
+    """Read the stalls of a run so far, as its controller wrote them down."""
+    return read_lines(run.stalls)
+
+
+def report(stall: dict[str, Any]) -> str:
+    """Describe a stall: what keeps the run from going on, all stacks, the hosts and their links.
+
+    The stacks of the ranks that stand elsewhere than the others come first.
+    """
+    lines = [stall["what"]]
+    if stall["fix"]:
+        lines.append(f"  fix: {stall['fix']}")
+    odd = set(stall["odd"])
+    for group in grouped(stall["stacks"], all_threads=False, first=odd):
+        head = (
+            "" if not odd & set(group.ranks) else "  ← the odd one" + "s" * (len(group.ranks) > 1)
+        )
+        lines += ["", f"{label(group.ranks)}:{head}", group.text]
+    lines.append("")
+    for host in stall["hosts"]:
+        mine = [rank for rank in stall["ranks"] if rank["host"] == host["name"]]
+        lines.append(f"{host['name']}: {_load(host)}; {_use(mine)}; {_links(host)}")
+    return "\n".join(lines)
+
+
+def _load(host: dict[str, Any]) -> str:
+    text = f"load {host['load']:g} on {host['cores']} cores"
+    text += f", {host['free'] / 2**30:.1f} of {host['total'] / 2**30:.1f} GiB memory free"
+    return text + (f", silent for {host['silent']:g} s" if host["silent"] > 3 else "")
+
+
+def _use(ranks: list[dict[str, Any]]) -> str:
+    shown = ", ".join(f"{r['rank']} {r['state']} {r['cpu'] * 100:.0f} %" for r in ranks[:8])
+    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+    return f"ranks' state and CPU: {shown or 'none'}{more}"
+
+
+def _links(host: dict[str, Any]) -> str:
+    parts = []
+    for link in (link for link in host["links"] if link["used"]):
+        text = f"{link['name']} " + (f"{link['bytes'] >> 10} KiB" if link["carries"] else "down")
+        parts.append(text + (f", {link['errors']} errors" if link["errors"] else ""))
+    sent, again = host["tcp"]
+    if again:
+        parts.append(f"{again} of {sent} TCP segments sent again")
+    return ", ".join(parts) or "no links"

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-from dataclasses import dataclass
-from types import FrameType
-from typing import BinaryIO
+from dataclasses import replace
 
 from shanty.cli.context import Context, note, show_error
-from shanty.cli.stdin import rank_zero_input
+from shanty.cli.terminal import Interrupts, Show, leave_when_interrupted, rank_zero_input
 from shanty.runtime.errors import LaunchError, PrepareError, UsageError, WorldError
 from shanty.runtime.rundir import RunDir, new_id
 from shanty.runtime.spec import JobSpec, Module, Script
-
-
-@dataclass(frozen=True)
-class Show:
-    """How much is shown, and for whom; `log` is a file that all output goes to as well."""
-
-    quiet: bool = False
-    as_json: bool = False
-    log: BinaryIO | None = None
 
 
 def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool) -> int:
@@ -36,22 +24,22 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
     except (PrepareError, LaunchError) as error:
         if detach or dry_run or show.quiet or show.as_json:
             raise
-        from shanty.cli import diagnose
+        from shanty.cli import doctor
 
-        context.preparing("")
+        context.progress("")
         show_error(error)
-        if not diagnose.is_explained(error):
-            diagnose.explain(context, job, str(error))
+        if not doctor.is_explained(error):
+            doctor.explain(context, job, str(error))
         return error.exit_code
 
 
 def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool) -> int:
     targets = context.targets
-    context.preparing.quiet = show.quiet or show.as_json
+    context.progress.quiet = show.quiet or show.as_json
     run = RunDir(context.home / "runs" / new_id(time.time()))
     if job.debug_rank is not None:
         job = _with_terminal(job, detach=detach)
-    _leave_when_interrupted()  # what comes may take long; until the run is there, that is all
+    leave_when_interrupted()  # what comes may take long; until the run is there, that is all
     plan = targets.plan(job, run)
     if job.debug_rank is not None and not 0 <= job.debug_rank < (plan.ranks or 1):
         raise UsageError(
@@ -64,7 +52,7 @@ def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach:
     if not plan.takes_long:
         from shanty.launch.doctor import this_machine
 
-        this_machine.check_before_run(job, context.home, context.environ, context.preparing.finding)
+        this_machine.check_before_run(job, context.home, context.environ, context.progress.finding)
     if run.path.parent.exists():
         many = sum(1 for _ in run.path.parent.iterdir()) >= context.settings.keep_runs
         if many and context.settings.keep_runs:
@@ -100,47 +88,23 @@ def _look_for_the_cause(
     context: Context, job: JobSpec, run: RunDir, show: Show, interrupts: Interrupts
 ) -> None:
     """Let the doctor say why the ranks could not be started, or were lost."""
-    from shanty.cli import diagnose
+    from shanty.cli import doctor
     from shanty.runtime.agent.control import read_status
 
     status = read_status(run)
-    if not diagnose.is_a_launch(status) or interrupts.count:
+    if not doctor.is_a_launch(status) or interrupts.count:
         return
-    _leave_when_interrupted()
+    leave_when_interrupted()
     if show.as_json:
         from shanty.launch.follow import JsonPrinter
 
-        found = [each.to_json() for each in diagnose.findings(context, job)]
+        found = [each.to_json() for each in doctor.findings(context, job)]
         JsonPrinter(sys.stdout.buffer).event("findings", run=run.id, findings=found)
     else:
-        diagnose.explain(context, job, status.failure.what if status.failure else "")
-
-
-class Interrupts:
-    """Counts Ctrl-C and SIGTERM from before the run is there, so that none goes by unheard."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._heard)
-
-    def _heard(self, _number: int, _frame: FrameType | None) -> None:
-        self.count += 1
-
-
-def _leave_when_interrupted() -> None:
-    """Ctrl-C and SIGTERM end this process in good order, also where they were ignored before."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
+        doctor.explain(context, job, status.failure.what if status.failure else "")
 
 
 def _with_terminal(job: JobSpec, *, detach: bool) -> JobSpec:
-    from dataclasses import replace
-
     if not isinstance(job.command, (Script, Module)):
         raise UsageError("--debug is for Python scripts and modules")
     if job.on or job.hostfile:

@@ -1,4 +1,4 @@
-"""Plain tables and short texts for the terminal."""
+"""Prints plain tables, and makes short texts for the terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def ago(seconds: float) -> str:
-    """A time in its largest unit: 12 s, 3 min, 5 h, 2 d."""
+    """Write a time in its largest unit: 12 s, 3 min, 5 h, 2 d."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
@@ -27,20 +27,20 @@ def ago(seconds: float) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """`text` on one line, its end cut when it is longer than `width`."""
+    """Put `text` on one line, its end cut when it is longer than `width`."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def one_line(job: JobSpec) -> str:
-    """The command of a job as one would type it."""
+    """Write the command of a job as one would type it."""
     if isinstance(job.command, Raw) and job.command.shell:
         return job.command.argv[0]
     return shlex.join(job.words())
 
 
 def progress_text(run: RunDir) -> str:
-    """How far the script says it is: `epochs 3/10 (2.5/s)`; "" when it does not say."""
+    """Say how far the script says it is: `epochs 3/10 (2.5/s)`; "" when it does not say."""
     progress = read_json(run.progress) or {}
     done, total, took = (progress.get(key) for key in ("done", "total", "seconds"))
     if not isinstance(done, int):

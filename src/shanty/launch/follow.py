@@ -18,17 +18,17 @@ _COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
 
 
 class Line(NamedTuple):
-    """A record and the rank that wrote it."""
+    """Holds a record and the rank that wrote it."""
 
     rank: int
     record: Record
 
 
 class Source(Protocol):
-    """The part of a target that following needs."""
+    """Reads the files of a run, as a target does."""
 
     def fetch(self, handle: Handle, path: PurePosixPath, offset: int) -> Chunk:
-        """What the file holds from `offset` on."""
+        """Return what the file holds from `offset` on."""
 
 
 class Follower:
@@ -45,7 +45,7 @@ class Follower:
         self._rest: dict[tuple[int, int], bytes] = {}
 
     def read(self) -> list[Line]:
-        """What was written since the last call, in the order of time; empty when nothing was."""
+        """Read what was written since the last call, in the order of time."""
         run = self._handle.run
         attempts = {number: RunDir(run.path, number) for number in run.attempts()}
         for number, attempt in attempts.items():
@@ -128,7 +128,7 @@ class Printer:
 
     @property
     def at_line_start(self) -> bool:
-        """False while a begun line stands on the terminal."""
+        """Return false while a begun line stands on the terminal."""
         return self._open is None
 
     def _show_live(self, key: tuple[int, int], record: Record) -> None:
@@ -180,14 +180,14 @@ class JsonPrinter:
         self._out.flush()
 
     def finish(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: no line is kept back."""
 
     def break_line(self) -> None:
-        """There is no begun line."""
+        """Do nothing: there is no begun line."""
 
 
 def standard_printer(*, labels: bool, colour: bool | None = None) -> Printer:
-    """A printer to this process's own streams; colours where a terminal reads them."""
+    """Make a printer to this process's own streams; colours where a terminal reads them."""
     import os
 
     live = sys.stdout.isatty()

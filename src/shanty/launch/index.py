@@ -1,4 +1,4 @@
-"""Finding runs: by id, prefix, name or `last`; and an SQLite index over their directories.
+"""Finds runs by id, prefix, name or `last`, and keeps an SQLite index over their directories.
 
 The directories are the truth. The index only spares reading those of ended runs again; it is
 made anew when it is missing or damaged.
@@ -10,7 +10,7 @@ import contextlib
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS runs (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One run as `ps` shows it."""
+    """Holds one run as `ps` shows it."""
 
     id: str
     name: str | None
@@ -41,19 +41,13 @@ class Entry:
     status: Status
 
     def to_json(self) -> dict[str, Any]:
-        """The entry as plain JSON."""
-        return {
-            "id": self.id,
-            "name": self.name,
-            "tags": list(self.tags),
-            "command": list(self.command),
-            "workspace": self.workspace,
-            **self.status.to_json(),
-        }
+        """Return the entry as plain JSON, the status' values beside the others."""
+        own = {key: getattr(self, key) for key in ("id", "name", "tags", "command", "workspace")}
+        return {**own, **self.status.to_json()}
 
 
 class Runs:
-    """The runs under one home."""
+    """Finds, lists and deletes the runs under one home."""
 
     def __init__(self, home: Path, targets: Targets) -> None:
         self.folder = home / "runs"
@@ -61,17 +55,17 @@ class Runs:
         self._targets = targets
 
     def ids(self) -> list[str]:
-        """All runs, the newest last."""
+        """List all runs, the newest last."""
         with contextlib.suppress(OSError):
             return sorted(path.name for path in self.folder.iterdir() if is_run_id(path.name))
         return []
 
     def directory(self, run_id: str) -> RunDir:
-        """The directory of the run with that very id."""
+        """Return the directory of the run with that very id."""
         return RunDir(self.folder / run_id)
 
     def find(self, reference: str) -> RunDir:
-        """The run meant by an id, a name, the beginning of an id, or `last`.
+        """Find the run meant by an id, a name, the beginning of an id, or `last`.
 
         Of several with that name the newest that is on, else the newest.
         """
@@ -97,12 +91,11 @@ class Runs:
         raise NotFoundError(f"there is no run {reference!r}", fix=fix)
 
     def status(self, run: RunDir) -> Status:
-        """Where the run stands now."""
-        handle = Handle(run)
-        return self._targets.poll([handle])[handle]
+        """Ask where the run stands now."""
+        return self._statuses([run])[Handle(run)]
 
     def entries(self) -> list[Entry]:
-        """All runs with their present status, the oldest first."""
+        """List all runs with their present status, the oldest first."""
         try:
             return self._entries()
         except (sqlite3.DatabaseError, ValueError, TypeError):
@@ -115,41 +108,27 @@ class Runs:
     def _entries(self) -> list[Entry]:
         ids = self.ids()
         with self._open() as index:
-            known = {
-                row[0]: Entry(
-                    row[0],
-                    row[1],
-                    tuple(json.loads(row[2])),
-                    tuple(json.loads(row[3])),
-                    row[4],
-                    Status.from_json(json.loads(row[5])),
-                )
-                for row in index.execute(
-                    "SELECT id, name, tags, command, workspace, status FROM runs"
-                )
-            }
-            gone = set(known) - set(ids)
-            index.executemany("DELETE FROM runs WHERE id = ?", [(run,) for run in gone])
-            for run_id in ids:
-                if run_id not in known or not known[run_id].status.state.final:
-                    entry = self.entry(self.directory(run_id))
-                    known[run_id] = entry
-                    index.execute(
-                        "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)",
-                        (
-                            entry.id,
-                            entry.name,
-                            json.dumps(entry.tags),
-                            json.dumps(entry.command),
-                            entry.workspace,
-                            json.dumps(entry.status.to_json()),
-                        ),
-                    )
+            rows = index.execute("SELECT id, name, tags, command, workspace, status FROM runs")
+            known = {row[0]: _from_row(*row) for row in rows}
+            # Nothing is locked while runs are asked: hosts that do not answer take their time.
+            new = self.read(
+                [
+                    self.directory(run_id)
+                    for run_id in ids
+                    if run_id not in known or not known[run_id].status.state.final
+                ]
+            )
+            if gone := set(known) - set(ids):
+                index.executemany("DELETE FROM runs WHERE id = ?", [(run,) for run in gone])
+            changed = [_row(entry) for entry in new if known.get(entry.id) != entry]
+            if changed:
+                index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)", changed)
+        known.update((entry.id, entry) for entry in new)
         return [known[run_id] for run_id in ids]
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """The index; one in memory where the folder cannot be written."""
+        """Open the index, or one in memory where the folder cannot be written."""
         try:
             connection = sqlite3.connect(self._file, timeout=5)
             connection.execute("PRAGMA journal_mode = WAL")
@@ -163,13 +142,20 @@ class Runs:
         finally:
             connection.close()
 
-    def entry(self, run: RunDir) -> Entry:
-        """One run, read from its directory; a damaged job file leaves its command empty."""
-        job = read_job(run)
-        status = self.status(run)
-        if job is None:
-            return Entry(run.id, None, (), (), "", status)
-        return Entry(run.id, job.name, job.tags, job.words(), job.workdir, status)
+    def read(self, runs: Sequence[RunDir]) -> list[Entry]:
+        """Read runs from their directories; a damaged job file leaves the command empty."""
+        entries = []
+        for handle, status in self._statuses(runs).items():
+            job = read_job(handle.run)
+            if job is None:
+                entries.append(Entry(handle.run.id, None, (), (), "", status))
+            else:
+                words = (job.name, tuple(job.tags), tuple(job.words()), job.workdir)
+                entries.append(Entry(handle.run.id, *words, status))
+        return entries
+
+    def _statuses(self, runs: Sequence[RunDir]) -> Mapping[Handle, Status]:
+        return self._targets.poll([Handle(run) for run in runs])
 
     def remove(self, run: RunDir) -> None:
         """Delete an ended run with all its files; UsageError while it is on."""
@@ -177,21 +163,38 @@ class Runs:
             raise UsageError(
                 f"run {run.id} is still on", fix=f"stop it first: shanty stop {run.id}"
             )
-        with storage_errors(run.path):
-            shutil.rmtree(run.path)
+        _delete(run)
 
     def prune(self, keep: int) -> list[str]:
         """Delete the oldest ended runs beyond `keep`; returns their ids."""
+        ids = self.ids()
+        oldest = [self.directory(run_id) for run_id in ids[: max(0, len(ids) - keep)]]
         removed = []
-        for run_id in self.ids()[: max(0, len(self.ids()) - keep)]:
-            with contextlib.suppress(UsageError, StorageError):
-                self.remove(self.directory(run_id))
-                removed.append(run_id)
+        for handle, status in self._statuses(oldest).items():
+            with contextlib.suppress(StorageError):
+                if status.state.final:
+                    _delete(handle.run)
+                    removed.append(handle.run.id)
         return removed
 
 
+def _delete(run: RunDir) -> None:
+    with storage_errors(run.path):
+        shutil.rmtree(run.path)
+
+
+def _row(entry: Entry) -> tuple[str | None, ...]:
+    lists = (json.dumps(entry.tags), json.dumps(entry.command))
+    return (entry.id, entry.name, *lists, entry.workspace, json.dumps(entry.status.to_json()))
+
+
+def _from_row(run: str, name: str, tags: str, command: str, folder: str, status: str) -> Entry:
+    lists = (tuple(json.loads(tags)), tuple(json.loads(command)))
+    return Entry(run, name, *lists, folder, Status.from_json(json.loads(status)))
+
+
 def read_job(run: RunDir) -> JobSpec | None:
-    """What was asked for; None when the file is missing or damaged."""
+    """Read what was asked for; None when the file is missing or damaged."""
     values = read_json(run.job)
     try:
         return JobSpec.from_json(values) if values is not None else None

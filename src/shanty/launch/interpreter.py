@@ -1,4 +1,4 @@
-"""Which Python runs a user's script."""
+"""Chooses the Python that runs a user's script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shanty.runtime.errors import NotFoundError
 
 
 def choose(wanted: str | None, workspace: Path, environ: Mapping[str, str]) -> str:
-    """The interpreter for a job, as an absolute path.
+    """Return the interpreter for a job, as an absolute path.
 
     `wanted` (--python) wins, a command or a path; then an active virtual environment, an
     active conda environment, the workspace's .venv, and at last the one that runs shanty.

@@ -1,4 +1,4 @@
-"""One process at a time, where two would undo each other's work."""
+"""Locks a path, where two processes would undo each other's work."""
 
 from __future__ import annotations
 

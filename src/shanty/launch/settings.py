@@ -1,4 +1,4 @@
-"""What a user may set for good, in `<home>/config.toml` (see `Settings`)."""
+"""Reads what a user has set for good, in `<home>/config.toml` (see `Settings`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ON_STALL = ("warn", "stop")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings and their defaults.
+    """Holds the settings, with their defaults.
 
     `keep_runs`: ended runs that are kept before the oldest is removed. `log_limit`: bytes kept
     of each rank's output; of what comes after only the end is. `stop_grace`: seconds between
@@ -30,39 +30,33 @@ class Settings:
 
 
 def load(home: Path) -> Settings:
-    """The settings of `home`; UsageError when the file is damaged or names unknown ones."""
+    """Read the settings of `home`; UsageError when the file is damaged or names unknown ones."""
     path = home / FILE
     values = read_toml(path)
-    kinds: dict[str, type[int] | type[float]] = {
-        "keep_runs": int,
-        "log_limit": int,
-        "stop_grace": float,
-        "stall_after": float,
-    }
+    usual = {name: getattr(Settings(), name) for name in Settings.__slots__}
     for key, value in values.items():
         if key == "on_stall":
             on_stall(value, f"{key} in {path}")
-            continue
-        if key not in kinds:
+        elif key not in usual:
             raise UsageError(
-                f"unknown setting {key!r} in {path}",
-                fix="known are " + ", ".join([*kinds, "on_stall"]),
+                f"unknown setting {key!r} in {path}", fix="known are " + ", ".join(usual)
             )
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
+        elif not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
             raise UsageError(f"{key} in {path} must be a number, not {value!r}")
-        values[key] = kinds[key](value)
+        else:
+            values[key] = type(usual[key])(value)
     return Settings(**values)
 
 
 def on_stall(word: Any, where: str) -> str:
-    """What to do with a run that makes no progress, checked."""
+    """Check what is to be done with a run that makes no progress."""
     if word not in ON_STALL:
         raise UsageError(f"{where} takes {' or '.join(ON_STALL)}, not {word!r}")
     return str(word)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file; empty when it is absent, UsageError when it is damaged."""
+    """Read the tables of a TOML file; empty when it is absent, UsageError when it is damaged."""
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):

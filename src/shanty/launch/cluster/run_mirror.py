@@ -69,11 +69,12 @@ class Link:
         return self
 
     def status(self, patience: float) -> Status:
-        """Where the run stands, after waiting up to `patience` seconds for a first answer."""
+        """Return where the run stands, after up to `patience` seconds for a first answer."""
+        until = time.monotonic() + patience
         self._looked.wait(patience)
         status = control.read_status(self._run)
-        if status.state.final:
-            self._thread.join(_SILENCE)  # it tells the lead host that nothing is needed any more
+        if status.state.final:  # the thread tells the lead host that nothing is needed any more
+            self._thread.join(max(0.0, until - time.monotonic()))
             return status
         if self._lost is None:
             return status

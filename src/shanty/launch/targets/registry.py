@@ -98,8 +98,15 @@ class Targets:
         return self.named(str(site.get("target", SSH)))
 
     def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
-        """Where the runs stand."""
-        return {handle: self.for_run(handle).describe([handle])[handle] for handle in handles}
+        """Ask each target once about all of its runs: runs that do not answer share one bound."""
+        groups: dict[Target, list[Handle]] = {}
+        for handle in handles:
+            groups.setdefault(self.for_run(handle), []).append(handle)
+        return {
+            handle: status
+            for target, its in groups.items()
+            for handle, status in target.describe(its).items()
+        }
 
     def fetch(self, handle: Handle, path: PurePosixPath, offset: int) -> Chunk:
         """The next piece of one of the run's files: all of them are, or are copied, here."""

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import clients
-from shanty.cli import app, diagnose, jobs
+from shanty.cli import app, options
+from shanty.cli import doctor as verb
 from shanty.launch.cluster import ssh_errors
 from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
@@ -225,13 +226,13 @@ def test_gpus_and_memory_that_are_needed() -> None:
     [("5", 5), ("2K", 2048), ("1.5G", 3 << 29), ("4GiB", 4 << 30), ("1tb", 1 << 40)],
 )
 def test_sizes_as_people_write_them(text: str, size: int) -> None:
-    assert jobs.size(text) == size
+    assert options.size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "G", "4 gigs", "-1G", "9" * 400 + "G"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UsageError):
-        jobs.size(text)
+        options.size(text)
 
 
 # ---------------------------------------------------------------------- in a run
@@ -244,7 +245,7 @@ def test_an_error_of_the_quick_checks_has_its_code() -> None:
     both = refused_run([ERROR, WARNING])
     assert both.what == "2 things keep this run from working"
     assert "a: its clock is 50 min ahead [clock-off]" in both.why
-    assert diagnose.is_explained(both) and not diagnose.is_explained(PrepareError("else"))
+    assert verb.is_explained(both) and not verb.is_explained(PrepareError("else"))
 
 
 def test_a_sentence_has_all_in_one_line() -> None:
@@ -257,7 +258,7 @@ def test_the_runs_that_the_doctor_explains() -> None:
     from shanty.runtime.spec import Failure
 
     def ended(code: int, rank: int | None = None, state: State = State.FAILED) -> bool:
-        return diagnose.is_a_launch(Status(state, exit_code=code, failure=Failure("x", rank=rank)))
+        return verb.is_a_launch(Status(state, exit_code=code, failure=Failure("x", rank=rank)))
 
     assert ended(71) and ended(72)
     assert not ended(1) and not ended(71, rank=0) and not ended(143, state=State.STOPPED)

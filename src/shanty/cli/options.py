@@ -1,0 +1,285 @@
+"""Declares the options of verbs: those of a run, each once, and those that several verbs share.
+
+An option of a run is a field of JobSpec and one entry of `OPTIONS`: from it come the option of
+`shanty run`, the key of shanty.toml, and the checks of both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shanty.launch.settings import ON_STALL, on_stall, read_toml
+from shanty.runtime.errors import UsageError
+
+WORKSPACE_FILE = "shanty.toml"
+ENVIRONMENTS = ("check", "sync", "none")
+_KINDS: dict[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    list: "a list",
+    dict: "a table",
+}
+_TIME = (int, float, str)
+_SHORTEST_STALL, _LONGEST_STALL = 1.0, 30 * 86400.0  # seconds
+_NUMBER = r"\d{1,18}(?:\.\d+)?"  # with hundreds of digits there is no such number
+_MOST = 100_000  # ranks; more is a slip of the finger
+
+# -------------------------------------------------------------------- shared by several verbs
+
+run_argument = click.argument("run", metavar="[RUN]", default="last")  # id, its start, name, last
+json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Only the ranks' own output.")
+detach_option = click.option("-d", "--detach", is_flag=True, help="Start it and come back at once.")
+
+
+def complete_group(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the last name in a list of hosts with the names of groups, for shells."""
+    from shanty.cli.context import context
+    from shanty.launch.cluster import inventory
+
+    before, comma, last = incomplete.rpartition(",")
+    names = inventory.names(context().home)
+    return [before + comma + name for name in names if name.startswith(last)]
+
+
+def _complete(*words: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    return lambda _ctx, _param, incomplete: [w for w in words if w.startswith(incomplete)]
+
+
+# --------------------------------------------------------------------- values as people write them
+
+
+def seconds(text: str) -> float:
+    """Read a time: 90, 90s, 15m, 2h, 1h30m, 1:30:00."""
+    clock = re.fullmatch(r"(?:(\d{1,9}):)?(\d{1,9}):(\d{2})", text)
+    if clock:
+        hours, minutes, rest = (int(part or 0) for part in clock.groups())
+        return hours * 3600.0 + minutes * 60 + rest
+    units = re.fullmatch(
+        "".join(rf"(?:({_NUMBER}){unit})?" for unit in ("d", "h", "m", "s?")),
+        text.strip(),
+    )
+    if not text.strip() or not units:
+        raise UsageError(f"{text!r} is no time", fix="write 90, 90s, 15m, 2h, 1h30m or 1:30:00")
+    parts = [float(part or 0) for part in units.groups()]
+    return parts[0] * 86400 + parts[1] * 3600 + parts[2] * 60 + parts[3]
+
+
+def stall_after(text: str) -> float:
+    """Read the time of --stall-after; 0 or "off": never."""
+    wanted = 0.0 if text.strip().lower() in ("off", "0") else seconds(text)
+    if wanted and not _SHORTEST_STALL <= wanted <= _LONGEST_STALL:
+        raise UsageError(
+            f"a stall cannot be told after {text}",
+            "ranks need a moment to get to each other",
+            "write a time from 1s to 30d, or off",
+        )
+    return wanted
+
+
+def size(text: str) -> int:
+    """Read a number of bytes: 500000000, 800M, 4G, 4GiB, 1.5T; all are powers of 1024."""
+    found = re.fullmatch(rf"({_NUMBER})\s*([KMGTP]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if not found:
+        raise UsageError(f"{text!r} is no size", fix="write 800M, 4G or 1.5T")
+    return int(float(found[1]) * 1024 ** " KMGTP".index(found[2].upper() or " "))
+
+
+def _environment(word: str, _where: str, _folder: Path) -> str:
+    if word in ENVIRONMENTS:
+        return word
+    fix = f"a variable is set with -e {word}" if "=" in word else ""
+    raise UsageError(f"--env takes check, sync or none, not {word!r}", fix=fix)
+
+
+# --------------------------------------------------------------------------- options of a run
+
+
+@dataclass(frozen=True)
+class Option:
+    """Declares one option of a run.
+
+    `flags` and `help` are for the command line, `click` is what else click has to know. `field` is
+    the field of JobSpec, and the key in shanty.toml where that takes it, with a value of one of
+    the types `toml`. `read` makes the field's value of what was written, of where that was (for
+    errors) and of the folder of relative paths there. A number is at least `least`. An empty text
+    that was typed stands for nothing if `may_be_empty`.
+    """
+
+    field: str
+    flags: str
+    help: str
+    toml: tuple[type, ...] = ()
+    read: Callable[[Any, str, Path], Any] | None = None
+    least: int | None = None
+    may_be_empty: bool = False
+    click: Mapping[str, Any] | None = None
+
+    def click_option(self, **changes: Any) -> Callable[[Any], Any]:
+        """Make click's option of it, with another `help` or other `flags` where a verb wants."""
+        flags = changes.pop("flags", self.flags).split()
+        return click.option(
+            *flags, self.field, **{"help": self.help, **(self.click or {}), **changes}
+        )
+
+
+def _number(name: str, flags: str, help: str, least: int = 1, toml: Any = ()) -> Option:
+    return Option(name, flags, help, toml, least=least, click={"type": int})
+
+
+def _time(name: str, flags: str, help: str) -> Option:
+    def read(value: Any, _where: str, _folder: Path) -> float:
+        return seconds(str(value))
+
+    return Option(name, flags, help, _TIME, read, may_be_empty=True, click={"metavar": "TIME"})
+
+
+_ALL = (
+    _number("ranks", "-n -np --ranks", "Ranks in all [one a slot].", toml=(int,)),
+    _number("ranks_per_host", "--ranks-per-host --ppn", "Ranks on each host.", toml=(int,)),
+    _number(
+        "cpus_per_rank", "-c --cpus-per-rank", "Cores to bind each rank to [no binding].",
+        toml=(int,),
+    ),
+    Option(
+        "memory_per_rank", "--memory-per-rank", "Refuse to start where it is not there: 4G.",
+        (int, str), lambda text, *_: size(str(text)), 1, True, {"metavar": "SIZE"},
+    ),
+    _number("gpus_per_rank", "--gpus-per-rank", "The same for GPUs.", 0),
+    Option(
+        "oversubscribe", "--oversubscribe", "Allow more ranks than cores.",
+        (bool,), click={"is_flag": True},
+    ),
+    Option(
+        "on", "--on", "Where: a,b:4,user@10.0.0.3 or a group [here].",
+        (str,), click={"metavar": "HOSTS", "shell_complete": complete_group},
+    ),
+    Option(
+        "hostfile", "--hostfile", "A file that names the hosts.",
+        (str,), lambda path, _where, folder: str(folder / path), click={"type": Path},
+    ),
+    Option("mpi", "--mpi", "openmpi (default), openmpi4, mpich, intel, or a prefix.", (str,)),
+    Option("python", "--python", "Interpreter or virtual environment.", (str,)),
+    Option(
+        "environment", "--env",
+        "Hosts' Python packages: compared, made the same, or as they are [check, else sync].",
+        (str,), _environment,
+        click={"metavar": "check|sync|none", "shell_complete": _complete(*ENVIRONMENTS)},
+    ),
+    Option(
+        "env", "-e --set-env", "A variable.",
+        (dict,), click={"multiple": True, "metavar": "KEY[=VALUE]"},
+    ),
+    Option(
+        "env_file", "--env-file", "A file of KEY=VALUE lines.",
+        click={"type": Path, "multiple": True},
+    ),
+    Option("workdir", "-C --workdir", "Where to run [here].", click={"type": Path}),
+    Option(
+        "source", "--workspace", "Code from git or an archive instead.",
+        click={"metavar": "URL|ARCHIVE"},
+    ),
+    _time("time_limit", "-t --time-limit", "End the run then: 90s, 15m, 2h."),
+    _number("retries", "--retries", "More attempts if a host is lost [0].", 0, toml=(int,)),
+    _time("start_timeout", "--start-timeout", "How long ranks may take to start [60s]."),
+    Option(
+        "on_stall", "--on-stall", "When no rank makes progress [warn].",
+        (str,), lambda word, where, _: on_stall(word, where), may_be_empty=True,
+        click={"metavar": "warn|stop", "shell_complete": _complete(*ON_STALL)},
+    ),
+    Option(
+        "stall_after", "--stall-after", "How long that takes, or off [60s].",
+        _TIME, lambda text, *_: stall_after(str(text)), click={"metavar": "TIME"},
+    ),
+    Option("name", "--name", "A name to find the run by.", (str,)),
+    Option("tags", "--tag", "A tag (repeatable).", (list,), click={"multiple": True}),
+    Option(
+        "debug_rank", "--debug", "That rank's pdb, on this terminal.",
+        click={"type": int, "metavar": "RANK"},
+    ),
+)  # fmt: skip
+OPTIONS = {each.field: each for each in _ALL}
+KEYS = {each.field: each for each in OPTIONS.values() if each.toml}  # those of shanty.toml
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command all options of a run, in the order of the table."""
+    for each in reversed(OPTIONS.values()):
+        command = each.click_option()(command)
+    return command
+
+
+def typed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Make fields of JobSpec of what click has parsed; None where nothing was typed."""
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        option = OPTIONS[name]
+        if value is False or (option.may_be_empty and value == ""):
+            value = None
+        if option.read is not None and value is not None:
+            value = option.read(value, option.flags.split()[-1], Path.cwd())
+        given[name] = value
+    return given
+
+
+def defaults(workspace: Path) -> dict[str, Any]:
+    """Read the `[run]` table of the workspace's shanty.toml, checked; empty without one."""
+    path = workspace / WORKSPACE_FILE
+    tables = read_toml(path)
+    for name in set(tables) - {"run"}:
+        raise UsageError(
+            f"unknown {name!r} in {path}", "shanty reads the table [run]", "put it under [run]"
+        )
+    table: dict[str, Any] = tables.get("run", {})
+    if not isinstance(table, dict):
+        raise UsageError(f"run in {path} must be a table", fix="write it as [run]")
+    for key, value in table.items():
+        if key not in KEYS:
+            raise UsageError(
+                f"unknown key {key!r} in [run] of {path}", fix="known are " + ", ".join(KEYS)
+            )
+        option = KEYS[key]
+        if type(value) not in option.toml:  # an int is a bool's parent, hence no isinstance
+            names = " or ".join(_KINDS[kind] for kind in option.toml)
+            raise UsageError(f"{key} in [run] of {path} must be {names}, not {value!r}")
+        for item in value if isinstance(value, list) else ():
+            if not isinstance(item, str):
+                raise UsageError(f"{key} in [run] of {path} must be texts, not {item!r}")
+        if option.read is not None:
+            table[key] = option.read(value, f"{key} in {path}", workspace)
+    return table
+
+
+def check(values: Mapping[str, Any]) -> None:
+    """Raise UsageError for values that are out of bounds, typed or from shanty.toml."""
+    for each in OPTIONS.values():
+        value = values.get(each.field)
+        if each.least is not None and value is not None and value < each.least:
+            what = each.field.replace("_", " ")
+            raise UsageError(f"{what} must be at least {each.least}, not {value}")
+    if (values.get("ranks") or 0) > _MOST:
+        raise UsageError(f"{values['ranks']} ranks are too many", fix=f"at most {_MOST}")
+    if values.get("time_limit") is not None and values["time_limit"] <= 0:
+        raise UsageError("the time limit must be more than 0", fix="leave it out for none")
+    name = values.get("name")
+    if name is not None and not _is_name(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a run",
+            "a name has letters, digits, '.', '_' and '-', begins with one of the first two, "
+            "and is not `last`",
+        )
+    if not all(values.get("tags") or ()):
+        raise UsageError("a tag must not be empty")
+
+
+def _is_name(name: str) -> bool:
+    plain = name.replace(".", "").replace("_", "").replace("-", "")
+    return plain.isalnum() and name[0].isalnum() and name != "last"

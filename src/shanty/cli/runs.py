@@ -1,0 +1,200 @@
+"""Lists, shows, stops and deletes runs."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+
+from shanty.cli.context import context, note
+from shanty.cli.options import json_option, run_argument
+from shanty.cli.table import ago, one_line, print_table, progress_text, shorten
+from shanty.runtime.errors import LostError, UsageError
+from shanty.runtime.plan import read_plan
+from shanty.runtime.rundir import read_json
+from shanty.runtime.spec import State, Status
+
+_RECENT = 20  # runs that `ps` lists unless asked for all
+_PATIENCE = 15.0  # seconds beyond the grace in which a stopped run must have ended
+
+
+@click.command()
+@click.option("-a", "--all", "everything", is_flag=True, help="All runs, not only the newest 20.")
+@click.option("--active", is_flag=True, help="Only runs that are on.")
+@click.option("--state", multiple=True, help="Only runs in that state (repeatable).")
+@click.option("--name", help="Only runs of that name.")
+@click.option("--tag", multiple=True, help="Only runs with that tag (repeatable).")
+@click.option("-q", "--quiet", is_flag=True, help="Only the ids.")
+@json_option
+def ps(
+    everything: bool,
+    active: bool,
+    state: tuple[str, ...],
+    name: str | None,
+    tag: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """List the runs, the newest last."""
+    for wanted in state:
+        if wanted not in {known.value for known in State}:
+            raise UsageError(
+                f"there is no state {wanted!r}",
+                fix="known are " + ", ".join(s.value for s in State),
+            )
+    entries = [
+        entry
+        for entry in context().runs.entries()
+        if (not active or not entry.status.state.final)
+        and (not state or entry.status.state.value in state)
+        and (name is None or entry.name == name)
+        and set(tag) <= set(entry.tags)
+    ]
+    if not everything:
+        entries = entries[-_RECENT:]
+    if as_json:
+        for entry in entries:
+            print(json.dumps(entry.to_json()))
+    elif quiet:
+        print(*(entry.id for entry in entries), sep="\n", end="\n" if entries else "")
+    elif entries:
+        now = time.time()
+        print_table(
+            ("RUN", "NAME", "STATE", "RANKS", "STARTED", "TOOK", "COMMAND"),
+            [
+                (
+                    entry.id,
+                    entry.name or "",
+                    entry.status.state.value
+                    + (" (stalled)" if entry.status.stalled else "")
+                    + (f" ({entry.status.exit_code})" if entry.status.exit_code else ""),
+                    str(entry.status.ranks or ""),
+                    ago(now - entry.status.created) + " ago",
+                    ago((entry.status.ended or now) - entry.status.created),
+                    shorten(" ".join(entry.command), 48),
+                )
+                for entry in entries
+            ],
+        )
+    else:
+        print("no runs" if everything or not active else "no run is on")
+
+
+@click.command()
+@run_argument
+@json_option
+def show(run: str, as_json: bool) -> None:
+    """Show one run: what was asked, where it stands, why it failed, where its files are."""
+    from shanty.cli.stacks import report, stalls_of
+    from shanty.launch.index import read_job
+
+    runs = context().runs
+    found = runs.find(run)
+    (entry,) = runs.read([found])
+    plan = read_plan(found)
+    if as_json:
+        values = read_json(found.plan) or {}
+        print(json.dumps({**entry.to_json(), "path": str(found.path), "plan": values}))
+        return
+    status, job = entry.status, read_job(found)
+    mpi = f"{plan.lead.mpi['flavour']} {plan.lead.mpi['version']}" if plan else ""
+    took = ago((status.ended or time.time()) - (status.started or status.created))
+    rows = [
+        ("run", entry.id + (f"  ({entry.name})" if entry.name else "")),
+        ("tags", ", ".join(entry.tags)),
+        ("command", one_line(job) if job else ""),
+        ("in", entry.workspace),
+        ("state", status.state.value),
+        ("exit code", "" if status.exit_code is None else str(status.exit_code)),
+        ("ranks", _ranks(status)),
+        ("stalled", _stalled(status)),
+        ("started", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created))),
+        ("took", took),
+        ("progress", progress_text(found)),
+        ("mpi", mpi),
+        ("network", plan.attempt.network.get("text", "") if plan else ""),
+        ("python", plan.lead.python if plan else ""),
+        ("folder", str(found.path)),
+    ]
+    for label, value in rows:
+        if value:
+            print(f"{label:<10} {value}")
+    stalls = stalls_of(found)[-1:]
+    for stall in stalls:
+        print(f"\n{report(stall)}")
+    if status.failure and status.failure.what not in [stall["what"] for stall in stalls]:
+        print(f"\n{status.failure.what}")
+        for label, value in (("why", status.failure.why), ("fix", status.failure.fix)):
+            if value:
+                print(f"  {label}: {value}")
+        if status.failure.lines:
+            print(f"\nlast lines ({status.failure.log}):")
+            print(*("  " + line for line in status.failure.lines), sep="\n")
+
+
+def _ranks(status: Status) -> str:
+    """Say how many ranks there were, and how many of them MPI itself showed in one world."""
+    text = f"{status.up} of {status.ranks}" if status.ranks else str(status.up)
+    return f"{text}, {status.joined} joined in one MPI world" if status.joined else text
+
+
+def _stalled(status: Status) -> str:
+    """Say for how long no rank has made progress, while the run is on."""
+    if status.stalled is None:
+        return ""
+    return f"for {ago(time.time() - status.stalled)}"
+
+
+@click.command()
+@click.argument("run", metavar="[RUN]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every run that is on.")
+@click.option("--kill", is_flag=True, help="SIGKILL at once.")
+def stop(run: tuple[str, ...], everything: bool, kill: bool) -> None:
+    """Stop runs: SIGTERM to the ranks, then SIGKILL. A run that has ended is left as it is."""
+    from shanty.launch.targets.base import Handle, Stop
+
+    here = context()
+    if not run and not everything:
+        raise UsageError("which run?", fix="name it, or say `last`, or --all")
+    found = [here.runs.find(reference) for reference in run]
+    if everything:
+        found = [
+            here.runs.directory(entry.id)
+            for entry in here.runs.entries()
+            if not entry.status.state.final
+        ]
+    grace = 0.0 if kill else here.settings.stop_grace
+    for directory in found:
+        if here.runs.status(directory).state.final:
+            note(f"run {directory.id} has ended already")
+            continue
+        here.targets.ask(Handle(directory), Stop(grace))
+        deadline = time.monotonic() + grace + _PATIENCE
+        while not (status := here.runs.status(directory)).state.final:
+            if time.monotonic() > deadline:
+                raise LostError(f"run {directory.id} does not end", fix="try again with --kill")
+            time.sleep(0.02)
+        note(f"run {directory.id}: {status.state.value}")
+
+
+@click.command()
+@click.argument("run", metavar="RUN...", nargs=-1, required=True)
+def rm(run: tuple[str, ...]) -> None:
+    """Delete ended runs, their logs and their artifacts."""
+    runs = context().runs
+    found = {directory.id: directory for directory in map(runs.find, run)}
+    for name, directory in found.items():
+        runs.remove(directory)
+        note(f"run {name} is deleted")
+
+
+@click.command()
+@click.option("--keep", type=int, help="How many runs to keep [setting keep_runs].")
+def prune(keep: int | None) -> None:
+    """Delete the oldest ended runs beyond a number; runs that are on stay."""
+    here = context()
+    if keep is not None and keep < 0:
+        raise UsageError(f"--keep must be 0 or more, not {keep}")
+    removed = here.runs.prune(here.settings.keep_runs if keep is None else keep)
+    note(f"{len(removed)} run{'' if len(removed) == 1 else 's'} deleted")

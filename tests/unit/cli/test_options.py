@@ -1,0 +1,82 @@
+"""The options of a run, typed and in shanty.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from command_line import Cli
+from shanty.cli import jobs, options
+from shanty.runtime.errors import UsageError
+from shanty.runtime.spec import Script
+
+
+@pytest.mark.parametrize("text", ["0.001", "99999999999999h", "", "soon"])
+def test_no_time_for_a_stall(text: str) -> None:
+    with pytest.raises(UsageError):
+        options.stall_after(text)
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("off", 0), ("OFF", 0), ("0", 0), ("2m", 120)])
+def test_a_time_for_a_stall(text: str, wanted: float) -> None:
+    assert options.stall_after(text) == wanted
+
+
+_NUMBER = st.integers(0, 99)
+
+
+@given(_NUMBER, _NUMBER, _NUMBER, _NUMBER)
+def test_times_with_units(days: int, hours: int, minutes: int, rest: int) -> None:
+    wanted = days * 86400 + hours * 3600 + minutes * 60 + rest
+    assert options.seconds(f"{days}d{hours}h{minutes}m{rest}s") == wanted
+    assert options.seconds(f" {hours}h{minutes}m{rest} ") == wanted - days * 86400
+    assert options.seconds(f"{hours}:{minutes}:{rest:02d}") == wanted - days * 86400
+    assert options.seconds(f"{minutes}:{rest:02d}") == minutes * 60 + rest
+    assert options.seconds(f"{days}.5h") == (days + 0.5) * 3600
+
+
+@example("9" * 400 + ":00")
+@example("9" * 5000 + "s")
+@given(st.text() | st.from_regex(r"[\d.:dhms \-+]{1,9}", fullmatch=True))
+def test_a_time_is_a_number_or_refused(text: str) -> None:
+    try:
+        assert 0 <= options.seconds(text) < float("inf")
+    except UsageError as error:
+        assert repr(text) in error.what
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[run\n", "is no valid TOML"),
+        ("[run]\nrnaks = 2\n", "unknown key 'rnaks'"),
+        ("[run]\nranks = 'two'\n", "ranks in [run]"),
+        ("[run]\nranks = true\n", "must be a whole number, not True"),
+        ("[run]\nranks = 0\n", "ranks must be at least 1"),
+        ("[run]\ntime_limit = 'soon'\n", "'soon' is no time"),
+        ("[run]\nenv = 'A=1'\n", "must be a table"),
+        ("[run]\ntags = [1]\n", "tags"),
+        ("run = 3\n", "run"),
+        (b"[run]\nname = '\xff'\n", "cannot read"),
+    ],
+)
+def test_a_bad_shanty_toml(cli: Cli, text: str | bytes, says: str) -> None:
+    Path("shanty.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    done = cli("run", "--dry-run", "train.py")
+    assert done.code == 2
+    assert says in done.err
+    assert "shanty.toml" in done.err or "time" in says or "at least" in says
+
+
+def test_shanty_toml_gives_defaults(cli: Cli) -> None:
+    Path("shanty.toml").write_text(
+        "[run]\nranks = 2\ntime_limit = '2m'\ntags = ['a']\nenv = { A = 'x', B = 3 }\n"
+    )
+    done = cli("run", "--dry-run", "-e", "A=mine", "train.py")
+    assert {"# ranks   2", "export A=mine", "export B=3"} <= set(done.out.splitlines())
+    assert "# ranks   1" in cli("run", "--dry-run", "-n", "1", "train.py").out
+    job = jobs.make_job(Script("train.py"), Path.cwd(), {"env": {}, "tags": ("b",)})
+    assert (job.time_limit, job.tags) == (120.0, ("b",))

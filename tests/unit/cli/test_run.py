@@ -1,0 +1,112 @@
+"""Starting runs without MPI: what a command means, and what keeps it from a start."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line import Cli
+
+
+def test_too_few_cores_may_be_shared_on_request(cli: Cli) -> None:
+    assert cli("run", "-n", "5", "--oversubscribe", "--dry-run", "train.py").code == 0
+
+
+def test_a_dry_run_writes_nothing(cli: Cli, home: Path) -> None:
+    done = cli("run", "-n", "2", "--dry-run", "train.py", "--epochs", "3")
+    assert done.code == 0
+    assert done.out.splitlines()[-1].endswith("train.py --epochs 3")
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["-n", "2"],
+        ["-n2"],
+        ["--ranks=2"],
+        ["--ranks", "2"],
+        ["-np", "2"],
+        ["-q"],
+        ["--name", "x", "--tag", "a", "-e", "A=1", "--oversubscribe"],
+    ],
+    ids=" ".join,
+)
+def test_a_module_and_the_options_after_it(cli: Cli, options: list[str]) -> None:
+    words = ["-m", "pack.train", "-n", "7", "--frobnicate", "-m", "x"]
+    done = cli("run", "--dry-run", *options, *words)
+    assert done.code == 0, done.err
+    assert done.out.rstrip().endswith("-m pack.train -n 7 --frobnicate -m x")
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        (["train.py", "-n", "7", "--quiet", "--", "-x"], "train.py -n 7 --quiet -- -x"),
+        (["--", "train.py", "-n", "7"], "train.py -n 7"),
+        (["sh", "-c", "echo $RANK"], "sh -c 'echo $RANK'"),
+        (["--", "mpirun", "-np", "2", "train.py"], "\nmpirun -np 2 train.py"),
+        (["mpiexec.hydra", "-n", "2", "x"], "\nmpiexec.hydra -n 2 x"),
+        (["mpirun -np 2 python train.py"], "\nsh -c 'mpirun -np 2 python train.py'"),
+        (["--raw", "./all.sh", "3"], "\n./all.sh 3"),
+    ],
+)
+def test_what_a_command_means(cli: Cli, words: list[str], end: str) -> None:
+    done = cli("run", "--dry-run", *words)
+    assert done.code == 0, done.err
+    assert done.out.rstrip().endswith(end)
+
+
+@pytest.mark.parametrize("kind", ["a file", "nowhere"])
+def test_a_home_that_cannot_be_written(
+    cli: Cli, home: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "a file":
+        home.write_text("")
+    else:
+        if not Path("/proc/self").exists():
+            pytest.skip("there is no /proc")
+        monkeypatch.setenv("SHANTY_HOME", "/proc/nonexistent")
+    done = cli("run", "-n", "2", "train.py")
+    assert done.code == 73, done.err
+    assert "SHANTY_HOME" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (tmp_path / "train.py").write_text("")
+    unshare = next(
+        (
+            words
+            for words in (["unshare", "-m"], ["unshare", "-rm"])
+            if shutil.which("unshare")
+            and not subprocess.run(
+                [*words, "mount", "-t", "tmpfs", "none", str(folder)], capture_output=True
+            ).returncode
+        ),
+        None,
+    )
+    if unshare is None:
+        pytest.skip("no file system can be mounted here (unshare -m)")
+    script = (
+        'mount -t tmpfs -o size=64k none "$1" && { head -c 1000000 /dev/zero >"$1/fill"; '
+        'SHANTY_HOME="$1" "$2" -m shanty run -n 1 train.py; }'
+    )
+    done = subprocess.run(
+        [*unshare, "sh", "-c", script, "sh", str(folder), sys.executable],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 73, done.stderr
+    assert "No space left on device" in done.stderr
+    assert "free some space" in done.stderr
+    assert "Traceback" not in done.stderr

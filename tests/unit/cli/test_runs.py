@@ -1,0 +1,228 @@
+"""Listing, finding, showing and deleting runs, also in damaged folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from command_line import LONG_AGO, Cli, Done, listed, make_run
+from shanty.runtime import platform
+from shanty.runtime.agent.control import lost_cause
+from shanty.runtime.rundir import append_line, write_json
+from shanty.runtime.spec import Failure, State, Status
+
+
+def test_the_first_rank_that_writes_has_its_label(cli: Cli, home: Path) -> None:
+    run = make_run(home, 1)  # of two ranks
+    run.rank_log(0).write_text("1700000000.0 1 ready\n")
+    assert cli("logs", "last") == Done(0, "[0] ready\n", "")
+    assert cli("logs", "--rank", "0", "last") == Done(0, "ready\n", "")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b'{"state": "none"}',
+        b'{"state": 3}',
+        b'{"state": "failed", "failure": 3}',
+        b'{"state": "failed", "failure": {"lines": 1}}',
+    ],
+)
+def test_a_damaged_status_is_made_up_for_from_the_events(
+    cli: Cli, home: Path, damage: bytes
+) -> None:
+    run = make_run(home, 1)
+    status = Status(State.FAILED, 2, exit_code=3, failure=Failure("rank 1 fell"))
+    append_line(run.events, {"event": "state", "status": status.to_json()})
+    with run.events.open("ab") as events:
+        events.write(b'\xff{"event": "state"\n{"event": "sta')
+    run.status.write_bytes(damage)
+    done = cli("show", "last", "--json")
+    shown = json.loads(done.out)
+    assert (shown["state"], shown["exit_code"]) == ("failed", 3)
+    assert shown["failure"]["what"] == "rank 1 fell"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[1]",
+        b'{"event": "state"}\n',
+        b'{"state": "lost"}\n' * 3,
+        b'{"state": "failed", "created": "x"}',
+    ],
+)
+def test_no_damage_loses_a_run(cli: Cli, home: Path, damage: bytes) -> None:
+    good, bad = make_run(home, 1), make_run(home, 2)
+    for file in (bad.status, bad.events, bad.job, bad.plan, bad.agents, bad.progress):
+        file.write_bytes(damage)
+    make_run(home, 3)
+    assert set(listed(cli("ps", "--json"))) == {"000001", "000002", "000003"}
+    for words in (["ps"], ["show", bad.id], ["logs", bad.id], ["show", good.id]):
+        assert cli(*words).code == 0, words
+    assert "damaged" in cli("rerun", bad.id).err
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        None,
+        "DROP TABLE runs",
+        "UPDATE runs SET status = '{'",
+        "UPDATE runs SET status = '{}'",
+        "ALTER TABLE runs RENAME COLUMN tags TO labels",
+    ],
+)
+def test_a_damaged_index_loses_no_run(cli: Cli, home: Path, statement: str | None) -> None:
+    make_run(home, 1)
+    make_run(home, 2, State.FAILED)
+    wanted = {"000001": "succeeded", "000002": "failed"}
+    assert listed(cli("ps", "--json")) == wanted
+    if statement is None:
+        (home / "index.sqlite").write_bytes(b"no database at all" * 100)
+    else:
+        with sqlite3.connect(home / "index.sqlite") as index:
+            index.execute(statement)
+        index.close()
+    assert listed(cli("ps", "--json")) == wanted
+    (home / "index.sqlite").unlink()
+    assert listed(cli("ps", "--json")) == wanted
+
+
+def test_a_run_is_found_by(cli: Cli, home: Path) -> None:
+    first = make_run(home, 1, name="small", suffix="bbbb")
+    second = make_run(home, 2, name="big", suffix="cccc")
+    third = make_run(home, 3, name="small", suffix="dddd")
+    for reference, run in {
+        first.id: first,
+        first.id[:15]: first,
+        second.id[:-1]: second,
+        "big": second,
+        "small": third,
+        "last": third,
+    }.items():
+        assert json.loads(cli("show", reference, "--json").out)["id"] == run.id, reference
+    assert json.loads(cli("show", "--json").out)["id"] == third.id
+    done = cli("show", "20240101")
+    assert done.code == 2
+    assert "'20240101' fits 3 runs" in done.err
+    assert second.id in done.err
+
+
+def test_what_is_no_run_is_passed_over(cli: Cli, home: Path) -> None:
+    make_run(home, 1)
+    (home / "runs" / "notes").mkdir()
+    (home / "runs" / "a.txt").write_text("")
+    assert set(listed(cli("ps", "--json"))) == {"000001"}
+
+
+def test_ps_filters(cli: Cli, home: Path) -> None:
+    make_run(home, 1, name="a", tags=["x", "y"])
+    make_run(home, 2, State.FAILED, name="a", tags=["x"], exit_code=3)
+    make_run(home, 3, State.RUNNING, name="b")
+    for words, wanted in {
+        (): "1 2 3",
+        ("--active",): "3",
+        ("--state", "failed"): "2",
+        ("--name", "a"): "1 2",
+        ("--state", "failed", "--state", "running"): "2 3",
+        ("--tag", "x"): "1 2",
+        ("--tag", "x", "--tag", "y"): "1",
+        ("--name", "a", "--active"): "",
+    }.items():
+        found = [run[-1] for run in listed(cli("ps", "--json", *words))]
+        assert found == wanted.split(), words
+    assert cli("ps", "-q", "--active").out == "20240101-000003-bcdf\n"
+    assert "failed (3)" in cli("ps").out
+    assert cli("ps", "--active", "--name", "a").out == "no run is on\n"
+
+
+def test_ps_shows_the_newest_and_all_on_request(cli: Cli, home: Path) -> None:
+    for number in range(23):
+        make_run(home, number)
+    assert cli("ps", "-q").out.split()[0] == "20240101-000003-bcdf"
+    assert len(cli("ps", "-q").out.split()) == 20
+    assert len(cli("ps", "-q", "-a").out.split()) == 23
+
+
+def test_rm_and_prune_spare_what_is_on(cli: Cli, home: Path) -> None:
+    make_run(home, 1)
+    active = make_run(home, 2, State.RUNNING)
+    make_run(home, 3, State.FAILED)
+    make_run(home, 4, State.STOPPED)
+    refused = cli("rm", active.id)
+    assert refused.code == 2
+    assert f"shanty stop {active.id}" in refused.err
+    assert "2 runs deleted" in cli("prune", "--keep", "1").err
+    assert listed(cli("ps", "--json")) == {"000002": "running", "000004": "stopped"}
+    assert cli("rm", "last").code == 0
+    assert set(listed(cli("ps", "--json"))) == {"000002"}
+
+
+def test_rm_deletes_nothing_when_one_of_several_is_unknown(cli: Cli, home: Path) -> None:
+    run = make_run(home, 1)
+    assert cli("rm", run.id, "nothing").code == 66
+    assert run.path.exists()
+
+
+def test_what_an_ended_run_is_asked(cli: Cli, home: Path) -> None:
+    run = make_run(home, 1)
+    assert "has ended already" in cli("stop", run.id).err
+    done = cli("stacks", run.id)
+    assert done.code == 2
+    assert "the run has ended" in done.err
+
+
+def test_a_run_whose_agents_are_gone_is_lost(cli: Cli, home: Path) -> None:
+    run = make_run(home, 1, State.RUNNING)
+    agent = {"pid": 2**22 + 1, "born": "1"}
+    write_json(run.agents, {"controller": agent, "node_agent": agent, "boot": platform.boot_id()})
+    assert listed(cli("ps", "--json")) == {"000001": "lost"}
+    written = json.loads(run.status.read_text())
+    assert (written["state"], written["exit_code"]) == ("lost", 75)
+    assert "the run's agents were killed" in cli("show", run.id).out
+
+
+def test_a_new_run_is_given_time_for_its_agent(cli: Cli, home: Path) -> None:
+    run = make_run(home, 1, State.PENDING, created=time.time())
+    run.agents.unlink()
+    assert listed(cli("ps", "--json")) == {"000001": "pending"}
+    write_json(run.status, Status(created=LONG_AGO).to_json())
+    assert listed(cli("ps", "--json")) == {"000001": "lost"}
+    assert "never came up" in cli("show", run.id).out
+
+
+@pytest.mark.parametrize(
+    ("answer", "session_left", "cause"),
+    [("b true", False, "at log-out"), ("b true", True, "killed"), ("b false", False, "killed")],
+)
+def test_log_out_is_named(tmp_path: Path, answer: str, session_left: bool, cause: str) -> None:
+    for name, text in {
+        "busctl": f"echo {answer}",
+        "loginctl": f"test $2 = c1 && exit {1 - session_left}",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_SESSION_ID": "c2"}
+    failure = lost_cause({"boot": "b", "session": "c1"}, "b", environ)
+    assert cause in failure.what
+    assert ("enable-linger" in failure.fix) == (cause == "at log-out")
+
+
+def test_other_causes_of_a_loss() -> None:
+    assert "never came up" in lost_cause(None, "b", {}).what
+    assert "started anew" in lost_cause({"boot": "a"}, "b", {}).what
+    assert "killed" in lost_cause({"boot": "b"}, "b", {}).what

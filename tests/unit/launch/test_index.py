@@ -1,0 +1,50 @@
+"""Finding out where many runs stand, some of them on hosts that do not answer."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from shanty.launch.cluster.host import Host
+from shanty.launch.cluster.run_mirror import Link
+from shanty.launch.index import Runs
+from shanty.launch.settings import Settings
+from shanty.launch.targets.registry import Targets
+from shanty.runtime.rundir import RunDir, write_json
+from shanty.runtime.spec import JobSpec, Script, State, Status
+from sshd import free_port
+
+COUNT = 5
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no OpenSSH on this machine")
+def test_runs_that_do_not_answer_are_asked_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for an answer before all have been asked."""
+    for number in range(COUNT):
+        run = RunDir(tmp_path / "runs" / f"20240101-00000{number}-bcdf")
+        run.create()
+        write_json(run.job, JobSpec(Script("train.py")).to_json())
+        write_json(run.status, Status(State.RUNNING, 1, created=1.0).to_json())
+        write_json(run.site, {"hosts": [asdict(Host("127.0.0.1", port=free_port()))]})
+    asked: list[Link] = []
+    asked_before_each_wait: list[int] = []
+    start, status = Link.start, Link.status
+
+    def seen_start(self: Link) -> Link:
+        asked.append(self)
+        return start(self)
+
+    def seen_status(self: Link, patience: float) -> Status:
+        asked_before_each_wait.append(len(asked))
+        return status(self, patience)
+
+    monkeypatch.setattr(Link, "start", seen_start)
+    monkeypatch.setattr(Link, "status", seen_status)
+    entries = Runs(tmp_path, Targets(tmp_path, {}, Settings())).entries()
+    assert [entry.status.state for entry in entries] == [State.RUNNING] * COUNT
+    assert asked_before_each_wait == [COUNT] * COUNT
