@@ -29,16 +29,8 @@ Result = TypeVar("Result")
 
 # What an outer run, or an outer launcher, has set for its own ranks.
 _OUTER = (
-    "SHANTY_",
-    "OMPI_",
-    "PMIX_",
-    "PMI_",
-    "PRTE_",
-    "HYDRA_",
-    "HYDI_",
-    "MPIR_",
-    "MPI_LOCAL",
-    "I_MPI_",
+    *("SHANTY_", "OMPI_", "PMIX_", "PMI_", "PRTE_"),
+    *("HYDRA_", "HYDI_", "MPIR_", "MPI_LOCAL", "I_MPI_"),
 )
 _PLACES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),

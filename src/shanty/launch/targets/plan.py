@@ -105,9 +105,9 @@ def for_agents(
         "installation": asdict(installation),
         # Of all: a program may load another MPI's library than the launcher's.
         "residue": sorted(
-            {name for each in FLAVOURS.values() for name in each.residue.shared_memory}
+            {name for each in FLAVOURS.values() for name in each.leftover_files.shared_memory}
         ),
-        "temporary": list(FLAVOURS[installation.flavour].residue.temporary),
+        "temporary": list(FLAVOURS[installation.flavour].leftover_files.temporary),
         "log_limit": settings.log_limit,
         "grace": settings.stop_grace,
         "start_timeout": job.start_timeout,

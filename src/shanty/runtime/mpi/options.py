@@ -1,4 +1,4 @@
-"""Every option of the launchers that shanty translates, and what becomes of it under each MPI.
+"""Lists the options of the launchers that shanty translates, and what each MPI has for them.
 
 Taken from `mpirun --help` of Open MPI 4.1.8, the sources of PRRTE 3.0 and MPICH 5.0, Intel's
 `mpiexec.hydra -help`, and from trying each of them on all four.
@@ -41,12 +41,12 @@ def _row(names: str, values: int, ompi4: str, ompi5: str, mpich: str, intel: str
 
 
 def _ompi(names: str, values: int, hydra: str) -> None:
-    """An option of both Open MPIs."""
+    """Adds an option of both Open MPIs."""
     _row(names, values, "=", "=", hydra, hydra)
 
 
 def _hydra(names: str, values: int, ompi: str) -> None:
-    """An option of both Hydras."""
+    """Adds an option of both Hydras."""
     _row(names, values, ompi, ompi, "=", "=")
 
 
@@ -77,11 +77,11 @@ _RESTART = "!it does not start ranks again|start the run with --retries"
 
 # How many ranks and where
 _all("n np c", 1, "@count")
-_all("npernode N", 1, "@per-host")
-_all("pernode", 0, "@one-per-host")
+_all("npernode N", 1, "@per node")
+_all("pernode", 0, "@per node")
 _all("ppn perhost grr", 1, "@fill-host")
-_all("rr", 0, "@round-robin")
-_all("npersocket", 1, "@per-socket")
+_all("rr", 0, "@fill-host")
+_all("npersocket", 1, "@per socket")
 _all("ppr", 1, "@ppr")
 _all("map-by mapby", 1, "@map-by")
 _all("rank-by rankby", 1, "@rank-by")
@@ -212,7 +212,7 @@ _row("report-child-jobs-separately", 0, "=", *(_OMPI_ONLY,) * 3)
 
 # Start, input and end
 _ompi("allow-run-as-root", 0, "-Hydra runs as root without being asked")
-_all("timeout", 1, "@timeout")
+_row("timeout", 1, "=", "=", "@timeout", "@timeout")
 _ompi("report-state-on-timeout", 0, "-see `shanty ps`")
 _ompi("get-stack-traces", 0, "-see `shanty stacks`")
 _row("spawn-timeout", 1, _OMPI_ONLY, "=", _OMPI_ONLY, _OMPI_ONLY)
@@ -237,9 +237,9 @@ _row("pset", 1, "!only Open MPI 5 names sets of ranks|leave it out", "=",
 _ompi("do-not-launch", 0, "!Hydra always launches|use `shanty run --dry-run`")
 
 # How the launcher reaches the hosts
-_all("launcher bootstrap rsh", 1, "@launcher")
-_all("launcher-exec bootstrap-exec", 1, "@launcher-exec")
-_all("bootstrap-exec-args", 1, "@launcher-arguments")
+_hydra("launcher bootstrap rsh", 1, "@launcher")
+_hydra("launcher-exec bootstrap-exec", 1, "@daemons agent")
+_row("bootstrap-exec-args", 1, *("@daemons args",) * 2, *("@ssh-arguments",) * 2)
 _hydra("rmk", 1, "-Open MPI finds the resource manager by itself")
 _ompi("launch-agent", 1, _OMPI_ONLY)
 _hydra("nameserver", 1, _ELSEWHERE)

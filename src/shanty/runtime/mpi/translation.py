@@ -1,26 +1,39 @@
-"""What the translations into Open MPI's and into Hydra's dialect have in common."""
+"""Translates what is alike in Open MPI's and in Hydra's dialect."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import (
+    Callable,
+    Dict,
+    Generic,
+    List,
+    Mapping,
+    NoReturn,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+)
 
 from shanty.runtime.errors import TranslationError
 from shanty.runtime.mpi.flavour import Flavour
-from shanty.runtime.mpi.hostfiles import Named, dialect_of, hosts_in, mixes_dialects
+from shanty.runtime.mpi.hostfiles import (
+    FOREIGN_HOSTFILES,
+    Named,
+    dialect_of,
+    hosts_in,
+    mixes_dialects,
+)
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.mca import AS_OPTIONS, OVERSUBSCRIBE, TRUE
 from shanty.runtime.mpi.options import OPTIONS
-from shanty.runtime.mpi.parser import Context, Given, Line, said
+from shanty.runtime.mpi.parser import CommandLine, Context, Given, said
 from shanty.runtime.mpi.placement import Placement
 
 Words = List[str]
-
-# Where other platforms put the host file that they write.
-FOREIGN_HOSTFILES = frozenset(
-    ("/generated/hostfile", "/kube-openmpi/generated/hostfile", "/etc/mpi/hostfile")
-)
+AnyFlavour = TypeVar("AnyFlavour", bound=Flavour)
 
 
 @dataclass(frozen=True)
@@ -38,8 +51,8 @@ class Translation:
     files: Tuple[Tuple[str, str], ...]
 
 
-class Draft:
-    """A translation in the making; subclasses know the two dialects.
+class Translator(Generic[AnyFlavour]):
+    """Translates one line; subclasses know the two dialects.
 
     An option whose rule is "@CODE" is handled by the method `do_CODE`, which gets the option,
     the rest of the rule and the placement, and returns the words to write.
@@ -50,7 +63,7 @@ class Draft:
 
     def __init__(
         self,
-        flavour: Flavour,
+        flavour: AnyFlavour,
         layout: Layout,
         prefix: Sequence[str],
         given: Mapping[str, str],
@@ -73,8 +86,8 @@ class Draft:
 
     # ------------------------------------------------------------------ of a whole line
 
-    def translation(self, line: Line) -> Translation:
-        """The line in this draft's dialect; TranslationError where it cannot be said."""
+    def translation(self, line: CommandLine) -> Translation:
+        """Returns the line in this dialect; TranslationError where it cannot be said."""
         self.single = len(line.contexts) == 1
         places, written = [], []
         for context in line.contexts:
@@ -93,11 +106,11 @@ class Draft:
     def assembled(
         self, places: List[Placement], written: List[Words], programs: List[Words]
     ) -> Words:
-        """The words of all programs in order, with ":" between them."""
+        """Returns the words of all programs in order, with ":" between them."""
         raise NotImplementedError
 
     def started(self, program: Tuple[str, ...]) -> Words:
-        """The program with the prefix in front, unless it is there already."""
+        """Returns the program with the prefix in front, unless it is there already."""
         if program[: len(self.prefix)] == self.prefix:
             return list(program)
         return [*self.prefix, *program]
@@ -105,7 +118,7 @@ class Draft:
     # ------------------------------------------------------------------ of one option
 
     def options(self, context: Context, place: Placement) -> Words:
-        """The words for a program's own options; those about placement go into `place`."""
+        """Returns the words for a program's own options; those about placement go into `place`."""
         own: Words = []
         for option in context.options:
             words = self.option(option, place)
@@ -119,11 +132,11 @@ class Draft:
         return own
 
     def is_local(self, option: Given) -> bool:
-        """True where an option's words count for its own program; else they are `everywhere`."""
+        """Returns True where an option's words count for its own program; else they are `everywhere`."""
         raise NotImplementedError
 
     def option(self, option: Given, place: Placement) -> Words:
-        """The words for one option, by its entry in the table."""
+        """Returns the words for one option, by its entry in the table."""
         rule = OPTIONS[option.name].rules[self.flavour.name]
         kind, rest = rule[0], rule[1:]
         if kind == "=":
@@ -140,7 +153,7 @@ class Draft:
         return words
 
     def kept(self, option: Given, words: str) -> Words:
-        """The same option, or what the table has instead of it."""
+        """Returns the same option, or what the table has instead of it."""
         if not words:
             return [self.dashes + option.name, *option.values]
         now = [word.replace("{}", option.value) for word in words.split()]
@@ -177,10 +190,6 @@ class Draft:
                 place.hostfile = self.hostfile(Given(same, f"{option.spelled} {name}", (value,)))
         elif same is not None and place.lacking(same):
             place.take(same, Given(same, f"{option.spelled} {name}", (value,)))
-
-    def is_option(self, name: str) -> bool:
-        """True for an MCA parameter that `parameter_as_option` takes."""
-        return name in AS_OPTIONS or name == OVERSUBSCRIBE
 
     def do_hostfile(self, option: Given, _: str, place: Placement) -> Words:
         """Finds out which file is meant and converts it where that is needed."""
@@ -250,7 +259,7 @@ class Draft:
     # ------------------------------------------------------------------------ host files
 
     def hostfile(self, option: Given) -> str:
-        """The path of the host file that an option means, in this dialect; "" for none."""
+        """Returns the path of the host file that an option means, in this dialect; "" for none."""
         path, own = option.value, self.layout.hostfile
         if not path:
             self.note(f"{option.spelled} names no file: the run's own host file is used")
@@ -272,7 +281,7 @@ class Draft:
         return self.written(self.slots_of(hosts_in(text)), f"the host file {path}")
 
     def written(self, hosts: Sequence[HostSlots], what: str) -> str:
-        """The path of a host file in this dialect that has to be written before the start."""
+        """Returns the path of a host file in this dialect that has to be written before the start."""
         text = self.flavour.hostfile(hosts)
         for path, other in self.files.items():
             if other == text:
@@ -283,19 +292,19 @@ class Draft:
         return path
 
     def needs_conversion(self, text: str) -> bool:
-        """True when a host file is not in this dialect."""
+        """Returns True when a host file is not in this dialect."""
         foreign = dialect_of(text) not in (self.flavour.family, "plain")
         return foreign or mixes_dialects(text)
 
     def slots_of(self, hosts: Sequence[Named]) -> List[HostSlots]:
-        """The hosts with a number of slots each: their own, else the run's, else one."""
+        """Returns the hosts with a number of slots each: their own, else the run's, else one."""
         known = {host.name: host.slots for host in self.layout.hosts}
         return [
             HostSlots(h.name, known.get(h.name, 1) if h.slots is None else h.slots) for h in hosts
         ]
 
     def own_hosts(self, place: Placement) -> List[HostSlots]:
-        """The hosts on which a program's ranks may run, those with slots only."""
+        """Returns the hosts on which a program's ranks may run, those with slots only."""
         hosts: Sequence[HostSlots] = self.layout.hosts
         if place.hosts and place.hosts_fill:
             hosts = self.slots_of(place.hosts)
@@ -325,25 +334,17 @@ def _like_a_program(path: str) -> bool:
 
 
 _OUTPUTS = {
-    "tag": "tag-output",
-    "tag-detailed": "tag-output",
-    "tag-fullname": "tag-output",
-    "rank": "tag-output",
+    **dict.fromkeys(("tag", "tag-detailed", "tag-fullname", "rank"), "tag-output"),
     "timestamp": "timestamp-output",
     "xml": "xml",
-    "merge": "merge-stderr-to-stdout",
-    "merge-stderr-to-stdout": "merge-stderr-to-stdout",
-    "dir": "output-directory",
-    "directory": "output-directory",
-    "file": "output-filename",
-    "filename": "output-filename",
+    **dict.fromkeys(("merge", "merge-stderr-to-stdout"), "merge-stderr-to-stdout"),
+    **dict.fromkeys(("dir", "directory"), "output-directory"),
+    **dict.fromkeys(("file", "filename"), "output-filename"),
 }
 _DISPLAYS = {
     "map": "display-map",
     "map-devel": "display-devel-map",
-    "allocation": "display-allocation",
-    "alloc": "display-allocation",
-    "bind": "report-bindings",
-    "bindings": "report-bindings",
+    **dict.fromkeys(("allocation", "alloc"), "display-allocation"),
+    **dict.fromkeys(("bind", "bindings"), "report-bindings"),
     "topo": "display-topo",
 }

@@ -10,8 +10,8 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.mpi.hostfiles import hosts_in
-from shanty.runtime.mpi.translate import read_file
-from shanty.runtime.mpi.translation import FOREIGN_HOSTFILES
+from shanty.runtime.mpi.hostfiles import read_file
+from shanty.runtime.mpi.hostfiles import FOREIGN_HOSTFILES
 from shanty.runtime.rank import dmlc_options as known
 from shanty.runtime.rank.dmlc_options import OPTIONS
 from shanty.runtime.rank.option_table import WHOLE, Given, Line, Option

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Callable, Dict, List, NoReturn, Optional, Sequence, Set
 
 from shanty.runtime.errors import NotFoundError, UsageError
-from shanty.runtime.mpi.translate import read_file
+from shanty.runtime.mpi.hostfiles import read_file
 from shanty.runtime.rank import horovodrun_options as known
 from shanty.runtime.rank.horovodrun_options import IN_FILE, OPTIONS
 from shanty.runtime.rank.option_table import Given, Line, Option, check
