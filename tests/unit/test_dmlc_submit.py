@@ -22,9 +22,8 @@ from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.translate import translate
 from shanty.runtime.rank import output_files, retired_programs
-from shanty.runtime.rank.dmlc_line import Wanted, parse
 from shanty.runtime.rank.dmlc_options import CLUSTERS, OPTIONS, REFUSED, VERB
-from shanty.runtime.rank.dmlc_submit import mpirun_line, program, usage
+from shanty.runtime.rank.dmlc_submit import Wanted, mpirun_line, parse, program, usage
 from shanty.runtime.spec import JobSpec, Program, Raw, Script
 
 DOCS = Path(__file__).parents[2] / "docs"

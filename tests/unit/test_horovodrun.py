@@ -16,9 +16,7 @@ from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.translate import translate
 from shanty.runtime.rank import output_files
-from shanty.runtime.rank.horovodrun import answer, mpirun_line, parse
-from shanty.runtime.rank.horovodrun_options import OPTIONS
-from shanty.runtime.rank.settings_file import read_settings
+from shanty.runtime.rank.horovodrun import OPTIONS, answer, mpirun_line, parse, read_settings
 
 HERE = Layout((HostSlots("localhost", 2),), None, None, None, False, 2, "/run/hostfile")
 HOSTS = (HostSlots("10.0.0.2", 2), HostSlots("10.0.0.3", 2))

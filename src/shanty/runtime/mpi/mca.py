@@ -1,4 +1,4 @@
-"""Lists the MCA parameters of Open MPI whose names differ between 4 and 5, and what Hydra has instead.
+"""Lists the MCA parameters that Open MPI 4 and 5 name differently, and what Hydra has instead.
 
 A name of the other version is not an error to Open MPI: it is ignored without a word, and the
 job runs on one host, or bound, or not as it was meant to.
@@ -61,7 +61,7 @@ def framework(name: str) -> str:
 
 
 def renamed(name: str, runtime: str) -> str:
-    """Returns a parameter's name where the runtime is "orte" (Open MPI 4) or "prte" (Open MPI 5)."""
+    """Returns a parameter's name for the runtime "orte" (Open MPI 4) or "prte" (Open MPI 5)."""
     name = (_TO_5 if runtime == "prte" else _TO_4).get(name, name)
     other = "orte_" if runtime == "prte" else "prte_"
     return f"{runtime}_{name[len(other) :]}" if name.startswith(other) else name
@@ -80,5 +80,5 @@ def value_for(name: str, value: str, runtime: str) -> str:
 
 
 def names_interfaces(value: str) -> Tuple[str, ...]:
-    """Returns the interfaces of a comma-separated list, without those that are given as networks."""
+    """Returns the interfaces of a comma-separated list; those given as networks are left out."""
     return tuple(part for part in value.split(",") if part and "/" not in part)

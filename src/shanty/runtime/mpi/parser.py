@@ -78,7 +78,7 @@ def ranks_of(argv: Sequence[str]) -> Optional[int]:
 
 
 def count_in(option: Given) -> int:
-    """Returns the positive number that is the value of an option; TranslationError when it is none."""
+    """Returns the positive number that an option has; TranslationError when it is none."""
     if re.match(r"^[0-9]{1,9}$", option.value) and int(option.value) > 0:
         return int(option.value)
     raise TranslationError(

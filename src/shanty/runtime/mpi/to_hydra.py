@@ -57,7 +57,7 @@ class ToHydra(Translator[Hydra]):
     # --------------------------------------------------------------------- placement
 
     def common(self, places: List[Placement]) -> Placement:
-        """Returns the placement of all programs together; refused where they want different ones."""
+        """Returns the placement of all programs together; refuses different ones."""
         common = Placement()
         for place in places:
             for field in _COMMON:
@@ -120,7 +120,7 @@ class ToHydra(Translator[Hydra]):
         return words
 
     def listed_hosts(self, place: Placement, words: Words) -> Words:
-        """Returns -hosts, or a host file where the hosts get different numbers that it cannot say."""
+        """Returns -hosts, or a host file where hosts get different numbers that it cannot say."""
         hosts: Sequence[Named] = place.hosts
         if place.hostfile:
             known = {h.name: h.slots for h in self.own_hosts(Placement(hostfile=place.hostfile))}
@@ -149,7 +149,7 @@ class ToHydra(Translator[Hydra]):
                 self.environment[name] = value
 
     def per_host(self, place: Placement) -> Optional[int]:
-        """Returns how many ranks a host gets before the next one, None for as many as it has slots."""
+        """Returns how many ranks a host gets before the next; None for as many as it has slots."""
         words = place.said.get("map-by", "--map-by")
         for modifier in place.modifiers:
             if "=" in modifier:
@@ -180,7 +180,7 @@ class ToHydra(Translator[Hydra]):
         return None
 
     def bound(self, place: Placement) -> Words:
-        """Returns the options, or else sets the variables, that bind each rank to a part of its host."""
+        """Returns the options, or sets the variables, that bind each rank to a part of its host."""
         if place.oversubscribe is not None:
             words = place.said.get("oversubscribe", place.said.get("map-by", "oversubscribe"))
             self.note(f"{words}: Hydra starts as many ranks as it is told to, whatever the slots")

@@ -32,7 +32,7 @@ class ToOpenMPI(Translator[OpenMPI]):
         return argv
 
     def option(self, option: Given, place: Placement) -> Words:
-        """Returns the words for one option; --output and --display come once, as Open MPI 5 wants it."""
+        """Returns an option's words; --output and --display come once, as Open MPI 5 wants it."""
         words = super().option(option, place)
         if words[:1] not in (["--output"], ["--display"]):
             return words
@@ -110,7 +110,7 @@ class ToOpenMPI(Translator[OpenMPI]):
         return ":".join([part, *modifiers])
 
     def goes_round(self, place: Placement) -> bool:
-        """Returns True for Hydra's `-ppn 1`: one rank a host, and round again while there are more."""
+        """Recognises Hydra's `-ppn 1`: one rank a host, and round again while there are more."""
         return place.fills and place.per_part == 1 and place.ranks is not None
 
     def bound(self, place: Placement) -> str:

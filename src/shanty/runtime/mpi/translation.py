@@ -132,7 +132,7 @@ class Translator(Generic[AnyFlavour]):
         return own
 
     def is_local(self, option: Given) -> bool:
-        """Returns True where an option's words count for its own program; else they are `everywhere`."""
+        """Returns True where an option's words are its program's alone, else `everywhere`."""
         raise NotImplementedError
 
     def option(self, option: Given, place: Placement) -> Words:
@@ -281,7 +281,7 @@ class Translator(Generic[AnyFlavour]):
         return self.written(self.slots_of(hosts_in(text)), f"the host file {path}")
 
     def written(self, hosts: Sequence[HostSlots], what: str) -> str:
-        """Returns the path of a host file in this dialect that has to be written before the start."""
+        """Returns the path of a host file in this dialect, to be written before the start."""
         text = self.flavour.hostfile(hosts)
         for path, other in self.files.items():
             if other == text:

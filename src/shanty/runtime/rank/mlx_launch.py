@@ -14,8 +14,8 @@ from typing import Any, Callable, List, NamedTuple, NoReturn, Optional, Sequence
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.localhost import is_here
-from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.mpi.hostfiles import read_file
+from shanty.runtime.mpi.layout import Layout
 
 _VALUES = ("--hosts", "--hostfile", "--backend", "--cwd", "--python")
 _LISTS = ("--env", "--mpi-arg")
