@@ -130,7 +130,7 @@ def _is_program(name: str) -> bool:
 
     A folder itself is none, whatever may be done with it.
     """
-    from shanty.runtime.rank.retired_programs import stand_in
+    from shanty.runtime.rank.command import stand_in
 
     return shutil.which(name) is not None or stand_in([name], "") != [name]
 
@@ -140,7 +140,7 @@ def _by_name(words: Sequence[str]) -> Sequence[str]:
 
     The program need not be there: what it does, the shim of that name does in a run.
     """
-    from shanty.runtime.rank.python_command import is_python
+    from shanty.runtime.rank.command import is_python
 
     at = 1 if len(words) > 1 and is_python(words[0]) else 0
     if words and os.path.basename(words[at]) == _TRACKER:

@@ -15,7 +15,7 @@ from shanty.runtime.errors import UsageError
 from shanty.runtime.localhost import all_here
 from shanty.runtime.mpi.hostfiles import FOREIGN_HOSTFILES, hosts_in, read_file
 from shanty.runtime.mpi.layout import Layout
-from shanty.runtime.rank import output_files
+from shanty.runtime.rank import redirect
 from shanty.runtime.rank.dmlc_options import CLUSTERS, LOG_LEVELS, OPTIONS, REFUSED
 from shanty.runtime.rank.option_table import WHOLE, Given, Interpreter, Option, Parser
 
@@ -291,7 +291,7 @@ def mpirun_line(wanted: Wanted, layout: Layout, environ: Mapping[str, str]) -> L
     if wanted.log_file and several:
         wanted.leave_out(f"--log-file {wanted.log_file}", "`shanty logs` has what all hosts write")
     elif wanted.log_file:
-        wanted.variables[output_files.LINES] = os.path.abspath(wanted.log_file)
+        wanted.variables[redirect.LINES] = os.path.abspath(wanted.log_file)
     if several:  # on one host they are inherited
         for name, value in wanted.variables.items():
             words += ["-x", f"{name}={value}"]

@@ -15,7 +15,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from shanty.runtime.errors import NotFoundError, UsageError
 from shanty.runtime.mpi.hostfiles import read_file
 from shanty.runtime.mpi.layout import Layout
-from shanty.runtime.rank import output_files
+from shanty.runtime.rank import redirect
 from shanty.runtime.rank.option_table import (
     NUMBER,
     PAIR,
@@ -461,7 +461,7 @@ def mpirun_line(wanted: Wanted, layout: Layout, environ: Mapping[str, str]) -> L
             "--start-timeout of horovodrun is left out: it is an option of `shanty run`"
         )
     if wanted.output:
-        wanted.variables[output_files.VARIABLE] = os.path.abspath(wanted.output)
+        wanted.variables[redirect.FILES] = os.path.abspath(wanted.output)
     if several:  # on one host they are inherited
         own = {name: environ[name] for name in sorted(environ) if name.startswith("HOROVOD_")}
         for name, value in {**own, **wanted.variables}.items():

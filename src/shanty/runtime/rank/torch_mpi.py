@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _BACKEND = 3  # which of the arguments of `_new_process_group_helper` it is
 
 
-def offer(c10d: Any) -> None:
+def offer(c10d: Any, *_: object) -> None:
     """Make `mpi` an available backend; a PyTorch that was built with MPI keeps its own."""
     helper = getattr(c10d, "_new_process_group_helper", None)
     if getattr(c10d, "_MPI_AVAILABLE", True) or helper is None:
