@@ -26,7 +26,7 @@ from shanty.runtime.mpi.translate import translate
 
 pytestmark = pytest.mark.mpi
 
-TABLE = Path(__file__).parent.parent / "unit" / "translate_table.toml"
+TABLE = Path(__file__).parent.parent / "unit/runtime/mpi/translate_table.toml"
 LINES = [line for line in tomllib.loads(TABLE.read_text())["line"] if "ranks" in line]
 LOCAL = (HostSlots("localhost", 4),)
 LAB = (HostSlots("hz", 0), HostSlots("ha", 1), HostSlots("hb", 3))

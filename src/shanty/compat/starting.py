@@ -7,6 +7,7 @@ input and from there to the others; results come back through rank 0's artifacts
 from __future__ import annotations
 
 import importlib.machinery
+import json
 import os
 import pickle
 import shlex
@@ -15,13 +16,11 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from shanty.compat import payload
-from shanty.compat.output import Output
-from shanty.compat.task import RESULTS
+from shanty.compat.task import RESULTS, dump_call
 from shanty.runtime.localhost import all_here
 from shanty.runtime.rundir import RUN_DIR, RunDir, read_json
 
@@ -37,6 +36,7 @@ _PLACES = (
     *("HOSTFILE", "MPI4PY_LIBMPI", "MLX_MPI_LIBNAME", "PMIX_RANK", "MPIEXEC_TIMEOUT"),
 )
 _LISTS = ("PYTHONPATH", "LD_LIBRARY_PATH")
+_LINES = 20  # of the rank that failed, in an error
 _KEPT = ("SHANTY_HOME", "SHANTY_HOROVOD", "SHANTY_COMMITS", "SHANTY_RESUME")
 
 
@@ -122,7 +122,7 @@ def run(
     )
     if verbose:
         print("shanty:", shlex.join(command), file=sys.stderr)
-    call = payload.dump_call(func, args, kwargs or {})
+    call = dump_call(func, args, kwargs or {})
     output = Output(num_proc, Path(output_filename) if output_filename else None)
     code = _follow(command, call, output)
     if code != 0 or output.run is None:
@@ -134,7 +134,7 @@ def run(
 
 
 def program() -> list[str]:
-    """The words that start `shanty`; RuntimeError where it cannot be found."""
+    """Return the words that start `shanty`; RuntimeError where it cannot be found."""
     finder = importlib.machinery.PathFinder  # a run's own finders find no command line
     if all(finder.find_spec(name) is not None for name in ("shanty", "click")):
         return [sys.executable, "-m", "shanty"]
@@ -148,7 +148,7 @@ def program() -> list[str]:
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a run of its own, also from within a rank of another run."""
+    """Return the environment for a run of its own, also from within a rank of another run."""
     kept = {
         name: value
         for name, value in environ.items()
@@ -165,7 +165,7 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _outer_mpi(environ: Mapping[str, str]) -> str | None:
-    """The prefix of the MPI of the run that this process is a rank of; None if there is none."""
+    """Return the prefix of the MPI of the run that this process is a rank of, if any."""
     folder = environ.get(RUN_DIR)
     plan = read_json(RunDir(Path(folder)).plan) if folder else None
     prefix = str((plan or {}).get("installation", {}).get("prefix", ""))
@@ -175,7 +175,7 @@ def _outer_mpi(environ: Mapping[str, str]) -> str | None:
 def _command(
     ranks: int, options: Mapping[str, object | None], launcher: Sequence[str]
 ) -> list[str]:
-    """The `shanty run` of the task; a line for mpirun where there are words for that."""
+    """Return the `shanty run` of the task; a line for mpirun where there are words for that."""
     words = [*program(), "run", "--json", "-n", str(ranks)]
     if options["--on"] is None and options["--hostfile"] is None:
         words.append("--oversubscribe")  # horovod.run takes any number on this machine
@@ -215,7 +215,7 @@ def _follow(command: Sequence[str], call: bytes, output: Output) -> int:
 
 
 def _discovered(script: str, slots: int | None) -> str:
-    """The hosts that a script prints, one a line, as HOST or HOST:SLOTS; it is asked once."""
+    """Ask a script, once, for hosts; it prints one a line, as HOST or HOST:SLOTS."""
     done = subprocess.run(
         shlex.split(script), stdout=subprocess.PIPE, text=True, timeout=60, check=True
     )
@@ -223,3 +223,46 @@ def _discovered(script: str, slots: int | None) -> str:
     if not words:
         raise ValueError(f"host_discovery_script {script} named no hosts")
     return ",".join(word if ":" in word or not slots else f"{word}:{slots}" for word in words)
+
+
+class Output:
+    """Follows `shanty run --json`: shows the ranks' lines, keeps where it is, how it ended."""
+
+    def __init__(self, ranks: int, folder: Path | None) -> None:
+        self.run: Path | None = None
+        self.ended: dict[str, Any] = {}
+        self._folder = folder
+        self._digits = len(str(ranks - 1))
+
+    def follow(self, lines: Iterable[bytes]) -> None:
+        """Take the lines of `shanty run --json` until they end."""
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if event["event"] == "started":
+                self.run = Path(event["path"])
+            elif event["event"] == "output":
+                self._show(event)
+            elif event["event"] == "ended":
+                self.ended = event
+
+    def _show(self, event: dict[str, Any]) -> None:
+        rank, text = event["rank"], event["text"] + "\n" * event["whole"]
+        stream = sys.stderr if event["stream"] == "stderr" else sys.stdout
+        stream.write(f"[{rank}] {text}" if rank is not None else text)
+        stream.flush()
+        if self._folder is not None and rank is not None:
+            folder = self._folder / f"rank.{rank:0{self._digits}}"
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / event["stream"]).open("a") as file:
+                file.write(text)
+
+    def failure(self) -> str:
+        """Say how the run failed, and the last lines of the rank that did."""
+        failure = self.ended.get("failure") or {}
+        parts = [failure.get("what") or "the ranks could not be started"]
+        parts += [failure[key] for key in ("why", "fix") if failure.get(key)]
+        parts += [f"  | {line}" for line in failure.get("lines", ())[-_LINES:]]
+        return "\n".join(parts)

@@ -26,6 +26,11 @@ class Named:
     name: str
     slots: Optional[int] = None
 
+    @property
+    def count(self) -> int:
+        """The number of its slots: one where it says none."""
+        return 1 if self.slots is None else self.slots
+
 
 def read_file(path: str) -> Optional[str]:
     """Returns the text of a file, None when there is none that can be read."""
@@ -94,8 +99,8 @@ def _counted(word: str) -> Tuple[Named, str]:
 
 
 def _merged(hosts: Iterable[Named]) -> Tuple[Named, ...]:
-    slots: Dict[str, Optional[int]] = {}
+    found: Dict[str, Named] = {}
     for host in hosts:
-        both = (slots[host.name], host.slots) if host.name in slots else None
-        slots[host.name] = sum(1 if n is None else n for n in both) if both else host.slots
-    return tuple(Named(name, number) for name, number in slots.items())
+        before = found.get(host.name)
+        found[host.name] = Named(host.name, before.count + host.count) if before else host
+    return tuple(found.values())

@@ -1,4 +1,4 @@
-"""What MPIs are told on a host beside a run: by files of parameters, and by what a login sets."""
+"""Reads what MPIs are told on a host beside a run: by files of parameters, and by a login."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ BREAKS: Mapping[str, Tuple[str, ...]] = {
 
 
 def plain(name: str) -> str:
-    """A setting's name without what makes a variable of a parameter."""
+    """Returns a setting's name without what makes a variable of a parameter."""
     return next((name[len(mca) :] for mca in _MCA if name.startswith(mca)), name)
 
 
 def settings(environ: Mapping[str, str]) -> Iterator[Tuple[str, str, str]]:
-    """Name, value and place of each setting; the place is a file, or "" for `environ`."""
+    """Yields name, value and place of each setting; the place is a file, or "" for `environ`."""
     for pattern in _FILES:
         for path in sorted(glob.glob(os.path.expanduser(pattern))):
             with contextlib.suppress(OSError), open(path, errors="replace") as file:
@@ -73,13 +73,13 @@ def settings(environ: Mapping[str, str]) -> Iterator[Tuple[str, str, str]]:
 
 
 def overruling(environ: Mapping[str, str]) -> FrozenSet[str]:
-    """The variables that must not be set on this host, because of what it sets itself."""
+    """Returns the variables that must not be set on this host, because of what it sets itself."""
     names = {name.removeprefix("OMPI_MCA_") for name, _, _ in settings(environ)}
     return frozenset(ours for theirs, ours in _CLASHES.items() if theirs in names)
 
 
 def parameters(text: str) -> Iterator[Tuple[str, str]]:
-    """Name and value of each line of a file of MCA parameters.
+    """Yields name and value of each line of a file of MCA parameters.
 
     As Open MPI's own reader takes them: `name = value`, where blanks around either do not count,
     and `#` or `//` at the start of a line begins a comment; behind a value it is part of that.

@@ -79,7 +79,7 @@ class ToHydra(Translator[Hydra]):
 
     def differ(self, words: str) -> NoReturn:
         """Refuses a line whose programs are placed differently."""
-        self.refuse_words(
+        self.refuse(
             words,
             "it is not the same for all programs of the line",
             "say it once, before the first program",
@@ -128,14 +128,14 @@ class ToHydra(Translator[Hydra]):
             self.note(f"the host file {place.hostfile} is left out: the line lists its hosts")
         self.leave_the_host(place)
         names = listed(Named(host.name) for host in hosts)
-        numbers = {1 if host.slots is None else host.slots for host in hosts}
+        numbers = {host.count for host in hosts}
         if words or (place.hosts_fill and all(host.slots is None for host in hosts)):
             return ["-hosts", names, *words]
         if self.flavour.hosts_have_slots:
             return ["-hosts", names if numbers == {1} else listed(hosts)]
         if len(numbers) == 1:
             return ["-hosts", names, "-ppn", str(numbers.pop())]
-        text = [HostSlots(host.name, 1 if host.slots is None else host.slots) for host in hosts]
+        text = [HostSlots(host.name, host.count) for host in hosts]
         return [self.flavour.slots_flag, self.written(text, f"the list of hosts {listed(hosts)}")]
 
     def leave_the_host(self, place: Placement) -> None:
@@ -153,7 +153,7 @@ class ToHydra(Translator[Hydra]):
         words = place.said.get("map-by", "--map-by")
         for modifier in place.modifiers:
             if "=" in modifier:
-                self.refuse_words(words, "Hydra has no such mapping")
+                self.refuse(words, "Hydra has no such mapping")
             elif modifier == "NOLOCAL":
                 self.everywhere += self.option(Given("nolocal", words, ()), place)
             else:
@@ -168,7 +168,7 @@ class ToHydra(Translator[Hydra]):
         if place.by == "node":
             return place.per_part or 1
         if place.per_part is not None:
-            self.refuse_words(
+            self.refuse(
                 words,
                 f"Hydra cannot count ranks by {place.by}",
                 "give a number of ranks a host, as --map-by ppr:2:node",
@@ -176,7 +176,7 @@ class ToHydra(Translator[Hydra]):
         if place.by == "slot":
             self.note(f"{words}: dealing ranks out by slots is what Hydra does anyway")
         elif place.by and place.by not in MACHINE_PARTS:
-            self.refuse_words(words, "Hydra has no such mapping", "map by slot or by node")
+            self.refuse(words, "Hydra has no such mapping", "map by slot or by node")
         return None
 
     def bound(self, place: Placement) -> Words:
@@ -194,13 +194,13 @@ class ToHydra(Translator[Hydra]):
         words = place.said.get("bind-to", place.said.get("map-by", "--bind-to"))
         if self.flavour.bind_to_flag:
             if part in ("board", "cpu-list"):
-                self.refuse_words(words, "it does not bind to that", "bind to core or socket")
+                self.refuse(words, "it does not bind to that", "bind to core or socket")
             number = f":{place.cores}" if place.cores is not None and part == "core" else ""
             return ["-bind-to", part + number, *(["-map-by", by] if by else [])]
         kind, _, cpus = part.partition(":")
         settings = self.flavour.bindings.get(kind)
         if settings is None or (cpus and not re.match(r"^[\d,-]+$", cpus)):
-            self.refuse_words(words, "it does not bind to that", "bind to core or socket")
+            self.refuse(words, "it does not bind to that", "bind to core or socket")
         if place.cores is not None and part == "core":
             settings, cpus = self.flavour.binding, str(place.cores)
         now = {name: value.replace("{}", cpus) for name, value in settings}

@@ -93,7 +93,7 @@ class ToOpenMPI(Translator[OpenMPI]):
         """Returns the value of --map-by, "" for none."""
         part = place.by
         if part in self.flavour.lacks:
-            self.refuse_words(
+            self.refuse(
                 place.said["map-by"],
                 f"it does not map by {part}",
                 "map by slot, node, core, socket or numa",
@@ -117,7 +117,7 @@ class ToOpenMPI(Translator[OpenMPI]):
         """Returns the value of --bind-to, "" for none."""
         part = place.bind
         if part.startswith("user:") or part in self.flavour.lacks:
-            self.refuse_words(
+            self.refuse(
                 place.said["bind-to"],
                 "it does not bind to that",
                 "bind to core, hwthread, socket or numa",

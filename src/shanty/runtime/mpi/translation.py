@@ -15,7 +15,8 @@ from typing import (
     Sequence,
     Tuple,
     TypeVar,
-)
+    Union,
+)  # fmt: skip
 
 from shanty.runtime.errors import TranslationError
 from shanty.runtime.mpi.flavour import Flavour
@@ -84,16 +85,11 @@ class Translator(Generic[AnyFlavour]):
         self.once: Dict[str, str] = {}
         self.kinds: Dict[str, Words] = {}
 
-    # ------------------------------------------------------------------ of a whole line
-
     def translation(self, line: CommandLine) -> Translation:
         """Returns the line in this dialect; TranslationError where it cannot be said."""
         self.single = len(line.contexts) == 1
-        places, written = [], []
-        for context in line.contexts:
-            place = Placement()
-            written.append(self.options(context, place))
-            places.append(place)
+        places = [Placement() for _ in line.contexts]
+        written = [self.options(*each) for each in zip(line.contexts, places)]
         programs = [self.started(context.program) for context in line.contexts]
         argv = self.assembled(places, written, programs)
         return Translation(
@@ -111,9 +107,8 @@ class Translator(Generic[AnyFlavour]):
 
     def started(self, program: Tuple[str, ...]) -> Words:
         """Returns the program with the prefix in front, unless it is there already."""
-        if program[: len(self.prefix)] == self.prefix:
-            return list(program)
-        return [*self.prefix, *program]
+        there = program[: len(self.prefix)] == self.prefix
+        return [*(() if there else self.prefix), *program]
 
     # ------------------------------------------------------------------ of one option
 
@@ -121,11 +116,8 @@ class Translator(Generic[AnyFlavour]):
         """Returns the words for a program's own options; those about placement go into `place`."""
         own: Words = []
         for option in context.options:
-            words = self.option(option, place)
-            if self.is_local(option):
-                own += words
-            else:
-                self.everywhere += words
+            target = own if self.is_local(option) else self.everywhere
+            target += self.option(option, place)
         for option in context.options:  # flags beat parameters, as with Open MPI itself
             if option.name.endswith("mca"):
                 self.parameter_as_option(option, place)
@@ -169,12 +161,9 @@ class Translator(Generic[AnyFlavour]):
         """Notes that an option is left out."""
         self.note(f"{said(option)} is left out: {why}")
 
-    def refuse(self, option: Given, why: str, fix: str = "") -> NoReturn:
-        """Raises the TranslationError that names the option."""
-        self.refuse_words(said(option), why, fix)
-
-    def refuse_words(self, words: str, why: str, fix: str = "") -> NoReturn:
-        """Raises the TranslationError that quotes the user's words."""
+    def refuse(self, given: Union[Given, str], why: str, fix: str = "") -> NoReturn:
+        """Raises the TranslationError that quotes the option, or other words of the user's."""
+        words = given if isinstance(given, str) else said(given)
         raise TranslationError(f"{words} cannot be said to {self.flavour.title}", why=why, fix=fix)
 
     # ------------------------------------------------------------- the same in both dialects
@@ -214,11 +203,10 @@ class Translator(Generic[AnyFlavour]):
 
     def do_output(self, option: Given, _: str, place: Placement) -> Words:
         """Takes Open MPI 5's `--output` apart into options that older ones have as well."""
-        words: Words = []
-        kinds = option.value.split(":")[0]
+        kinds, words = option.value.split(":")[0], Words()
         if not kinds:  # only how it is passed on, as in ":raw"
             self.dropped(option, "output is passed on as it comes")
-            return words
+            return []
         for part in kinds.split(","):
             key, _, value = part.partition("=")
             names = _OUTPUTS.get(key.lower())
@@ -245,9 +233,8 @@ class Translator(Generic[AnyFlavour]):
 
     def do_ft(self, option: Given, _: str, place: Placement) -> Words:
         """Keeps a `--with-ft`, but not one that asks for nothing, which Open MPI 5 rejects."""
-        return (
-            self.kept(option, "") if not _asks_nothing(option) else self.do_no_ft(option, _, place)
-        )
+        asks = not _asks_nothing(option)
+        return self.kept(option, "") if asks else self.do_no_ft(option, _, place)
 
     def do_no_ft(self, option: Given, _: str, place: Placement) -> Words:
         """Drops a `--with-ft none` and refuses any other."""
@@ -283,9 +270,9 @@ class Translator(Generic[AnyFlavour]):
     def written(self, hosts: Sequence[HostSlots], what: str) -> str:
         """Returns the path of a host file in this dialect, to be written before the start."""
         text = self.flavour.hostfile(hosts)
-        for path, other in self.files.items():
-            if other == text:
-                return path
+        same = [path for path, other in self.files.items() if other == text]
+        if same:
+            return same[0]
         path = self.converted + (f".{len(self.files)}" if self.files else "")
         self.files[path] = text
         self.note(f"{what} is written for {self.flavour.title} as {path}")
@@ -309,7 +296,7 @@ class Translator(Generic[AnyFlavour]):
         if place.hosts and place.hosts_fill:
             hosts = self.slots_of(place.hosts)
         elif place.hosts:  # in Open MPI's list, a host without a number has one slot
-            hosts = [HostSlots(h.name, 1 if h.slots is None else h.slots) for h in place.hosts]
+            hosts = [HostSlots(h.name, h.count) for h in place.hosts]
         elif place.hostfile and place.hostfile != self.layout.hostfile:
             text = self.files.get(place.hostfile) or self.read(place.hostfile) or ""
             hosts = self.slots_of(hosts_in(text))

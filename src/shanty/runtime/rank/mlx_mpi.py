@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LIBRARY = "MLX_MPI_LIBNAME"  # what the run's MPI sets where MLX can use it
 _OTHER = "MLX_RANK"  # set for every other backend of MLX
 _BACKEND = 1  # which of the arguments of `init` it is
-_HEARD = 10.0  # seconds in which the lead ends a rank that has told it that it is alone
+_HEARD = 10.0  # seconds in which the controller ends a rank that has told it that it is alone
 _LONGEST_VERSION = 8192  # bytes; MPICH's MPI_MAX_LIBRARY_VERSION_STRING
 
 

@@ -61,7 +61,7 @@ def _claim(process, then=None) -> bool:  # type: ignore[no-untyped-def]
 
 
 def _guard(process) -> None:  # type: ignore[no-untyped-def]
-    """Let the process end this process where it fails while it is in MPI."""
+    """Have this process ended where it fails while it is in MPI."""
     import atexit
     import builtins
 

@@ -27,7 +27,7 @@ from shanty.runtime.rank.dmlc_options import CLUSTERS, OPTIONS, REFUSED, VERB
 from shanty.runtime.rank.dmlc_submit import Wanted, mpirun_line, parse, program, usage
 from shanty.runtime.spec import JobSpec, Program, Raw, Script
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[4] / "docs"
 HERE = Layout((HostSlots("localhost", 2),), None, None, None, False, 2, "/run/hostfile")
 HOSTS = (HostSlots("10.0.0.2", 2), HostSlots("10.0.0.3", 2))
 THERE = Layout(HOSTS, None, None, None, False, 2, "/run/hostfile")
