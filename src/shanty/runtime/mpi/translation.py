@@ -203,7 +203,8 @@ class Translator(Generic[AnyFlavour]):
 
     def do_output(self, option: Given, _: str, place: Placement) -> Words:
         """Takes Open MPI 5's `--output` apart into options that older ones have as well."""
-        kinds, words = option.value.split(":")[0], Words()
+        words: Words = []
+        kinds = option.value.split(":")[0]
         if not kinds:  # only how it is passed on, as in ":raw"
             self.dropped(option, "output is passed on as it comes")
             return []

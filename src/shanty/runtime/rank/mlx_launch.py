@@ -112,7 +112,7 @@ def _words(text: str) -> List[str]:
 
 
 def _hostfile(path: str, read: Callable[[str], Optional[str]]) -> Any:
-    """Returns the content of a host file of MLX, which is JSON: a table, or only its list of hosts."""
+    """Returns what a host file of MLX holds, in JSON: a table, or only its list of hosts."""
     text = read(path)
     if text is None:
         raise UsageError(f"the host file {path} cannot be read")

@@ -56,7 +56,7 @@ def parse(words: List[str]) -> Tuple[str, str]:
 
 
 def _ask(host: str, command: str) -> int | None:
-    """Return the exit code of `command` on `host`, run by its agent; None if it is not of this run."""
+    """Return the exit code of `command` on `host`, from its agent; None if it has none."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(os.environ[SOCKET])
