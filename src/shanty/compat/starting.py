@@ -1,4 +1,4 @@
-"""`horovod.run`: call a Python function on several ranks, and get what each of them returns.
+"""Implements `horovod.run`: calls a Python function on ranks, and gets what each returns.
 
 The ranks are those of an ordinary `shanty run`. The function goes to rank 0 through its standard
 input and from there to the others; results come back through rank 0's artifacts.

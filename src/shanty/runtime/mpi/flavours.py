@@ -1,4 +1,4 @@
-"""The MPIs that shanty knows, one value each; nothing outside `runtime.mpi` tells them apart.
+"""Lists the MPIs that shanty knows, one value each; nothing outside `runtime.mpi` tells them apart.
 
 A flavour says how its host file and command line are written, which environment it wants, in
 which variables its ranks find their place, and what a killed job leaves behind: see `flavour`

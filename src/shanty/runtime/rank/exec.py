@@ -1,4 +1,4 @@
-"""Every rank of a run starts through here: `boot.py rank.exec PROGRAM ARGS…`, as an argv prefix.
+"""Starts the program of every rank: `boot.py rank.exec PROGRAM ARGS…`, an argv prefix.
 
 It learns its place from the launcher, sets the environment the same way under every MPI, runs
 the program, frames its output into the rank's log and reports start and end. It outlives the

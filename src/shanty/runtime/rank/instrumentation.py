@@ -52,7 +52,7 @@ class RankProcess:
         self.failing = False
 
     def claim(self) -> bool:
-        """True for the first process of the rank that asks: others are its helpers."""
+        """Return True for the first process of the rank that asks: others are its helpers."""
         if self.claimed:
             return os.getpid() == self.pid
         path = f"{self.run_dir}/claims/{self.world}-{self.rank}"
@@ -145,7 +145,7 @@ class RankProcess:
 
     @property
     def in_mpi(self) -> bool:
-        """True between MPI_Init and MPI_Finalize, in the process that the launcher knows."""
+        """Return True between MPI_Init and MPI_Finalize, in the process that the launcher knows."""
         mpi = self.mpi
         return bool(
             mpi and os.getpid() == self.pid and mpi.Is_initialized() and not mpi.Is_finalized()

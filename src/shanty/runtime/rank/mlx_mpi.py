@@ -1,4 +1,4 @@
-"""`mlx.core.distributed` in a rank: see its world come up, and say why where it does not.
+"""Sees the world of `mlx.core.distributed` come up in a rank, or says why it does not.
 
 MLX loads an MPI itself, without mpi4py, and where it finds none that it can use every process
 quietly becomes rank 0 of 1. Loaded by path, as all that is in a rank, once the script has imported
@@ -45,11 +45,11 @@ class LoadedMpi:
         return bool(flag.value)
 
     def Is_initialized(self) -> bool:  # noqa: N802  as mpi4py calls it
-        """True once MPI_Init was called."""
+        """Return True once MPI_Init was called."""
         return self._flag("MPI_Initialized")
 
     def Is_finalized(self) -> bool:  # noqa: N802
-        """True once MPI_Finalize was called."""
+        """Return True once MPI_Finalize was called."""
         return self._flag("MPI_Finalized")
 
     def Finalize(self) -> None:  # noqa: N802
@@ -57,7 +57,7 @@ class LoadedMpi:
         self._library.MPI_Finalize()
 
     def Get_library_version(self) -> str:  # noqa: N802
-        """What the library says of itself."""
+        """Return what the library says of itself."""
         text, length = self._buffer(_LONGEST_VERSION), self._number(0)
         self._library.MPI_Get_library_version(text, self._byref(length))
         return text.value.decode(errors="replace")

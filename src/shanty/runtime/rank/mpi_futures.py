@@ -1,4 +1,4 @@
-"""`MPIPoolExecutor` in a rank: its workers are started by MPI_Comm_spawn, which may fail.
+"""Guards `MPIPoolExecutor` in a rank: MPI_Comm_spawn, which starts its workers, may fail.
 
 mpi4py asks for them in a thread of its own. When MPI refuses, that thread ends with a traceback and
 the script waits for its results for ever. Loaded by path, as all that is in a rank, once the

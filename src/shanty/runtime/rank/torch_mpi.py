@@ -1,4 +1,4 @@
-"""`init_process_group("mpi")` in a script that does not import shanty.torch.
+"""Makes `init_process_group("mpi")` work in a script that does not import shanty.torch.
 
 Loaded by path, as all that is in a rank, once the script has imported torch.distributed. It costs
 nothing more until a group asks for the backend; then shanty.torch is imported, and does the rest.

@@ -1,4 +1,4 @@
-"""`xgboost.rabit` in a rank whose XGBoost no longer has it, for scripts that are older than that.
+"""Gives older scripts `xgboost.rabit` in a rank whose XGBoost no longer has it.
 
 Loaded by path, as all that is in a rank, once the script has imported xgboost. It changes nothing
 until the script asks for `xgboost.rabit`, as `xgb.rabit` or in an import; then it is shanty's own,
