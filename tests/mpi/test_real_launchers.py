@@ -26,7 +26,7 @@ from shanty.runtime.mpi.translate import translate
 
 pytestmark = pytest.mark.mpi
 
-TABLE = Path(__file__).parent.parent / "unit" / "translate_table.toml"
+TABLE = Path(__file__).parent.parent / "unit/runtime/mpi/translate_table.toml"
 LINES = [line for line in tomllib.loads(TABLE.read_text())["line"] if "ranks" in line]
 LOCAL = (HostSlots("localhost", 4),)
 LAB = (HostSlots("hz", 0), HostSlots("ha", 1), HostSlots("hb", 3))
@@ -264,7 +264,7 @@ def test_session_folders_are_below_scratch(mpi: Installation, folder: Path) -> N
     layout = run_layout(folder, ranks=1)
     argv = FLAVOURS[mpi.flavour].command(mpi, layout, ["ls", str(folder / "scratch")])
     names = output(argv, environment(mpi, layout, folder), folder).split()
-    patterns = FLAVOURS[mpi.flavour].residue.temporary
+    patterns = FLAVOURS[mpi.flavour].leftover_files.temporary
     assert names
     assert all(any(fnmatch(name, pattern) for pattern in patterns) for name in names)
 
@@ -290,7 +290,7 @@ def test_segments_are_where_they_were_wished(mpi: Installation, folder: Path) ->
     argv = flavour.command(mpi, layout, [sys.executable, "-c", SEGMENTS, str(place)])
     names = output(argv, env, folder).split("files ")[1].split()
     assert len(names) == 2
-    assert all(any(fnmatch(n, p) for p in flavour.residue.shared_memory) for n in names)
+    assert all(any(fnmatch(n, p) for p in flavour.leftover_files.shared_memory) for n in names)
 
 
 # ------------------------------------------------------------------------ several hosts

@@ -18,9 +18,9 @@ pytest.importorskip("torch")
 
 import shanty
 from shanty import compat
-from shanty.compat import payload, starting
+from shanty.compat import starting, task
 from shanty.compat.absent import AbsentError
-from shanty.compat.output import Output
+from shanty.compat.starting import Output
 from shanty.launch.cluster.bundle import bundle
 from shanty.runtime.rank import horovod_import
 
@@ -200,16 +200,16 @@ class TestWhichHorovod:
 
 class TestCalls:
     def test_a_call_there_and_back(self) -> None:
-        func, args, kwargs = payload.load_call(
-            payload.dump_call(divmod, (7, 2), {}),
+        func, args, kwargs = task.load_call(
+            task.dump_call(divmod, (7, 2), {}),
         )
         assert func(*args, **kwargs) == (3, 1)
 
     def test_without_cloudpickle(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "cloudpickle", None)
         with pytest.raises(ValueError, match="pip install cloudpickle"):
-            payload.dump_call(lambda: 1, (), {})
-        func, _, _ = payload.load_call(payload.dump_call(len, (), {}))
+            task.dump_call(lambda: 1, (), {})
+        func, _, _ = task.load_call(task.dump_call(len, (), {}))
         assert func is len
 
     def test_a_function_of_the_script_without_cloudpickle(self, tmp_path: Path) -> None:
@@ -217,15 +217,15 @@ class TestCalls:
         script.write_text(
             "import sys\n"
             "sys.modules['cloudpickle'] = None\n"
-            "from shanty.compat import payload\n"
+            "from shanty.compat import task\n"
             "def work(n): return n + 1\n"
             "if __name__ == '__main__':\n"
-            "    open('call', 'wb').write(payload.dump_call(work, (41,), {}))\n"
+            "    open('call', 'wb').write(task.dump_call(work, (41,), {}))\n"
         )
         subprocess.run([sys.executable, script], cwd=tmp_path, check=True)
         code = (
-            "from shanty.compat import payload\n"
-            "func, args, _ = payload.load_call(open('call', 'rb').read())\n"
+            "from shanty.compat import task\n"
+            "func, args, _ = task.load_call(open('call', 'rb').read())\n"
             "print(func(*args))"
         )
         done = subprocess.run(

@@ -20,7 +20,7 @@ from shanty.runtime.rank.option_table import SWITCH, WHOLE, Option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shanty.runtime.rank.dmlc_line import Wanted
+    from shanty.runtime.rank.dmlc_submit import Wanted
     from shanty.runtime.spec import JobSpec
 
 _CHOICES = {
@@ -83,7 +83,7 @@ def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
       shanty dmlc-submit --cluster local --num-workers 2 xgboost train.conf max_depth=4
     """
     from shanty.runtime.errors import UsageError
-    from shanty.runtime.rank.dmlc_line import parse
+    from shanty.runtime.rank.dmlc_submit import parse
 
     wanted = parse(words, os.environ, {**OPTIONS, **VERB})
     if wanted.help:
@@ -113,8 +113,7 @@ def _job(wanted: Wanted, here: Context) -> JobSpec:
     """Make the job that a line asks for."""
     from shanty.runtime.errors import UsageError
     from shanty.runtime.localhost import all_here
-    from shanty.runtime.rank.dmlc_line import hosts_of
-    from shanty.runtime.rank.dmlc_submit import program
+    from shanty.runtime.rank.dmlc_submit import hosts_of, program
     from shanty.runtime.spec import Program
 
     folder = Path.cwd()

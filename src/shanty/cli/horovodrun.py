@@ -31,7 +31,7 @@ def horovodrun(words: tuple[str, ...]) -> None:
     """
     from shanty.runtime.errors import UsageError
     from shanty.runtime.localhost import all_here
-    from shanty.runtime.rank import output_files
+    from shanty.runtime.rank import redirect
     from shanty.runtime.rank.horovodrun import answer, mpirun_words, parse
     from shanty.runtime.spec import Raw
 
@@ -50,7 +50,7 @@ def horovodrun(words: tuple[str, ...]) -> None:
         )
     variables = dict(wanted.variables)
     if wanted.output:
-        variables[output_files.VARIABLE] = os.path.abspath(wanted.output)  # noqa: PTH100
+        variables[redirect.FILES] = os.path.abspath(wanted.output)  # noqa: PTH100
     local = not wanted.hostfile and all_here(filter(None, wanted.hosts.split(",")))
     job = jobs.make_job(
         Raw(("mpirun", *mpirun_words(wanted))),

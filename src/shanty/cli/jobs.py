@@ -56,7 +56,7 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
 
 def _is_program(name: str) -> bool:
     """Return true where a folder's name is that of a program, or of one that we stand in for."""
-    from shanty.runtime.rank.retired_programs import stand_in
+    from shanty.runtime.rank.command import stand_in
 
     return shutil.which(name) is not None or stand_in([name], "") != [name]
 
@@ -66,7 +66,7 @@ def _by_name(words: Sequence[str]) -> Sequence[str]:
 
     The program need not be there: in a run the shim of that name does its work.
     """
-    from shanty.runtime.rank.python_command import is_python
+    from shanty.runtime.rank.command import is_python
 
     at = 1 if len(words) > 1 and is_python(words[0]) else 0
     if words and os.path.basename(words[at]) == _TRACKER:

@@ -1,4 +1,4 @@
-"""`horovod.run`: call a Python function on several ranks, and get what each of them returns.
+"""Implements `horovod.run`: calls a Python function on ranks, and gets what each returns.
 
 The ranks are those of an ordinary `shanty run`. The function goes to rank 0 through its standard
 input and from there to the others; results come back through rank 0's artifacts.
@@ -7,6 +7,7 @@ input and from there to the others; results come back through rank 0's artifacts
 from __future__ import annotations
 
 import importlib.machinery
+import json
 import os
 import pickle
 import shlex
@@ -15,13 +16,11 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from shanty.compat import payload
-from shanty.compat.output import Output
-from shanty.compat.task import RESULTS
+from shanty.compat.task import RESULTS, dump_call
 from shanty.runtime.localhost import all_here
 from shanty.runtime.rundir import RUN_DIR, RunDir, read_json
 
@@ -29,22 +28,15 @@ Result = TypeVar("Result")
 
 # What an outer run, or an outer launcher, has set for its own ranks.
 _OUTER = (
-    "SHANTY_",
-    "OMPI_",
-    "PMIX_",
-    "PMI_",
-    "PRTE_",
-    "HYDRA_",
-    "HYDI_",
-    "MPIR_",
-    "MPI_LOCAL",
-    "I_MPI_",
+    *("SHANTY_", "OMPI_", "PMIX_", "PMI_", "PRTE_"),
+    *("HYDRA_", "HYDI_", "MPIR_", "MPI_LOCAL", "I_MPI_"),
 )
 _PLACES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("HOSTFILE", "MPI4PY_LIBMPI", "MLX_MPI_LIBNAME", "PMIX_RANK", "MPIEXEC_TIMEOUT"),
 )
 _LISTS = ("PYTHONPATH", "LD_LIBRARY_PATH")
+_LINES = 20  # of the rank that failed, in an error
 _KEPT = ("SHANTY_HOME", "SHANTY_HOROVOD", "SHANTY_COMMITS", "SHANTY_RESUME")
 
 
@@ -130,7 +122,7 @@ def run(
     )
     if verbose:
         print("shanty:", shlex.join(command), file=sys.stderr)
-    call = payload.dump_call(func, args, kwargs or {})
+    call = dump_call(func, args, kwargs or {})
     output = Output(num_proc, Path(output_filename) if output_filename else None)
     code = _follow(command, call, output)
     if code != 0 or output.run is None:
@@ -142,7 +134,7 @@ def run(
 
 
 def program() -> list[str]:
-    """The words that start `shanty`; RuntimeError where it cannot be found."""
+    """Return the words that start `shanty`; RuntimeError where it cannot be found."""
     finder = importlib.machinery.PathFinder  # a run's own finders find no command line
     if all(finder.find_spec(name) is not None for name in ("shanty", "click")):
         return [sys.executable, "-m", "shanty"]
@@ -156,7 +148,7 @@ def program() -> list[str]:
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a run of its own, also from within a rank of another run."""
+    """Return the environment for a run of its own, also from within a rank of another run."""
     kept = {
         name: value
         for name, value in environ.items()
@@ -173,7 +165,7 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _outer_mpi(environ: Mapping[str, str]) -> str | None:
-    """The prefix of the MPI of the run that this process is a rank of; None if there is none."""
+    """Return the prefix of the MPI of the run that this process is a rank of, if any."""
     folder = environ.get(RUN_DIR)
     plan = read_json(RunDir(Path(folder)).plan) if folder else None
     nodes = (plan or {}).get("attempt", {}).get("nodes", [])
@@ -184,7 +176,7 @@ def _outer_mpi(environ: Mapping[str, str]) -> str | None:
 def _command(
     ranks: int, options: Mapping[str, object | None], launcher: Sequence[str]
 ) -> list[str]:
-    """The `shanty run` of the task; a line for mpirun where there are words for that."""
+    """Return the `shanty run` of the task; a line for mpirun where there are words for that."""
     words = [*program(), "run", "--json", "-n", str(ranks)]
     if options["--on"] is None and options["--hostfile"] is None:
         words.append("--oversubscribe")  # horovod.run takes any number on this machine
@@ -224,7 +216,7 @@ def _follow(command: Sequence[str], call: bytes, output: Output) -> int:
 
 
 def _discovered(script: str, slots: int | None) -> str:
-    """The hosts that a script prints, one a line, as HOST or HOST:SLOTS; it is asked once."""
+    """Ask a script, once, for hosts; it prints one a line, as HOST or HOST:SLOTS."""
     done = subprocess.run(
         shlex.split(script), stdout=subprocess.PIPE, text=True, timeout=60, check=True
     )
@@ -232,3 +224,46 @@ def _discovered(script: str, slots: int | None) -> str:
     if not words:
         raise ValueError(f"host_discovery_script {script} named no hosts")
     return ",".join(word if ":" in word or not slots else f"{word}:{slots}" for word in words)
+
+
+class Output:
+    """Follows `shanty run --json`: shows the ranks' lines, keeps where it is, how it ended."""
+
+    def __init__(self, ranks: int, folder: Path | None) -> None:
+        self.run: Path | None = None
+        self.ended: dict[str, Any] = {}
+        self._folder = folder
+        self._digits = len(str(ranks - 1))
+
+    def follow(self, lines: Iterable[bytes]) -> None:
+        """Take the lines of `shanty run --json` until they end."""
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if event["event"] == "started":
+                self.run = Path(event["path"])
+            elif event["event"] == "output":
+                self._show(event)
+            elif event["event"] == "ended":
+                self.ended = event
+
+    def _show(self, event: dict[str, Any]) -> None:
+        rank, text = event["rank"], event["text"] + "\n" * event["whole"]
+        stream = sys.stderr if event["stream"] == "stderr" else sys.stdout
+        stream.write(f"[{rank}] {text}" if rank is not None else text)
+        stream.flush()
+        if self._folder is not None and rank is not None:
+            folder = self._folder / f"rank.{rank:0{self._digits}}"
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / event["stream"]).open("a") as file:
+                file.write(text)
+
+    def failure(self) -> str:
+        """Say how the run failed, and the last lines of the rank that did."""
+        failure = self.ended.get("failure") or {}
+        parts = [failure.get("what") or "the ranks could not be started"]
+        parts += [failure[key] for key in ("why", "fix") if failure.get(key)]
+        parts += [f"  | {line}" for line in failure.get("lines", ())[-_LINES:]]
+        return "\n".join(parts)

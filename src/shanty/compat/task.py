@@ -1,13 +1,63 @@
-"""What each rank of `horovod.run` does: `python -m shanty.compat.task`."""
+"""Calls a Python function on each rank of `horovod.run`: `python -m shanty.compat.task`.
+
+The call comes pickled from another process, and so do the results go back.
+"""
 
 from __future__ import annotations
 
+import pickle
+import runpy
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import shanty
-from shanty.compat import payload
 
 RESULTS = "horovod-run.pickle"  # among the run's artifacts: a list of pickles, by rank
+_MAIN = "__mp_main__"  # what multiprocessing calls a script in its children, and people know
+
+
+def dump(value: Any) -> bytes:
+    """Return `value`, pickled; by cloudpickle where it is installed, which takes lambdas, too."""
+    try:
+        import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError:
+        return pickle.dumps(value)
+    data: bytes = cloudpickle.dumps(value)
+    return data
+
+
+def dump_call(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    """Return a call, with what another process needs to find its function.
+
+    Raises ValueError for what cannot be pickled.
+    """
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    folders = [str(Path(folder or ".").absolute()) for folder in sys.path]
+    try:
+        call = dump((func, tuple(args), dict(kwargs)))
+    except Exception as error:
+        raise ValueError(
+            f"the function and its arguments must be such that pickle takes them: {error}. "
+            "With `pip install cloudpickle`, lambdas and inner functions are."
+        ) from error
+    return pickle.dumps((folders, main and str(Path(main).absolute()), call))
+
+
+def load_call(data: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """Return the function, its arguments and keyword arguments of what `dump_call` made."""
+    folders, main, call = pickle.loads(data)
+    sys.path += [folder for folder in folders if folder not in sys.path and Path(folder).is_dir()]
+    if b"__main__" in call and main and Path(main).is_file():
+        module = ModuleType(_MAIN)
+        module.__file__ = main
+        sys.modules["__main__"] = sys.modules[_MAIN] = module
+        module.__dict__.update(runpy.run_path(main, run_name=_MAIN))
+        module.__name__ = _MAIN
+    func, args, kwargs = pickle.loads(call)
+    return func, args, kwargs
 
 
 def main() -> None:
@@ -16,15 +66,15 @@ def main() -> None:
 
     world = MPI.COMM_WORLD
     given = sys.stdin.buffer.read() if world.rank == 0 else None
-    func, args, kwargs = payload.load_call(world.bcast(given))
-    result = payload.dump(func(*args, **kwargs))
+    func, args, kwargs = load_call(world.bcast(given))
+    result = dump(func(*args, **kwargs))
     if "shanty.torch.hvd.world" in sys.modules:
         from shanty.torch.hvd import world as horovod
 
         horovod.shutdown()
     results = world.gather(result)
     if results is not None:
-        (shanty.artifacts() / RESULTS).write_bytes(payload.dump(results))
+        (shanty.artifacts() / RESULTS).write_bytes(dump(results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every error that shanty raises on purpose.
+"""Defines every error that shanty raises on purpose.
 
     ShantyError            70   a bug or a limit of shanty itself
     ├── UsageError          2   the command or a setting makes no sense

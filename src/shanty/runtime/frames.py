@@ -1,4 +1,4 @@
-"""How the output of a rank is kept: one text file a rank, a header before every line.
+"""Keeps the output of a rank: one text file a rank, a header before every line.
 
 A line of the file is `<seconds since 1970> <stream>[+] <text>`, stream 1 for stdout and 2 for
 stderr. A `+` says that the text is not the end of its line: the program wrote no newline yet
@@ -53,7 +53,7 @@ class FrameWriter:
 
     @property
     def has_partial(self) -> bool:
-        """True when a line is kept back because its newline has not come."""
+        """Returns True when a line is kept back because its newline has not come."""
         return bool(self._pending)
 
     def flush(self, *streams: int) -> None:

@@ -1,4 +1,4 @@
-"""Which names of hosts mean this machine."""
+"""Tells which names of hosts mean this machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _SLOTS = re.compile(r":\d+$")
 
 
 def is_here(name: str) -> bool:
-    """Whether the name of a host is one of this machine's."""
+    """Returns True for a host's name that is one of this machine's."""
     own = os.uname().nodename
     return name in (*_LOOPBACK, own, own.partition(".")[0])
 
 
 def all_here(hosts: Iterable[str]) -> bool:
-    """Whether hosts, each as [USER@]HOST[:SLOTS], are none but this machine.
+    """Returns True when hosts, each as [USER@]HOST[:SLOTS], are none but this machine.
 
     One with a port of its own (ssh://HOST:PORT) is another, whatever its name.
     """

@@ -37,7 +37,7 @@ def _record(line: bytes) -> Record:
 
 
 def read_records(path: str, chunk: int = 1 << 20) -> Iterator[Record]:
-    """All records of the log at `path`, in the order of the file; none when it is absent."""
+    """Yields all records of the log at `path`, in the order of the file; none when it is absent."""
     rest = b""
     try:
         file = open(path, "rb")  # noqa: SIM115  closed below
@@ -54,7 +54,7 @@ def read_records(path: str, chunk: int = 1 << 20) -> Iterator[Record]:
 
 
 def last_lines(path: str, count: int, reach: int = TAIL) -> List[str]:
-    """The last `count` lines of the log at `path`, those of stderr when there are any."""
+    """Returns the last `count` lines of the log at `path`, those of stderr when there are any."""
     try:
         with open(path, "rb") as file:
             file.seek(0, os.SEEK_END)

@@ -1,5 +1,6 @@
-"""Copies a run's files to another machine while they grow: from a worker to the lead, from the
-lead to the command line.
+"""Copies a run's files to another machine while they grow.
+
+They go from a worker agent to the controller, and from there to the command line.
 
 A change is `(path, offset, data)`: bytes to be put at that offset of the file, or, with offset
 None, the whole of a small file that is replaced in one step. Paths are relative, with "/".
@@ -13,7 +14,7 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-# What a worker's files are, as seen from the lead; events and status are the lead's alone.
+# A worker agent's files, as the controller sees them; events and status are its own alone.
 APPENDED = (
     "logs/rank-*.log",
     "attempts/*/logs/rank-*.log",
@@ -50,14 +51,14 @@ class Mirror:
         self._seen: Dict[str, Tuple[int, int, int]] = {}
 
     def changes(self) -> Iterator[Change]:
-        """What is new since the last call; taken one by one, the rest comes next time."""
+        """Yields what is new since the last call; taken one by one, the rest comes next time."""
         for path in self._matching(self._appended):
             yield from self._grown(path)
         for path in self._matching(self._replaced):
             yield from self._replacement(path)
 
     def artifacts(self) -> Iterator[Change]:
-        """All that lies under artifacts/, for the end of a run."""
+        """Yields all that lies under artifacts/, for the end of a run."""
         for folder, _, names in os.walk(self._folder / "artifacts"):
             for name in sorted(names):
                 file = Path(folder, name)
@@ -111,13 +112,13 @@ class Mirror:
 
 
 def is_safe(path: str) -> bool:
-    """True for a path that stays below the folder that it is relative to."""
+    """Returns True for a path that stays below the folder that it is relative to."""
     parts = PurePosixPath(path).parts
     return bool(parts) and not path.startswith("/") and ".." not in parts and "\0" not in path
 
 
 def may_write(path: str, patterns: Sequence[str]) -> bool:
-    """True for a file of a run that the other side may write: an artifact, or one of `patterns`.
+    """Returns True for a file that the other side may write: an artifact, or one of `patterns`.
 
     The rest is ours alone. What starts the launcher's ssh is there, and which ssh configuration
     leads to the hosts.

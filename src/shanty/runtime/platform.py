@@ -1,4 +1,4 @@
-"""The one place where Linux and macOS differ. Linux is tested; macOS is written by its manual.
+"""Holds all in which Linux and macOS differ. Linux is tested; macOS is written by its manual.
 
 On macOS there is no /proc, no /dev/shm and no way to become the parent of orphans, so there
 processes are found with ps(1), and one that left its parent behind is found by its group.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
@@ -40,6 +41,15 @@ def adopt_orphans() -> bool:
     return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
+def _read(path: str) -> str:
+    """Returns the text of a file of the system's; "" where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def _parse_stat(text: str) -> Process:
     """Read /proc/PID/stat; the command name in it may hold spaces and brackets."""
     pid, _, rest = text.partition(" (")
@@ -48,25 +58,24 @@ def _parse_stat(text: str) -> Process:
 
 
 def process(pid: int) -> Optional[Process]:
-    """The process with that pid; None when there is none (zombies count as none)."""
+    """Returns the process with that pid; None when there is none (zombies count as none)."""
     if LINUX:
         try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-                found = _parse_stat(file.read())
-        except (OSError, IndexError, ValueError):
+            found = _parse_stat(_read(f"/proc/{pid}/stat"))
+        except (IndexError, ValueError):
             return None
         return None if found.state in "ZX" else found
     return _from_ps().get(pid)
 
 
 def is_alive(pid: int, born: str) -> bool:
-    """True when the process that had that pid and birth is still there."""
+    """Returns True when the process that had that pid and birth is still there."""
     found = process(pid)
     return found is not None and found.born == born
 
 
 def processes() -> Dict[int, Process]:
-    """Every process of this machine that can be seen, zombies left out."""
+    """Returns every process of this machine that can be seen, zombies left out."""
     if not LINUX:
         return _from_ps()
     found = {}
@@ -97,7 +106,7 @@ def _from_ps() -> Dict[int, Process]:
 
 
 def descendants(pid: int, groups: Iterable[int] = ()) -> List[Process]:
-    """All that descends from `pid`, and on macOS the members of `groups` as well."""
+    """Returns all that descends from `pid`, and on macOS the members of `groups` as well."""
     table = processes()
     children: Dict[int, List[int]] = {}
     for entry in table.values():
@@ -115,16 +124,12 @@ def descendants(pid: int, groups: Iterable[int] = ()) -> List[Process]:
 
 
 def marked(variable: str, value: str) -> List[Process]:
-    """This user's processes whose environment holds `variable` = `value` (Linux only)."""
+    """Returns this user's processes whose environment holds `variable` = `value` (Linux only)."""
     if not LINUX:
         return []
-    wanted = f"{variable}={value}".encode()
-    found = []
-    for entry in processes().values():
-        with contextlib.suppress(OSError), open(f"/proc/{entry.pid}/environ", "rb") as file:
-            if wanted in file.read().split(b"\0"):
-                found.append(entry)
-    return [entry for entry in found if entry.pid != os.getpid()]
+    others = (entry for entry in processes().values() if entry.pid != os.getpid())
+    wanted = f"{variable}={value}"
+    return [entry for entry in others if wanted in _read(f"/proc/{entry.pid}/environ").split("\0")]
 
 
 def send(entries: Iterable[Process], number: int) -> None:
@@ -136,60 +141,43 @@ def send(entries: Iterable[Process], number: int) -> None:
 
 
 def mapped_files(pid: int) -> Set[str]:
-    """The files that a process has mapped; empty where the system does not say."""
-    found = set()
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as file:
-        for line in file:
-            path = line.split(None, 5)[5:]
-            if path and path[0].startswith("/"):
-                found.add(path[0].rstrip("\n"))
-    return found
+    """Returns the files that a process has mapped; empty where the system does not say."""
+    paths = (line.split(None, 5)[5:] for line in _read(f"/proc/{pid}/maps").splitlines())
+    return {path[0] for path in paths if path and path[0].startswith("/")}
 
 
 def oom_kills() -> Optional[int]:
-    """How many processes the kernel ended for lack of memory since it started, if it says."""
-    with contextlib.suppress(OSError, ValueError), open("/proc/vmstat") as file:
-        for line in file:
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return None
+    """Returns how many processes the kernel ended for lack of memory, if it says."""
+    found = re.search(r"^oom_kill (\d+)$", _read("/proc/vmstat"), re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def catches(pid: int, number: int) -> bool:
-    """True when the process has a handler for the signal; where the system is silent, True."""
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
-        for line in file:
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return not LINUX
+    """Returns True when the process has a handler for the signal, or the system is silent."""
+    found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", _read(f"/proc/{pid}/status"), re.MULTILINE)
+    return bool(int(found[1], 16) >> (number - 1) & 1) if found else not LINUX
 
 
 def boot_id() -> str:
-    """What changes when the machine is started anew; empty when unknown."""
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
-    return ""
+    """Returns what changes when the machine is started anew; empty when unknown."""
+    return _read("/proc/sys/kernel/random/boot_id").strip()
 
 
 def pid_namespace() -> str:
-    """What tells apart places where the same pid is another process; empty when unknown."""
+    """Returns what tells apart places where a pid is another process; empty when unknown."""
     with contextlib.suppress(OSError):
         return os.readlink("/proc/self/ns/pid")
     return ""
 
 
 def with_argument(word: str) -> List[Process]:
-    """The processes that have `word` among their arguments (Linux only)."""
-    found = []
-    for entry in processes().values() if LINUX else ():
-        with contextlib.suppress(OSError), open(f"/proc/{entry.pid}/cmdline", "rb") as file:
-            if word.encode() in file.read().split(b"\0"):
-                found.append(entry)
-    return found
+    """Returns the processes that have `word` among their arguments (Linux only)."""
+    table = processes().values() if LINUX else ()
+    return [entry for entry in table if word in _read(f"/proc/{entry.pid}/cmdline").split("\0")]
 
 
 def usable_cores() -> int:
-    """The cores that this process may use: its affinity, cut down to its control group's share."""
+    """Returns how many cores this process may use, by affinity and by control group."""
     cores = len(os.sched_getaffinity(0)) if LINUX else (os.cpu_count() or 1)
     quota, period = _cgroup_quota()
     if quota > 0 and period > 0:
@@ -198,16 +186,15 @@ def usable_cores() -> int:
 
 
 def _cgroup_quota() -> Tuple[int, int]:
-    with contextlib.suppress(OSError, ValueError), open("/sys/fs/cgroup/cpu.max") as file:
-        quota, period = file.read().split()
-        return int(quota), int(period)
-    with contextlib.suppress(OSError, ValueError):
-        folder = "/sys/fs/cgroup/cpu/"
-        with open(folder + "cpu.cfs_quota_us") as one, open(folder + "cpu.cfs_period_us") as two:
-            return int(one.read()), int(two.read())
-    return 0, 0
+    old = "/sys/fs/cgroup/cpu/cpu.cfs_"
+    text = _read("/sys/fs/cgroup/cpu.max") or _read(f"{old}quota_us") + _read(f"{old}period_us")
+    try:
+        quota, period = map(int, text.split())
+    except ValueError:  # "max", or nothing
+        return 0, 0
+    return quota, period
 
 
 def scratch_root() -> str:
-    """The folder under which each run keeps its sockets and session files: paths stay short."""
+    """Returns the folder of all runs' sockets and session files: paths stay short."""
     return f"/tmp/shanty-{os.getuid()}"

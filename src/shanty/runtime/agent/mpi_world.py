@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
 from shanty.runtime.errors import WorldError
-from shanty.runtime.mpi.compatibility import starts
-from shanty.runtime.mpi.flavours import FLAVOURS, identify_library
+from shanty.runtime.mpi.flavours import FLAVOURS, identify_library, starts
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.rank.reports import UNSPAWNED, UNWRITABLE
 from shanty.runtime.spec import Failure

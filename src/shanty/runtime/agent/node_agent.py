@@ -339,7 +339,7 @@ class NodeAgent:
 
     def _look(self, program: _Program, now: float) -> None:
         """See from outside whether a program has loaded an MPI, for those that do not say it."""
-        from shanty.runtime.mpi.compatibility import starts
+        from shanty.runtime.mpi.flavours import starts
 
         if program.done or program.looks >= len(_LOOKS):
             return

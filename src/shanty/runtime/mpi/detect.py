@@ -1,4 +1,4 @@
-"""Which MPIs a machine has: found by their files, without starting any of them.
+"""Finds the MPIs of a machine by their files, without starting any of them.
 
 An MPI is a launcher and a libmpi that belong together. The library tells its flavour by what
 is in it (see `library`), the launcher tells what it can start by the names of the settings that it
@@ -77,7 +77,7 @@ PREFIX_VARIABLES = ("I_MPI_ROOT", "CONDA_PREFIX", "MPI_HOME", "OPAL_PREFIX")
 
 
 def inspect_prefix(prefix: str, origin: str = "system") -> Optional[Installation]:
-    """The MPI in a folder that holds bin/ and lib/, or None.
+    """Returns the MPI in a folder that holds bin/ and lib/, or None.
 
     Where there are several (Debian's /usr), it is the one that bin/mpirun belongs to.
     """
@@ -85,7 +85,7 @@ def inspect_prefix(prefix: str, origin: str = "system") -> Optional[Installation
 
 
 def inspect_all(prefix: str, origin: str = "system") -> List[Installation]:
-    """Every MPI in a folder that holds bin/ and lib/, the one of bin/mpirun first."""
+    """Returns every MPI in a folder that holds bin/ and lib/, the one of bin/mpirun first."""
     prefix = os.path.abspath(prefix)
     folder = os.path.join(prefix, "bin")
     if not any(os.path.exists(os.path.join(folder, name)) for name in _LAUNCHERS):
@@ -101,7 +101,7 @@ def inspect_all(prefix: str, origin: str = "system") -> List[Installation]:
 
 
 def inspect_launcher(path: str) -> Optional[Installation]:
-    """The MPI that a launcher belongs to (`/usr/bin/mpirun.mpich`), or None.
+    """Returns the MPI that a launcher belongs to (`/usr/bin/mpirun.mpich`), or None.
 
     The launcher of the result is the one asked for.
     """
@@ -117,7 +117,7 @@ def inspect_launcher(path: str) -> Optional[Installation]:
 
 
 def _libraries(prefix: str) -> Iterator[Tuple[str, Library]]:
-    """The best library of each flavour in a prefix."""
+    """Yields the best library of each flavour in a prefix."""
     lib = os.path.join(prefix, "lib")
     folders = [lib, lib + "64"]
     folders += [os.path.join(lib, name) for name in _listing(lib) if "-linux-" in name]
@@ -143,7 +143,7 @@ def _launcher(folder: str, flavour: str) -> Optional[str]:
 
 
 def _startable(launcher: str) -> Tuple[str, ...]:
-    """The flavours that a launcher can start."""
+    """Returns the flavours that a launcher can start."""
     try:
         with (
             open(launcher, "rb") as file,
@@ -155,12 +155,12 @@ def _startable(launcher: str) -> Tuple[str, ...]:
 
 
 def _distribution(flavour: str) -> str:
-    """The name on PyPI of a flavour's wheel."""
+    """Returns the name on PyPI of a flavour's wheel."""
     return re.split(r"[^\w-]", FLAVOURS[flavour].requirement)[0]
 
 
 def _version_beside(prefix: str, flavour: str, launcher: str) -> str:
-    """The version of an MPI whose library does not show it: of its wheel, else by asking."""
+    """Finds the version of an MPI whose library does not show it: its wheel's, else by asking."""
     for wheel in _wheels(prefix):
         if wheel.name == _distribution(flavour):
             return wheel.version
@@ -231,7 +231,7 @@ def _wheels(prefix: str) -> Iterator[_Wheel]:
 
 
 def _claims_launcher(wheel: _Wheel) -> bool:
-    """True when a wheel brought a bin/mpirun; all MPI wheels put it into the same place."""
+    """Returns True when a wheel brought a bin/mpirun; all MPI wheels put it into the same place."""
     try:
         with open(os.path.join(wheel.folder, "RECORD"), encoding="utf-8") as file:
             return any(line.split(",", 1)[0].endswith("bin/mpirun") for line in file)
@@ -245,7 +245,7 @@ def _claims_launcher(wheel: _Wheel) -> bool:
 def find_installations(
     home: str, path: str, extra: Iterable[str] = (), environ: Optional[Mapping[str, str]] = None
 ) -> List[Installation]:
-    """Every MPI of this machine, each once, in the order in which shanty would take them.
+    """Returns every MPI of this machine, each once, in the order in which shanty would take them.
 
     `home` is shanty's folder, `path` a search path as in $PATH, `extra` further prefixes;
     `environ` is where $I_MPI_ROOT, $CONDA_PREFIX and such are looked up. Several paths that
@@ -271,7 +271,7 @@ def find_installations(
 
 
 def wheel_prefixes() -> List[str]:
-    """The prefixes of the running interpreter in which pip installed an MPI."""
+    """Returns the prefixes of the running interpreter in which pip installed an MPI."""
     prefixes = [sys.prefix, os.path.join(sys.prefix, "local")]  # the latter on Debian
     if site.ENABLE_USER_SITE:
         prefixes.append(site.getuserbase())
@@ -292,7 +292,7 @@ def _system_prefixes(path: str, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _prefixes_of_launcher(launcher: str) -> List[str]:
-    """The prefixes that a launcher may belong to: of its name, and of what that links to."""
+    """Returns the prefixes that a launcher may belong to: by its name, and by what it links to."""
     folders = (os.path.realpath(os.path.dirname(launcher)),
                os.path.dirname(os.path.realpath(launcher)))  # fmt: skip
     return list(dict.fromkeys(map(os.path.dirname, folders)))

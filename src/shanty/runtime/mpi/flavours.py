@@ -1,4 +1,4 @@
-"""The MPIs that shanty knows, one value each; nothing outside `runtime.mpi` tells them apart.
+"""Lists the MPIs that shanty knows, one value each; nothing outside `runtime.mpi` tells them apart.
 
 A flavour says how its host file and command line are written, which environment it wants, in
 which variables its ranks find their place, and what a killed job leaves behind: see `flavour`
@@ -11,18 +11,17 @@ import re
 from typing import Callable, Dict, Mapping, Optional, Tuple
 
 from shanty.runtime.errors import UsageError
-from shanty.runtime.mpi.flavour import Flavour, RankVariables, Residue
+from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.hydra import INTEL, MPICH
 from shanty.runtime.mpi.openmpi import OPENMPI4, OPENMPI5
 
 __all__ = [
     "FLAVOURS",
     "Flavour",
-    "RankVariables",
-    "Residue",
     "flavour",
     "flavour_of_prefix",
     "identify_library",
+    "starts",
 ]
 
 FLAVOURS: Mapping[str, Flavour] = {
@@ -56,7 +55,7 @@ _VERSIONS = (
 
 
 def flavour(name: str) -> Flavour:
-    """The flavour of that name, in whichever way people write it ("open-mpi", "impi").
+    """Returns the flavour of that name, in whichever way people write it ("open-mpi", "impi").
 
     Raises UsageError, which names the known ones, for any other name.
     """
@@ -72,12 +71,12 @@ def flavour(name: str) -> Flavour:
 
 
 def all_flavours() -> Tuple[Flavour, ...]:
-    """Every flavour, the preferred one first."""
+    """Returns every flavour, the preferred one first."""
     return tuple(FLAVOURS.values())
 
 
 def flavour_of_prefix(exists: Callable[[str], bool]) -> Optional[Flavour]:
-    """The flavour of a prefix, told by the one file that only this flavour has.
+    """Returns the flavour of a prefix, told by the one file that only this flavour has.
 
     `exists` answers whether a path relative to the prefix, as "bin/prterun", is there.
     """
@@ -85,7 +84,7 @@ def flavour_of_prefix(exists: Callable[[str], bool]) -> Optional[Flavour]:
 
 
 def identify_library(version_string: str) -> Optional[Tuple[str, str]]:
-    """The flavour's name and the version, from what MPI_Get_library_version() returns.
+    """Returns the flavour's name and the version, from what MPI_Get_library_version() returns.
 
     None for an MPI that shanty does not know. Open MPI 3 counts as 4, whose runtime and
     dialect it shares, and everything after 5 as 5.
@@ -98,3 +97,17 @@ def identify_library(version_string: str) -> Optional[Tuple[str, str]]:
                 name = "openmpi4" if int(version.split(".")[0]) < 5 else "openmpi5"
             return name, version
     return None
+
+
+def starts(launcher: str, library: str) -> bool:
+    """Returns True when ranks that loaded the flavour `library` join one world under `launcher`'s.
+
+    MPICH and Intel MPI share a wire-up (PMI) and an ABI, so each starts the other's programs.
+    Open MPI 4.1's launcher starts programs of 5, since both speak PMIx; the other way round a
+    program of 4.1 looks for its own daemon and fails.
+    """
+    if launcher not in FLAVOURS or library not in FLAVOURS:
+        return False
+    if launcher == library or (launcher, library) == ("openmpi4", "openmpi5"):
+        return True
+    return FLAVOURS[launcher].family == FLAVOURS[library].family == "hydra"

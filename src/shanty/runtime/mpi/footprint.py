@@ -1,4 +1,4 @@
-"""What an MPI takes of a host beside the program's own memory.
+"""Lists what an MPI takes of a host beside the program's own memory.
 
 Measured with the wheels of Open MPI 5.0.11 and 4.1.8, MPICH 5.0.2, Intel MPI 2021.18.1, on one
 host, with an allreduce of 4 MB:
@@ -36,7 +36,7 @@ class Footprint:
     address_space: int
 
     def shared_memory(self, ranks: int) -> int:
-        """What so many ranks want in /dev/shm."""
+        """Returns what so many ranks want in /dev/shm."""
         return self.shared + ranks * self.shared_a_rank
 
 

@@ -1,4 +1,4 @@
-"""Host files and host lists in the two dialects: `host slots=2` and `host:2`.
+"""Reads and writes host files and host lists in the two dialects: `host slots=2` and `host:2`.
 
 Each dialect is an error, or worse, in the other: Open MPI 5 takes "host:2" for a host's name,
 finds that it is itself, and starts every rank on one machine.
@@ -10,6 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Tuple
 
+# Where other platforms put the host file that they write.
+FOREIGN_HOSTFILES = frozenset(
+    ("/generated/hostfile", "/kube-openmpi/generated/hostfile", "/etc/mpi/hostfile")
+)
 _SLOTS = re.compile(r"^slots?=(\d+)$", re.IGNORECASE)
 _MAX_SLOTS = re.compile(r"^(?:max[-_]slots|slots[-_]max|count|cpu)=(\d+)$", re.IGNORECASE)
 _COUNTED = re.compile(r"^(\[[^\]]+\]|[^:\s]+):(\d+)$")
@@ -22,9 +26,23 @@ class Named:
     name: str
     slots: Optional[int] = None
 
+    @property
+    def count(self) -> int:
+        """The number of its slots: one where it says none."""
+        return 1 if self.slots is None else self.slots
+
+
+def read_file(path: str) -> Optional[str]:
+    """Returns the text of a file, None when there is none that can be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except (OSError, ValueError):  # ValueError: a null byte in the name
+        return None
+
 
 def hosts_in(text: str) -> Tuple[Named, ...]:
-    """The hosts of a file in either dialect, each once, with the sum of its slots.
+    """Returns the hosts of a file in either dialect, each once, with the sum of its slots.
 
     A host that is named several times has one slot for each time, unless it says otherwise.
     """
@@ -32,12 +50,12 @@ def hosts_in(text: str) -> Tuple[Named, ...]:
 
 
 def hosts_listed(text: str) -> Tuple[Named, ...]:
-    """The hosts of a list, "a:2,b", each once; names without a number have no slots."""
+    """Returns the hosts of a list, "a:2,b", each once; names without a number have no slots."""
     return _merged(_counted(part)[0] for part in text.split(",") if part.strip())
 
 
 def dialect_of(text: str) -> str:
-    """Whose dialect a host file is in: "openmpi", "hydra" or, with names alone, "plain".
+    """Returns whose dialect a host file is in: "openmpi", "hydra" or, with names alone, "plain".
 
     A file that mixes them is "openmpi", since only that one has words after the name.
     """
@@ -48,22 +66,18 @@ def dialect_of(text: str) -> str:
 
 
 def mixes_dialects(text: str) -> bool:
-    """True when some lines say `slots=N` and others `host:N`."""
+    """Returns True when some lines say `slots=N` and others `host:N`."""
     return {"openmpi", "hydra"} <= {dialect for _, dialect in _lines(text)}
 
 
 def listed(hosts: Iterable[Named]) -> str:
-    """A host list that both dialects read: "a:2,b"."""
+    """Returns a host list that both dialects read: "a:2,b"."""
     return ",".join(h.name if h.slots is None else f"{h.name}:{h.slots}" for h in hosts)
 
 
 def _lines(text: str) -> List[Tuple[Named, str]]:
-    found = []
-    for line in text.splitlines():
-        words = line.split("#", 1)[0].split()
-        if words:
-            found.append(_line(words))
-    return found
+    lines = (line.split("#", 1)[0].split() for line in text.splitlines())
+    return [_line(words) for words in lines if words]
 
 
 def _line(words: List[str]) -> Tuple[Named, str]:
@@ -85,13 +99,8 @@ def _counted(word: str) -> Tuple[Named, str]:
 
 
 def _merged(hosts: Iterable[Named]) -> Tuple[Named, ...]:
-    slots: Dict[str, Optional[int]] = {}
+    found: Dict[str, Named] = {}
     for host in hosts:
-        if host.name not in slots:
-            slots[host.name] = host.slots
-        else:
-            before = slots[host.name]
-            slots[host.name] = (1 if before is None else before) + (
-                1 if host.slots is None else host.slots
-            )
-    return tuple(Named(name, number) for name, number in slots.items())
+        before = found.get(host.name)
+        found[host.name] = Named(host.name, before.count + host.count) if before else host
+    return tuple(found.values())

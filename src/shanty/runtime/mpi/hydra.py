@@ -7,7 +7,7 @@ Measured with the wheels of MPICH 5.0.2 and Intel MPI 2021.18.1, two cores:
   100 us an operation when none do; it is the user's choice.
 - Nothing makes MPICH start sooner on one host (0.1 s).
 - Intel MPI does not know what `-bind-to` means: it takes any value and ignores it. Only
-  I_MPI_PIN and its kin bind.
+  I_MPI_PIN and its like bind.
 - Intel MPI reads `host:N` in a host file only as `-machinefile`, which in turn makes it ignore
   `-ppn`; as `-f` and as I_MPI_HYDRA_HOST_FILE every host gets as many ranks as it has cores,
   or $I_MPI_PERHOST. In `-hosts a:2` it takes no notice of the 2.
@@ -28,11 +28,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from shanty.runtime.mpi.flavour import Choices, RankVariables, Residue, port_range
+from shanty.runtime.mpi.flavour import Flavour, LeftoverFiles, RankVariables, Settings, port_range
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
-
-Settings = Tuple[Tuple[str, str], ...]
 
 _RADIX = 64  # hosts; Intel MPI's daemons start others from 128 on
 _PINNED: Settings = (("I_MPI_PIN", "1"),)
@@ -40,16 +38,15 @@ _RANK_VARIABLES = RankVariables("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_
 
 
 @dataclass(frozen=True)
-class Hydra:
+class Hydra(Flavour):
     """One of the MPIs that are launched by Hydra; what differs is in the fields.
 
     `slots_flag` names a host file whose `host:N` count, `per_host_flag` one beside which `-ppn`
     counts. `hostfile_variable` and `per_host_variable` (may be "") are the environment's ways
     to say the same, `extra_ssh_variable` holds arguments for ssh, `root_variable` (may be "")
     the prefix, `radix_variable` (may be "") how many daemons the launcher starts before these
-    start others. `launch_networks` are the variables for the interface of the daemons,
-    `rank_networks` those for the ranks' (of which `over_fabrics` count where there is a faster
-    network than TCP's too), `port_variable` that for a range of the ranks' ports.
+    start others. Of `rank_networks`, `over_fabrics` count where there is a faster network than
+    TCP's, too; `port_variable` is that for a range of the ranks' ports.
     `hosts_have_slots` tells whether `-hosts a:2` counts, `host_for_each` whether
     the programs of a line may have hosts of their own, `bind_to_flag` whether `-bind-to` counts;
     where it does not, `binding` has the settings for N cores a rank, with "{}" for N, and
@@ -58,12 +55,11 @@ class Hydra:
     what `one_host` rules out.
     """
 
-    name: str
-    title: str
-    marker: str
-    requirement: str
-    launcher_names: Tuple[str, ...]
-    residue: Residue
+    family = "hydra"
+    library_names = ("libmpi.so.12", "libmpi.12.dylib")
+    rank_variables = _RANK_VARIABLES
+    choices = ()
+
     slots_flag: str
     per_host_flag: str
     hostfile_variable: str
@@ -71,8 +67,6 @@ class Hydra:
     extra_ssh_variable: str
     root_variable: str
     radix_variable: str
-    launch_networks: Tuple[str, ...]
-    rank_networks: Tuple[str, ...]
     over_fabrics: Tuple[str, ...]
     port_variable: str
     hosts_have_slots: bool
@@ -85,21 +79,15 @@ class Hydra:
     one_host_unless: Tuple[str, ...]
     by_libfabric: Settings
     shared_cores: Settings
-    to_spawn: str
-    family: str = "hydra"
-    library_names: Tuple[str, ...] = ("libmpi.so.12", "libmpi.12.dylib")
-    rank_variables: RankVariables = _RANK_VARIABLES
-    ipv6: bool = False
-    choices: Choices = ()
 
     def hostfile(self, hosts: Sequence[HostSlots]) -> str:
-        """The text of the host file; hosts without slots are left out."""
+        """Returns the text of the host file; hosts without slots are left out."""
         return "".join(f"{host.name}:{host.slots}\n" for host in hosts if host.slots > 0)
 
     def command(
         self, installation: Installation, layout: Layout, program: Sequence[str]
     ) -> List[str]:
-        """The launcher's whole argv for `program`, the launcher by absolute path."""
+        """Returns the launcher's whole argv for `program`, the launcher by absolute path."""
         ranks = layout.ranks if layout.ranks is not None else layout.slots
         argv = [installation.launcher]
         if layout.hostfile:
@@ -118,7 +106,7 @@ class Hydra:
     def environment(
         self, installation: Installation, layout: Layout, given: Mapping[str, str], scratch: str
     ) -> Dict[str, str]:
-        """The settings that a run adds to the launcher's environment, none of them in `given`."""
+        """Returns what a run adds to the launcher's environment, nothing that is in `given`."""
         settings = {"MPI4PY_LIBMPI": installation.library}
         slots = {host.slots for host in layout.hosts if host.slots > 0}
         if layout.hostfile:
@@ -138,7 +126,7 @@ class Hydra:
     def interfaces(
         self, layout: Layout, names: Sequence[str], given: Mapping[str, str]
     ) -> Dict[str, str]:
-        """The settings for a host on which the networks of `layout` are the interfaces `names`.
+        """Returns the settings for a host that has the networks of `layout` at interfaces `names`.
 
         Of several the best one only: none of them deals data out by how fast each is.
         """
@@ -147,15 +135,15 @@ class Hydra:
         return {name: names[0] for name in wanted if name not in given}
 
     def ports(self, given: Mapping[str, str]) -> Optional[Tuple[int, int]]:
-        """The first and last TCP port to which the user's settings hold the ranks' data."""
+        """Returns the first and last TCP port to which the user's settings hold the ranks' data."""
         return port_range(given.get(self.port_variable, ""))
 
     def moved(self, prefix: str) -> Dict[str, str]:
-        """The settings for ranks on a host where the installation is at `prefix`."""
+        """Returns the settings for ranks on a host where the installation is at `prefix`."""
         return {self.root_variable: prefix} if self.root_variable else {}
 
     def segments(self, folder: str) -> Dict[str, str]:
-        """Empty: neither MPICH nor Intel MPI lets its shared-memory files be placed."""
+        """Returns nothing: neither MPICH nor Intel MPI lets its shared-memory files be placed."""
         return {}
 
 
@@ -165,7 +153,8 @@ MPICH = Hydra(
     marker="bin/mpichversion",
     requirement="mpich",
     launcher_names=("mpiexec.hydra", "mpirun", "mpiexec"),
-    residue=Residue(
+    ipv6=False,
+    leftover_files=LeftoverFiles(
         shared_memory=("mpich_shm_*",),
         temporary=("hydra_hwloc_xmlfile_*", "mpich-ipc-fd-sock-*"),
     ),
@@ -199,7 +188,8 @@ INTEL = Hydra(
     marker="bin/impi_info",
     requirement="impi-rt==2021.18.1",  # 2021.19.0 wants a libfabric that PyPI does not have
     launcher_names=("mpiexec.hydra", "mpiexec"),  # its mpirun is a shell script that needs PATH
-    residue=Residue(
+    ipv6=False,
+    leftover_files=LeftoverFiles(
         shared_memory=("Intel_MPI_*",),
         temporary=("Intel_MPI_*", "impi_scm-*"),
     ),

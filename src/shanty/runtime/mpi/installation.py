@@ -1,4 +1,4 @@
-"""An MPI on a machine: which flavour it is and where its parts lie."""
+"""Describes an MPI on a machine: which flavour it is and where its parts lie."""
 
 from __future__ import annotations
 

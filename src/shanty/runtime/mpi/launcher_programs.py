@@ -1,4 +1,4 @@
-"""The programs that launchers are made of; light, as what stands in for ssh imports it."""
+"""Knows the programs of launchers; light, as what stands in for ssh imports it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _OWN = ("prte", "orte", "hydra_", "mpi")
 
 
 def starts_daemon(command: str) -> bool:
-    """True for a command line with which a launcher starts its daemon on another host."""
+    """Returns True for a command line with which a launcher starts its daemon on another host."""
     return any(daemon in command for daemon in DAEMONS)
 
 
 def is_launchers(name: str) -> bool:
-    """True for the file name of a launcher or of one of its daemons."""
+    """Returns True for the file name of a launcher or of one of its daemons."""
     return name.startswith(_OWN)

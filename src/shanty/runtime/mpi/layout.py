@@ -1,4 +1,4 @@
-"""Where the ranks of a run go, in no MPI's dialect."""
+"""Describes where the ranks of a run go, in no MPI's dialect."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Layout:
 
     @property
     def slots(self) -> int:
-        """How many ranks all hosts together may hold."""
+        """Returns how many ranks all hosts together may hold."""
         return sum(host.slots for host in self.hosts)
 
     @property

@@ -1,4 +1,4 @@
-"""Which MPI a libmpi is, read from the file itself.
+"""Tells which MPI a libmpi is, by the file itself.
 
 The names in its symbol table tell the flavour, a text in its read-only data the version. Its
 own name tells little: MPICH and Intel MPI are both `libmpi.so.12`, Open MPI 4 and 5 both
@@ -37,7 +37,7 @@ _NAME = re.compile(r"libmpi(ch)?(_(abi|cray|gnu|intel|amd|nvidia)\w*)?\.(so|dyli
 
 
 def flavour_of_library(path: str) -> Optional[Library]:
-    """The flavour and version of a libmpi; None when the file is none or cannot be read.
+    """Returns the flavour and version of a libmpi; None when the file is none or cannot be read.
 
     A linker script in its place (`libmpi.so` of the wheels) is followed. Takes a few
     milliseconds: of a library of 40 MB only the symbol names and the texts are looked at.
@@ -55,7 +55,7 @@ def flavour_of_library(path: str) -> Optional[Library]:
 
 
 def real_library(path: str) -> str:
-    """A path that dlopen takes: what a linker script names, else `path` itself."""
+    """Returns a path that dlopen takes: what a linker script names, else `path` itself."""
     with open(path, "rb") as file:
         named = re.match(rb"(?:INPUT|GROUP)\s*\(\s*([^\s)]+)", file.read(256))
     return os.path.join(os.path.dirname(path), os.fsdecode(named[1])) if named else path
@@ -70,7 +70,7 @@ def _identify(data: mmap.mmap) -> Optional[Library]:
 
 
 def _version_in(texts: bytes, shape: bytes) -> Optional[str]:
-    """The text of that shape that occurs most often; of several, the first."""
+    """Returns the text of that shape that occurs most often; of several, the first."""
     found: List[bytes] = re.findall(rb"\0(" + shape + rb")(?=\0)", texts)
     if not found:
         return None
@@ -79,7 +79,7 @@ def _version_in(texts: bytes, shape: bytes) -> Optional[str]:
 
 
 def _regions(data: mmap.mmap) -> Tuple[Tuple[int, int], Tuple[int, int]]:
-    """Where the symbol names and the read-only data of a shared library lie: two pairs of offsets.
+    """Returns where a library's symbol names and read-only data lie: two pairs of offsets.
 
     Known for 64-bit little-endian ELF, which is every Linux that the wheels support; of other
     files (Mach-O) both are the whole file.

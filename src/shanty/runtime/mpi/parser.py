@@ -1,4 +1,4 @@
-"""Reading a launcher's command line, in whichever dialect it was written.
+"""Reads a launcher's command line, in whichever dialect it was written.
 
 The line comes without the launcher's own name, as `sys.argv[1:]`.
 """
@@ -41,15 +41,15 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Line:
+class CommandLine:
     """A whole line; `asks` is an option that only asks for information, or ""."""
 
     contexts: Tuple[Context, ...]
     asks: str = ""
 
 
-def parse(argv: Sequence[str]) -> Line:
-    """The options and programs of a launcher's line without the launcher's own name.
+def parse(argv: Sequence[str]) -> CommandLine:
+    """Returns the options and programs of a launcher's line without the launcher's own name.
 
     Raises TranslationError for an option that no launcher has, one without its value, and a
     line without a program.
@@ -58,13 +58,13 @@ def parse(argv: Sequence[str]) -> Line:
     for words in _between_colons(argv):
         context, asks = _context(words)
         if asks:
-            return Line((), asks)
+            return CommandLine((), asks)
         contexts.append(context)
-    return Line(tuple(contexts))
+    return CommandLine(tuple(contexts))
 
 
 def ranks_of(argv: Sequence[str]) -> Optional[int]:
-    """How many ranks a line asks for, None when it leaves that to the launcher.
+    """Returns how many ranks a line asks for, None when it leaves that to the launcher.
 
     Raises TranslationError where `parse` does.
     """
@@ -78,7 +78,7 @@ def ranks_of(argv: Sequence[str]) -> Optional[int]:
 
 
 def count_in(option: Given) -> int:
-    """The positive number that is the value of an option; TranslationError when it is none."""
+    """Returns the positive number that an option has; TranslationError when it is none."""
     if re.match(r"^[0-9]{1,9}$", option.value) and int(option.value) > 0:
         return int(option.value)
     raise TranslationError(
@@ -89,7 +89,7 @@ def count_in(option: Given) -> int:
 
 
 def said(option: Given) -> str:
-    """An option as the user wrote it, with its values."""
+    """Quotes an option as the user wrote it, with its values."""
     return " ".join((option.spelled, *option.values))
 
 
@@ -131,7 +131,7 @@ def _context(words: List[str]) -> Tuple[Context, str]:
 
 
 def _option(word: str, words: List[str], at: int) -> Tuple[Given, int]:
-    """The option that `word` is, and where the words after its values begin."""
+    """Returns the option that `word` is, and where the words after its values begin."""
     name = word[2:] if word.startswith("--") else word[1:]
     values: List[str] = []
     if name not in OPTIONS and "=" in name:

@@ -1,4 +1,4 @@
-"""Where a user's line wants its ranks, in no launcher's dialect."""
+"""Works out where a user's line wants its ranks, in no launcher's dialect."""
 
 from __future__ import annotations
 
@@ -12,51 +12,18 @@ from shanty.runtime.mpi.parser import Given, count_in, said
 
 # What Open MPI 4, Open MPI 5 and Hydra call the same part of a machine.
 _PARTS = {"package": "socket", "numanode": "numa", "machine": "board", "unit": "hwthread"}
-MACHINE_PARTS = frozenset(
-    [
-        "hwthread",
-        "core",
-        "l1cache",
-        "l2cache",
-        "l3cache",
-        "l4cache",
-        "l5cache",
-        "socket",
-        "numa",
-        "board",
-    ]
-)
-_MODIFIERS = frozenset(
-    [
-        "span",
-        "nolocal",
-        "hwtcpus",
-        "corecpus",
-        "display",
-        "displayalloc",
-        "displaydevel",
-        "donotlaunch",
-        "inherit",
-        "noinherit",
-        "ordered",
-        "noresolve",
-    ]
-)
+MACHINE_PARTS = frozenset((
+    "hwthread", "core", "l1cache", "l2cache", "l3cache", "l4cache", "l5cache", "socket", "numa",
+    "board",
+))  # fmt: skip
+_MODIFIERS = frozenset((
+    "span", "nolocal", "hwtcpus", "corecpus", "display", "displayalloc", "displaydevel",
+    "donotlaunch", "inherit", "noinherit", "ordered", "noresolve",
+))  # fmt: skip
 _VALUED = re.compile(r"^(file|qfile|pe-list|device)=.+$", re.IGNORECASE)
 # What the codes of the table of options are about, where their names do not tell.
-_ABOUT = {
-    "per-host": "map-by",
-    "one-per-host": "map-by",
-    "fill-host": "map-by",
-    "round-robin": "map-by",
-    "per-socket": "map-by",
-    "ppr": "map-by",
-    "rankfile": "map-by",
-    "by": "map-by",
-    "cores": "map-by",
-    "bind": "bind-to",
-    "hosts": "host",
-}
+_MAPPING = ("per", "fill-host", "ppr", "rankfile", "by", "cores")
+_ABOUT = {**dict.fromkeys(_MAPPING, "map-by"), "bind": "bind-to", "hosts": "host"}
 _QUALIFIERS = frozenset(("overload-allowed", "no-overload", "if-supported", "ordered", "report"))
 
 
@@ -99,33 +66,25 @@ class Placement:
         return True
 
     def lacking(self, code: str) -> bool:
-        """True while no option has said what an option of that code would say."""
-        now = {
-            "map-by": self.by or self.per_part or self.cores,
-            "bind-to": self.bind,
-            "rank-by": self.rank_by,
-        }
-        return not now[code]
+        """Returns True while no option has said what an option of that code would say."""
+        mapped = self.by or self.per_part or self.cores
+        return not {"map-by": mapped, "bind-to": self.bind, "rank-by": self.rank_by}[code]
 
     # One method a code; the table of options says which codes there are.
 
     def _count(self, option: Given, _: str) -> None:
         self.ranks = count_in(option)
 
-    def _per_host(self, option: Given, _: str) -> None:
-        self.by, self.per_part, self.fills = "node", count_in(option), False
-
-    def _one_per_host(self, option: Given, _: str) -> None:
-        self.by, self.per_part, self.fills = "node", 1, False
+    def _per(self, option: Given, part: str) -> None:
+        self.by, self.per_part, self.fills = part, self._number(option), False
 
     def _fill_host(self, option: Given, _: str) -> None:
-        self.by, self.per_part, self.fills = "node", count_in(option), True
+        self.by, self.per_part, self.fills = "node", self._number(option), True
 
-    def _round_robin(self, option: Given, _: str) -> None:
-        self.by, self.per_part, self.fills = "node", 1, True
-
-    def _per_socket(self, option: Given, _: str) -> None:
-        self.by, self.per_part, self.fills = "socket", count_in(option), False
+    @staticmethod
+    def _number(option: Given) -> int:
+        """Returns the number of ranks a part; an option without one means one."""
+        return count_in(option) if option.values else 1
 
     def _ppr(self, option: Given, _: str) -> None:
         self._pattern(option, "ppr:" + option.value)

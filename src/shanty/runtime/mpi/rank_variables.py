@@ -1,4 +1,4 @@
-"""In which variables a launcher tells a process its place; light, as every rank imports it."""
+"""Reads what a launcher tells a process of its place; light, as every rank imports it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 def number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    """The first of the variables `names` that holds a number; None when none does."""
+    """Returns the first of the variables `names` that holds a number; None when none does."""
     for name in names:
         value = environ.get(name, "")
         if value.isdigit():

@@ -1,33 +1,28 @@
-"""Writing a user's line for Open MPI 4 or 5."""
+"""Translates a user's line for Open MPI 4 or 5."""
 
 from __future__ import annotations
 
-from typing import List, cast
+from typing import List
 
 from shanty.runtime.mpi import mca
 from shanty.runtime.mpi.hostfiles import Named, listed
 from shanty.runtime.mpi.openmpi import OpenMPI
 from shanty.runtime.mpi.parser import Given, said
 from shanty.runtime.mpi.placement import Placement
-from shanty.runtime.mpi.translation import Draft, Words
+from shanty.runtime.mpi.translation import Translator, Words
 
 _USUAL_LAUNCHERS = frozenset(
     ["ssh", "rsh", "slurm", "lsf", "ll", "sge", "pbs", "pbsdsh", "srun", "blaunch", "qrsh", "user"]
 )
 
 
-class ToOpenMPI(Draft):
+class ToOpenMPI(Translator[OpenMPI]):
     """A line in Open MPI's dialect; every program has its own options there."""
-
-    @property
-    def open_mpi(self) -> OpenMPI:
-        """The flavour, as what it is here."""
-        return cast(OpenMPI, self.flavour)
 
     def assembled(
         self, places: List[Placement], written: List[Words], programs: List[Words]
     ) -> Words:
-        """The words of all programs in order, with ":" between them."""
+        """Returns the words of all programs in order, with ":" between them."""
         joined = [word for flag, kinds in self.kinds.items() for word in (flag, ",".join(kinds))]
         argv: Words = []
         for place, words, program in zip(places, written, programs):
@@ -37,7 +32,7 @@ class ToOpenMPI(Draft):
         return argv
 
     def option(self, option: Given, place: Placement) -> Words:
-        """The words for one option; --output and --display come once, as Open MPI 5 wants it."""
+        """Returns an option's words; --output and --display come once, as Open MPI 5 wants it."""
         words = super().option(option, place)
         if words[:1] not in (["--output"], ["--display"]):
             return words
@@ -45,13 +40,13 @@ class ToOpenMPI(Draft):
         return []
 
     def is_local(self, option: Given) -> bool:
-        """True but for Hydra's options that set a variable for all programs."""
+        """Returns True but for Hydra's options that set a variable for all programs."""
         return not option.name.startswith("genv")
 
     # --------------------------------------------------------------------- placement
 
     def placed(self, place: Placement) -> Words:
-        """The options that say how many ranks go where, and what they are bound to."""
+        """Returns the options that say how many ranks go where, and what they are bound to."""
         self.decided_ranks(place)
         words: Words = []
         if place.ranks is not None:
@@ -63,7 +58,7 @@ class ToOpenMPI(Draft):
         mapping = self.mapping(place)
         if mapping:
             words += ["--map-by", mapping]
-        if place.rank_by in self.open_mpi.rank_by:
+        if place.rank_by in self.flavour.rank_by:
             words += ["--rank-by", place.rank_by]
         elif place.rank_by:
             words_said = place.said["rank-by"]
@@ -72,13 +67,13 @@ class ToOpenMPI(Draft):
         if binding:
             words += ["--bind-to", binding]
         if place.oversubscribe is False:
-            for name, value in self.open_mpi.oversubscribed:
+            for name, value in self.flavour.oversubscribed:
                 if value == "1":  # beside it, 4.1 calls the flag a conflict
                     self.environment[name] = "0"
         return words
 
     def with_slots(self, place: Placement) -> List[Named]:
-        """The hosts of the line. In a list of Hydra's a host takes as many ranks as come."""
+        """Returns the line's hosts; in a list of Hydra's a host takes as many ranks as come."""
         hosts = list(place.hosts)
         if not place.hosts_fill or all(host.slots is not None for host in hosts):
             return hosts
@@ -95,10 +90,10 @@ class ToOpenMPI(Draft):
         return found
 
     def mapping(self, place: Placement) -> str:
-        """The value of --map-by, "" for none."""
+        """Returns the value of --map-by, "" for none."""
         part = place.by
-        if part in self.open_mpi.lacks:
-            self.refuse_words(
+        if part in self.flavour.lacks:
+            self.refuse(
                 place.said["map-by"],
                 f"it does not map by {part}",
                 "map by slot, node, core, socket or numa",
@@ -115,14 +110,14 @@ class ToOpenMPI(Draft):
         return ":".join([part, *modifiers])
 
     def goes_round(self, place: Placement) -> bool:
-        """True for Hydra's `-ppn 1`: one rank a host, and round again while there are more."""
+        """Recognises Hydra's `-ppn 1`: one rank a host, and round again while there are more."""
         return place.fills and place.per_part == 1 and place.ranks is not None
 
     def bound(self, place: Placement) -> str:
-        """The value of --bind-to, "" for none."""
+        """Returns the value of --bind-to, "" for none."""
         part = place.bind
-        if part.startswith("user:") or part in self.open_mpi.lacks:
-            self.refuse_words(
+        if part.startswith("user:") or part in self.flavour.lacks:
+            self.refuse(
                 place.said["bind-to"],
                 "it does not bind to that",
                 "bind to core, hwthread, socket or numa",
@@ -139,28 +134,28 @@ class ToOpenMPI(Draft):
     # ------------------------------------------------------------------- environment
 
     def do_export(self, option: Given, _: str, __: Placement) -> Words:
-        """-x NAME, -x NAME=VALUE, -x 'PREFIX*' (the last one not in 4.1)."""
+        """Writes -x NAME, -x NAME=VALUE, -x 'PREFIX*' (the last one not in 4.1)."""
         value = option.value
-        if not value.endswith("*") or "=" in value or self.open_mpi.runtime == "prte":
+        if not value.endswith("*") or "=" in value or self.flavour.runtime == "prte":
             return ["-x", value]
         names = sorted(name for name in self.given if name.startswith(value[:-1]))
         self.note(f"{said(option)} is written out for {self.flavour.title}")
         return [word for name in names for word in ("-x", name)]
 
     def do_genv(self, option: Given, _: str, __: Placement) -> Words:
-        """-genv NAME VALUE for all programs, -env NAME VALUE for one."""
+        """Takes -genv NAME VALUE for all programs, -env NAME VALUE for one."""
         setting = "=".join(option.values)
         self.note(f"{said(option)} is -x {setting} in {self.flavour.title}")
         return ["-x", setting]
 
     def do_envlist(self, option: Given, _: str, __: Placement) -> Words:
-        """Variables by name; Hydra withholds all others, which Open MPI cannot."""
+        """Hands variables on by name; Hydra withholds all others, which Open MPI cannot."""
         names = [name for name in option.value.split(",") if name]
         self.note(f"{said(option)} is -x: the rest of the environment is there as well")
         return [word for name in names for word in ("-x", name)]
 
     def do_path_variable(self, option: Given, _: str, __: Placement) -> Words:
-        """Where programs are looked for; Open MPI 5 puts --path before an absolute path too."""
+        """Sets PATH: Open MPI 5 would put --path before an absolute path, too."""
         path = ":".join(part for part in (option.value, self.given.get("PATH", "")) if part)
         self.note(f"{said(option)} is put before PATH")
         return ["-x", f"PATH={path}"]
@@ -168,21 +163,21 @@ class ToOpenMPI(Draft):
     # ------------------------------------------------------------------- MCA parameters
 
     def do_mca(self, option: Given, _: str, __: Placement) -> Words:
-        """A parameter, by its name in this version and the flag for its part of Open MPI."""
+        """Sets a parameter, by its name in this version and the flag for its part of Open MPI."""
         name, value = option.values
-        if self.is_option(name):
+        if mca.is_option(name):
             return []
         if name in mca.LAUNCH_INTERFACES:
             return self.launch_interface(value)
-        now = mca.renamed(name, self.open_mpi.runtime)
+        now = mca.renamed(name, self.flavour.runtime)
         if now != name:
             self.note(f"{said(option)} is {now} in {self.flavour.title}")
-        return self.parameter(option.name, now, mca.value_for(now, value, self.open_mpi.runtime))
+        return self.parameter(option.name, now, mca.value_for(now, value, self.flavour.runtime))
 
     def parameter(self, flag: str, name: str, value: str) -> Words:
-        """The words that set a parameter given by `flag`."""
+        """Returns the words that set a parameter given by `flag`."""
         part = mca.framework(name)
-        if self.open_mpi.runtime == "orte":
+        if self.flavour.runtime == "orte":
             if flag == "pmixmca":
                 self.environment[f"PMIX_MCA_{name}"] = value
                 return []
@@ -194,50 +189,38 @@ class ToOpenMPI(Draft):
         return [f"--{flag}", name, value]
 
     def launch_interface(self, value: str) -> Words:
-        """The interfaces that the launcher uses, by both of their names in Open MPI 5."""
+        """Names the interfaces that the launcher uses, by both of their names in Open MPI 5."""
         names = ["oob_tcp_if_include"]
-        if self.open_mpi.runtime == "prte":
+        if self.flavour.runtime == "prte":
             names.append("prte_if_include")
         if self.once.get("interface") == value:
             return []
         self.once["interface"] = value
-        return [word for name in names for word in (self.open_mpi.runtime_flag, name, value)]
+        return [word for name in names for word in (self.flavour.runtime_flag, name, value)]
 
     def do_iface(self, option: Given, _: str, __: Placement) -> Words:
-        """Hydra's -iface is for the launcher and for the ranks."""
+        """Takes Hydra's -iface, which is for the launcher and for the ranks."""
         self.note(f"{said(option)} is btl_tcp_if_include and oob_tcp_if_include in Open MPI")
         ranks = ["--mca", "btl_tcp_if_include", option.value]
         return [*ranks, *self.launch_interface(option.value)]
 
     # -------------------------------------------------------------- start, input and end
 
-    def do_timeout(self, option: Given, _: str, __: Placement) -> Words:
-        """The job's time limit in seconds."""
-        return ["--timeout", option.value]
-
     def do_stdin(self, option: Given, _: str, __: Placement) -> Words:
-        """The rank that gets the launcher's input: one, all or none."""
+        """Names the rank that gets the launcher's input: one, all or none."""
         if not (option.value.isdigit() or option.value in ("all", "none")):
             self.refuse(option, "only one rank, all or none can get the input", "use `all`")
         return ["--stdin", option.value]
 
     def do_launcher(self, option: Given, _: str, __: Placement) -> Words:
-        """How Hydra starts its proxies; Open MPI finds that out by itself."""
+        """Drops how Hydra starts its proxies; Open MPI finds that out by itself."""
         if option.value not in _USUAL_LAUNCHERS:
             self.refuse(option, "Open MPI has no such way to reach a host", "leave it out")
         self.dropped(option, "Open MPI finds out by itself how to reach the hosts")
         return []
 
-    def do_launcher_exec(self, option: Given, _: str, __: Placement) -> Words:
-        """The program in place of ssh."""
-        return self.agent_parameter(option, "agent")
-
-    def do_launcher_arguments(self, option: Given, _: str, __: Placement) -> Words:
-        """Arguments for ssh."""
-        return self.agent_parameter(option, "args")
-
-    def agent_parameter(self, option: Given, which: str) -> Words:
-        """The parameter of the part that starts the daemons."""
-        name = f"plm_{self.open_mpi.agent}_{which}"
+    def do_daemons(self, option: Given, which: str, _: Placement) -> Words:
+        """Sets a parameter of the part that starts the daemons: its "agent" (ssh) or "args"."""
+        name = f"plm_{self.flavour.agent}_{which}"
         self.note(f"{said(option)} is {name} in {self.flavour.title}")
-        return [self.open_mpi.runtime_flag, name, option.value]
+        return [self.flavour.runtime_flag, name, option.value]

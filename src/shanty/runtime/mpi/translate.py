@@ -1,4 +1,4 @@
-"""From a user's launcher line, in any MPI's dialect, to the same line for the MPI in use.
+"""Translates a user's launcher line, in any MPI's dialect, for the MPI in use.
 
 The line comes without the launcher's own name, as `sys.argv[1:]`, and goes out the same way.
 Which options there are is in `options`, where ranks go in `placement`, the two dialects in
@@ -7,40 +7,30 @@ Which options there are is in `options`, where ranks go in `placement`, the two 
 
 from __future__ import annotations
 
-from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Type
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Type
 
 from shanty.runtime.mpi import mca
 from shanty.runtime.mpi.flavour import Flavour, settled
+from shanty.runtime.mpi.hostfiles import read_file
 from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.mpi.options import OPTIONS
 from shanty.runtime.mpi.parser import parse, ranks_of
 from shanty.runtime.mpi.to_hydra import ToHydra
 from shanty.runtime.mpi.to_openmpi import ToOpenMPI
-from shanty.runtime.mpi.translation import FOREIGN_HOSTFILES, Draft, Translation
+from shanty.runtime.mpi.translation import Translation, Translator
 
 __all__ = [
-    "FOREIGN_HOSTFILES",
     "Translation",
     "decided_by",
     "ranks_of",
-    "read_file",
     "translate",
 ]
 
-_DRAFTS: Dict[str, Type[Draft]] = {"openmpi": ToOpenMPI, "hydra": ToHydra}
-
-
-def read_file(path: str) -> Optional[str]:
-    """The text of a file, None when there is none that can be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except (OSError, ValueError):  # ValueError: a null byte in the name
-        return None
+_TRANSLATORS: Dict[str, Type[Translator[Any]]] = {"openmpi": ToOpenMPI, "hydra": ToHydra}
 
 
 def decided_by(argv: Sequence[str], flavour: Flavour) -> FrozenSet[str]:
-    """The variables that a line decides by its options, so that nobody else may set them.
+    """Returns the variables that a line decides by its options, so that nobody else may set them.
 
     Raises TranslationError as `translate` does.
     """
@@ -71,7 +61,7 @@ def translate(
     read: Callable[[str], Optional[str]] = read_file,
     converted: str = "",
 ) -> Translation:
-    """The launcher's line `argv` for `flavour`; both without the launcher itself.
+    """Translates the launcher's line `argv` for `flavour`; both without the launcher itself.
 
     `prefix` goes in front of each program of the line, unless it is there already; where it is
     not empty, the launcher's own tagging of output is left out. `given_environment` is what
@@ -89,5 +79,5 @@ def translate(
         answer = OPTIONS[line.asks].rules[flavour.name].partition(" ")[2]
         return Translation((answer,), {}, (), ())
     target = converted or (layout.hostfile or "hostfile") + ".translated"
-    draft = _DRAFTS[flavour.family](flavour, layout, prefix, given_environment, read, target)
-    return draft.translation(line)
+    translator = _TRANSLATORS[flavour.family]
+    return translator(flavour, layout, prefix, given_environment, read, target).translation(line)

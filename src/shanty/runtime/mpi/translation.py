@@ -1,26 +1,40 @@
-"""What the translations into Open MPI's and into Hydra's dialect have in common."""
+"""Translates what is alike in Open MPI's and in Hydra's dialect."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import (
+    Callable,
+    Dict,
+    Generic,
+    List,
+    Mapping,
+    NoReturn,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+    Union,
+)  # fmt: skip
 
 from shanty.runtime.errors import TranslationError
 from shanty.runtime.mpi.flavour import Flavour
-from shanty.runtime.mpi.hostfiles import Named, dialect_of, hosts_in, mixes_dialects
+from shanty.runtime.mpi.hostfiles import (
+    FOREIGN_HOSTFILES,
+    Named,
+    dialect_of,
+    hosts_in,
+    mixes_dialects,
+)
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.mca import AS_OPTIONS, OVERSUBSCRIBE, TRUE
 from shanty.runtime.mpi.options import OPTIONS
-from shanty.runtime.mpi.parser import Context, Given, Line, said
+from shanty.runtime.mpi.parser import CommandLine, Context, Given, said
 from shanty.runtime.mpi.placement import Placement
 
 Words = List[str]
-
-# Where other platforms put the host file that they write.
-FOREIGN_HOSTFILES = frozenset(
-    ("/generated/hostfile", "/kube-openmpi/generated/hostfile", "/etc/mpi/hostfile")
-)
+AnyFlavour = TypeVar("AnyFlavour", bound=Flavour)
 
 
 @dataclass(frozen=True)
@@ -38,8 +52,8 @@ class Translation:
     files: Tuple[Tuple[str, str], ...]
 
 
-class Draft:
-    """A translation in the making; subclasses know the two dialects.
+class Translator(Generic[AnyFlavour]):
+    """Translates one line; subclasses know the two dialects.
 
     An option whose rule is "@CODE" is handled by the method `do_CODE`, which gets the option,
     the rest of the rule and the placement, and returns the words to write.
@@ -50,7 +64,7 @@ class Draft:
 
     def __init__(
         self,
-        flavour: Flavour,
+        flavour: AnyFlavour,
         layout: Layout,
         prefix: Sequence[str],
         given: Mapping[str, str],
@@ -71,16 +85,11 @@ class Draft:
         self.once: Dict[str, str] = {}
         self.kinds: Dict[str, Words] = {}
 
-    # ------------------------------------------------------------------ of a whole line
-
-    def translation(self, line: Line) -> Translation:
-        """The line in this draft's dialect; TranslationError where it cannot be said."""
+    def translation(self, line: CommandLine) -> Translation:
+        """Returns the line in this dialect; TranslationError where it cannot be said."""
         self.single = len(line.contexts) == 1
-        places, written = [], []
-        for context in line.contexts:
-            place = Placement()
-            written.append(self.options(context, place))
-            places.append(place)
+        places = [Placement() for _ in line.contexts]
+        written = [self.options(*each) for each in zip(line.contexts, places)]
         programs = [self.started(context.program) for context in line.contexts]
         argv = self.assembled(places, written, programs)
         return Translation(
@@ -93,37 +102,33 @@ class Draft:
     def assembled(
         self, places: List[Placement], written: List[Words], programs: List[Words]
     ) -> Words:
-        """The words of all programs in order, with ":" between them."""
+        """Returns the words of all programs in order, with ":" between them."""
         raise NotImplementedError
 
     def started(self, program: Tuple[str, ...]) -> Words:
-        """The program with the prefix in front, unless it is there already."""
-        if program[: len(self.prefix)] == self.prefix:
-            return list(program)
-        return [*self.prefix, *program]
+        """Returns the program with the prefix in front, unless it is there already."""
+        there = program[: len(self.prefix)] == self.prefix
+        return [*(() if there else self.prefix), *program]
 
     # ------------------------------------------------------------------ of one option
 
     def options(self, context: Context, place: Placement) -> Words:
-        """The words for a program's own options; those about placement go into `place`."""
+        """Returns the words for a program's own options; those about placement go into `place`."""
         own: Words = []
         for option in context.options:
-            words = self.option(option, place)
-            if self.is_local(option):
-                own += words
-            else:
-                self.everywhere += words
+            target = own if self.is_local(option) else self.everywhere
+            target += self.option(option, place)
         for option in context.options:  # flags beat parameters, as with Open MPI itself
             if option.name.endswith("mca"):
                 self.parameter_as_option(option, place)
         return own
 
     def is_local(self, option: Given) -> bool:
-        """True where an option's words count for its own program; else they are `everywhere`."""
+        """Returns True where an option's words are its program's alone, else `everywhere`."""
         raise NotImplementedError
 
     def option(self, option: Given, place: Placement) -> Words:
-        """The words for one option, by its entry in the table."""
+        """Returns the words for one option, by its entry in the table."""
         rule = OPTIONS[option.name].rules[self.flavour.name]
         kind, rest = rule[0], rule[1:]
         if kind == "=":
@@ -140,7 +145,7 @@ class Draft:
         return words
 
     def kept(self, option: Given, words: str) -> Words:
-        """The same option, or what the table has instead of it."""
+        """Returns the same option, or what the table has instead of it."""
         if not words:
             return [self.dashes + option.name, *option.values]
         now = [word.replace("{}", option.value) for word in words.split()]
@@ -156,12 +161,9 @@ class Draft:
         """Notes that an option is left out."""
         self.note(f"{said(option)} is left out: {why}")
 
-    def refuse(self, option: Given, why: str, fix: str = "") -> NoReturn:
-        """Raises the TranslationError that names the option."""
-        self.refuse_words(said(option), why, fix)
-
-    def refuse_words(self, words: str, why: str, fix: str = "") -> NoReturn:
-        """Raises the TranslationError that quotes the user's words."""
+    def refuse(self, given: Union[Given, str], why: str, fix: str = "") -> NoReturn:
+        """Raises the TranslationError that quotes the option, or other words of the user's."""
+        words = given if isinstance(given, str) else said(given)
         raise TranslationError(f"{words} cannot be said to {self.flavour.title}", why=why, fix=fix)
 
     # ------------------------------------------------------------- the same in both dialects
@@ -177,10 +179,6 @@ class Draft:
                 place.hostfile = self.hostfile(Given(same, f"{option.spelled} {name}", (value,)))
         elif same is not None and place.lacking(same):
             place.take(same, Given(same, f"{option.spelled} {name}", (value,)))
-
-    def is_option(self, name: str) -> bool:
-        """True for an MCA parameter that `parameter_as_option` takes."""
-        return name in AS_OPTIONS or name == OVERSUBSCRIBE
 
     def do_hostfile(self, option: Given, _: str, place: Placement) -> Words:
         """Finds out which file is meant and converts it where that is needed."""
@@ -209,7 +207,7 @@ class Draft:
         kinds = option.value.split(":")[0]
         if not kinds:  # only how it is passed on, as in ":raw"
             self.dropped(option, "output is passed on as it comes")
-            return words
+            return []
         for part in kinds.split(","):
             key, _, value = part.partition("=")
             names = _OUTPUTS.get(key.lower())
@@ -236,9 +234,8 @@ class Draft:
 
     def do_ft(self, option: Given, _: str, place: Placement) -> Words:
         """Keeps a `--with-ft`, but not one that asks for nothing, which Open MPI 5 rejects."""
-        return (
-            self.kept(option, "") if not _asks_nothing(option) else self.do_no_ft(option, _, place)
-        )
+        asks = not _asks_nothing(option)
+        return self.kept(option, "") if asks else self.do_no_ft(option, _, place)
 
     def do_no_ft(self, option: Given, _: str, place: Placement) -> Words:
         """Drops a `--with-ft none` and refuses any other."""
@@ -250,7 +247,7 @@ class Draft:
     # ------------------------------------------------------------------------ host files
 
     def hostfile(self, option: Given) -> str:
-        """The path of the host file that an option means, in this dialect; "" for none."""
+        """Returns the path of the host file that an option means, in this dialect; "" for none."""
         path, own = option.value, self.layout.hostfile
         if not path:
             self.note(f"{option.spelled} names no file: the run's own host file is used")
@@ -272,35 +269,35 @@ class Draft:
         return self.written(self.slots_of(hosts_in(text)), f"the host file {path}")
 
     def written(self, hosts: Sequence[HostSlots], what: str) -> str:
-        """The path of a host file in this dialect that has to be written before the start."""
+        """Returns the path of a host file in this dialect, to be written before the start."""
         text = self.flavour.hostfile(hosts)
-        for path, other in self.files.items():
-            if other == text:
-                return path
+        same = [path for path, other in self.files.items() if other == text]
+        if same:
+            return same[0]
         path = self.converted + (f".{len(self.files)}" if self.files else "")
         self.files[path] = text
         self.note(f"{what} is written for {self.flavour.title} as {path}")
         return path
 
     def needs_conversion(self, text: str) -> bool:
-        """True when a host file is not in this dialect."""
+        """Returns True when a host file is not in this dialect."""
         foreign = dialect_of(text) not in (self.flavour.family, "plain")
         return foreign or mixes_dialects(text)
 
     def slots_of(self, hosts: Sequence[Named]) -> List[HostSlots]:
-        """The hosts with a number of slots each: their own, else the run's, else one."""
+        """Returns the hosts with a number of slots each: their own, else the run's, else one."""
         known = {host.name: host.slots for host in self.layout.hosts}
         return [
             HostSlots(h.name, known.get(h.name, 1) if h.slots is None else h.slots) for h in hosts
         ]
 
     def own_hosts(self, place: Placement) -> List[HostSlots]:
-        """The hosts on which a program's ranks may run, those with slots only."""
+        """Returns the hosts on which a program's ranks may run, those with slots only."""
         hosts: Sequence[HostSlots] = self.layout.hosts
         if place.hosts and place.hosts_fill:
             hosts = self.slots_of(place.hosts)
         elif place.hosts:  # in Open MPI's list, a host without a number has one slot
-            hosts = [HostSlots(h.name, 1 if h.slots is None else h.slots) for h in place.hosts]
+            hosts = [HostSlots(h.name, h.count) for h in place.hosts]
         elif place.hostfile and place.hostfile != self.layout.hostfile:
             text = self.files.get(place.hostfile) or self.read(place.hostfile) or ""
             hosts = self.slots_of(hosts_in(text))
@@ -325,25 +322,17 @@ def _like_a_program(path: str) -> bool:
 
 
 _OUTPUTS = {
-    "tag": "tag-output",
-    "tag-detailed": "tag-output",
-    "tag-fullname": "tag-output",
-    "rank": "tag-output",
+    **dict.fromkeys(("tag", "tag-detailed", "tag-fullname", "rank"), "tag-output"),
     "timestamp": "timestamp-output",
     "xml": "xml",
-    "merge": "merge-stderr-to-stdout",
-    "merge-stderr-to-stdout": "merge-stderr-to-stdout",
-    "dir": "output-directory",
-    "directory": "output-directory",
-    "file": "output-filename",
-    "filename": "output-filename",
+    **dict.fromkeys(("merge", "merge-stderr-to-stdout"), "merge-stderr-to-stdout"),
+    **dict.fromkeys(("dir", "directory"), "output-directory"),
+    **dict.fromkeys(("file", "filename"), "output-filename"),
 }
 _DISPLAYS = {
     "map": "display-map",
     "map-devel": "display-devel-map",
-    "allocation": "display-allocation",
-    "alloc": "display-allocation",
-    "bind": "report-bindings",
-    "bindings": "report-bindings",
+    **dict.fromkeys(("allocation", "alloc"), "display-allocation"),
+    **dict.fromkeys(("bind", "bindings"), "report-bindings"),
     "topo": "display-topo",
 }

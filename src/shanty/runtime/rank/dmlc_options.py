@@ -1,11 +1,7 @@
-"""Every option of `dmlc-submit`, and what becomes of it in a run.
+"""Lists the options of `dmlc-submit`, and what becomes of each in a run.
 
 The names are those of dmlc-core's tracker (tracker/dmlc_tracker/opts.py) and the short ones of
-its forerunners (dmlc_mpi.py, mxnet's launch.py). A rule is one of
-
-    @CODE     what `dmlc_line` does for the code
-    -REASON   nothing, and the reason is given
-    (nothing) it says what is so in any case
+its forerunners (dmlc_mpi.py, mxnet's launch.py). `option_table` explains the rules.
 """
 
 from __future__ import annotations
@@ -32,10 +28,15 @@ _YARN = "-it is for --cluster yarn"
 _KUBERNETES = "-it is for --cluster kubernetes"
 
 # How many and where
-_row("--cluster", TEXT, "@cluster", "mpi, local or ssh [$DMLC_SUBMIT_CLUSTER, else mpi].")
-_row("--num-workers -n --nworker", WHOLE, "@count", "Ranks in all.")
-_row("--host-file -H --hostfile", TEXT, "@hostfile", "The hosts: mpirun's file; HOST[:PORT] (ssh).")
-_row("--worker-cores", WHOLE, "@cores", "Cores of each rank.")
+_row("--cluster", TEXT, "@set cluster", "mpi, local or ssh [$DMLC_SUBMIT_CLUSTER, else mpi].")
+_row("--num-workers -n --nworker", WHOLE, "@count ranks", "Ranks in all.")
+_row(
+    "--host-file -H --hostfile",
+    TEXT,
+    "@set hostfile",
+    "The hosts: mpirun's file; HOST[:PORT] (ssh).",
+)
+_row("--worker-cores", WHOLE, "@count cores", "Cores of each rank.")
 _row("--worker-memory", TEXT, "@memory", "What each rank must find: 4g, 500m.")
 _row("--worker-memory-mb", WHOLE, "@memory-mb", "The same in MiB.")
 
@@ -45,10 +46,10 @@ _row("--env-worker", TEXT, "@env-worker", "Variables: KEY:VALUE, several with co
 _row("--files", TEXT, "@files", "A file that must be there (repeatable).")
 
 # The job
-_row("--jobname", TEXT, "@name", "The name of the run.")
-_row("--log-file", TEXT, "@log-file", "All output goes there, too.")
+_row("--jobname", TEXT, "@set name", "The name of the run.")
+_row("--log-file", TEXT, "@set log_file", "All output goes there, too.")
 _row("--log-level", TEXT, "@log-level", "DEBUG shows the command [INFO].")
-_row("--help -h", SWITCH, "@help", "Show this.")
+_row("--help -h", SWITCH, "@switch help", "Show this.")
 _row("--queue", TEXT, "-a run starts at once and waits in no queue")
 _row("--local-num-attempt", WHOLE, "-a run ends with the first rank that fails; `shanty rerun`")
 
@@ -80,13 +81,15 @@ OPTIONS: Mapping[str, Option] = {name: option for option in _ALL for name in opt
 """Each option by each of its names, with their dashes."""
 
 _VERB: List[Option] = [
-    Option(("--on",), TEXT, "@verb", "Where, as for `shanty run`: a,b:4 or a group."),
-    Option(("--mpi",), TEXT, "@verb", "openmpi (default), openmpi4, mpich, intel, or a prefix."),
-    Option(("--oversubscribe",), SWITCH, "@verb", "Allow more ranks than cores."),
-    Option(("--dry-run",), SWITCH, "@verb", "Print what would be run, and run nothing."),
-    Option(("--detach", "-d"), SWITCH, "@verb", "Start it and come back at once."),
-    Option(("--quiet", "-q"), SWITCH, "@verb", "Only the ranks' own output."),
-    Option(("--json",), SWITCH, "@verb", "One JSON object a line on stdout."),
+    Option(("--on",), TEXT, "@verb on", "Where, as for `shanty run`: a,b:4 or a group."),
+    Option(
+        ("--mpi",), TEXT, "@verb mpi", "openmpi (default), openmpi4, mpich, intel, or a prefix."
+    ),
+    Option(("--oversubscribe",), SWITCH, "@verb oversubscribe", "Allow more ranks than cores."),
+    Option(("--dry-run",), SWITCH, "@verb dry-run", "Print what would be run, and run nothing."),
+    Option(("--detach", "-d"), SWITCH, "@verb detach", "Start it and come back at once."),
+    Option(("--quiet", "-q"), SWITCH, "@verb quiet", "Only the ranks' own output."),
+    Option(("--json",), SWITCH, "@verb json", "One JSON object a line on stdout."),
 ]
 VERB: Mapping[str, Option] = {name: option for option in _VERB for name in option.names}
 """What `shanty dmlc-submit` takes beside them."""

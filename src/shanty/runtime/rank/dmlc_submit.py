@@ -1,31 +1,281 @@
-"""A `dmlc-submit` line, written as one for mpirun, for a run of the user's own line.
+"""Reads a `dmlc-submit` line as DMLC's tracker reads it, and writes it as one for mpirun.
 
 What mpirun makes of it is up to the translation, as with any line of the user's.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
-from typing import List, Mapping
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.localhost import all_here
+from shanty.runtime.mpi.hostfiles import FOREIGN_HOSTFILES, hosts_in, read_file
 from shanty.runtime.mpi.layout import Layout
-from shanty.runtime.rank import output_files
-from shanty.runtime.rank.dmlc_line import Wanted, hosts_of, parse
-from shanty.runtime.rank.dmlc_options import OPTIONS
-
-__all__ = ["NAME", "Wanted", "mpirun_line", "parse", "program", "usage"]
+from shanty.runtime.rank import redirect
+from shanty.runtime.rank.dmlc_options import CLUSTERS, LOG_LEVELS, OPTIONS, REFUSED
+from shanty.runtime.rank.option_table import WHOLE, Given, Interpreter, Option, Parser
 
 NAME = "dmlc-submit"
-
+CLUSTER = "DMLC_SUBMIT_CLUSTER"  # the variable with the cluster, where the line names none
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d+)?)\s*([gm])b?", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_SSH_HOST = re.compile(r"((?:[^\s@:]+@)?(?:\[[0-9A-Fa-f:.]+\]|[^\s@:\[\]]+))(?::(\d{1,5}))?")
+_SSH_PORT = 22
+_SCALE = {"g": 1 << 30, "m": 1 << 20}
 _BEGINNING = re.compile(r"\s*(?:\S+\s+\S|[A-Za-z_]\w*=)")  # several words, or a variable
 _FOR_A_SHELL = re.compile(r"[$|&;<>*`'\"\\\n]")
 
+Read = Callable[[str], Optional[str]]
+
+
+@dataclass
+class Wanted:
+    """What a line asks for.
+
+    `cores` and `memory` (bytes) are for each rank, None where the line leaves them open.
+    `hostfile` is a file for mpirun, "" where the line names none or names the run's own;
+    `hosts` are those of a file for ssh, as `shanty run --on` takes them, with `each` ranks on
+    each host at most, None where their slots decide. `variables` are for the ranks. `verb` has
+    what `shanty dmlc-submit` takes beside, without dashes. `left_out` are the options without
+    meaning, by reason.
+    """
+
+    cluster: str = ""
+    ranks: int = 0
+    cores: Optional[int] = None
+    memory: Optional[int] = None
+    hostfile: str = ""
+    hosts: List[str] = field(default_factory=list)
+    each: Optional[int] = None
+    variables: Dict[str, str] = field(default_factory=dict)
+    files: List[str] = field(default_factory=list)
+    name: str = ""
+    log_file: str = ""
+    verbose: bool = False
+    help: bool = False
+    verb: Dict[str, str] = field(default_factory=dict)
+    left_out: Dict[str, List[str]] = field(default_factory=dict)
+    command: List[str] = field(default_factory=list)
+
+    def leave_out(self, said: str, reason: str) -> None:
+        """Take down that the option `said` has no meaning here."""
+        self.left_out.setdefault(reason, []).append(said)
+
+    @property
+    def note(self) -> str:
+        """Puts into one sentence all that is left out; "" where nothing is."""
+        if not self.left_out:
+            return ""
+        parts = [f"{', '.join(said)} ({reason})" for reason, said in self.left_out.items()]
+        return "left out of this dmlc-submit line: " + "; ".join(parts)
+
+
+def parse(
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    options: Mapping[str, Option] = OPTIONS,
+    read: Read = read_file,
+) -> Wanted:
+    """Returns what the line `words` (without `dmlc-submit` itself) asks for.
+
+    `environ` has the values of variables that --env names and the cluster where the line names
+    none; `read` gives the text of a file or None. UsageError names an option that there is none
+    of, that lacks its value or has a wrong one, a file that is not there and a cluster that runs
+    do not go to.
+    """
+    parser = Parser(NAME, options)
+    given, command = parser.split(words)
+    if not any(option.names[0] == "--num-workers" for _, option, _ in given):
+        later, command = _from_command(command, parser)
+        given += later
+    wanted = Wanted(command=command)
+    interpreter = _Interpreter(wanted, environ, read)
+    for each in given:
+        interpreter.take(*each)
+    if not wanted.help:
+        interpreter.finish()
+    return wanted
+
+
+def _from_command(words: Sequence[str], parser: Parser) -> Tuple[List[Given], List[str]]:
+    """Returns the options that stand after the command, where DMLC's tracker takes them as well.
+
+    Asked only for a line that would be incomplete without: else they are the command's own.
+    """
+    given: List[Given] = []
+    rest: List[str] = []
+    index = 0
+    while index < len(words):
+        name, equals, value = words[index].partition("=")
+        if index and name.startswith("--") and name in OPTIONS:
+            after = words[index + 1 :]
+            used, one = parser.valued(name, OPTIONS[name], value if equals else None, after)
+            given.append(one)
+            index += used
+        else:
+            rest.append(words[index])
+        index += 1
+    return given, rest
+
+
+class _Interpreter(Interpreter):
+    """Puts what the options say into a `Wanted`; a method for each code of the table."""
+
+    wanted: Wanted
+
+    def __init__(self, wanted: Wanted, environ: Mapping[str, str], read: Read) -> None:
+        super().__init__("dmlc-submit", wanted)
+        self.environ = environ
+        self.read = read
+
+    def leave_out(self, spelled: str, option: Option, value: str) -> None:
+        """Take down that an option has no meaning here; "no servers" has."""
+        if option.takes != WHOLE or int(value):
+            self.wanted.leave_out(f"{spelled} {value}", option.rule[1:])
+
+    def _verb(self, _: str, value: str, name: str) -> None:
+        self.wanted.verb[name] = value or "yes"
+
+    def finish(self) -> None:
+        """Work out what the options mean together."""
+        wanted = self.wanted
+        given = wanted.cluster or self.environ.get(CLUSTER, "")
+        wanted.cluster = _cluster(given, "--cluster" if wanted.cluster else f"${CLUSTER}")
+        if not wanted.ranks:
+            raise UsageError("--num-workers is missing", fix="say how many: --num-workers 3")
+        if not wanted.command:
+            raise UsageError("this dmlc-submit line has no command", fix="give it what to run")
+        if wanted.hostfile and wanted.verb.get("on"):
+            raise UsageError("--host-file and --on both name hosts", fix="leave one out")
+        file, wanted.hostfile = wanted.hostfile, ""
+        if file and wanted.cluster == "local":
+            wanted.leave_out(f"--host-file {file}", "--cluster local is this machine")
+        elif file:
+            self._read_hosts(file)
+        wanted.variables = {
+            "DMLC_ROLE": "worker",
+            "DMLC_NUM_WORKER": str(wanted.ranks),
+            "DMLC_NUM_SERVER": "0",
+            "DMLC_JOB_CLUSTER": wanted.cluster,
+            "DMLC_NUM_ATTEMPT": "0",
+            **wanted.variables,
+        }
+        if wanted.cores is not None:
+            wanted.variables.setdefault("DMLC_WORKER_CORES", str(wanted.cores))
+        if wanted.memory is not None:
+            wanted.variables.setdefault("DMLC_WORKER_MEMORY_MB", str(wanted.memory >> 20))
+
+    def _read_hosts(self, file: str) -> None:
+        wanted, text = self.wanted, self.read(file)
+        if text is None and file in FOREIGN_HOSTFILES:
+            return  # the platform's, which means the run's own
+        if text is None:
+            raise UsageError(f"--host-file {file}: there is no such file")
+        if not any(line.split("#")[0].strip() for line in text.splitlines()):
+            raise UsageError(f"--host-file {file} names no host")
+        lines = _ssh_lines(text, file) if wanted.cluster == "ssh" else None
+        if lines is None:
+            wanted.hostfile = file
+            return
+        wanted.hosts = lines
+        if len(set(lines)) == len(lines):  # else a host has as many slots as it has lines
+            wanted.each = -(-wanted.ranks // len(lines))
+
+    def _memory(self, spelled: str, value: str, _: str) -> None:
+        size = _SIZE.fullmatch(value.strip())
+        number = int(float(size[1]) * _SCALE[size[2].lower()]) if size else 0
+        if not number:
+            raise UsageError(f"{spelled} takes a size, not {value!r}", fix="write 4g or 500m")
+        self.wanted.memory = number
+
+    def _memory_mb(self, spelled: str, value: str, _: str) -> None:
+        self._count(spelled, value, "memory")
+        self.wanted.memory = int(value) << 20
+
+    def _env(self, spelled: str, value: str, _: str) -> None:
+        for part in _parts(value):
+            name, equals, text = part.partition("=")
+            if not _NAME.fullmatch(name):
+                raise UsageError(f"{spelled} {value}: {part!r} is no KEY=VALUE")
+            if not equals and name not in self.environ:
+                raise UsageError(
+                    f"{spelled} {name}: there is no such variable", fix=f"set it, or {name}=VALUE"
+                )
+            self.wanted.variables[name] = text if equals else self.environ[name]
+
+    def _env_worker(self, spelled: str, value: str, _: str) -> None:
+        for part in filter(None, value.split(",")):
+            name, colon, text = part.partition(":")
+            if not colon or not _NAME.fullmatch(name):
+                raise UsageError(f"{spelled} {value}: {part!r} is no KEY:VALUE")
+            self.wanted.variables[name] = text
+
+    def _files(self, spelled: str, value: str, _: str) -> None:
+        if not os.path.exists(value):
+            raise UsageError(
+                f"{spelled} {value}: there is no such file", fix="put it into the workspace"
+            )
+        self.wanted.files.append(value)
+
+    def _log_level(self, spelled: str, value: str, _: str) -> None:
+        if value not in LOG_LEVELS:
+            raise UsageError(f"{spelled} takes {' or '.join(LOG_LEVELS)}, not {value!r}")
+        self.wanted.verbose = value == "DEBUG"
+
+
+def _cluster(given: str, where: str) -> str:
+    """Returns the cluster, mpi where none is given; UsageError for one that runs do not go to."""
+    if given in REFUSED:
+        why, fix = REFUSED[given]
+        raise UsageError(f"{where} {given} is no place for a run", why, fix)
+    if given and given not in CLUSTERS:
+        near = difflib.get_close_matches(given.lower(), CLUSTERS, 1)
+        fix = f"did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{where} takes one of {', '.join(CLUSTERS)}, not {given!r}", "", fix)
+    return given or "mpi"
+
+
+def _parts(value: str) -> List[str]:
+    """Splits the variables of --env, by commas where all parts are of the same kind."""
+    parts = [part for part in value.split(",") if part]
+    plain = [part for part in parts if "=" not in part]
+    named = all(_NAME.fullmatch(part.partition("=")[0]) for part in parts)
+    return parts if named and len(plain) in (0, len(parts)) else [value]
+
+
+def _ssh_lines(text: str, file: str) -> Optional[List[str]]:
+    """Returns the hosts of a file for ssh, HOST[:PORT] each; None for a file of mpirun's."""
+    if text.lstrip()[:1] in ("{", "[") and '"' in text:
+        return None  # MLX's
+    if any("=" in line.split("#")[0] for line in text.splitlines()):
+        return None
+    hosts: List[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        word = line.split("#")[0].strip()
+        if not word:
+            continue
+        found = _SSH_HOST.fullmatch(word)
+        port = int(found[2] or _SSH_PORT) if found else 0
+        if not found or not 0 < port < 1 << 16:
+            raise UsageError(
+                f"--host-file {file}, line {number}: {word!r} is no host",
+                fix="a line for --cluster ssh is HOST or HOST:PORT, the port that sshd has there",
+            )
+        hosts.append(found[1] if port == _SSH_PORT else f"ssh://{found[1]}:{port}")
+    return hosts
+
+
+def hosts_of(file: str, read: Read = read_file) -> List[str]:
+    """Returns the names of the hosts in a file of mpirun's."""
+    return [named.name for named in hosts_in(read(file) or "")]
+
 
 def mpirun_line(wanted: Wanted, layout: Layout, environ: Mapping[str, str]) -> List[str]:
-    """The whole line for mpirun, without mpirun itself, amid a run with that layout.
+    """Returns the whole line for mpirun, without mpirun itself, amid a run with that layout.
 
     `environ` is what dmlc-submit was started with. Relative paths are those of this process.
     What has no meaning within a run is put down in `wanted`.
@@ -41,7 +291,7 @@ def mpirun_line(wanted: Wanted, layout: Layout, environ: Mapping[str, str]) -> L
     if wanted.log_file and several:
         wanted.leave_out(f"--log-file {wanted.log_file}", "`shanty logs` has what all hosts write")
     elif wanted.log_file:
-        wanted.variables[output_files.LINES] = os.path.abspath(wanted.log_file)
+        wanted.variables[redirect.LINES] = os.path.abspath(wanted.log_file)
     if several:  # on one host they are inherited
         for name, value in wanted.variables.items():
             words += ["-x", f"{name}={value}"]
@@ -49,7 +299,7 @@ def mpirun_line(wanted: Wanted, layout: Layout, environ: Mapping[str, str]) -> L
 
 
 def _placement(wanted: Wanted, layout: Layout) -> List[str]:
-    """The words that say where the ranks go."""
+    """Returns the words that say where the ranks go."""
     first, several = layout.hosts[0].name, len(layout.hosts) > 1
     named = wanted.hosts or (hosts_of(wanted.hostfile) if wanted.hostfile else [])
     if wanted.cluster == "ssh" and several and named:
@@ -71,7 +321,7 @@ def _placement(wanted: Wanted, layout: Layout) -> List[str]:
 
 
 def program(command: List[str]) -> List[str]:
-    """The command of a line as an argv.
+    """Returns the command of a line as an argv.
 
     DMLC's tracker joins its words and gives them to a shell in the working folder: so what only a
     shell understands is for `sh`, and the name of a file is that file. Beyond that, a script of
@@ -89,7 +339,7 @@ def program(command: List[str]) -> List[str]:
 
 
 def usage() -> str:
-    """What `dmlc-submit --help` prints within a run."""
+    """Returns what `dmlc-submit --help` prints within a run."""
     rows = [(", ".join(each.names), each.help) for each in dict.fromkeys(OPTIONS.values())]
     lines = [f"  {names}\n      {text}" for names, text in rows]
     return f"usage: {NAME} [OPTION]… COMMAND [ARGS]…\n\nOptions:\n" + "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Every rank of a run starts through here: `boot.py rank.exec PROGRAM ARGS…`, as an argv prefix.
+"""Starts the program of every rank: `boot.py rank.exec PROGRAM ARGS…`, an argv prefix.
 
 It learns its place from the launcher, sets the environment the same way under every MPI, runs
 the program, frames its output into the rank's log and reports start and end. It outlives the
@@ -17,8 +17,8 @@ import time
 
 from shanty.runtime.frames import STDERR, STDOUT, FrameWriter
 from shanty.runtime.mpi import rank_variables
-from shanty.runtime.rank import output_files, redirect, reports, retired_programs, stdin
-from shanty.runtime.rank.python_command import insert_runner, is_python
+from shanty.runtime.rank import redirect, reports, stdin
+from shanty.runtime.rank.command import insert_runner, is_python, stand_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,16 +60,14 @@ def main(argv: list[str]) -> int:
         stdin.close()  # Hydra leaves it open for ever
     elif stdin.VARIABLE in environ:
         stdin.take(environ[stdin.VARIABLE])
-    log = os.open(
-        f"{environ.get('SHANTY_ATTEMPT_DIR', run_dir)}/logs/rank-{rank}.log",
-        os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-        0o644,
-    )
+    folder = environ.get("SHANTY_ATTEMPT_DIR", run_dir)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    log = os.open(f"{folder}/logs/rank-{rank}.log", flags, 0o644)
     writer = FrameWriter(log, int(environ.get("SHANTY_LOG_LIMIT", 1 << 40)))
     chosen = environ.get(PYTHON)
     if chosen and os.sep not in argv[0] and is_python(argv[0]):
         argv = [chosen, *argv[1:]]  # every host has its own
-    argv = retired_programs.stand_in(argv, chosen or "python3")
+    argv = stand_in(argv, chosen or "python3")
     command = insert_runner(argv, os.path.join(here, "run.py"))
     if command is not argv:  # run.py does what the hook is a fallback for
         drop_hook(environ, os.path.join(here, "hook"))
@@ -94,7 +92,7 @@ def drop_hook(environ: MutableMapping[str, str], hook: str) -> None:
 
 
 def linked_mpi(program: str) -> str:
-    """The libmpi that a compiled program is linked to, as ldd(1) finds it; "" when none is.
+    """Returns the libmpi that a compiled program is linked to, as ldd(1) finds it; "" when none is.
 
     Asked only of a program that failed: it may have been built for another MPI than the
     launcher's, and then it ends before anyone could look at what it has loaded.
@@ -132,7 +130,7 @@ class _Rank:
         self.report = report
         self.streams: dict[int, int] = {}
         self.passed = redirect.Passed(os.environ.get(redirect.VARIABLE, ""))
-        self.copies = output_files.for_rank(os.environ)
+        self.copies = redirect.copies_of(os.environ)
         self.pid = 0
         self.mute = False  # its output cannot be kept
 

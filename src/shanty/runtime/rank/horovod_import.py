@@ -1,4 +1,4 @@
-"""`import horovod` in a rank whose Python has no Horovod: shanty's own package of that name.
+"""Finds shanty's own `horovod` in a rank whose Python has no Horovod.
 
 Loaded by path, as all that is in a rank, once the script has asked for `horovod`; it costs
 nothing before. SHANTY_HOROVOD decides: `0` never takes ours, `1` takes it although Horovod itself
@@ -21,7 +21,7 @@ _NEEDS = (3, 11)  # the Python of all that a script imports of shanty
 
 
 def find(name: str, target: Any, finders: Sequence[Any]) -> tuple[Any, bool]:
-    """The spec for the top-level package `name`, and whether it is ours; None where there is none.
+    """Return the spec for the package `name`, or None, and whether it is ours.
 
     `finders` are the other ones. A folder that happens to have the name is no installed package.
     """

@@ -1,4 +1,4 @@
-"""What shanty does inside a Python rank: see MPI come up, see the script fail, dump stacks.
+"""Instruments a Python rank: sees MPI come up and the script fail, and dumps stacks.
 
 It is loaded by path, under a private name, into whatever Python the user runs: it imports
 nothing of shanty, little of the standard library, and adds no name that a script could meet.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def load_part(name: str) -> ModuleType:
-    """The module `name` of this folder's parent (as in "rank/reports"), under a private name."""
+    """Return the module `name` ("rank/reports") of the folder above, under a private name."""
     private = "_shanty_" + name.replace("/", "_")
     if private not in sys.modules:
         above = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -36,7 +36,7 @@ reports = load_part("rank/reports")
 rank_variables = load_part("mpi/rank_variables")
 
 
-class Watch:
+class RankProcess:
     """One rank, seen from inside its Python process."""
 
     def __init__(self, run_dir: str, rank: int, world: str) -> None:
@@ -44,16 +44,15 @@ class Watch:
         self.rank = rank
         self.world = world
         self.pid = os.getpid()
-        self.size = (
-            rank_variables.number(os.environ, rank_variables.SIZE) or 1
-        )  # as the launcher has it
+        # As the launcher has it.
+        self.size = rank_variables.number(os.environ, rank_variables.SIZE) or 1
         self.mpi: Any = None
         self.claimed = False
         self.has_joined = False
         self.failing = False
 
     def claim(self) -> bool:
-        """True for the first process of the rank that asks: others are its helpers."""
+        """Return True for the first process of the rank that asks: others are its helpers."""
         if self.claimed:
             return os.getpid() == self.pid
         path = f"{self.run_dir}/claims/{self.world}-{self.rank}"
@@ -88,12 +87,12 @@ class Watch:
             self._pulse = load_part("rank/progress_probe").ProgressProbe(path, int(number) + 1)
 
     def loading(self, path: str) -> None:
-        """Called once the libmpi is loaded and before MPI_Init, which may never return."""
+        """Tell that the libmpi is loaded; MPI_Init, which comes next, may never return."""
         self.tell("loading", path=path, host=os.uname().nodename)
 
     @staticmethod
     def library_path() -> str:
-        """The libmpi that this process has loaded; "" where there is none, or no /proc."""
+        """Return the libmpi that this process has loaded; "" where there is none, or no /proc."""
         try:
             with open("/proc/self/maps", errors="replace") as file:
                 for line in file:
@@ -104,7 +103,7 @@ class Watch:
         return ""
 
     def saw_mpi(self, mpi: Any) -> None:
-        """Called with `mpi4py.MPI` once it is imported: note when it is initialised."""
+        """Note when `mpi4py.MPI`, which has just been imported, is initialised."""
         self.mpi = mpi
         if mpi.Is_initialized():
             self._joined()
@@ -146,14 +145,14 @@ class Watch:
 
     @property
     def in_mpi(self) -> bool:
-        """True between MPI_Init and MPI_Finalize, in the process that the launcher knows."""
+        """Return True between MPI_Init and MPI_Finalize, in the process that the launcher knows."""
         mpi = self.mpi
         return bool(
             mpi and os.getpid() == self.pid and mpi.Is_initialized() and not mpi.Is_finalized()
         )
 
     def _finalize(self) -> None:
-        """The last of the exit handlers: it tells that the rank left in good order."""
+        """Tell that the rank left in good order; the last of the exit handlers."""
         import mpi4py
 
         if self.in_mpi and not self.failing and mpi4py.rc.finalize is not False:
@@ -209,62 +208,41 @@ class MpiFinder:
                 self.before(os.environ.get("MPI4PY_LIBMPI", ""))
                 raise
             if spec is not None and spec.loader is not None:
-                self.before(Watch.library_path())
+                self.before(RankProcess.library_path())
                 spec.loader = _CallingLoader(spec.loader, self.then)  # type: ignore[assignment]
                 return spec
         return None
 
 
-class OfferFinder:
-    """Stands first in sys.meta_path, and lets a part of ours see some modules once imported."""
-
-    def __init__(self) -> None:
-        self.parts = {
-            "torch.distributed.distributed_c10d": "rank/torch_mpi",  # it makes groups
-            "xgboost": "rank/xgboost_rabit",
-        }
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find one of the modules, with a loader that offers it what the part has for it."""
-        part = self.parts.get(name)
-        if part is None:
-            return None
-
-        def offer(module: Any) -> None:
-            self.parts.pop(name, None)
-            load_part(part).offer(module)
-
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _CallingLoader(spec.loader, offer)  # type: ignore[assignment]
-        return spec
-
-
-class WatchedFinder:
-    """Stands first in sys.meta_path: what brings up MPI, or processes, is seen to do so.
+class PartFinder:
+    """Stands first in sys.meta_path: a part of ours gets to see some modules once imported.
 
     `claim` tells whether this process is the rank, when it is asked.
     """
 
     parts = {  # noqa: RUF012  typing takes time to import
-        "mlx.core": "rank/mlx_mpi",
-        "mpi4py.futures._core": "rank/mpi_futures",
+        "torch.distributed.distributed_c10d": "rank/torch_mpi",  # it makes groups
+        "xgboost": "rank/xgboost_rabit",
+        "mlx.core": "rank/mlx_mpi",  # it brings up MPI
+        "mpi4py.futures._core": "rank/mpi_futures",  # it spawns processes
     }
 
-    def __init__(self, watch: Watch, claim: Callable[[], bool]) -> None:
-        self.watch = watch
+    def __init__(self, process: RankProcess, claim: Callable[[], bool]) -> None:
+        self.process = process
         self.claim = claim
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find one of the modules, with a loader that shows it to the part."""
-        if name not in self.parts:
+        """Find one of the modules, with a loader that offers it to the part."""
+        part = self.parts.get(name)
+        if part is None:
             return None
+
+        def offer(module: Any) -> None:
+            load_part(part).offer(module, self.process, self.claim)
+
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            part = load_part(self.parts[name])
-            spec.loader = _CallingLoader(  # type: ignore[assignment]
-                spec.loader, lambda module: part.offer(module, self.watch, self.claim)
-            )
+            spec.loader = _CallingLoader(spec.loader, offer)  # type: ignore[assignment]
         return spec
 
 
@@ -329,13 +307,11 @@ class FallbackFinder:
         return spec
 
 
-def start() -> Watch | None:
-    """Begin to watch this process; None when it is no rank of a run."""
+def start() -> RankProcess | None:
+    """Begin to instrument this process; None when it is no rank of a run."""
     environ = os.environ
-    rank, run_dir = (
-        rank_variables.number(environ, rank_variables.RANK),
-        environ.get("SHANTY_ATTEMPT_DIR") or environ.get("SHANTY_RUN_DIR", ""),
-    )
+    rank = rank_variables.number(environ, rank_variables.RANK)
+    run_dir = environ.get("SHANTY_ATTEMPT_DIR") or environ.get("SHANTY_RUN_DIR", "")
     if rank is None or not run_dir or reports.FIFO not in environ:
         return None
     for variable, names in (("SHANTY_PACKAGE", ("shanty",)), ("SHANTY_MPI4PY", ("mpi4py",))):
@@ -343,4 +319,11 @@ def start() -> Watch | None:
         if folder and python in ("", sys.implementation.cache_tag):
             sys.meta_path.append(FallbackFinder(folder, names))
     sys.meta_path.insert(0, StandInFinder())
-    return Watch(run_dir, rank, environ.get("SHANTY_WORLD", "0"))
+    return RankProcess(run_dir, rank, environ.get("SHANTY_WORLD", "0"))
+
+
+def follow_imports(
+    process: RankProcess, then: Callable[[Any], None], claim: Callable[[], bool]
+) -> None:
+    """See what the process imports: `then` gets mpi4py.MPI, and parts of ours some others."""
+    sys.meta_path[:0] = [PartFinder(process, claim), MpiFinder(process.loading, then)]

@@ -1,4 +1,4 @@
-"""An `mlx.launch` line of the MPI backend, written as one for mpirun.
+"""Writes an `mlx.launch` line of the MPI backend as one for mpirun.
 
 MLX's own would call mpirun and forget how that ended. The options are those of 0.32.
 """
@@ -14,8 +14,8 @@ from typing import Any, Callable, List, NamedTuple, NoReturn, Optional, Sequence
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.localhost import is_here
+from shanty.runtime.mpi.hostfiles import read_file
 from shanty.runtime.mpi.layout import Layout
-from shanty.runtime.mpi.translate import read_file
 
 _VALUES = ("--hosts", "--hostfile", "--backend", "--cwd", "--python")
 _LISTS = ("--env", "--mpi-arg")
@@ -23,8 +23,8 @@ _LISTS = ("--env", "--mpi-arg")
 _OTHERS = ("--connections-per-ip", "--starting-port", "-p", "--nccl-port")
 
 
-class Line(NamedTuple):
-    """A line of the MPI backend: host names, one for each rank, and what the ranks run.
+class Wanted(NamedTuple):
+    """What a line of the MPI backend asks for: a host name for each rank, and what the ranks run.
 
     `hosts` is empty where the line names none; then there are `repeat` ranks on each host.
     """
@@ -43,8 +43,10 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, fix="`mlx.launch --help` lists its options")
 
 
-def parse(words: Sequence[str], read: Callable[[str], Optional[str]] = read_file) -> Optional[Line]:
-    """What the line `words` (without `mlx.launch` itself) asks for; None if not of MPI.
+def parse(
+    words: Sequence[str], read: Callable[[str], Optional[str]] = read_file
+) -> Optional[Wanted]:
+    """Returns what the line `words` (without `mlx.launch` itself) asks for; None if not of MPI.
 
     `read` gives the text of a file or None. UsageError for a line that makes no sense.
     """
@@ -76,7 +78,7 @@ def parse(words: Sequence[str], read: Callable[[str], Optional[str]] = read_file
     hosts = [host["ssh"] for host in named["hosts"]] if named else []
     if not hosts and given.hosts:
         hosts = [host for host in given.hosts.split(",") for _ in range(given.repeat_hosts)]
-    return Line(
+    return Wanted(
         hosts,
         given.repeat_hosts,
         [*named.get("envs", []), *given.env],
@@ -87,8 +89,8 @@ def parse(words: Sequence[str], read: Callable[[str], Optional[str]] = read_file
     )
 
 
-def mpirun_line(line: Line, layout: Layout) -> List[str]:
-    """The whole line for mpirun, without mpirun itself, amid a run with that layout."""
+def mpirun_line(line: Wanted, layout: Layout) -> List[str]:
+    """Returns the whole line for mpirun, without mpirun itself, amid a run with that layout."""
     own = [host.name for host in layout.hosts if host.slots > 0]
     hosts = line.hosts or [name for name in own for _ in range(line.repeat)]
     if len(own) == 1:
@@ -110,7 +112,7 @@ def _words(text: str) -> List[str]:
 
 
 def _hostfile(path: str, read: Callable[[str], Optional[str]]) -> Any:
-    """The content of a host file of MLX, which is JSON: a table, or only its list of hosts."""
+    """Returns what a host file of MLX holds, in JSON: a table, or only its list of hosts."""
     text = read(path)
     if text is None:
         raise UsageError(f"the host file {path} cannot be read")

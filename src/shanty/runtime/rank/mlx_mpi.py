@@ -1,4 +1,4 @@
-"""`mlx.core.distributed` in a rank: see its world come up, and say why where it does not.
+"""Sees the world of `mlx.core.distributed` come up in a rank, or says why it does not.
 
 MLX loads an MPI itself, without mpi4py, and where it finds none that it can use every process
 quietly becomes rank 0 of 1. Loaded by path, as all that is in a rank, once the script has imported
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 LIBRARY = "MLX_MPI_LIBNAME"  # what the run's MPI sets where MLX can use it
 _OTHER = "MLX_RANK"  # set for every other backend of MLX
 _BACKEND = 1  # which of the arguments of `init` it is
-_HEARD = 10.0  # seconds in which the lead ends a rank that has told it that it is alone
+_HEARD = 10.0  # seconds in which the controller ends a rank that has told it that it is alone
 _LONGEST_VERSION = 8192  # bytes; MPICH's MPI_MAX_LIBRARY_VERSION_STRING
 
 
 class LoadedMpi:
-    """The libmpi that MLX has loaded, with the few functions that the watch asks of mpi4py."""
+    """The libmpi that MLX has loaded, with the few functions that `RankProcess` asks of mpi4py."""
 
     def __init__(self, path: str) -> None:
         import ctypes
@@ -45,11 +45,11 @@ class LoadedMpi:
         return bool(flag.value)
 
     def Is_initialized(self) -> bool:  # noqa: N802  as mpi4py calls it
-        """True once MPI_Init was called."""
+        """Return True once MPI_Init was called."""
         return self._flag("MPI_Initialized")
 
     def Is_finalized(self) -> bool:  # noqa: N802
-        """True once MPI_Finalize was called."""
+        """Return True once MPI_Finalize was called."""
         return self._flag("MPI_Finalized")
 
     def Finalize(self) -> None:  # noqa: N802
@@ -57,14 +57,14 @@ class LoadedMpi:
         self._library.MPI_Finalize()
 
     def Get_library_version(self) -> str:  # noqa: N802
-        """What the library says of itself."""
+        """Return what the library says of itself."""
         text, length = self._buffer(_LONGEST_VERSION), self._number(0)
         self._library.MPI_Get_library_version(text, self._byref(length))
         return text.value.decode(errors="replace")
 
 
-def offer(core: Any, watch: Any, claim: Callable[[], bool]) -> None:
-    """Stand around `init` of the module `mlx.core`, in a rank that `watch` is of.
+def offer(core: Any, process: Any, claim: Callable[[], bool]) -> None:
+    """Stand around `init` of the module `mlx.core`, in the rank `process`.
 
     `claim` tells whether this process is the rank, and is asked when it is about to join; helpers
     of a rank are left alone.
@@ -80,8 +80,8 @@ def offer(core: Any, watch: Any, claim: Callable[[], bool]) -> None:
             return init(*args, **kwargs)
         distributed.init = init  # this is about the first call only
         library = os.environ.get(LIBRARY, "")
-        if not library and watch.size > 1:
-            _alone(watch, "MLX works with Open MPI only", "choose it: shanty run --mpi openmpi")
+        if not library and process.size > 1:
+            _alone(process, "MLX works with Open MPI only", "choose it: shanty run --mpi openmpi")
         mpi4py = sys.modules.get("mpi4py.MPI")
         if library and mpi4py is not None and mpi4py.Is_initialized():
             raise RuntimeError(
@@ -89,38 +89,38 @@ def offer(core: Any, watch: Any, claim: Callable[[], bool]) -> None:
                 "once only: call mx.distributed.init() before `from mpi4py import MPI`"
             )
         if os.path.isabs(library):
-            watch.loading(library)
+            process.loading(library)
         group = init(*args, **kwargs)
-        if watch.size > 1 and group.size() == 1:
+        if process.size > 1 and group.size() == 1:
             _alone(
-                watch, f"MLX found no world in {LIBRARY}={library}", f"leave {LIBRARY} to shanty"
+                process, f"MLX found no world in {LIBRARY}={library}", f"leave {LIBRARY} to shanty"
             )
-        _joined(watch, group)
+        _joined(process, group)
         return group
 
     distributed.init = joining
 
 
-def _joined(watch: Any, group: Any) -> None:
+def _joined(process: Any, group: Any) -> None:
     """Tell of the world that MLX is in now, if any, and see to its end."""
-    path = watch.library_path()
+    path = process.library_path()
     if not path:
         return
     mpi = LoadedMpi(path)
     if not mpi.Is_initialized():
         return
-    watch.joined(mpi, group.rank(), group.size())
+    process.joined(mpi, group.rank(), group.size())
 
     def leave() -> None:
-        if group.size() == 1 and watch.in_mpi and not watch.failing:
+        if group.size() == 1 and process.in_mpi and not process.failing:
             mpi.Finalize()  # MLX forgets it when it finds itself alone
-        watch.tell("finalized")  # else MLX does it, a little later
+        process.tell("finalized")  # else MLX does it, a little later
 
     atexit.register(leave)
 
 
-def _alone(watch: Any, why: str, fix: str) -> None:
+def _alone(process: Any, why: str, fix: str) -> None:
     """Have the run ended, because this rank would train by itself; does not return."""
-    watch.tell("alone", why=why, fix=fix)
+    process.tell("alone", why=why, fix=fix)
     time.sleep(_HEARD)
     raise RuntimeError(f"{why}: {fix}")

@@ -1,4 +1,4 @@
-"""`MPIPoolExecutor` in a rank: its workers are started by MPI_Comm_spawn, which may fail.
+"""Guards `MPIPoolExecutor` in a rank: MPI_Comm_spawn, which starts its workers, may fail.
 
 mpi4py asks for them in a thread of its own. When MPI refuses, that thread ends with a traceback and
 the script waits for its results for ever. Loaded by path, as all that is in a rank, once the
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
-def offer(core: Any, watch: Any, claim: Callable[[], bool]) -> None:
+def offer(core: Any, process: Any, claim: Callable[[], bool]) -> None:
     """Stand around the function of the module `mpi4py.futures._core` that spawns workers.
 
-    `watch` is of this rank. `claim` tells whether this process is the rank, not a helper of it.
+    `process` is this rank's. `claim` tells whether this process is the rank, not a helper of it.
     """
     spawn = getattr(core, "client_spawn", None)
     if spawn is None:
@@ -27,11 +27,11 @@ def offer(core: Any, watch: Any, claim: Callable[[], bool]) -> None:
     @functools.wraps(spawn)
     def told(*args: Any, **kwargs: Any) -> Any:
         if claim():
-            watch.tell("spawning")
+            process.tell("spawning")
         try:
             return spawn(*args, **kwargs)
         except core.MPI.Exception as error:
             traceback.print_exc()
-            watch.refused(str(error))
+            process.refused(str(error))
 
     core.client_spawn = told

@@ -1,13 +1,20 @@
-"""Reads the words of other tools' lines by a table of their options, as argparse would.
+"""Reads the lines of other tools by a table of their options, as argparse would.
 
-What becomes of each option is said by its rule, in `horovodrun_options` and `dmlc_options`.
+What becomes of each option is said by its rule, in `horovodrun` and `dmlc_options`:
+
+    =NAME        the value is put into that variable
+    =NAME VALUE  that variable gets this value
+    -REASON      nothing, and the reason is given
+    !REASON|FIX  it is refused
+    @CODE WORD   what `Interpreter` or its subclass does for the code, with that word
+    (nothing)    it says what is so in any case
 """
 
 from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.errors import UsageError
 
@@ -17,30 +24,26 @@ _DIGITS = 18  # of a number, at most: more is a slip, and Python refuses thousan
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its names, the first one for messages, what it takes, its rule, its help.
-
-    `scale` is what the value is multiplied by.
-    """
+    """One option: its names, the first one for messages, what it takes, its rule, its help."""
 
     names: Tuple[str, ...]
     takes: str
     rule: str
     help: str = ""
-    scale: int = 1
 
 
 Given = Tuple[str, Option, str]  # as it was written, what it is, its value or ""
 
 
 @dataclass(frozen=True)
-class Line:
-    """How the lines of one program are read; `options` has each option by each of its names."""
+class Parser:
+    """Reads the lines of one program; `options` has each option by each of its names."""
 
     program: str
     options: Mapping[str, Option]
 
     def split(self, words: Sequence[str]) -> Tuple[List[Given], List[str]]:
-        """The options before the command, and the command.
+        """Returns the options before the command, and the command.
 
         UsageError names an option that there is none of, that lacks its value or has a wrong one.
         """
@@ -59,7 +62,7 @@ class Line:
     def valued(
         self, spelled: str, option: Option, value: Optional[str], after: Sequence[str]
     ) -> Tuple[int, Given]:
-        """How many of the words `after` an option are its own, and the option with its value.
+        """Returns how many of the words `after` an option are its own, and the option with a value.
 
         `value` is what stands in the same word, None where nothing does.
         """
@@ -76,7 +79,7 @@ class Line:
         return used, (spelled, option, " ".join(values))
 
     def _option(self, word: str) -> Tuple[str, Option, Optional[str]]:
-        """How the option is written, which it is, and the value that stands in the same word."""
+        """Returns how the option is written, which it is, and its value in the same word."""
         options = self.options
         name, equals, value = word.partition("=")
         if name in options:
@@ -95,8 +98,47 @@ class Line:
         raise UsageError(f"{self.program} has no option {name}", fix=fix)
 
 
+class Interpreter:
+    """Puts what the options of a line say into `wanted`; a method for each code of the rules.
+
+    It gets the option as it was written, its value, and the rest of the rule.
+    """
+
+    def __init__(self, program: str, wanted: Any) -> None:
+        self.program = program
+        self.wanted = wanted
+
+    def take(self, spelled: str, option: Option, value: str) -> None:
+        """Take one option into account."""
+        kind, (code, _, word) = option.rule[:1], option.rule[1:].partition(" ")
+        if kind == "=":
+            self.wanted.variables[code] = word or value
+        elif kind == "-":
+            self.leave_out(spelled, option, value)
+        elif kind == "!":
+            why, _, fix = option.rule[1:].partition("|")
+            raise UsageError(f"{spelled} of {self.program} has no counterpart here", why, fix)
+        elif kind == "@":
+            getattr(self, "_" + code.replace("-", "_"))(spelled, value, word)
+
+    def leave_out(self, spelled: str, option: Option, value: str) -> None:
+        """Take down that an option has no meaning here; its rule says why."""
+        raise NotImplementedError
+
+    def _set(self, _: str, value: str, field: str) -> None:
+        setattr(self.wanted, field, value)
+
+    def _switch(self, _: str, __: str, field: str) -> None:
+        setattr(self.wanted, field, True)
+
+    def _count(self, spelled: str, value: str, field: str) -> None:
+        if int(value) < 1:
+            raise UsageError(f"{spelled} must be at least 1, not {value}")
+        setattr(self.wanted, field, int(value))
+
+
 def check(spelled: str, option: Option, values: Sequence[str]) -> None:
-    """UsageError for values that are not what the option takes."""
+    """Raise UsageError for values that are not what the option takes."""
     for value in values if option.takes != TEXT else ():
         if not (_is_number(value) if option.takes == NUMBER else _is_whole(value)):
             short = value if len(value) <= _DIGITS else value[:_DIGITS] + "…"

@@ -1,4 +1,4 @@
-"""What a rank tells the node agent of its host: one line of JSON through a FIFO.
+"""Carries what a rank tells the node agent of its host: one line of JSON through a FIFO.
 
 A line is shorter than PIPE_BUF, so the lines of many ranks never mix. While no node agent reads,
 there is no one to tell: opening fails, and an open end turns into an error for poll(2), which
@@ -24,12 +24,12 @@ _PATIENCE = 10.0  # seconds that a full FIFO is waited for
 
 
 def open_reports(path: str) -> int:
-    """A descriptor to write reports to; OSError when no node agent is there."""
+    """Opens a descriptor to write reports to; OSError when no node agent is there."""
     return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def encode(report: Mapping[str, Value]) -> bytes:
-    """The line for `report`; its texts are cut until it can be written in one piece.
+    """Returns the line for `report`; its texts are cut until it can be written in one piece.
 
     json is not used: importing it takes as long as starting the interpreter.
     """

@@ -1,6 +1,6 @@
 """Stands in for ssh where a launcher calls it, on the lead host of a run over several hosts.
 
-The lead has a node agent on each host already; it is asked to start the launcher's daemon there.
+The controller has an agent on each host already; it is asked to start the launcher's daemon there.
 Any other use of ssh, and any other host, gets the real one.
 """
 
@@ -14,13 +14,13 @@ from typing import List, Tuple
 
 from shanty.runtime.mpi.launcher_programs import starts_daemon
 
-SOCKET = "SHANTY_SSH"  # the environment variable with the path of the lead's socket
+SOCKET = "SHANTY_SSH"  # the environment variable with the path of the controller's socket
 # ssh(1)'s options that take a value.
 _WITH_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
 
 
 def main(argv: List[str]) -> int:
-    """Have the lead start the command, or become the real ssh."""
+    """Have the controller start the command, or become the real ssh."""
     words = argv
     host, command = parse(words)
     if host and starts_daemon(command):
@@ -32,7 +32,7 @@ def main(argv: List[str]) -> int:
 
 
 def parse(words: List[str]) -> Tuple[str, str]:
-    """The host and the command of an ssh line, "" where there is none."""
+    """Return the host and the command of an ssh line, "" where there is none."""
     index = 0
     while index < len(words) and words[index].startswith("-"):
         word = words[index]
@@ -56,7 +56,7 @@ def parse(words: List[str]) -> Tuple[str, str]:
 
 
 def _ask(host: str, command: str) -> int | None:
-    """The exit code of `command` on `host`, run by its agent; None if it is not of this run."""
+    """Return the exit code of `command` on `host`, from its agent; None if it has none."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(os.environ[SOCKET])
@@ -67,7 +67,7 @@ def _ask(host: str, command: str) -> int | None:
         while not data.endswith(b"\n"):
             more = connection.recv(4096)
             if not more:
-                return 255  # the lead is gone
+                return 255  # the controller is gone
             data += more
     except (KeyError, OSError) as error:
         print(f"shanty: the controller cannot be reached: {error}", file=sys.stderr)
@@ -81,7 +81,7 @@ def _ask(host: str, command: str) -> int | None:
 
 
 def _become_ssh(words: List[str]) -> None:
-    """The next ssh on PATH after our own takes this process's place."""
+    """Become the next ssh on PATH after our own."""
     own = os.path.dirname(os.path.abspath(os.environ.get("SHANTY_SHIM", "")))
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         file = os.path.join(folder, "ssh")

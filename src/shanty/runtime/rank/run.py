@@ -1,4 +1,4 @@
-"""`python run.py SCRIPT ARGS…` (or -m NAME, -c CODE): runs a Python program as a rank.
+"""Runs a Python program as a rank: `python run.py SCRIPT ARGS…` (or -m NAME, -c CODE).
 
 It does what Python itself would do with SCRIPT, but stands around it: a script that fails or
 calls sys.exit in one rank ends the world before MPI_Finalize could wait for the others.
@@ -20,16 +20,22 @@ def _load_instrumentation() -> ModuleType:
     import importlib.machinery
 
     here = os.path.dirname(os.path.abspath(__file__))
-    module = type(sys)("_shanty_watch")
+    module = type(sys)("_shanty_instrumentation")
     module.__file__ = os.path.join(here, "instrumentation.py")
-    sys.modules["_shanty_watch"] = module
-    importlib.machinery.SourceFileLoader("_shanty_watch", module.__file__).exec_module(module)
+    sys.modules["_shanty_instrumentation"] = module
+    importlib.machinery.SourceFileLoader("_shanty_instrumentation", module.__file__).exec_module(
+        module
+    )
     return module
 
 
-def _script(path: str) -> Callable[[], object]:
+def _first_on_path(folder: str) -> None:
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
-        sys.path[0] = os.path.dirname(os.path.realpath(path))
+        sys.path[0] = folder
+
+
+def _script(path: str) -> Callable[[], object]:
+    _first_on_path(os.path.dirname(os.path.realpath(path)))
     if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
         import runpy
 
@@ -40,14 +46,12 @@ def _script(path: str) -> Callable[[], object]:
 def _module(name: str) -> Callable[[], object]:
     import runpy
 
-    if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
-        sys.path[0] = os.getcwd()
+    _first_on_path(os.getcwd())
     return lambda: runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
 def _code(text: str) -> Callable[[], object]:
-    if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
-        sys.path[0] = ""
+    _first_on_path("")
     return lambda: _execute("<string>", text)
 
 
@@ -73,7 +77,7 @@ def _execute(path: str, text: str | None) -> None:
 
 
 def _own_frames_off(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the user's first line on."""
+    """Returns the traceback from the user's first line on."""
     ours = (__file__, "<frozen runpy>", "<frozen importlib.util>")
     while trace and (
         trace.tb_frame.f_code.co_filename in ours
@@ -84,7 +88,7 @@ def _own_frames_off(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _exit_code(value: Any) -> int:
-    """What Python would end with for `SystemExit(value)`; a message is printed, as it does."""
+    """Return what Python would end with for `SystemExit(value)`; print a message, as it does."""
     if value is None:
         return 0
     if isinstance(value, int):
@@ -120,15 +124,13 @@ def _debugged(work: Callable[[], object], terminal: str) -> None:
 
 
 def _run(words: list[str]) -> None:
-    watching = _load_instrumentation()
-    watch = watching.start()
-    if watch is not None and not watch.claim():
-        watch = None  # a helper of a rank, started by the same command line
-    if watch is not None:
-        sys.meta_path.insert(0, watching.MpiFinder(watch.loading, watch.saw_mpi))
-        sys.meta_path.insert(0, watching.OfferFinder())
-        sys.meta_path.insert(0, watching.WatchedFinder(watch, watch.claim))
-        watch.allow_stacks()
+    instrumentation = _load_instrumentation()
+    process = instrumentation.start()
+    if process is not None and not process.claim():
+        process = None  # a helper of a rank, started by the same command line
+    if process is not None:
+        instrumentation.follow_imports(process, process.saw_mpi, process.claim)
+        process.allow_stacks()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
@@ -138,13 +140,13 @@ def _run(words: list[str]) -> None:
     debug = os.environ.get("SHANTY_DEBUG_RANK", "")
     why = ""
     try:
-        if watch is not None and debug == os.environ.get("RANK"):
+        if process is not None and debug == os.environ.get("RANK"):
             _debugged(work, os.environ["SHANTY_DEBUG_TTY"])
         else:
             work()
         return
     except SystemExit as error:
-        if watch is None or not watch.in_mpi:
+        if process is None or not process.in_mpi:
             raise
         code = _exit_code(error.code)
         if code == 0:
@@ -155,11 +157,11 @@ def _run(words: list[str]) -> None:
         error = error.with_traceback(_own_frames_off(error.__traceback__))
         sys.excepthook(type(error), error, error.__traceback__)
         why = f"{type(error).__name__}: {error}"
-    if watch is None or not watch.in_mpi:
-        if watch is not None:
-            watch.tell("failed", code=code, why=why, at=time.monotonic())
+    if process is None or not process.in_mpi:
+        if process is not None:
+            process.tell("failed", code=code, why=why, at=time.monotonic())
         sys.exit(code)
-    watch.die(code, why)
+    process.die(code, why)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Stands in for mpirun and its kin inside a run, so that a line in any dialect works.
+"""Stands in for mpirun and other launchers inside a run, so that a line in any dialect works.
 
 The shim on PATH calls `boot.py rank.shim NAME PLAN ARGS…`. The line is translated for the
 run's MPI, every program in it gets `rank.exec` put before it, and the real launcher takes this
@@ -107,7 +107,7 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
 
 
 def _become_next(name: str, words: List[str], own: str) -> None:
-    """The program `name` that stands after ours, in the folder `own`, on PATH."""
+    """Become the program `name` that stands after ours, in the folder `own`, on PATH."""
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         file = os.path.join(folder, name)
         if os.path.abspath(folder) != os.path.abspath(own) and os.access(file, os.X_OK):

@@ -13,7 +13,7 @@ VARIABLE = "SHANTY_STDIN"
 
 
 def offer(fd: int) -> str:
-    """The value of VARIABLE with which rank 0 finds the file behind our descriptor `fd`."""
+    """Returns the value of VARIABLE with which rank 0 finds the file behind our descriptor `fd`."""
     return f"{os.uname().nodename}|/proc/{os.getpid()}/fd/{fd}"
 
 

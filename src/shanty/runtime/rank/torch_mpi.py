@@ -1,4 +1,4 @@
-"""`init_process_group("mpi")` in a script that does not import shanty.torch.
+"""Makes `init_process_group("mpi")` work in a script that does not import shanty.torch.
 
 Loaded by path, as all that is in a rank, once the script has imported torch.distributed. It costs
 nothing more until a group asks for the backend; then shanty.torch is imported, and does the rest.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _BACKEND = 3  # which of the arguments of `_new_process_group_helper` it is
 
 
-def offer(c10d: Any) -> None:
+def offer(c10d: Any, *_: object) -> None:
     """Make `mpi` an available backend; a PyTorch that was built with MPI keeps its own."""
     helper = getattr(c10d, "_new_process_group_helper", None)
     if getattr(c10d, "_MPI_AVAILABLE", True) or helper is None:

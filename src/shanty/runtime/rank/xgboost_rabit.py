@@ -1,4 +1,4 @@
-"""`xgboost.rabit` in a rank whose XGBoost no longer has it, for scripts that are older than that.
+"""Gives older scripts `xgboost.rabit` in a rank whose XGBoost no longer has it.
 
 Loaded by path, as all that is in a rank, once the script has imported xgboost. It changes nothing
 until the script asks for `xgboost.rabit`, as `xgb.rabit` or in an import; then it is shanty's own,
@@ -24,7 +24,7 @@ _TRACKER = "DMLC_TRACKER_URI"  # in rabit's settings: where the ranks find each 
 _NEEDS = (3, 11)  # the Python of all that a script imports of shanty
 
 
-def offer(xgboost: Any) -> None:
+def offer(xgboost: Any, *_: object) -> None:
     """Let `xgboost.rabit` be found; one that XGBoost has itself is only guarded."""
     if os.environ.get(VARIABLE, "") == "0":
         return
@@ -87,7 +87,7 @@ class RabitFinder:
             folders = importlib.import_module(_PACKAGE).__path__
         except ImportError:
             return None
-        watch = sys.modules.get("_shanty_watch")
-        if watch is not None:  # processes of multiprocessing import the script, too
-            watch.hook_children()
+        instrumentation = sys.modules.get("_shanty_instrumentation")
+        if instrumentation is not None:  # processes of multiprocessing import the script, too
+            instrumentation.hook_children()
         return importlib.machinery.PathFinder.find_spec(name, folders, target)

@@ -1,4 +1,4 @@
-"""The fallback for a Python that `rank.exec` cannot see, as in `bash -c 'python x.py'`.
+"""Instruments a Python that `rank.exec` cannot see, as in `bash -c 'python x.py'`.
 
 Python imports it at start-up because the folder stands in PYTHONPATH. It hands over to the
 sitecustomize that it hides, and then does nothing until the process imports `mpi4py.MPI` or joins a
@@ -27,41 +27,41 @@ def _arm() -> None:
     import importlib.machinery
 
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    watching = type(sys)("_shanty_watch")
-    watching.__file__ = os.path.join(folder, "instrumentation.py")
-    sys.modules["_shanty_watch"] = watching
-    importlib.machinery.SourceFileLoader("_shanty_watch", watching.__file__).exec_module(watching)
-    watch = watching.start()
-    if watch is not None:
+    instrumentation = type(sys)("_shanty_instrumentation")
+    instrumentation.__file__ = os.path.join(folder, "instrumentation.py")
+    sys.modules["_shanty_instrumentation"] = instrumentation
+    importlib.machinery.SourceFileLoader(
+        "_shanty_instrumentation", instrumentation.__file__
+    ).exec_module(instrumentation)
+    process = instrumentation.start()
+    if process is not None:
 
         def begin(mpi) -> None:  # type: ignore[no-untyped-def]
-            _claim(watch, lambda: watch.saw_mpi(mpi))
+            _claim(process, lambda: process.saw_mpi(mpi))
 
-        sys.meta_path.insert(0, watching.MpiFinder(watch.loading, begin))
-        sys.meta_path.insert(0, watching.OfferFinder())
-        sys.meta_path.insert(0, watching.WatchedFinder(watch, lambda: _claim(watch)))
+        instrumentation.follow_imports(process, begin, lambda: _claim(process))
 
 
-def _claim(watch, then=None) -> bool:  # type: ignore[no-untyped-def]
-    """Whether this process, which initialises MPI, is the rank: no other one was before.
+def _claim(process, then=None) -> bool:  # type: ignore[no-untyped-def]
+    """Tell whether this process, which initialises MPI, is the rank: no other one was before.
 
     `then` is called if so, and before the guard: of exit handlers the last comes first, and the
     guard's has to come before MPI_Finalize.
     """
-    new = not watch.claimed
-    if not watch.claim():
+    new = not process.claimed
+    if not process.claim():
         return False
     if new:
-        watch.allow_stacks()
+        process.allow_stacks()
     if then is not None:
         then()
     if new:
-        _guard(watch)
+        _guard(process)
     return True
 
 
-def _guard(watch) -> None:  # type: ignore[no-untyped-def]
-    """Let the watch end this process where it fails while it is in MPI."""
+def _guard(process) -> None:  # type: ignore[no-untyped-def]
+    """Have this process ended where it fails while it is in MPI."""
     import atexit
     import builtins
 
@@ -75,12 +75,12 @@ def _guard(watch) -> None:  # type: ignore[no-untyped-def]
 
     def on_error(kind, error, trace) -> None:  # type: ignore[no-untyped-def]
         report(kind, error, trace)
-        if watch.in_mpi:
-            watch.die(1, f"{kind.__name__}: {error}")
+        if process.in_mpi:
+            process.die(1, f"{kind.__name__}: {error}")
 
     def at_exit() -> None:
-        if code and watch.in_mpi and not watch.failing:
-            watch.die(code, f"sys.exit({code})")
+        if code and process.in_mpi and not process.failing:
+            process.die(code, f"sys.exit({code})")
 
     sys.exit, sys.excepthook = on_exit, on_error
     for name in ("exit", "quit"):

@@ -30,7 +30,7 @@ def test_a_forked_helper_is_not_the_rank(
     hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "claims").mkdir()
-    seen = instrumentation.Watch(str(tmp_path), 0, "0")
+    seen = instrumentation.RankProcess(str(tmp_path), 0, "0")
     done: list[str] = []
     monkeypatch.setattr(hook, "_guard", lambda _: done.append("guard"))
     assert hook._claim(seen, lambda: done.append("saw"))
@@ -40,6 +40,6 @@ def test_a_forked_helper_is_not_the_rank(
     seen.pid += 1  # as a child finds it that was forked
     assert not hook._claim(seen)
     assert not hook._claim(seen, lambda: done.append("saw"))
-    other = instrumentation.Watch(str(tmp_path), 0, "0")  # one that was started anew
+    other = instrumentation.RankProcess(str(tmp_path), 0, "0")  # one that was started anew
     assert not hook._claim(other)
     assert done == ["saw", "guard"]

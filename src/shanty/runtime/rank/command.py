@@ -1,4 +1,9 @@
-"""Puts `run.py` into a Python command line: `python -u x.py` becomes `python -u run.py x.py`."""
+"""Rewrites the command line of a rank.
+
+`run.py` goes into that of Python: `python -u x.py` becomes `python -u run.py x.py`. A program that
+is no more becomes the Python module that does its work: XGBoost had one of its own, `xgboost
+train.conf key=value`, up to version 3.1.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,11 @@ import os
 
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 _LETTERS = frozenset("bBdEiIOPqRsSuvx")
+_MODULES = {"xgboost": "shanty.compat.xgboost_program"}
 
 
 def is_python(program: str) -> bool:
-    """True when the file name is that of a Python interpreter: python, python3, python3.12."""
+    """Returns True for the file name of a Python interpreter: python, python3, python3.12."""
     name = os.path.basename(program)
     for known in ("python", "pypy"):
         if name.startswith(known):
@@ -18,7 +24,7 @@ def is_python(program: str) -> bool:
 
 
 def insert_runner(argv: list[str], runner: str) -> list[str]:
-    """`argv` with `runner` before the script, `-m` or `-c` of a Python command line.
+    """Returns `argv` with `runner` before the script, `-m` or `-c` of a Python command line.
 
     What is not Python, or has nothing to run (`python --version`, a prompt, a script on
     standard input), comes back as it is.
@@ -48,3 +54,15 @@ def insert_runner(argv: list[str], runner: str) -> list[str]:
                 return [*argv[:index], *kept, runner, "-" + rest[0], *value, *argv[index + 1 :]]
             index += 1
     return argv
+
+
+def stand_in(argv: list[str], python: str) -> list[str]:
+    """Returns `argv`, or a line for `python` with the module for a program that is not there."""
+    module = _MODULES.get(os.path.basename(argv[0]))
+    if module is None:
+        return argv
+    import shutil
+
+    if shutil.which(argv[0]) is not None:
+        return argv
+    return [python, "-m", module, *argv[1:]]

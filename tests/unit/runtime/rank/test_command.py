@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shanty.runtime.rank.python_command import insert_runner, is_python
+from shanty.runtime.rank.command import insert_runner, is_python
 
 R = "/x/run.py"
 

@@ -15,10 +15,8 @@ from shanty.runtime.errors import ShantyError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.translate import translate
-from shanty.runtime.rank import output_files
-from shanty.runtime.rank.horovodrun import answer, mpirun_line, parse
-from shanty.runtime.rank.horovodrun_options import OPTIONS
-from shanty.runtime.rank.settings_file import read_settings
+from shanty.runtime.rank import redirect
+from shanty.runtime.rank.horovodrun import OPTIONS, answer, mpirun_line, parse, read_settings
 
 HERE = Layout((HostSlots("localhost", 2),), None, None, None, False, 2, "/run/hostfile")
 HOSTS = (HostSlots("10.0.0.2", 2), HostSlots("10.0.0.3", 2))
@@ -307,21 +305,21 @@ def test_what_starts_nothing() -> None:
 
 
 def test_files_for_a_ranks_output(tmp_path: Path) -> None:
-    environ = {output_files.VARIABLE: str(tmp_path / "out"), "RANK": "3", "WORLD_SIZE": "11"}
-    files = output_files.for_rank(environ)
+    environ = {redirect.FILES: str(tmp_path / "out"), "RANK": "3", "WORLD_SIZE": "11"}
+    files = redirect.copies_of(environ)
     assert files is not None
     files.feed(1, b"a")
     files.feed(2, b"error\n")
     files.feed(1, b"b\n")
     assert (tmp_path / "out/rank.03/stdout").read_bytes() == b"ab\n"
     assert (tmp_path / "out/rank.03/stderr").read_bytes() == b"error\n"
-    assert output_files.for_rank({"RANK": "0", "WORLD_SIZE": "1"}) is None
+    assert redirect.copies_of({"RANK": "0", "WORLD_SIZE": "1"}) is None
 
 
 def test_files_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out").write_text("a file")
-    environ = {output_files.VARIABLE: str(tmp_path / "out"), "RANK": "0", "WORLD_SIZE": "1"}
-    files = output_files.for_rank(environ)
+    environ = {redirect.FILES: str(tmp_path / "out"), "RANK": "0", "WORLD_SIZE": "1"}
+    files = redirect.copies_of(environ)
     assert files is not None
     files.feed(1, b"a")
     files.feed(1, b"b")

@@ -22,13 +22,13 @@ from shanty.runtime.errors import NotFoundError, ShantyError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.translate import translate
-from shanty.runtime.rank import output_files, retired_programs
-from shanty.runtime.rank.dmlc_line import Wanted, parse
+from shanty.runtime.rank import redirect
+from shanty.runtime.rank.command import stand_in
 from shanty.runtime.rank.dmlc_options import CLUSTERS, OPTIONS, REFUSED, VERB
-from shanty.runtime.rank.dmlc_submit import mpirun_line, program, usage
+from shanty.runtime.rank.dmlc_submit import Wanted, mpirun_line, parse, program, usage
 from shanty.runtime.spec import JobSpec, Program, Raw, Script
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[4] / "docs"
 HERE = Layout((HostSlots("localhost", 2),), None, None, None, False, 2, "/run/hostfile")
 HOSTS = (HostSlots("10.0.0.2", 2), HostSlots("10.0.0.3", 2))
 THERE = Layout(HOSTS, None, None, None, False, 2, "/run/hostfile")
@@ -217,7 +217,7 @@ def test_cores_amid_a_run_are_threads_unless_the_user_says() -> None:
 def test_a_log_file_amid_a_run() -> None:
     wanted = read("--log-file l -n 2 true")
     mpirun_line(wanted, HERE, {})
-    assert wanted.variables[output_files.LINES] == str(Path("l").absolute())
+    assert wanted.variables[redirect.LINES] == str(Path("l").absolute())
 
 
 def test_hosts_for_ssh() -> None:
@@ -500,26 +500,22 @@ def test_other_lines_stay_as_they_are(folder: Path) -> None:
 
 def test_the_program_xgboost(folder: Path) -> None:
     module = ["py", "-m", "shanty.compat.xgboost_program", "a.conf", "b=1"]
-    assert retired_programs.stand_in(["../../xgboost", "a.conf", "b=1"], "py") == module
+    assert stand_in(["../../xgboost", "a.conf", "b=1"], "py") == module
     own = folder / "xgboost"
     own.mkdir()
-    assert (
-        retired_programs.stand_in(["./xgboost", "a.conf", "b=1"], "py") == module
-    )  # a folder is none
+    assert stand_in(["./xgboost", "a.conf", "b=1"], "py") == module  # a folder is none
     own.rmdir()
     own.write_text("#!/bin/sh\n")
     own.chmod(0o755)
-    assert retired_programs.stand_in(["./xgboost", "a.conf"], "py") == ["./xgboost", "a.conf"]
-    assert retired_programs.stand_in(["python", "xgboost"], "py") == ["python", "xgboost"]
+    assert stand_in(["./xgboost", "a.conf"], "py") == ["./xgboost", "a.conf"]
+    assert stand_in(["python", "xgboost"], "py") == ["python", "xgboost"]
 
 
 def test_a_file_for_the_lines_of_all_ranks(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = folder / "log.txt"
-    ranks = [
-        output_files.for_rank({output_files.LINES: str(path), "RANK": str(rank)}) for rank in (0, 1)
-    ]
+    ranks = [redirect.copies_of({redirect.LINES: str(path), "RANK": str(rank)}) for rank in (0, 1)]
     first, second = ranks
     assert first is not None
     assert second is not None
@@ -530,7 +526,7 @@ def test_a_file_for_the_lines_of_all_ranks(
     first.close()
     second.close()
     assert path.read_text() == "[0] a\n[1] b\n[0] error\n[0] begun\n"
-    lost = output_files.for_rank({output_files.LINES: str(folder), "RANK": "0"})
+    lost = redirect.copies_of({redirect.LINES: str(folder), "RANK": "0"})
     assert lost is not None
     lost.feed(1, b"a\nb\n")
     lost.feed(1, b"c\n")
