@@ -15,11 +15,14 @@ from shanty.launch.network.route import Interface, Rail, Route
 from shanty.launch.network.selection import Decision
 from shanty.launch.targets import networks
 from shanty.runtime.errors import PrepareError
+from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.translate import decided_by, translate
-from shanty.runtime.spec import JobSpec, Raw, Script
+from shanty.runtime.plan import Node
+from shanty.runtime.resolve import layout_of, network_settings
+from shanty.runtime.spec import JobSpec, Program, Raw, Script
 
 HOSTS = ("a", "b")
 LAYOUT = Layout(
@@ -40,6 +43,24 @@ ROUTE = Route((FAST,), "the fastest")
 IPV6 = rail("tb0", "2001:db8::")
 
 
+def of_host(
+    route: Route, host: str, flavour: Flavour, layout: Layout, given: dict[str, str]
+) -> dict[str, str]:
+    """What is set on a host of a run that takes `route`."""
+    return network_settings(networks.interfaces_of(route, host), flavour, layout, given)
+
+
+def common_name(route: Route) -> str:
+    """The name of the best network's interface, if it is the same on all hosts."""
+    nodes = [
+        Node(number, host, host, 1, 1, "/r", "/w", "python", "python", "/p", {})._replace(
+            interfaces=networks.interfaces_of(route, host)
+        )
+        for number, host in enumerate(route.rails[0].interfaces)
+    ]
+    return layout_of(JobSpec(Program(("x",)), ranks=1), nodes).interface
+
+
 def told(name: str, layout: Layout = LAYOUT, **given: str) -> dict[str, str]:
     """All that is set of networks for what starts on a host, and for the launcher."""
     flavour = FLAVOURS[name]
@@ -48,7 +69,7 @@ def told(name: str, layout: Layout = LAYOUT, **given: str) -> dict[str, str]:
     before = flavour.environment(installation, where, given, "/tmp/s")
     every = flavour.environment(installation, layout, given, "/tmp/s")
     new = {key: value for key, value in every.items() if key not in before}
-    return {**new, **networks.of_host(ROUTE, "a", flavour, layout, given)}
+    return {**new, **of_host(ROUTE, "a", flavour, layout, given)}
 
 
 BESIDE = {
@@ -94,8 +115,8 @@ def test_where_there_is_a_faster_fabric_it_is_left_free(name: str) -> None:
 
 @pytest.mark.parametrize("name", FLAVOURS)
 def test_nothing_is_told_of_a_single_host(name: str) -> None:
-    assert networks.of_host(networks.OPEN, "a", FLAVOURS[name], LAYOUT, {}) == {}
-    assert networks.told(networks.OPEN, "a") == {}
+    assert of_host(networks.OPEN, "a", FLAVOURS[name], LAYOUT, {}) == {}
+    assert networks.interfaces_of(networks.OPEN, "a") == ()
 
 
 @pytest.mark.parametrize("name", FLAVOURS)
@@ -124,12 +145,12 @@ def test_ipv6() -> None:
 def test_several_networks() -> None:
     """Open MPI deals its data out over all of them, the others take the best one."""
     route = Route((FAST, SLOW))
-    found = networks.of_host(route, "a", FLAVOURS["openmpi5"], LAYOUT, {})
+    found = of_host(route, "a", FLAVOURS["openmpi5"], LAYOUT, {})
     assert found["OMPI_MCA_btl_tcp_if_include"] == "tb0,eth0"
     assert found["NCCL_SOCKET_IFNAME"] == "=tb0,eth0"
-    assert networks.of_host(route, "a", FLAVOURS["intel"], LAYOUT, {})["FI_TCP_IFACE"] == "tb0"
+    assert of_host(route, "a", FLAVOURS["intel"], LAYOUT, {})["FI_TCP_IFACE"] == "tb0"
     assert networks.described(route) == "tb0 (10.1.0.0/24) and eth0 (10.0.0.0/24)"
-    assert networks.alike(route) == "tb0"
+    assert common_name(route) == "tb0"
 
 
 def test_every_host_gets_its_own_name_for_the_network() -> None:
@@ -144,11 +165,11 @@ def test_every_host_gets_its_own_name_for_the_network() -> None:
         )
     )
     for host, name in (("a", "eth0"), ("b", "enp3s0")):
-        found = networks.of_host(route, host, FLAVOURS["mpich"], LAYOUT, {})
+        found = of_host(route, host, FLAVOURS["mpich"], LAYOUT, {})
         assert {found["UCX_NET_DEVICES"], found["GLOO_SOCKET_IFNAME"]} == {name}
-        assert networks.told(route, host)["SHANTY_INTERFACE"] == name
-    assert networks.told(route, "b")["SHANTY_ADDRESS"] == "10.1.0.2"
-    assert networks.alike(route) == ""
+        assert networks.interfaces_of(route, host)[0][0] == name
+    assert networks.interfaces_of(route, "b")[0][1] == "10.1.0.2"
+    assert common_name(route) == ""
     found = told("openmpi5", replace(LAYOUT, interface=""))
     assert found["PRTE_MCA_prte_if_include"] == "10.1.0.0/24"
     assert "PRTE_MCA_oob_tcp_disable_ipv6_family" not in found  # it would not find the interface

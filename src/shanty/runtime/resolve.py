@@ -232,7 +232,7 @@ def _environment(
         first["LD_LIBRARY_PATH"] = str(Path(installation.library).parent)
     return Environment(
         default={key: value for key, value in default.items() if key not in job.env},
-        ranks=_networks(node, flavour, plain, job.env),
+        ranks=network_settings(node.interfaces, flavour, plain, job.env),
         own=own,
         first={name: value for name, value in first.items() if value},
     )
@@ -274,17 +274,23 @@ def _launcher_environment(job: JobSpec, lead: Node, layout: Layout, scratch: str
     path = [f"{lead.run_dir}/bin", *_bins(lead, scripted=True), lead.search_path]
     return {
         **flavour.environment(lead.installation, layout, job.env, scratch),
-        **_networks(lead, flavour, layout, job.env),
+        **network_settings(lead.interfaces, flavour, layout, job.env),
         "HOSTFILE": layout.hostfile,
         "PATH": os.pathsep.join(path),
     }
 
 
-def _networks(
-    node: Node, flavour: Flavour, layout: Layout, given: Mapping[str, str]
+def network_settings(
+    interfaces: Sequence[Tuple[str, str]],
+    flavour: Flavour,
+    layout: Layout,
+    given: Mapping[str, str],
 ) -> Dict[str, str]:
-    """The settings that lead to a host's interfaces: for the MPI, and for libraries beside it."""
-    names = list(dict.fromkeys(name for name, _ in node.interfaces))
+    """The settings that lead to a host's interfaces: for the MPI, and for libraries beside it.
+
+    Nothing that contradicts `given`, the user's own. Interfaces are names and addresses.
+    """
+    names = list(dict.fromkeys(name for name, _ in interfaces))
     if not names:
         return {}
     beside = {

@@ -55,6 +55,12 @@ def chosen(
     return replace(route, reason=decision.reason if route.rails == decision.route.rails else "")
 
 
+def interfaces_of(route: Route, host: str) -> tuple[tuple[str, str], ...]:
+    """A host's interfaces on the networks, the best first: name and address each."""
+    found = [rail.interfaces[host] for rail in route.rails]
+    return tuple((interface.name, interface.address) for interface in found)
+
+
 def to_json(route: Route) -> dict[str, Any]:
     """The networks as a run keeps them."""
     rails = [

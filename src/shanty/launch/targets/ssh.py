@@ -209,10 +209,7 @@ def _node(number: int, host: Surveyed, route: Route, run: RunDir, there: Prepare
         mpi4py=there.mpi4py,
         segments=f"/dev/shm/{PurePosixPath(scratch_of(run)).name}" if linux else "",
         fabric=bool(host.survey["fabrics"]),
-        interfaces=tuple(
-            (rail.interfaces[host.name].name, rail.interfaces[host.name].address)
-            for rail in route.rails
-        ),
+        interfaces=networks.interfaces_of(route, host.name),
     )
 
 
