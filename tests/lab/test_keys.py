@@ -18,8 +18,8 @@ from site_runs import Site
 
 from runs import wait_for
 from shanty.launch.cluster import keys
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.host import Host
 from shanty.launch.lab import control
 from shanty.runtime.rundir import read_json
 

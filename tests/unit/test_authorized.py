@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shanty.launch.cluster import keys
+from shanty.runtime import authorized_keys
 from shanty.runtime.errors import ShantyError, StorageError
-from shanty.runtime.rpc import authorized_keys
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAxyz0"
 RUNS = ("20261121-101112-bcdf", "20261121-101113-xyz2")

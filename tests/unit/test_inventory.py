@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from shanty.cli.app import app
 from shanty.launch.cluster import inventory
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.inventory import Group, parse_host, resolve
+from shanty.launch.host import Host
 from shanty.runtime.errors import NotFoundError, ShantyError, StorageError, UsageError
 
 

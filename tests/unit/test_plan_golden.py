@@ -18,8 +18,8 @@ from types import SimpleNamespace
 import pytest
 
 import shanty.runtime
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.prepare import Prepared
+from shanty.launch.host import Host
 from shanty.launch.network.route import Interface, Rail, Route
 from shanty.launch.settings import Settings
 from shanty.launch.targets import ssh

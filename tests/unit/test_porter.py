@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from shanty.launch.cluster import bundle
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
 from shanty.launch.connections.local import LocalTransport
+from shanty.launch.host import Host
 from shanty.runtime import errors
 from shanty.runtime.errors import PrepareError, ShantyError, StorageError
 from shanty.runtime.rpc import interfaces

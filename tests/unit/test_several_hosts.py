@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shanty.cli.lab import down
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.run_mirror import _COPIED, Link, _over
+from shanty.launch.host import Host
 from shanty.runtime.agent import control
 from shanty.runtime.agent.channel import Channel
 from shanty.runtime.agent.mpi_world import MpiWorld

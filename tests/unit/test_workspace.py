@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shanty.launch.cluster import sources, workspace
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.ignore import listing
 from shanty.launch.cluster.mpi_provision import Step
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.connections.local import LocalTransport
+from shanty.launch.host import Host
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
 from shanty.runtime.rpc import trees
 

@@ -18,13 +18,7 @@ from shanty.cli.options import OPTIONS, complete_group, json_option, typed
 from shanty.cli.table import print_table
 from shanty.launch import interpreter
 from shanty.launch.lock import alone
-from shanty.runtime.errors import (
-    LaunchError,
-    PrepareError,
-    ShantyError,
-    UsageError,
-    WorldError,
-)
+from shanty.runtime.errors import LaunchError, PrepareError, ShantyError, UsageError, WorldError
 from shanty.runtime.rundir import storage_errors
 from shanty.runtime.spec import JobSpec, Program, State, Status
 

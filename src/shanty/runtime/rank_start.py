@@ -7,7 +7,8 @@ from typing import Dict, Iterable, List, Mapping, Sequence
 
 from shanty.runtime import platform
 from shanty.runtime.plan import Environment
-from shanty.runtime.rank.redirect import NOTHING
+
+NOTHING = "-"  # stands for an empty word in a command line
 
 
 def rank_prefix(

@@ -88,6 +88,7 @@ class RunDir:
         self.artifacts = path / "artifacts"
         self.bin = path / "bin"
         self.reserve = path / "reserve"
+        self.heard = path / "heard"  # its age tells when a worker last heard its controller
 
     def rank_log(self, rank: int) -> Path:
         """The log of rank `rank`."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.run_mirror import Link
+from shanty.launch.host import Host
 from shanty.launch.index import Runs
 from shanty.launch.settings import Settings
 from shanty.launch.targets.registry import Targets

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.inventory import similar_group
 from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
 from shanty.launch.cluster.ssh_errors import UNKNOWN_END, Refusal, refusal
@@ -25,6 +24,7 @@ from shanty.launch.connections import openssh
 from shanty.launch.connections.base import Connection
 from shanty.launch.connections.local import LocalTransport
 from shanty.launch.connections.openssh import OpenSSH, Route
+from shanty.launch.host import Host
 from shanty.runtime import localhost
 from shanty.runtime.errors import PrepareError, ShantyError
 

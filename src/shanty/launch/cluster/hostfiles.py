@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.inventory import parse_host, usable
+from shanty.launch.host import Host
 from shanty.runtime.errors import NotFoundError, UsageError
 from shanty.runtime.mpi.hostfiles import hosts_in
 

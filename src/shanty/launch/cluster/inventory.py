@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.cluster.host import Host
+from shanty.launch.host import Host
 from shanty.runtime.errors import NotFoundError, StorageError, UsageError
 from shanty.runtime.rundir import read_json, storage_errors, write_json
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from shanty.launch.cluster import contact, keys
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.connections.openssh import resolved
+from shanty.launch.host import Host
 from shanty.runtime.errors import PrepareError, UsageError
 
 _REACH = 4.0  # seconds for the lead host to get through to another one

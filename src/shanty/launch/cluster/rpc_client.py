@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from shanty.launch.cluster.bundle import bundle
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.pipes import EndedError, SilenceError, Stream
 from shanty.launch.connections.base import Connection
+from shanty.launch.host import Host
 from shanty.runtime import errors
 from shanty.runtime.errors import PrepareError, ShantyError
 from shanty.runtime.rpc import bootstrap

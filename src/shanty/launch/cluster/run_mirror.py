@@ -19,8 +19,8 @@ from dataclasses import replace
 from typing import Any
 
 from shanty.launch.cluster import contact
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.host import Host
 from shanty.runtime.agent import control
 from shanty.runtime.agent.node_agent import SILENCE
 from shanty.runtime.errors import LaunchError, LostError, NotFoundError, ShantyError

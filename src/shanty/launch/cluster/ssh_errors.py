@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.rpc_client import NoAnswerError
+from shanty.launch.host import Host
 
 
 @dataclass(frozen=True, slots=True)

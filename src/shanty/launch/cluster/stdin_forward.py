@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from shanty.launch.cluster import contact
-from shanty.launch.cluster.host import Host
+from shanty.launch.host import Host
 from shanty.runtime.errors import ShantyError
 
 _CHUNK = 32 << 10  # bytes; half of what a FIFO holds

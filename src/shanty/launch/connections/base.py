@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Protocol
 
-from shanty.launch.cluster.host import Host
+from shanty.launch.host import Host
 
 
 class Connection(Protocol):

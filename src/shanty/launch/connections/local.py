@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from shanty.launch.cluster.host import Host
+from shanty.launch.host import Host
 
 
 class LocalTransport:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from shanty.launch.cluster.host import Host
 from shanty.launch.connections.control_sockets import socket_folder
+from shanty.launch.host import Host
 from shanty.runtime.errors import PrepareError
 
 CONNECT_TIMEOUT = 10  # seconds until a host that does not answer is given up

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from shanty.launch import mpis
 from shanty.launch.cluster import reachability
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.doctor import hosts, pairs, reaching, software, this_machine
 from shanty.launch.doctor.codes import without_consequences
 from shanty.launch.doctor.facts import Seen, need_of
 from shanty.launch.doctor.reaching import Reaching
 from shanty.launch.finding import Finding, Level
+from shanty.launch.host import Host
 from shanty.launch.network import user_settings
 from shanty.launch.network.selection import decide
 from shanty.launch.network.survey import SurveyedHost

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.mpi_provision import tags_of
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.finding import Finding, Level
+from shanty.launch.host import Host
 from shanty.launch.mpis import DEFAULT
 from shanty.runtime.mpi.footprint import FOOTPRINTS, Footprint
 from shanty.runtime.mpi.installation import Installation

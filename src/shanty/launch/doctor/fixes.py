@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from shanty.launch import interpreter
 from shanty.launch.cluster import contact
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.parallel import Step
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.doctor import trust
 from shanty.launch.doctor.check import Report
 from shanty.launch.finding import Finding
+from shanty.launch.host import Host
 from shanty.runtime.errors import PrepareError, ShantyError
 from shanty.runtime.spec import JobSpec
 

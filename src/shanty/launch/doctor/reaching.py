@@ -17,12 +17,12 @@ from functools import cached_property, partial
 from typing import Any
 
 from shanty.launch.cluster import contact
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.ssh_errors import Refusal
 from shanty.launch.connections.base import Connection
 from shanty.launch.connections.openssh import FreshSSH, Route, resolved
 from shanty.launch.finding import Finding, Level
+from shanty.launch.host import Host
 from shanty.runtime.errors import PrepareError, ShantyError
 from shanty.runtime.rpc.liveness import look
 

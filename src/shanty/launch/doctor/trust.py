@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shanty.launch.cluster.host import Host
 from shanty.launch.connections.openssh import (
     CONNECT_TIMEOUT,
     command_to,
@@ -18,8 +17,9 @@ from shanty.launch.connections.openssh import (
     resolved,
     route_to,
 )
+from shanty.launch.host import Host
 from shanty.runtime.errors import PrepareError, StorageError
-from shanty.runtime.rpc.file_edit import edit_file
+from shanty.runtime.file_edit import edit_file
 
 _OTHERS = 0o077
 _ALONE = ("ControlMaster=no", "ControlPath=none")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from shanty.launch.cluster import contact, inventory, reachability
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.hostfiles import read_hostfile
 from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.host import Host
 from shanty.runtime.errors import UsageError
 
 

@@ -15,15 +15,7 @@ from typing import ClassVar
 
 import shanty
 from shanty.launch import interpreter, mpis
-from shanty.launch.targets.base import (
-    Chunk,
-    Handle,
-    Reply,
-    Stacks,
-    Stop,
-    Surroundings,
-    limits_of,
-)
+from shanty.launch.targets.base import Chunk, Handle, Reply, Stacks, Stop, Surroundings, limits_of
 from shanty.runtime import platform
 from shanty.runtime.agent import control
 from shanty.runtime.agent.identity import free_port

@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 
 from shanty.launch import interpreter, mpis
 from shanty.launch.cluster import contact, inventory, keys, reachability, stdin_forward
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.hostfiles import read_hostfile
 from shanty.launch.cluster.mpi_provision import side_by_side
 from shanty.launch.cluster.prepare import Prepared
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.run_mirror import Link
 from shanty.launch.doctor import quick
+from shanty.launch.host import Host
 from shanty.launch.network.route import Route
 from shanty.launch.settings import Settings
 from shanty.launch.targets import networks

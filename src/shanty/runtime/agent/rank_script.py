@@ -17,8 +17,7 @@ from shanty.runtime.agent import cleanup
 from shanty.runtime.errors import LaunchError
 from shanty.runtime.mpi.parameters import overruling
 from shanty.runtime.plan import Node
-from shanty.runtime.rank.redirect import NOTHING
-from shanty.runtime.rank_start import environment, rank_prefix
+from shanty.runtime.rank_start import NOTHING, environment, rank_prefix
 
 # What a launcher may bring along from the controller and that is this host's own matter.
 _OWN = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "XDG_RUNTIME_DIR", "SSH_CONNECTION")

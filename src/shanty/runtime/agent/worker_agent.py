@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, List, Mapping, Optional, Sequence
 
+from shanty.runtime import authorized_keys
 from shanty.runtime.agent.channel import Channel, readable
 from shanty.runtime.agent.connections import REAP, RESET
 from shanty.runtime.agent.control import end_remains
@@ -26,8 +27,6 @@ from shanty.runtime.agent.node_agent import NodeAgent
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.mirror import Change, Mirror
 from shanty.runtime.plan import Plan
-from shanty.runtime.rpc import authorized_keys
-from shanty.runtime.rpc.runs import HEARD
 from shanty.runtime.rundir import RunDir, write_json
 
 _PATIENCE = 20.0  # seconds for the controller to send the plan
@@ -99,7 +98,7 @@ class WorkerAgent(NodeAgent):
 
     def begin(self) -> None:
         """Say that we are here; the rest comes by orders."""
-        (self.run_dir.path / HEARD).touch()
+        self.run_dir.heard.touch()
         self.controller.send(hello=free_port())
 
     def obey(self, order: Mapping[str, Any]) -> None:
@@ -126,7 +125,7 @@ class WorkerAgent(NodeAgent):
             self._send_files(_AHEAD)
             with contextlib.suppress(OSError):
                 heard = time.time() - (time.monotonic() - self.silence.since)
-                os.utime(self.run_dir.path / HEARD, (heard, heard))
+                os.utime(self.run_dir.heard, (heard, heard))
         if time.monotonic() > self._next_renewal:
             self._next_renewal = time.monotonic() + _RENEWAL
             with contextlib.suppress(OSError):

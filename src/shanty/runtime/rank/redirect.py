@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 VARIABLE = "SHANTY_PASS"
 FILES = "SHANTY_OUTPUT_FILES"  # the environment variable with the path of the ranks' folder
 LINES = "SHANTY_OUTPUT_LINES"  # the one with the path of the file for all ranks
-NOTHING = "-"  # stands for an empty value in a command line
 _NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 _LONGEST = 1 << 20  # bytes; a longer line is torn
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC

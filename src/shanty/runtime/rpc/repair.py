@@ -13,10 +13,10 @@ from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional
 
 from shanty.runtime import platform
 from shanty.runtime.agent.cleanup import end_all
+from shanty.runtime.authorized_keys import keys_file
 from shanty.runtime.errors import StorageError, UsageError
+from shanty.runtime.file_edit import edit_file, read_file
 from shanty.runtime.rpc import leftovers, orphans, runs, store, trees
-from shanty.runtime.rpc.authorized_keys import keys_file
-from shanty.runtime.rpc.file_edit import edit_file, read_file
 
 _SHARED = 0o022  # group and others may write
 _BEGUN = 3600.0  # seconds after which a run has begun with what it has placed

@@ -28,7 +28,6 @@ LEAD_APPENDED = (
 )
 _ENOUGH = 4 << 20  # bytes of one answer
 _LOOK = 0.02  # seconds between two looks for something new
-HEARD = "heard"  # the file whose age tells when a worker last heard its lead
 _STDIN = "stdin"  # the FIFO from which rank 0 reads, where it is fed
 _FED = "stdin-ended"  # is there once all of it has been
 _mirrors: Dict[str, _Outbox] = {}
@@ -170,7 +169,7 @@ def heard_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, A
     age: Optional[float] = None
     if control.is_alive(read_json(run.agents) or {}, "node_agent"):
         try:
-            age = time.time() - os.stat(run.path / HEARD).st_mtime
+            age = time.time() - os.stat(run.heard).st_mtime
         except OSError:
             age = 0.0  # it has only just come up
     return {"age": age, "left": not run.path.is_dir()}  # one that is done takes its folder along

@@ -40,10 +40,10 @@ VERBS: Mapping[str, str] = {
     "env-make": "python_environment",
     "wheels-missing": "python_environment",
     "wheel-put": "python_environment",
-    "authorize": "authorized_keys",
-    "revoke": "authorized_keys",
-    "sweep-keys": "authorized_keys",
-    "host-keys": "authorized_keys",
+    "authorize": ".authorized_keys",
+    "revoke": ".authorized_keys",
+    "sweep-keys": ".authorized_keys",
+    "host-keys": ".authorized_keys",
     "tree-has": "tree",
     "tree-missing": "tree",
     "tree-part": "tree",
@@ -182,6 +182,6 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def _verb(name: str) -> Verb:
-    module = import_module(f"shanty.runtime.rpc.{VERBS[name]}")
+    module = import_module(f".{VERBS[name]}", "shanty.runtime.rpc")
     verb: Verb = getattr(module, name.replace("-", "_"))
     return verb

@@ -18,7 +18,6 @@ import clients
 from shanty.cli import app, options
 from shanty.cli import doctor as verb
 from shanty.launch.cluster import ssh_errors
-from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
 from shanty.launch.cluster.ssh_errors import Refusal, refusal
 from shanty.launch.connections import openssh
@@ -30,6 +29,7 @@ from shanty.launch.doctor.facts import Seen, need_of
 from shanty.launch.doctor.reaching import Reaching
 from shanty.launch.finding import Finding, Level, sentence
 from shanty.launch.finding import refused as refused_run
+from shanty.launch.host import Host
 from shanty.launch.lock import alone
 from shanty.runtime.errors import NotFoundError, PrepareError, StorageError, UsageError
 from shanty.runtime.rpc import liveness as knock_module

@@ -37,7 +37,7 @@ from typing import (
 
 from shanty.runtime import platform, rundir
 from shanty.runtime.errors import ShantyError, UsageError
-from shanty.runtime.rpc.file_edit import edit_file, read_file
+from shanty.runtime.file_edit import edit_file, read_file
 
 OPTIONS = ("restrict", "from", "expiry-time")  # what an old sshd may lack, see `authorize`
 GRACE = 120.0  # seconds that a run has between its line and its first sign of life
