@@ -34,7 +34,7 @@ class Digits:
         fours: the number that the last four (or fewer) of these digits are.
         signs, dots: whether there is a '+' or '-', a '.' anywhere.
         controls: whether there is a control character that is no blank and no line end.
-        returns: how many carriage returns there are, where there is no such control character.
+        returns: how many carriage returns there are.
     """
 
     text: Bytes
@@ -43,8 +43,6 @@ class Digits:
     signs: bool
     dots: bool
     controls: bool
-    _letters: bool  # anything above ':'
-    _marks: bool  # anything from '!' to '-', signs and '#' among them
     returns: int
 
     def __init__(self) -> None:
@@ -93,31 +91,20 @@ class Digits:
             np.add(runs[reach:], ones[reach:], out=runs[reach:])
 
         self.text, self.runs, self.fours = text, runs, fours
-        self._letters = bool(text.max() > ord(":"))
-        self._marks = bool(self._between("!", "-").any())
         self.signs = self.has("-") or self.has("+")
         self.dots = self.has(".")
-        below_tab = bool(text.min() < ord("\t"))
-        self.returns = 0
-        self.controls = below_tab or bool(self._between("\v", "\x1f").any())
-        if self.controls and not below_tab:
-            self.returns = int(np.count_nonzero(np.equal(text, ord("\r"), out=self._mask())))
-            self.controls = self.returns != np.count_nonzero(self._between("\v", "\x1f"))
-
-    def _between(self, first: str, last: str) -> NDArray[np.bool_]:
-        """Whether a byte is one of some characters; good until the next question."""
-        offset = np.subtract(self.text, ord(first), out=self._bytes[1, : len(self.text)])
-        return np.less_equal(offset, ord(last) - ord(first), out=self._mask())
+        known = [int(np.count_nonzero(self._is(each))) for each in "\t\n\r"]
+        self.returns = known[2]
+        controls = np.less(text, ord(" "), out=self._mask())
+        self.controls = np.count_nonzero(controls) != sum(known)
 
     def has(self, character: str) -> bool:
         """Whether the character is anywhere in the block."""
-        if (character > ":" and not self._letters) or ("!" <= character <= "-" and not self._marks):
-            return False
-        return bool(np.equal(self.text, ord(character), out=self._mask()).any())
+        return bool(self._is(character).any())
 
     def places(self, character: str) -> Places:
         """Where the character is."""
-        return np.flatnonzero(np.equal(self.text, ord(character), out=self._mask()))
+        return np.flatnonzero(self._is(character))
 
     def blanks(self) -> NDArray[np.bool_]:
         """Whether a byte is a blank or line end; good until the next question."""
@@ -125,10 +112,14 @@ class Digits:
 
     def line_ends(self) -> Places:
         """Where lines end: the one before the block, and the one after it, among them."""
-        ends = np.equal(self.text, ord("\n"), out=self._mask())
+        ends = self._is("\n")
         if self.returns:
             ends |= self.text == ord("\r")
         return np.flatnonzero(ends[PAD - 1 :]) + (PAD - 1)
+
+    def _is(self, character: str) -> NDArray[np.bool_]:
+        """Whether a byte is the character; good until the next question."""
+        return np.equal(self.text, ord(character), out=self._mask())
 
     def _mask(self) -> NDArray[np.bool_]:
         return self._bytes[4, : len(self.text)].view(np.bool_)
