@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from xgboost import collective
 
 from shanty.compat.xgboost_rabit import replace
-from shanty.compat.xgboost_rabit.notes import tell
-from shanty.xgboost.world import finalize as part
-from shanty.xgboost.world import init as join
+from shanty.compat.xgboost_rabit.calls import tell
+from shanty.xgboost.communication import finalize as part
+from shanty.xgboost.communication import init as join
 
 __all__ = [
     *("Op", "allreduce", "broadcast", "finalize", "get_processor_name", "get_rank"),

@@ -12,8 +12,9 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 from shanty.xgboost.text.rows import FormatError, Malformed
 
 PathLike = str | os.PathLike[str]
+
+_File = FileIO | gzip.GzipFile
 
 _PAUSE = 1 << 25  # bytes unpacked between two times that the caller is asked
 _BEYOND = 4096  # bytes read at a time to find where the last line ends
@@ -104,7 +107,7 @@ _sizes = sizes  # where an argument has the name
 
 def line_number(path: str, place: int) -> int:
     """Number (from 1) of the line that begins at a byte of a file; all before it is read."""
-    ends, before = 0, b""
+    ends, before = 0, bytearray()
     with _opened(path) as file:
         for at in range(0, place, _LOOK):
             text = _read(file, at, min(_LOOK, place - at))
@@ -132,7 +135,7 @@ def _packed(path: PathLike) -> bool:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[IO[Any]]:
+def _opened(path: str) -> Iterator[_File]:
     """Opens a file for `_read`; one whose name ends in .gz is unpacked."""
     try:
         with gzip.open(path) if _packed(path) else Path(path).open("rb", buffering=0) as file:
@@ -151,7 +154,7 @@ def _unpacked_size(path: str, between: Callable[[], None]) -> int:
         return at
 
 
-def _read(file: IO[Any], place: int, count: int) -> bytearray:
+def _read(file: _File, place: int, count: int) -> bytearray:
     """Bytes of a file from a place on; fewer than `count` at its end only.
 
     Where the file is gzipped, going back means unpacking from its beginning again.
@@ -172,7 +175,7 @@ def _read(file: IO[Any], place: int, count: int) -> bytearray:
     return text
 
 
-def _blocks(file: IO[Any], piece: Piece, chunk: int) -> Iterator[Block]:
+def _blocks(file: _File, piece: Piece, chunk: int) -> Iterator[Block]:
     """Yields the blocks of one piece; `held` has the file's bytes from `at` on."""
     held = bytearray()
     # The line that the byte before belongs to began before the piece, unless that byte ends it.

@@ -91,14 +91,14 @@ class Malformed(Exception):  # noqa: N818 - it does not leave this package
         self.start, self.wrong = start, wrong
 
 
-# Reads the rows of the lines that begin in bytes [start, stop) of all files, in blocks of some size.
+# Reads the rows of the lines that begin in bytes [start, stop), in blocks of some size.
 ReadRange = Callable[[int, int, int], Iterator[Rows]]
 
 
 def whole_share(
     read: ReadRange, start: int, stop: int, total: int, chunk: int, skip: int, extra: int
 ) -> Iterator[Rows]:
-    """Yields the rows of a range, less those of a group begun before it, up to the last group's end.
+    """Yields a range's rows, less those of a group begun before it, to the end of the last group.
 
     A group is the rows of one qid, or of one size in a `.group` file.
 
