@@ -173,7 +173,7 @@ def finalize() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether XGBoost's ranks have been brought together, and not parted since."""
+    """Tells whether XGBoost's ranks have been brought together, and not parted since."""
     return _standing is not None
 
 

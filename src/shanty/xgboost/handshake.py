@@ -75,7 +75,7 @@ class Handshake:
         self._heard = self._beaten = time.monotonic()  # the last heartbeat; this rank's own
 
     def called_off(self) -> bool:
-        """Whether some rank has failed, so that there is no use in going on. To be asked often."""
+        """Tells whether some rank has failed, so that going on is of no use. To be called often."""
         if self._mpi is None:
             return False
         self._beat()

@@ -1,4 +1,4 @@
-"""XGBoost's matrices, made of this rank's share of some files.
+"""Makes XGBoost's matrices of this rank's share of some files.
 
 What is no name of a file is passed on to XGBoost: it is this rank's share as it is.
 """
@@ -110,7 +110,7 @@ def share(
 
 
 def _arguments(loaded: Loaded, own: dict[str, Any], arguments: dict[str, Any], _: object) -> None:
-    """Put together what XGBoost is to know beside the rows: of the files, and of the caller."""
+    """Puts together what XGBoost is to know beside the rows: of the files, and of the caller."""
     for name in loaded.agreed.given:
         found = loaded.share.meta(name)
         if name == "qid":
@@ -168,7 +168,7 @@ def made_by_all(
     construct: Callable[[], object],
     attend: Callable[[], object] = _attend,
 ) -> None:
-    """Construct the matrix on all ranks; DataError on all of them where one cannot.
+    """Constructs the matrix on all ranks; DataError on all of them where one cannot.
 
     attend: makes a matrix without rows in its place. Amid the constructor the ranks agree on the
     columns (and on bins), and those whose rows are in order would wait there for the one that has

@@ -1,4 +1,4 @@
-"""XGBoost's train and cv over all ranks, and the model, which one rank saves."""
+"""Trains and cross-validates over all ranks, and saves the model on one."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Report(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         self._bar: Iterator[int] | None = None
 
     def before_training(self, model: Any) -> Any:
-        """Begin the bar."""
+        """Begins the bar."""
         if RUN_DIR in os.environ and xgboost.collective.get_rank() == 0:
             self._bar = shanty.progress(range(self._rounds), label="rounds")
             next(self._bar, None)
         return model
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        """Tell of a round."""
+        """Reports a round."""
         if self._bar is not None:
             values = {}
             for data, metrics in evals_log.items():
@@ -52,7 +52,7 @@ class Report(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         return False
 
     def after_training(self, model: Any) -> Any:
-        """End the bar, where it stands."""
+        """Ends the bar, where it stands."""
         self._bar = None
         return model
 
@@ -103,19 +103,11 @@ def cv(
     if folds is None and nfold < 2:
         raise DataError(f"cv needs two folds at least, not nfold={nfold}.")
     ranks = current()
-    told = [*(callbacks or ()), Report(num_boost_round)]
+    options |= {"callbacks": [*(callbacks or ()), Report(num_boost_round)], "nfold": nfold}
+    options |= {"seed": seed, "shuffle": shuffle}
     if ranks.size == 1:
-        given = {"nfold": nfold, "stratified": stratified, "folds": folds}
-        return xgboost.cv(
-            params,
-            dtrain,
-            num_boost_round,
-            seed=seed,
-            shuffle=shuffle,
-            callbacks=told,
-            **given,
-            **options,
-        )
+        options |= {"stratified": stratified, "folds": folds}
+        return xgboost.cv(params, dtrain, num_boost_round, **options)
     groups = together(
         ranks,
         "cv",
@@ -131,21 +123,11 @@ def cv(
         mock.patch.object(xgboost.callback, "_allreduce_metric", _averaged),
         blaming_the_lost(),
     ):
-        return xgboost.cv(
-            params,
-            dtrain,
-            num_boost_round,
-            nfold=nfold,
-            folds=folds,
-            seed=seed,
-            shuffle=shuffle,
-            callbacks=told,
-            **options,
-        )
+        return xgboost.cv(params, dtrain, num_boost_round, folds=folds, **options)
 
 
 def save_model(model: Any, path: str | os.PathLike[str]) -> None:
-    """Save a Booster, or an estimator, once: rank 0 writes it, whole or not at all.
+    """Saves a Booster, or an estimator, once: rank 0 writes it, whole or not at all.
 
     All ranks call it, and the file is there when it returns. Any of them raises DataError where it
     cannot be written. The format is told by the name, as XGBoost has it: .json or .ubj.

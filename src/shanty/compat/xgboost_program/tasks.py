@@ -68,7 +68,7 @@ class _Saver(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         epoch: int,
         evals_log: xgboost.callback.TrainingCallback.EvalsLog,
     ) -> bool:
-        """Save after the round `epoch`, which counts from 0; training goes on."""
+        """Saves after the round `epoch`, which counts from 0; training goes on."""
         if (epoch + 1) % self.settings.save_period == 0:
             parallel.save_model(model, self.settings.model_file(epoch + 1))
         return False

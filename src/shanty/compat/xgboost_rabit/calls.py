@@ -60,14 +60,14 @@ def tell(notes: Sequence[str]) -> None:
 
 
 def say(note: str) -> None:
-    """Print a note that is none of names, once in a script; for rank 0."""
+    """Prints a note that is none of names, once in a script; for rank 0."""
     if not _said:
         _said.append(note)
         print(f"shanty: {note}.", file=sys.stderr, flush=True)
 
 
 def _script_s_level() -> int:
-    """How many calls up from `tell` the script's own line is."""
+    """Counts the calls from `tell` up to the script's own line."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame, level = frame.f_back, level + 1
@@ -229,7 +229,7 @@ def _limit(arguments: Arguments, booster: Any) -> None:
 
 
 def trees_a_round(booster: Any) -> int:
-    """How many trees a round has for each class (`num_parallel_tree`); 0 of a linear model."""
+    """The number of trees in a round for each class (`num_parallel_tree`); 0 of a linear model."""
     model = json.loads(booster.save_config())["learner"]["gradient_booster"]
     model = model.get("gbtree", model)  # dart has one within
     found: Mapping[str, str] = model.get("gbtree_model_param", {})

@@ -78,7 +78,7 @@ def _order(values: Sequence[Any]) -> Sequence[str]:
 
 
 def _of_all_ranks(data: Any, label: Any) -> bool:
-    """Whether all ranks make the matrix, or none is made of it.
+    """Tells whether all ranks make the matrix, or none is made of it.
 
     Sparse rows to train on may differ in width, over which today's XGBoost agrees by itself. An
     iterator may ask for its rank. A handle is what `DMatrix.slice` has made already.
@@ -157,7 +157,7 @@ def _meant(uri: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _tells(file: str) -> bool:
-    """Whether the file's format is known: from its name, or because it is XGBoost's own."""
+    """Tells whether the file's format is known: by its name, or as XGBoost's own."""
     if Path(file.removesuffix(".gz")).suffix.lower() in SUFFIXES:
         return True
     try:

@@ -23,7 +23,7 @@ Table = NDArray[np.float32]  # (rows, fields), NaN where a field is empty
 
 
 class _Form(NamedTuple):
-    """What the fields are."""
+    """The meaning of the fields."""
 
     label: int | None
     weight: int | None

@@ -1,4 +1,4 @@
-"""Decimal numbers in a block of text, all of them at once.
+"""Reads decimal numbers in a block of text, all of them at once.
 
 For every byte of the block two things are computed, for which no byte is looked at alone: how many
 digits end there (`runs`), and what number the last four of them are (`fours`). Both double their
@@ -57,7 +57,7 @@ class Digits:
         self._fours = np.empty(size, np.uint16)
 
     def read(self, block: Bytes) -> None:
-        """Take `block`, which is copied."""
+        """Takes `block`, which is copied."""
         ended = len(block) > 0 and block[-1] in b"\n\r"
         size = PAD + len(block) + (not ended)
         if size > len(self._fours):
@@ -99,26 +99,26 @@ class Digits:
         self.controls = np.count_nonzero(controls) != sum(known)
 
     def has(self, character: str) -> bool:
-        """Whether the character is anywhere in the block."""
+        """Looks for the character anywhere in the block."""
         return bool(self._is(character).any())
 
     def places(self, character: str) -> Places:
-        """Where the character is."""
+        """The places of the character."""
         return np.flatnonzero(self._is(character))
 
     def blanks(self) -> NDArray[np.bool_]:
-        """Whether a byte is a blank or line end; good until the next question."""
+        """Marks the bytes that are blanks or line ends; good until the next question."""
         return np.less_equal(self.text, ord(" "), out=self._mask())
 
     def line_ends(self) -> Places:
-        """Where lines end: the one before the block, and the one after it, among them."""
+        """The ends of lines: the one before the block, and the one after it, among them."""
         ends = self._is("\n")
         if self.returns:
             ends |= self.text == ord("\r")
         return np.flatnonzero(ends[PAD - 1 :]) + (PAD - 1)
 
     def _is(self, character: str) -> NDArray[np.bool_]:
-        """Whether a byte is the character; good until the next question."""
+        """Marks the bytes that are the character; good until the next question."""
         return np.equal(self.text, ord(character), out=self._mask())
 
     def _mask(self) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""LibSVM text: label[:weight] [qid:N] index[:value] … [# comment], a row a line.
+"""Reads LibSVM text: label[:weight] [qid:N] index[:value] … [# comment], a row a line.
 
 A block's lines are read all at once with NumPy, by `short` where that can be, else by
 `_rows_at_once`; a block with something rare or wrong in it goes through `byline`, which finds the
@@ -127,7 +127,7 @@ def _rows_at_once(of: Digits, block: Bytes, indexing_mode: int) -> Rows | None:
 
 
 class _Entries(NamedTuple):
-    """Where in a block's text its numbers are; an entry is start … middle (a colon) … end."""
+    """Places of the numbers in a block's text; an entry is start … middle (a colon) … end."""
 
     labels: tuple[Places, Places]  # starts and ends
     weights: tuple[Places, Places] | None
@@ -216,7 +216,7 @@ def _qids(of: Digits, starts: Places, ends: Places, heads: Places) -> NDArray[np
 
 
 def _one_in_each(places: Places, starts: Places, ends: Places) -> bool:
-    """Whether each word has one of the places within it, and there are no others."""
+    """Tells whether each word has one of the places within it, and there are no others."""
     return bool(len(places) == len(starts) and ((starts < places) & (places < ends)).all())
 
 
