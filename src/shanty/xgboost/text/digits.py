@@ -93,10 +93,12 @@ class Digits:
         self.text, self.runs, self.fours = text, runs, fours
         self.signs = self.has("-") or self.has("+")
         self.dots = self.has(".")
-        known = [int(np.count_nonzero(self._is(each))) for each in "\t\n\r"]
-        self.returns = known[2]
-        controls = np.less(text, ord(" "), out=self._mask())
-        self.controls = np.count_nonzero(controls) != sum(known)
+        controls = np.count_nonzero(np.less(text, ord(" "), out=self._mask()))
+        controls -= np.count_nonzero(self._is("\n"))
+        self.returns = int(np.count_nonzero(self._is("\r"))) if controls else 0
+        if controls > self.returns:
+            controls -= np.count_nonzero(self._is("\t"))
+        self.controls = controls > self.returns
 
     def has(self, character: str) -> bool:
         """Looks for the character anywhere in the block."""

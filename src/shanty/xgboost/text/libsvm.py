@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shanty.xgboost.text.byline import Kind, rows_by_line
-from shanty.xgboost.text.digits import Bytes, Digits, Places, numbers_at
+from shanty.xgboost.text.digits import PAD, Bytes, Digits, Places, numbers_at
 from shanty.xgboost.text.files import Block, Lines, PathLike, format_error
 from shanty.xgboost.text.rows import Malformed, Rows, whole_share
 from shanty.xgboost.text.short import Short
@@ -105,7 +105,7 @@ def _rows_at_once(of: Digits, block: Bytes, indexing_mode: int) -> Rows | None:
     of.read(_without_comments(block) if (block == ord("#")).any() else block)
     if of.controls:
         return None
-    found = _entries(of)
+    found = _plain_entries(of) or _entries(of)
     if found is None:
         return None
     labels = numbers_at(of, *found.labels)
@@ -136,6 +136,44 @@ class _Entries(NamedTuple):
     starts: Places
     middles: Places  # of the colons; where there is none, the end
     ends: Places
+
+
+def _plain_entries(of: Digits) -> _Entries | None:
+    """Entries of lines that are label, blank, index:value, blank, …, line end; None if one is not.
+
+    Between line ends there are then, in turn, a blank after the label, and a colon and a blank (or
+    line end) for every entry.
+    """
+    if of.has("q"):
+        return None
+    colon = of.text == ord(":")
+    mark = of.blanks() | colon
+    if (mark[PAD:] & mark[PAD - 1 : -1]).any():
+        return None
+    marks = np.flatnonzero(mark)[PAD - 1 :]
+    line_ends = of.line_ends()
+    label_ends_at = marks.searchsorted(line_ends[:-1]) + 1
+    of_entry = np.ones(len(marks), np.bool_)
+    of_entry[0] = False
+    of_entry[label_ends_at] = False
+    pairs = marks[of_entry]
+    colons, ends = pairs[0::2].copy(), pairs[1::2].copy()
+    if len(colons) != len(ends) or np.count_nonzero(colon) != len(colons):
+        return None
+    if not colon.take(colons).all():
+        return None
+    label_ends = marks[label_ends_at]
+    indptr = np.empty(len(label_ends) + 1, np.int64)
+    np.subtract(label_ends_at, np.arange(1, len(label_ends) + 1), out=indptr[:-1])
+    indptr[:-1] >>= 1
+    indptr[-1] = len(colons)
+    labels = line_ends[:-1] + 1, label_ends
+    # An entry begins after the one before it ends, a line's first one after the label.
+    filled = indptr[:-1] < indptr[1:]
+    starts = np.empty(len(ends), np.int64)
+    np.add(ends[:-1], 1, out=starts[1:])
+    starts[indptr[:-1][filled]] = label_ends[filled] + 1
+    return _Entries(labels, None, None, indptr, starts, colons, ends)
 
 
 def _entries(of: Digits) -> _Entries | None:
