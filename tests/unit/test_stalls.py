@@ -134,8 +134,8 @@ def test_all_in_one_call() -> None:
 
 
 MEETING = (
-    ["/v/shanty/xgboost/exchange.py", 111, "_wait"],
-    ["/v/shanty/xgboost/exchange.py", 70, "conclude"],
+    ["/v/shanty/xgboost/handshake.py", 111, "_wait"],
+    ["/v/shanty/xgboost/handshake.py", 70, "conclude"],
     ["/v/shanty/compat/xgboost_rabit/calls.py", 9, "train"],
     TRAIN,
 )
@@ -157,7 +157,7 @@ def test_a_rank_that_waits_for_others_in_shanty_xgboost() -> None:
 def test_a_rank_that_loads_for_shanty_xgboost_is_at_work() -> None:
     """What is done `together` has the same module further out."""
     loading = ["/v/shanty/xgboost/text/files.py", 5, "read"]
-    together = ["/v/shanty/xgboost/exchange.py", 150, "together"]
+    together = ["/v/shanty/xgboost/handshake.py", 150, "together"]
     assert what(rank(0), away(1, loading, together, TRAIN)).startswith(
         "rank 1 on a is busy in train (train.py:31)"
     )
@@ -168,15 +168,15 @@ def test_a_rank_says_whom_it_waits_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, whom: str
 ) -> None:
     pytest.importorskip("xgboost")
-    from shanty.xgboost import exchange
-    from shanty.xgboost.world import World
+    from shanty.xgboost import handshake
+    from shanty.xgboost.communication import Communicator
 
-    monkeypatch.setattr(exchange, "_LONG", -1)
+    monkeypatch.setattr(handshake, "_LONG", -1)
     comm: Any = SimpleNamespace(rank=number, size=3, iprobe=lambda **_: False)
     looks = iter([False, False, True])
-    meeting = exchange.Meeting(World(comm), "training")
-    meeting._outcomes[0] = None
-    meeting._wait(lambda: next(looks))
+    shaking = handshake.Handshake(Communicator(comm), "training")
+    shaking._outcomes[0] = None
+    shaking._wait(lambda: next(looks))
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith(f"shanty.xgboost: training: rank {number} is still waiting for {whom}")
 

@@ -6,8 +6,8 @@
     booster = xgb.train({"objective": "binary:logistic"}, dtrain, 50)
     xgb.save_model(booster, "model.json")         # once
 
-`world` brings XGBoost's own communication up, at the first use; `matrix` are the matrices, whose
-rows `loading` reads and `text` parses; `training` and `estimators` are what trains. Every other
+`communication` starts XGBoost's own, at the first use; `matrix` has the matrices, whose rows
+`loading` reads and `text` parses; `training` and `estimators` train. Every other
 name is XGBoost's own. Importing this package loads nothing of it yet.
 """
 
@@ -15,6 +15,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shanty.xgboost.communication import communicator as communicator
+    from shanty.xgboost.communication import finalize as finalize
+    from shanty.xgboost.communication import init as init
+    from shanty.xgboost.communication import is_initialized as is_initialized
+    from shanty.xgboost.communication import rank as rank
+    from shanty.xgboost.communication import size as size
     from shanty.xgboost.errors import DataError as DataError
     from shanty.xgboost.errors import WorldError as WorldError
     from shanty.xgboost.estimators import XGBClassifier as XGBClassifier
@@ -28,12 +34,6 @@ if TYPE_CHECKING:
     from shanty.xgboost.training import cv as cv
     from shanty.xgboost.training import save_model as save_model
     from shanty.xgboost.training import train as train
-    from shanty.xgboost.world import communicator as communicator
-    from shanty.xgboost.world import finalize as finalize
-    from shanty.xgboost.world import init as init
-    from shanty.xgboost.world import is_initialized as is_initialized
-    from shanty.xgboost.world import rank as rank
-    from shanty.xgboost.world import size as size
 
 _MODULES = {
     "errors": ("DataError", "WorldError"),
@@ -43,7 +43,7 @@ _MODULES = {
     ),
     "matrix": ("DMatrix", "QuantileDMatrix"),
     "training": ("Report", "cv", "save_model", "train"),
-    "world": ("communicator", "finalize", "init", "is_initialized", "rank", "size"),
+    "communication": ("communicator", "finalize", "init", "is_initialized", "rank", "size"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""What goes wrong here, by kind."""
+"""The errors of shanty.xgboost, by kind."""
 
 from __future__ import annotations
 

@@ -7,46 +7,24 @@ All of them get the same model; `predict` and all else are of one rank.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shanty.xgboost.communication import blaming_the_lost, current
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.exchange import Meeting, together
+from shanty.xgboost.handshake import together
 from shanty.xgboost.installed import xgboost
 from shanty.xgboost.training import Report, save_model
-from shanty.xgboost.world import blaming_the_lost, current
-
-
-@contextmanager
-def _reported(model: Any, X: Any, y: Any, options: Mapping[str, Any]) -> Iterator[None]:  # noqa: N803
-    """Train within XGBoost's world, and tell the run of the rounds."""
-    _compare_lengths(X, y, options)
-    before = model.callbacks
-    model.callbacks = [*(before or ()), Report(model.get_num_boosting_rounds())]
-    try:
-        with blaming_the_lost():
-            yield
-    finally:
-        model.callbacks = before
-
-
-@contextmanager
-def _joined(X: Any, y: Any, options: Mapping[str, Any]) -> Iterator[None]:  # noqa: N803
-    """Train within XGBoost's world; of a forest, which is a single round, nothing is told."""
-    _compare_lengths(X, y, options)
-    with blaming_the_lost():
-        yield
 
 
 def _compare_lengths(X: Any, y: Any, options: Mapping[str, Any]) -> None:  # noqa: N803
     """DataError on all ranks where one rank's rows and labels do not fit: XGBoost finds that out
     on one rank only, for which the others would wait."""
 
-    def look(_: Meeting) -> None:
+    def look(_: object) -> None:
         rows = _length(X)
         for name, value in (("y", y), ("sample_weight", options.get("sample_weight"))):
             if value is not None and _length(value) != rows:
@@ -59,45 +37,34 @@ def _length(rows: Any) -> int:
     return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
 
 
-class _Saving:
-    """What all of these classes do otherwise than XGBoost's."""
+class _OverRanks:
+    """Trains on the rows of all ranks; stands before XGBoost's class among the bases."""
+
+    _is_forest = False  # a single round, of which the run is told nothing
+    callbacks: Any
+
+    def fit(self, X: Any, y: Any, **options: Any) -> Self:  # noqa: N803
+        """Trains on the rows of all ranks; X, y and what is told of them are this rank's."""
+        _compare_lengths(X, y, options)
+        before = self.callbacks
+        if not self._is_forest:
+            self.callbacks = [*(before or ()), Report(self.get_num_boosting_rounds())]  # type: ignore[attr-defined]
+        try:
+            with blaming_the_lost():
+                self._fit(X, y, options)
+        finally:
+            self.callbacks = before
+        return self
+
+    def _fit(self, X: Any, y: Any, options: Mapping[str, Any]) -> None:  # noqa: N803
+        super().fit(X, y, **options)  # type: ignore[misc]
 
     def save_model(self, fname: str | os.PathLike[str]) -> None:
-        """Write the model, on rank 0; all ranks call it."""
+        """Writes the model, on rank 0; all ranks call it."""
         save_model(self, fname)
 
 
-class XGBRegressor(_Saving, xgboost.XGBRegressor):  # type: ignore[misc]
-    """XGBoost's regressor over all ranks."""
-
-    def fit(self, X: Any, y: Any, **options: Any) -> XGBRegressor:  # noqa: N803
-        """Train on the rows of all ranks; X and y are this rank's."""
-        with _reported(self, X, y, options):
-            super().fit(X, y, **options)
-        return self
-
-
-class XGBRFRegressor(_Saving, xgboost.XGBRFRegressor):  # type: ignore[misc]
-    """XGBoost's random forest for regression over all ranks."""
-
-    def fit(self, X: Any, y: Any, **options: Any) -> XGBRFRegressor:  # noqa: N803
-        """Train on the rows of all ranks; X and y are this rank's."""
-        with _joined(X, y, options):
-            super().fit(X, y, **options)
-        return self
-
-
-class XGBRanker(_Saving, xgboost.XGBRanker):  # type: ignore[misc]
-    """XGBoost's ranker over all ranks. A group (qid) is on one rank."""
-
-    def fit(self, X: Any, y: Any, **options: Any) -> XGBRanker:  # noqa: N803
-        """Train on the groups of all ranks; X, y and what is told of them are this rank's."""
-        with _reported(self, X, y, options):
-            super().fit(X, y, **options)
-        return self
-
-
-class _Classes(_Saving):
+class _Classes(_OverRanks):
     """The classes of all ranks, which XGBoost would look for among the rows of this one."""
 
     _own: NDArray[np.generic] | None = None  # while it trains: the classes of this rank's rows
@@ -110,7 +77,7 @@ class _Classes(_Saving):
 
     @property
     def n_classes_(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         if not self._all:
             raise AttributeError("n_classes_: fit has not been called")
         return self._all
@@ -120,8 +87,15 @@ class _Classes(_Saving):
         if self._own is None:  # a model that is loaded
             self._all = number
 
+    def _fit(self, X: Any, y: Any, options: Mapping[str, Any]) -> None:  # noqa: N803
+        try:
+            self._agree(y)
+            super()._fit(X, y, options)
+        finally:
+            self._own = None
+
     def _agree(self, y: Any) -> None:
-        def look(_: Meeting) -> NDArray[np.generic]:
+        def look(_: object) -> NDArray[np.generic]:
             self._own = np.unique(np.asarray(y))
             return self._own
 
@@ -141,29 +115,25 @@ class _Classes(_Saving):
         self._all = together(current(), "fit", look, judge)
 
 
+class XGBRegressor(_OverRanks, xgboost.XGBRegressor):  # type: ignore[misc]
+    """XGBoost's regressor over all ranks."""
+
+
+class XGBRFRegressor(_OverRanks, xgboost.XGBRFRegressor):  # type: ignore[misc]
+    """XGBoost's random forest for regression over all ranks."""
+
+    _is_forest = True
+
+
+class XGBRanker(_OverRanks, xgboost.XGBRanker):  # type: ignore[misc]
+    """XGBoost's ranker over all ranks. A group (qid) is on one rank."""
+
+
 class XGBClassifier(_Classes, xgboost.XGBClassifier):  # type: ignore[misc]
     """XGBoost's classifier over all ranks; a rank need not have rows of every class."""
-
-    def fit(self, X: Any, y: Any, **options: Any) -> XGBClassifier:  # noqa: N803
-        """Train on the rows of all ranks; X and y are this rank's."""
-        with _reported(self, X, y, options):
-            try:
-                self._agree(y)
-                super().fit(X, y, **options)
-            finally:
-                self._own = None
-        return self
 
 
 class XGBRFClassifier(_Classes, xgboost.XGBRFClassifier):  # type: ignore[misc]
     """XGBoost's random forest for classification over all ranks."""
 
-    def fit(self, X: Any, y: Any, **options: Any) -> XGBRFClassifier:  # noqa: N803
-        """Train on the rows of all ranks; X and y are this rank's."""
-        with _joined(X, y, options):
-            try:
-                self._agree(y)
-                super().fit(X, y, **options)
-            finally:
-                self._own = None
-        return self
+    _is_forest = True

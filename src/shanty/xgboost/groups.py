@@ -1,4 +1,4 @@
-"""Groups of a ranking that stay whole where rows are shared out."""
+"""Keeps groups of a ranking whole where rows are shared out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shanty.xgboost.text import Rows
 
 
 def whole_groups(pieces: Iterable[Rows], wanted: int, started: bool) -> Iterator[Rows]:
-    """Of rows with a qid, those of the groups that begin within a share.
+    """Yields, of rows with a qid, those of the groups that begin within a share.
 
     wanted: rows of the share. started: `pieces` begins one row before it, since it is not the
     first one. They go on behind it for as long as they are asked for.
@@ -48,7 +48,7 @@ def whole_groups(pieces: Iterable[Rows], wanted: int, started: bool) -> Iterator
 
 
 def sizes(qids: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """How many rows of one qid follow each other, group by group.
+    """Counts the rows of one qid that follow each other, group by group.
 
     XGBoost is told these, not the ids: of an id it keeps 32 bits, and it wants ids that rise.
     """
@@ -73,6 +73,6 @@ def refuse_twice(groups: NDArray[np.uint64], where: str) -> None:
 
 
 def overlap(spans: Iterable[tuple[int, int] | None]) -> bool:
-    """Whether ranges (lowest, highest) reach into each other, so that ids may be in several."""
+    """Tells whether ranges (lowest, highest) overlap, so that ids may be in several."""
     there = sorted(span for span in spans if span is not None)
     return any(after[0] <= before[1] for before, after in pairwise(there))

@@ -1,4 +1,4 @@
-"""From a URI to this rank's share of its rows, agreed with all other ranks."""
+"""Reads this rank's share of the files that a URI names, in agreement with all other ranks."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shanty.xgboost import groups, text
+from shanty.xgboost.communication import Communicator
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.exchange import CalledOff, Meeting, together
+from shanty.xgboost.handshake import Handshake, together
 from shanty.xgboost.npz import Arrays
 from shanty.xgboost.parquet import Table
 from shanty.xgboost.share import Share, Summary, agree
 from shanty.xgboost.sources import Source, parse, side_files
 from shanty.xgboost.text import Rows
-from shanty.xgboost.world import World
 
 COLUMNS = ("label", "weight", "qid")  # what may be the name of a column of Parquet, or of an array
 
 
 @dataclass(frozen=True)
 class Files:
-    """What a rank sees of a source, before it reads a row."""
+    """The files of a source as one rank sees them, before it reads a row."""
 
     source: Source
     bytes: tuple[int, ...]
@@ -45,8 +45,8 @@ class Loaded:
     given: dict[str, NDArray[np.generic]]  # weight, group, base_margin: of files beside it
 
 
-def load(world: World, data: object, columns: dict[str, str], label: bool) -> Loaded:
-    """Read this rank's share of the files that `data` names. All ranks call it.
+def load(ranks: Communicator, data: object, columns: dict[str, str], label: bool) -> Loaded:
+    """Reads this rank's share of the files that `data` names. All ranks call it.
 
     columns: for Parquet and npz, what is the label, the weight, the qid there. label: whether the
     caller has labels of his own. DataError, the same on all ranks, for anything wrong with it.
@@ -54,26 +54,25 @@ def load(world: World, data: object, columns: dict[str, str], label: bool) -> Lo
     what = f"loading {data}"
     seen: list[Files] = []  # by this rank: another one may have the same files in other folders
 
-    def look(meeting: Meeting) -> Files:
-        seen.append(_look(world, data, columns, _asking(meeting)))
+    def look(handshake: Handshake) -> Files:
+        seen.append(_look(ranks, data, columns, handshake.go_on))
         return seen[0]
 
-    sizes = together(world, what, look, _same_files)
+    sizes = together(ranks, what, look, _same_files)
     files = seen[0]
     source = files.source
-    beside = _Beside(world, what, source, files.sides, sizes)
+    beside = _Beside(ranks, what, source, files.sides, sizes)
     made: list[Share] = []
     ids = np.empty(0, np.uint64)  # of this rank's groups, where none may come back later
 
-    def read(meeting: Meeting) -> Summary:
+    def read(handshake: Handshake) -> Summary:
         nonlocal ids
-        go_on = _asking(meeting)
         share = Share()
         made.append(share)
-        rows, known = _rows(world, source, sizes, beside)
+        rows, known = _rows(ranks, source, sizes, beside)
         for piece in rows:
             share.add(piece)
-            go_on()
+            handshake.go_on()
         summary = share.summary(*known)
         beside.check(summary)
         qids = share.meta("qid")
@@ -95,31 +94,23 @@ def load(world: World, data: object, columns: dict[str, str], label: bool) -> Lo
         groups.refuse_twice(np.concatenate(found), str(source))
 
     try:
-        agreed, rows, mixed = together(world, what, read, judge)
-        first = sum(rows[: world.rank])
+        agreed, rows, mixed = together(ranks, what, read, judge)
+        first = sum(rows[: ranks.rank])
         if mixed:
-            together(world, what, lambda _: ids, compare)
-        own = rows[world.rank]
-        together(world, what, partial(beside.take, own, first, agreed.rows), lambda _: None)
+            together(ranks, what, lambda _: ids, compare)
+        own = rows[ranks.rank]
+        together(ranks, what, partial(beside.take, own, first, agreed.rows), lambda _: None)
     except Exception:
         for share in made:
             share.close()
         raise
     agreed = replace(agreed, dense=bool(agreed.dense))
-    return Loaded(made[0], agreed, first, world.size, beside.given)
+    return Loaded(made[0], agreed, first, ranks.size, beside.given)
 
 
-def _asking(meeting: Meeting) -> Callable[[], None]:
-    """To be called between two pieces of work; raises CalledOff where another rank has failed."""
-
-    def go_on() -> None:
-        if meeting.called_off():
-            raise CalledOff
-
-    return go_on
-
-
-def _look(world: World, data: object, columns: dict[str, str], go_on: Callable[[], None]) -> Files:
+def _look(
+    ranks: Communicator, data: object, columns: dict[str, str], go_on: Callable[[], None]
+) -> Files:
     source = parse(data)
     if columns and source.format in ("libsvm", "csv"):
         raise DataError(
@@ -143,12 +134,12 @@ def _look(world: World, data: object, columns: dict[str, str], go_on: Callable[[
     sides = {suffix: Path(file).stat().st_size for suffix, file in side_files(source).items()}
     content: tuple[int, ...] = ()
     if source.format in ("libsvm", "csv"):
-        content = tuple(text.sizes(source.files[world.rank :: world.size], go_on))
+        content = tuple(text.sizes(source.files[ranks.rank :: ranks.size], go_on))
     return Files(source, size, sides, content)
 
 
 def _same_files(seen: list[Files]) -> list[int]:
-    """Where all ranks see the same files, their bytes once unpacked."""
+    """The bytes of each file once unpacked; DataError where the ranks see different files."""
     first = seen[0]
     for rank, each in enumerate(seen):
         if _same(each) != _same(first):
@@ -164,7 +155,7 @@ def _same_files(seen: list[Files]) -> list[int]:
 
 
 def _same(files: Files) -> tuple[object, ...]:
-    """What has to be equal on all ranks; a file may be in another folder on each host."""
+    """The facts that have to be equal on all ranks; folders may differ from host to host."""
     names = [Path(file).name for file in files.source.files]
     return names, replace(files.source, files=()), files.bytes, files.sides
 
@@ -178,16 +169,16 @@ _Known = tuple[int, Sequence[str], Sequence[str]]  # at least so many columns; n
 
 
 def _rows(
-    world: World, source: Source, sizes: Sequence[int], beside: _Beside
+    ranks: Communicator, source: Source, sizes: Sequence[int], beside: _Beside
 ) -> tuple[Iterator[Rows], _Known]:
     columns = {name: word for name, word in source.options.items() if name in COLUMNS}
     if source.format == "parquet":
         table = Table(source.files, columns)
         known = len(table.names), table.names, table.types
-        return table.share(world.rank, world.size), known
+        return table.share(ranks.rank, ranks.size), known
     if source.format == "npz":
         arrays = Arrays(source.files, columns)
-        return arrays.share(world.rank, world.size), (arrays.columns, (), ())
+        return arrays.share(ranks.rank, ranks.size), (arrays.columns, (), ())
     skip, extra = beside.shift
     if source.format == "libsvm":
         mode = source.number("indexing_mode", 0)
@@ -198,8 +189,8 @@ def _rows(
             )
         rows = text.read_libsvm(
             source.files,
-            world.rank,
-            world.size,
+            ranks.rank,
+            ranks.size,
             indexing_mode=mode,
             sizes=sizes,
             skip=skip,
@@ -208,8 +199,8 @@ def _rows(
         return rows, (0, (), ())
     rows = text.read_csv(
         source.files,
-        world.rank,
-        world.size,
+        ranks.rank,
+        ranks.size,
         label_column=source.number("label_column", -1),
         weight_column=source.number("weight_column", -1),
         delimiter=source.options.get("delimiter", ","),
@@ -224,44 +215,49 @@ class _Beside:
     """The files `.weight`, `.group` and `.base_margin` beside a text file."""
 
     def __init__(
-        self, world: World, what: str, source: Source, sides: dict[str, int], sizes: Sequence[int]
+        self,
+        ranks: Communicator,
+        what: str,
+        source: Source,
+        sides: dict[str, int],
+        sizes: Sequence[int],
     ) -> None:
         self.given: dict[str, NDArray[np.generic]] = {}
         self.shift = (0, 0)
         self._sides = sides
         self._file = source.files[0]
         self._first_group = self._groups = 0  # groups before this rank's, and of all ranks
-        if sides and world.rank == 0:
+        if sides and ranks.rank == 0:
             _tell(f"{self._file}: beside it were found, and are used: {', '.join(sides)}")
         if ".group" not in sides:
             return
         comment = "#" if source.format == "libsvm" else None
         count = together(
-            world,
+            ranks,
             what,
-            lambda meeting: text.count_rows(
+            lambda handshake: text.count_rows(
                 source.files,
-                world.rank,
-                world.size,
+                ranks.rank,
+                ranks.size,
                 comment=comment,
                 sizes=sizes,
-                between=_asking(meeting),
+                between=handshake.go_on,
             ),
             lambda counts: counts,
         )
-        start = sum(count[: world.rank])
+        start = sum(count[: ranks.rank])
 
         own: list[text.Groups] = []
 
-        def find(meeting: Meeting) -> int:
+        def find(handshake: Handshake) -> int:
             found = text.groups_of_share(
-                self._file + ".group", start, count[world.rank], sum(count), _asking(meeting)
+                self._file + ".group", start, count[ranks.rank], sum(count), handshake.go_on
             )
             own.append(found)
             return len(found.group_sizes)
 
-        numbers = together(world, what, find, lambda each: each)
-        self._first_group, self._groups = sum(numbers[: world.rank]), sum(numbers)
+        numbers = together(ranks, what, find, lambda each: each)
+        self._first_group, self._groups = sum(numbers[: ranks.rank]), sum(numbers)
         self.shift = (own[0].skip, own[0].extra)
         self.given["group"] = own[0].group_sizes
 
@@ -284,18 +280,18 @@ class _Beside:
                 f"share, but it has {summary.rows}."
             )
 
-    def take(self, rows: int, first: int, total: int, meeting: Meeting) -> None:
-        """Read what belongs to a share's rows, of which `first` is the first, or to its groups."""
+    def take(self, rows: int, first: int, total: int, handshake: Handshake) -> None:
+        """Reads what belongs to a share's rows, of which `first` is the first, or to its groups."""
         for suffix, name in ((".weight", "weight"), (".base_margin", "base_margin")):
             if suffix not in self._sides:
                 continue
             part = first, rows, total
             if name == "weight" and "group" in self.given:
                 part = self._first_group, len(self.given["group"]), self._groups
-            self.given[name] = text.numbers(self._file + suffix, *part, _asking(meeting))
+            self.given[name] = text.numbers(self._file + suffix, *part, handshake.go_on)
 
 
 @cache
 def _tell(text: str) -> None:
-    """Print something, once."""
+    """Prints something, once."""
     print(f"shanty.xgboost: {text}", file=sys.stderr)

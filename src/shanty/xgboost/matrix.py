@@ -1,4 +1,4 @@
-"""XGBoost's matrices, made of this rank's share of some files.
+"""Makes XGBoost's matrices of this rank's share of some files.
 
 What is no name of a file is passed on to XGBoost: it is this rank's share as it is.
 """
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
+from shanty.xgboost.communication import Communicator, blaming_the_lost, current
 from shanty.xgboost.errors import DataError, WorldError
-from shanty.xgboost.exchange import together
 from shanty.xgboost.groups import sizes as group_sizes
+from shanty.xgboost.handshake import together
 from shanty.xgboost.installed import xgboost
 from shanty.xgboost.loading import COLUMNS, Loaded, load
 from shanty.xgboost.share import Summary
 from shanty.xgboost.sources import is_source
-from shanty.xgboost.world import World, blaming_the_lost, current
 
 _OF_ROWS = (
     *("label", "weight", "qid", "base_margin"),
@@ -44,9 +44,9 @@ class DMatrix(xgboost.DMatrix):  # type: ignore[misc]
     """
 
     def __init__(self, data: Any, label: Any = None, **options: Any) -> None:
-        world, construct = current(), super().__init__
-        with share(world, data, label, options, _in_least_form) as (rows, arguments):
-            made_by_all(world, self, lambda: construct(rows, **arguments))
+        ranks, construct = current(), super().__init__
+        with share(ranks, data, label, options, _in_least_form) as (rows, arguments):
+            made_by_all(ranks, self, lambda: construct(rows, **arguments))
 
 
 class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]
@@ -56,15 +56,15 @@ class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]
     """
 
     def __init__(self, data: Any, label: Any = None, **options: Any) -> None:
-        world, construct = current(), super().__init__
-        with share(world, data, label, options) as (rows, arguments):
+        ranks, construct = current(), super().__init__
+        with share(ranks, data, label, options) as (rows, arguments):
             bins = {name: arguments[name] for name in ("max_bin", "ref") if name in arguments}
 
             def checked() -> None:
                 _finite(rows, arguments.get("missing"))
                 construct(rows, **arguments)
 
-            made_by_all(world, self, checked, lambda: xgboost.QuantileDMatrix(_NO_ROWS, **bins))
+            made_by_all(ranks, self, checked, lambda: xgboost.QuantileDMatrix(_NO_ROWS, **bins))
 
 
 _Way = Callable[[Loaded, int, dict[str, Any]], AbstractContextManager[Any]]
@@ -85,7 +85,7 @@ def _in_least_form(
 
 @contextmanager
 def share(
-    world: World, data: Any, label: Any, options: dict[str, Any], way: _Way = _as_arrays
+    ranks: Communicator, data: Any, label: Any, options: dict[str, Any], way: _Way = _as_arrays
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The rows as XGBoost takes them and the arguments beside them, while a matrix is made."""
     if not is_source(data):
@@ -93,7 +93,7 @@ def share(
         return
     own = {"label": label, **options}
     columns = {name: own.pop(name) for name in COLUMNS if isinstance(own.get(name), str)}
-    loaded = load(world, data, columns, own.get("label") is not None)
+    loaded = load(ranks, data, columns, own.get("label") is not None)
     arguments: dict[str, Any] = {}
     ready: list[Any] = []
     with ExitStack() as stack:
@@ -105,12 +105,12 @@ def share(
             width = max(loaded.agreed.columns, len(names) if names is not None else 0)
             ready.append(stack.enter_context(way(loaded, width, arguments)))
 
-        together(world, f"loading {data}", prepare, lambda _: None)
+        together(ranks, f"loading {data}", prepare, lambda _: None)
         yield ready[0], arguments
 
 
 def _arguments(loaded: Loaded, own: dict[str, Any], arguments: dict[str, Any], _: object) -> None:
-    """Put together what XGBoost is to know beside the rows: of the files, and of the caller."""
+    """Puts together what XGBoost is to know beside the rows: of the files, and of the caller."""
     for name in loaded.agreed.given:
         found = loaded.share.meta(name)
         if name == "qid":
@@ -163,12 +163,12 @@ def _own_rows(loaded: Loaded, name: str, value: Any) -> Any:
 
 
 def made_by_all(
-    world: World,
+    ranks: Communicator,
     matrix: Any,
     construct: Callable[[], object],
     attend: Callable[[], object] = _attend,
 ) -> None:
-    """Construct the matrix on all ranks; DataError on all of them where one cannot.
+    """Constructs the matrix on all ranks; DataError on all of them where one cannot.
 
     attend: makes a matrix without rows in its place. Amid the constructor the ranks agree on the
     columns (and on bins), and those whose rows are in order would wait there for the one that has
@@ -182,18 +182,13 @@ def made_by_all(
         except WorldError:
             raise
         except Exception:
-            if world.size > 1 and not hasattr(matrix, "handle"):
+            if ranks.size > 1 and not hasattr(matrix, "handle"):
                 with suppress(xgboost.core.XGBoostError):
                     attend()
             raise
         return _columns(matrix)
 
-    together(world, "making a matrix", make, _alike)
-
-
-def compare(world: World, matrix: Any) -> None:
-    """DataError where the ranks' matrices are not of the same columns."""
-    together(world, "making a matrix", lambda _: _columns(matrix), _alike)
+    together(ranks, "making a matrix", make, _alike)
 
 
 def _finite(rows: Any, missing: float | None) -> None:

@@ -1,4 +1,4 @@
-"""Rows of `.npz` files, read from within the archive: never more than a piece at a time.
+"""Reads rows of `.npz` files from within the archive: never more than a piece at a time.
 
 Of dense arrays the features are `X` (or `data`), two-dimensional; `y` (or `label`) are the labels,
 and `weight` and `qid` may be there. What scipy.sparse.save_npz writes is read where it is CSR; the

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, in bounded memory: of each row group only what a rank's share needs."""
+"""Reads rows of Parquet files in bounded memory: of each row group what a rank's share needs."""
 
 from __future__ import annotations
 

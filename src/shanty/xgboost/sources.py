@@ -1,4 +1,4 @@
-"""Which files a matrix is made of, and how they are to be read: what XGBoost calls a URI.
+"""Parses what XGBoost calls a URI: the files of a matrix, and how they are to be read.
 
     train.libsvm   data.txt?format=libsvm&indexing_mode=1   part-*.csv?label_column=0   folder/
     a.parquet;b.parquet?label=y   train.npz   data.txt?format=libsvm#cache
@@ -61,14 +61,14 @@ class Source:
 
 
 def is_source(data: object) -> bool:
-    """Whether `data` names files: a path, a URI, or a list of them."""
+    """Tells whether `data` names files: a path, a URI, or a list of them."""
     if isinstance(data, (list, tuple)):
         return bool(data) and all(isinstance(each, (str, os.PathLike)) for each in data)
     return isinstance(data, (str, os.PathLike))
 
 
 def parse(data: object) -> Source:
-    """What `data` names. DataError for what cannot be read, OSError for a folder that cannot."""
+    """Parses the name of a source; DataError for a wrong one, OSError for a folder."""
     words = data if isinstance(data, (list, tuple)) else [data]
     parts = [_part(str(word)) for word in words]
     files = tuple(file for part in parts for file in part.files)

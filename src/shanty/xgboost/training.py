@@ -1,4 +1,4 @@
-"""XGBoost's train and cv over all ranks, and the model, which one rank saves."""
+"""Trains and cross-validates over all ranks, and saves the model on one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 import shanty
 from shanty.runtime.rundir import RUN_DIR
+from shanty.xgboost.communication import Communicator, blaming_the_lost, current
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.exchange import together
+from shanty.xgboost.handshake import together
 from shanty.xgboost.installed import xgboost
-from shanty.xgboost.world import World, blaming_the_lost, current
 
 
 class Report(xgboost.callback.TrainingCallback):  # type: ignore[misc]
@@ -32,14 +32,14 @@ class Report(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         self._bar: Iterator[int] | None = None
 
     def before_training(self, model: Any) -> Any:
-        """Begin the bar."""
+        """Begins the bar."""
         if RUN_DIR in os.environ and xgboost.collective.get_rank() == 0:
             self._bar = shanty.progress(range(self._rounds), label="rounds")
             next(self._bar, None)
         return model
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        """Tell of a round."""
+        """Reports a round."""
         if self._bar is not None:
             values = {}
             for data, metrics in evals_log.items():
@@ -52,7 +52,7 @@ class Report(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         return False
 
     def after_training(self, model: Any) -> Any:
-        """End the bar, where it stands."""
+        """Ends the bar, where it stands."""
         self._bar = None
         return model
 
@@ -102,58 +102,40 @@ def cv(
     """
     if folds is None and nfold < 2:
         raise DataError(f"cv needs two folds at least, not nfold={nfold}.")
-    world = current()
-    told = [*(callbacks or ()), Report(num_boost_round)]
-    if world.size == 1:
-        given = {"nfold": nfold, "stratified": stratified, "folds": folds}
-        return xgboost.cv(
-            params,
-            dtrain,
-            num_boost_round,
-            seed=seed,
-            shuffle=shuffle,
-            callbacks=told,
-            **given,
-            **options,
-        )
+    ranks = current()
+    options |= {"callbacks": [*(callbacks or ()), Report(num_boost_round)], "nfold": nfold}
+    options |= {"seed": seed, "shuffle": shuffle}
+    if ranks.size == 1:
+        options |= {"stratified": stratified, "folds": folds}
+        return xgboost.cv(params, dtrain, num_boost_round, **options)
     groups = together(
-        world,
+        ranks,
         "cv",
         lambda _: max(len(dtrain.get_uint_info("group_ptr")) - 1, 0),
         lambda numbers: _enough(numbers, nfold),
     )
     if folds is None and not groups:
         labels = dtrain.get_label() if stratified else None
-        folds = _folds(world, dtrain.num_row(), labels, nfold, seed, shuffle)
+        folds = _folds(ranks, dtrain.num_row(), labels, nfold, seed, shuffle)
     # XGBoost refuses cv among several ranks in the place where it averages a metric over them.
     # The metrics of a fold are those of all ranks already, but the caller's own.
     with (
         mock.patch.object(xgboost.callback, "_allreduce_metric", _averaged),
         blaming_the_lost(),
     ):
-        return xgboost.cv(
-            params,
-            dtrain,
-            num_boost_round,
-            nfold=nfold,
-            folds=folds,
-            seed=seed,
-            shuffle=shuffle,
-            callbacks=told,
-            **options,
-        )
+        return xgboost.cv(params, dtrain, num_boost_round, folds=folds, **options)
 
 
 def save_model(model: Any, path: str | os.PathLike[str]) -> None:
-    """Save a Booster, or an estimator, once: rank 0 writes it, whole or not at all.
+    """Saves a Booster, or an estimator, once: rank 0 writes it, whole or not at all.
 
     All ranks call it, and the file is there when it returns. Any of them raises DataError where it
     cannot be written. The format is told by the name, as XGBoost has it: .json or .ubj.
     """
-    world = current()
+    ranks = current()
 
     def write(_: object) -> None:
-        if world.rank == 0:
+        if ranks.rank == 0:
             whole = Path(path)
             part = whole.with_name(f".{os.getpid()}.{whole.name}")
             try:
@@ -162,7 +144,7 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
             finally:
                 part.unlink(missing_ok=True)
 
-    together(world, f"saving {path}", write, lambda _: None)
+    together(ranks, f"saving {path}", write, lambda _: None)
 
 
 def _saver(model: Any) -> Any:
@@ -194,7 +176,7 @@ def _enough(groups: list[int], nfold: int) -> int:
 
 
 def _folds(
-    world: World,
+    ranks: Communicator,
     rows: int,
     labels: NDArray[np.float32] | None,
     nfold: int,
@@ -205,13 +187,13 @@ def _folds(
 
     Rows are dealt out in turn, those of a class together, each rank beginning with another fold.
     """
-    chance = np.random.default_rng([seed, world.rank])
+    chance = np.random.default_rng([seed, ranks.rank])
     order = chance.permutation(rows) if shuffle or labels is not None else np.arange(rows)
     if labels is not None:
         order = order[np.argsort(labels[order], kind="stable")]
-        fold = (np.arange(rows) + world.rank) % nfold
+        fold = (np.arange(rows) + ranks.rank) % nfold
     elif shuffle:
-        fold = (np.arange(rows) + world.rank) % nfold
+        fold = (np.arange(rows) + ranks.rank) % nfold
     else:
         fold = np.arange(rows) * nfold // max(rows, 1)
     return [(np.sort(order[fold != each]), np.sort(order[fold == each])) for each in range(nfold)]

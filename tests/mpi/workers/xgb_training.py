@@ -24,9 +24,9 @@ from sklearn.datasets import load_digits
 from xgb_data import BOUND, WORLD, X, Y, made, refused, run, same, svm, text, total
 
 import shanty.xgboost as xgb
-from shanty.xgboost import buffer, spill, world
-from shanty.xgboost.exchange import Meeting, together
-from shanty.xgboost.world import World, current
+from shanty.xgboost import communication, share
+from shanty.xgboost.communication import Communicator, current
+from shanty.xgboost.handshake import Handshake, together
 
 FOLDER = Path(sys.argv[1])
 PARAMS = {"objective": "binary:logistic", "max_depth": 3, "nthread": 1}
@@ -232,16 +232,16 @@ def check_a_disk_that_is_full() -> None:
     """Of one rank: where its share goes, and where XGBoost's own form is made."""
     data = text("full.libsvm", svm(X, Y))
     full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-    for module, name in ((spill, "TemporaryFile"), (buffer, "TemporaryDirectory")):
+    for name in ("TemporaryFile", "TemporaryDirectory"):
         for who in {0, WORLD.size - 1}:
-            with mock.patch.object(module, name, full) if who == WORLD.rank else nullcontext():
+            with mock.patch.object(share, name, full) if who == WORLD.rank else nullcontext():
                 refused(data, "No space left", "TMPDIR")
-    with mock.patch.object(buffer, "folder", lambda: str(FOLDER)):
+    with mock.patch.object(share, "folder", lambda: str(FOLDER)):
         assert total(xgb.DMatrix(data).num_row()) == len(X)
 
 
-def check_meetings() -> None:
-    """What one rank's work or the judge raises reaches all; the next meeting is as ever."""
+def check_handshakes() -> None:
+    """What one rank's work or the judge raises reaches all; the next handshake is as ever."""
 
     def fail(who: int, error: Exception, _: object) -> int:
         if who == WORLD.rank:
@@ -265,37 +265,37 @@ def check_meetings() -> None:
         assert together(now, "a test", lambda _: WORLD.rank, list) == list(range(WORLD.size))
 
 
-def check_a_meeting_to_which_one_rank_does_not_come() -> None:
+def check_a_handshake_to_which_one_rank_does_not_come() -> None:
     """Those who wait give up; not while another one is at work, and shows it."""
     if WORLD.size == 1:
         return
     last, words = WORLD.size - 1, f"rank {WORLD.size - 1}"
-    now = World(WORLD.Dup(), 1)
+    now = Communicator(WORLD.Dup(), 1)
 
-    def work(meeting: Meeting) -> None:
+    def work(handshake: Handshake) -> None:
         until = time.monotonic() + 2 * (WORLD.rank == last)
         while time.monotonic() < until:
-            meeting.called_off()
+            handshake.called_off()
 
     together(now, "a test", work, list)
     for who in (last, 0):
-        now, begun = World(WORLD.Dup(), 1), time.monotonic()
+        now, begun = Communicator(WORLD.Dup(), 1), time.monotonic()
         if WORLD.rank != who:
             lost(partial(together, now, "a test", lambda _: 1, list), f"rank {who}")
             assert time.monotonic() - begun < BOUND
             assert now.failed
         WORLD.Barrier()
-    now = World(WORLD.Dup())
+    now = Communicator(WORLD.Dup())
     lost(
         partial(together, now, f"{'else' if WORLD.rank == last else 'a'} test", lambda _: 1, list),
         "different ways",
         words,
     )
-    now = World(WORLD.Dup())
+    now = Communicator(WORLD.Dup())
     lost(partial(together, now, "a test", partial(leave, last), list), "gone")
 
 
-def leave(who: int, _: Meeting) -> None:
+def leave(who: int, _: Handshake) -> None:
     if WORLD.rank == who:
         raise xgb.WorldError("gone")
 
@@ -313,7 +313,7 @@ def check_parting_at_different_times() -> None:
     """Whoever comes first waits for the others, in good order."""
     for who in {0, WORLD.size - 1}:
         xgb.init()
-        with mock.patch.object(world, "_PARTING", 1):
+        with mock.patch.object(communication, "_PARTING", 1):
             if who == WORLD.rank:
                 time.sleep(2)
             xgb.finalize()
@@ -349,7 +349,7 @@ def check_a_bring_up_that_fails() -> None:
 
         with (
             mock.patch.object(xgboost.collective.CommunicatorContext, "__enter__", fail),
-            mock.patch.object(world, "_JOINING", 1),
+            mock.patch.object(communication, "_JOINING", 1),
         ):
             try:
                 xgb.init()

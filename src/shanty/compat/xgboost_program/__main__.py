@@ -6,18 +6,14 @@ import sys
 from contextlib import suppress
 
 import shanty
-from shanty.compat.xgboost_program.lines import ConfigurationError
-from shanty.compat.xgboost_program.results import missing, unwritable
-from shanty.compat.xgboost_program.settings import USAGE, settings_of
+from shanty.compat.xgboost_program.configuration import USAGE, ConfigurationError, settings_of
 
-NEEDS = (
-    3,
-    11,
-)  # the Python of all that a script imports of shanty, as in runtime/rank/horovod_import.py
+# The Python of all that a script imports of shanty, as in runtime/rank/horovod_import.py.
+NEEDS = (3, 11)
 
 
 def main(words: list[str]) -> int:
-    """Do what the words ask for; returns the exit code."""
+    """Does what the words ask for; returns the exit code."""
     if not words or words[0] in ("-h", "--help"):
         print(USAGE)
         return 0 if words else 2
@@ -43,7 +39,7 @@ def main(words: list[str]) -> int:
     except ConfigurationError as error:
         print(f"xgboost: {error}", file=sys.stderr)
         return 2
-    reason = missing(settings) or (unwritable(settings) if shanty.rank() == 0 else "")
+    reason = settings.missing() or (settings.unwritable() if shanty.rank() == 0 else "")
     if reason:
         print(f"xgboost: {reason}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""What the program does, over all ranks of a run."""
+"""Trains, predicts, evaluates and dumps, over all ranks of a run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import TextIO
 
 import shanty
 import shanty.xgboost as parallel
-from shanty.compat.xgboost_program.results import model_file
-from shanty.compat.xgboost_program.settings import Settings
+from shanty.compat.xgboost_program.configuration import Settings
 from shanty.compat.xgboost_rabit.parameters import modern
 from shanty.xgboost.installed import xgboost
 from shanty.xgboost.sources import SUFFIXES
@@ -24,7 +23,7 @@ _WRONG = 2  # the exit code of what makes no sense
 
 
 def run(settings: Settings) -> int:
-    """Do the task; all ranks have to call it. Returns the exit code."""
+    """Does the task; all ranks have to call it. Returns the exit code."""
     try:
         parameters = _parameters(settings)
     except ValueError as error:
@@ -41,7 +40,7 @@ def run(settings: Settings) -> int:
 
 
 def _failed(text: str, code: int) -> int:
-    """Say why; on every rank, since nobody knows whose words are the last to be heard."""
+    """Says why; on every rank, since nobody knows whose words are the last to be heard."""
     print(f"xgboost: {text}", file=sys.stderr)
     return code
 
@@ -69,9 +68,9 @@ class _Saver(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         epoch: int,
         evals_log: xgboost.callback.TrainingCallback.EvalsLog,
     ) -> bool:
-        """Save after the round `epoch`, which counts from 0; training goes on."""
+        """Saves after the round `epoch`, which counts from 0; training goes on."""
         if (epoch + 1) % self.settings.save_period == 0:
-            parallel.save_model(model, model_file(self.settings, epoch + 1))
+            parallel.save_model(model, self.settings.model_file(epoch + 1))
         return False
 
 
@@ -98,7 +97,7 @@ def _train(settings: Settings, parameters: Parameters) -> None:
         verbose_eval=False,
         callbacks=callbacks,
     )
-    last = model_file(settings, settings.num_round)
+    last = settings.model_file(settings.num_round)
     if not settings.save_period or settings.num_round % settings.save_period:
         parallel.save_model(booster, last)
     _keep(last)
@@ -180,6 +179,6 @@ def _output(name: str) -> Iterator[TextIO]:
 
 
 def _keep(name: str) -> None:
-    """Put a file that came out beside the run's other results: on hosts, folders are others."""
+    """Copies a file that came out beside the run's other results: on hosts, folders are others."""
     if parallel.rank() == 0 and name != "stdout" and "SHANTY_RUN_DIR" in os.environ:
         shutil.copy(name, shanty.artifacts() / Path(name).name)

@@ -1,26 +1,28 @@
-"""The functions and methods of XGBoost as scripts of old call them.
+"""Replaces XGBoost's functions and methods by ones that take the calls of old scripts.
 
-Each of them stands in the place of today's: it gives today's names to arguments that had another
-one or came by position, and calls it. What it changes is told once, by `notes`.
+Each gives today's names to arguments that had another one or came by position, and calls today's
+function. What it changes a script is told once, on rank 0.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import xgboost
 from xgboost import collective
 
-from shanty.compat.xgboost_rabit.notes import tell
 from shanty.compat.xgboost_rabit.parameters import modern
+from shanty.xgboost.communication import current, is_initialized
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.exchange import together
+from shanty.xgboost.handshake import together
 from shanty.xgboost.training import cv as cv_over_ranks
 from shanty.xgboost.training import train as train_over_ranks
-from shanty.xgboost.world import current, is_initialized
 
 Arguments = dict[str, Any]
 
@@ -38,6 +40,38 @@ PREDICT = (
     *("output_margin", "ntree_limit", "pred_leaf", "pred_contribs", "approx_contribs"),
     *("pred_interactions", "validate_features", "training", "iteration_range", "strict_shape"),
 )
+
+_OURS = (str(Path(__file__).parent), str(Path(xgboost.__file__).parent))
+_told: set[str] = set()
+_said: list[str] = []
+
+
+class OldNameWarning(UserWarning):
+    """A script uses names of an older XGBoost, which were taken as today's."""
+
+
+def tell(notes: Sequence[str]) -> None:
+    """Warn of those notes that are new, in one warning; on rank 0 only."""
+    new = [note for note in dict.fromkeys(notes) if note not in _told]
+    _told.update(new)
+    if new and collective.get_rank() == 0:
+        text = f"shanty: taken as today's XGBoost has it: {'; '.join(new)}."
+        warnings.warn(text, OldNameWarning, stacklevel=_script_s_level() + 1)
+
+
+def say(note: str) -> None:
+    """Prints a note that is none of names, once in a script; for rank 0."""
+    if not _said:
+        _said.append(note)
+        print(f"shanty: {note}.", file=sys.stderr, flush=True)
+
+
+def _script_s_level() -> int:
+    """Counts the calls from `tell` up to the script's own line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame, level = frame.f_back, level + 1
+    return level - 1
 
 
 def named(order: Sequence[str], values: Sequence[Any], names: Arguments, what: str) -> Arguments:
@@ -195,7 +229,7 @@ def _limit(arguments: Arguments, booster: Any) -> None:
 
 
 def trees_a_round(booster: Any) -> int:
-    """How many trees a round has for each class (`num_parallel_tree`); 0 of a linear model."""
+    """The number of trees in a round for each class (`num_parallel_tree`); 0 of a linear model."""
     model = json.loads(booster.save_config())["learner"]["gradient_booster"]
     model = model.get("gbtree", model)  # dart has one within
     found: Mapping[str, str] = model.get("gbtree_model_param", {})

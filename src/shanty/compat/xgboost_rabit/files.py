@@ -1,33 +1,38 @@
-"""`xgb.DMatrix` as it was with rabit: of a file, between init and finalize, this rank's share.
+"""Makes `xgb.DMatrix` what it was with rabit: of a file, from init to finalize, this rank's share.
 
-Which share is said by `whose`; reading is the business of shanty.xgboost. A matrix of what is in
-memory was each rank's own affair, and could be made by one of them only, to predict with.
+A file that all ranks load is shared out among them. Many scripts have split their data themselves,
+though, and load `"train.%d" % rank`: such a file is its rank's own, and is not split again. So the
+ranks compare the names. Where those differ, the files decide whether they are the same all the
+same, each by its last name and content: hosts may have them in different folders, and users
+`~/data`. shanty.xgboost reads them.
+
+A matrix of arrays in memory was each rank's own affair, and could be made by one of them only, to
+predict with.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import xgboost
 from xgboost import collective
 
-from shanty.compat.xgboost_rabit.calls import Arguments, named
-from shanty.compat.xgboost_rabit.notes import say, tell
-from shanty.compat.xgboost_rabit.whose import claim, parties
+from shanty.compat.xgboost_rabit.calls import Arguments, named, say, tell
+from shanty.xgboost.communication import Communicator, current
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.exchange import together
+from shanty.xgboost.handshake import together
 from shanty.xgboost.matrix import made_by_all, share
 from shanty.xgboost.sources import SUFFIXES, parse
-from shanty.xgboost.world import World, current
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -38,6 +43,8 @@ NEW = (
     *("nthread", "group", "qid"),
 )
 _MAGIC = b"\x01\xab\xff\xff"  # what begins a file of DMatrix.save_binary
+_LOOKED_AT = 65536  # bytes at the beginning and at the end of a file; of many files, of all of them
+_LEAST = 4096
 OLD = ("missing", "weight", "silent", "feature_names", "feature_types", "nthread")
 
 
@@ -62,7 +69,7 @@ def initialise(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _order(values: Sequence[Any]) -> Sequence[str]:
-    """What arguments by position mean: the first of old was `missing`, and the third `silent`."""
+    """The names of arguments by position: of old the first was `missing`, the third `silent`."""
     if values and np.isscalar(values[0]):
         return OLD
     third = values[2] if len(values) > 2 else None
@@ -71,7 +78,7 @@ def _order(values: Sequence[Any]) -> Sequence[str]:
 
 
 def _of_all_ranks(data: Any, label: Any) -> bool:
-    """Whether all ranks make the matrix, or none is made of it.
+    """Tells whether all ranks make the matrix, or none is made of it.
 
     Sparse rows to train on may differ in width, over which today's XGBoost agrees by itself. An
     iterator may ask for its rank. A handle is what `DMatrix.slice` has made already.
@@ -83,7 +90,7 @@ def _of_all_ranks(data: Any, label: Any) -> bool:
 
 
 def _alone(call: Callable[[], None]) -> None:
-    """Do something as if this rank were by itself: XGBoost's ranks are joined in one thread only.
+    """Calls something as if this rank were by itself: the ranks are joined in one thread only.
 
     Else each matrix is made by all ranks together. What that is good for, `calls.train` checks.
     """
@@ -97,28 +104,28 @@ def _alone(call: Callable[[], None]) -> None:
 def _load(
     original: Callable[..., None], matrix: Any, uri: str, label: Any, options: Arguments
 ) -> None:
-    """Make `matrix` of this rank's share of `uri`, all of it where the rank is alone with it."""
-    world = current()
+    """Makes `matrix` of this rank's share of `uri`, all of it where the rank is alone with it."""
+    ranks = current()
     what = f"loading {uri}"
     data, paths = _meant(uri)
-    first = together(world, what, lambda _: claim(uri, paths), parties)
-    if world.rank == 0 and any(first):
+    first = together(ranks, what, lambda _: claim(uri, paths), parties)
+    if ranks.rank == 0 and any(first):
         say(_not_shared(uri, first))
     with ExitStack() as stack:
         if not any(first):
-            rows, arguments = stack.enter_context(share(world, data, label, options))
+            rows, arguments = stack.enter_context(share(ranks, data, label, options))
         else:
-            assert world.comm is not None
-            comm = cast("MPI.Intracomm", world.comm.Split(first[world.rank], world.rank))
+            assert ranks.mpi is not None
+            comm = cast("MPI.Intracomm", ranks.mpi.Split(first[ranks.rank], ranks.rank))
             made: list[tuple[Any, Arguments]] = []
 
             def read(_: object) -> None:
-                made.append(stack.enter_context(share(World(comm), data, label, options)))
+                made.append(stack.enter_context(share(Communicator(comm), data, label, options)))
 
-            together(world, what, read, lambda _: None)
+            together(ranks, what, read, lambda _: None)
             comm.Free()
             ((rows, arguments),) = made
-        made_by_all(world, matrix, lambda: original(matrix, rows, **arguments))
+        made_by_all(ranks, matrix, lambda: original(matrix, rows, **arguments))
 
 
 def _not_shared(uri: str, first: Sequence[int]) -> str:
@@ -150,7 +157,7 @@ def _meant(uri: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _tells(file: str) -> bool:
-    """Whether the file's format is known: from its name, or because it is XGBoost's own."""
+    """Tells whether the file's format is known: by its name, or as XGBoost's own."""
     if Path(file.removesuffix(".gz")).suffix.lower() in SUFFIXES:
         return True
     try:
@@ -158,3 +165,61 @@ def _tells(file: str) -> bool:
             return opened.read(4) == _MAGIC
     except OSError:
         return False
+
+
+class Claim(NamedTuple):
+    """The files that a rank is about to load."""
+
+    name: str  # as the script has it
+    content: str  # says whether it is the same as another's; "" where that cannot be told
+    files: str = ""  # the last names of the files; "" where they cannot be told
+
+
+def claim(name: str, files: Sequence[str]) -> Claim:
+    """The claim on `files`, which the script calls `name`; they may be missing."""
+    length = max(_LEAST, _LOOKED_AT // max(1, len(files)))
+    total, digest = 0, hashlib.sha256()
+    try:
+        for path in files:
+            with Path(path).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                first = file.read(length)
+                file.seek(max(length, size - length))
+                last = file.read(length)
+            if first.startswith(b"\x1f\x8b"):  # gzip; six bytes say when and where it was packed
+                first = first[:4] + first[10:]
+            digest.update(b"%d %d %d " % (size, len(first), len(last)) + first + last)
+            total += size
+    except OSError:  # whoever loads it will say so
+        return Claim(name, "")
+    if not files:
+        return Claim(name, "")
+    names = "/".join(os.path.basename(path) for path in files)
+    return Claim(name, f"{total} bytes {digest.hexdigest()}", names)
+
+
+def parties(claims: list[Claim]) -> list[int]:
+    """For each rank the first one that claims the same: with that one it shares the files.
+
+    DataError where one name means different files to two ranks.
+    """
+    first: dict[str, int] = {}
+    for rank, each in enumerate(claims):
+        if each.content:
+            other = first.setdefault(each.name, rank)
+            if claims[other].content != each.content:
+                raise DataError(_different(each.name, other, rank, claims))
+    if len({each.name for each in claims}) == 1:
+        return [0] * len(claims)
+    keys = [each[1:] if each.content else each.name for each in claims]
+    return [keys.index(key) for key in keys]
+
+
+def _different(name: str, one: int, other: int, claims: list[Claim]) -> str:
+    sizes = [claims[rank].content.rpartition(" ")[0] for rank in (one, other)]
+    return (
+        f"The ranks see different files under one name, {name}: rank {one} of {sizes[0]}, rank "
+        f"{other} of {sizes[1]}. Files of one name are shared out, so hosts without a shared "
+        "folder need equal copies. Rows that are each rank's own need a name of each rank's own: "
+        "train.0, train.1, …."
+    )

@@ -1,4 +1,4 @@
-"""What training parameters of old are called in today's XGBoost, and which have no meaning left.
+"""Translates training parameters of old to those of today's XGBoost; some have no meaning left.
 
 Pure: no XGBoost, no MPI. The facts are those of XGBoost's release notes from 1.0 to 3.2, and of
 what XGBoost 3.2 does with each.
@@ -86,7 +86,7 @@ class _State:
         self.done.pairs.append((name, value))
 
     def becomes(self, name: str, value: object, *new: tuple[str, object], why: str = "") -> None:
-        """Put `new` in place of name=value, except for what is given already."""
+        """Puts `new` in place of name=value, except for what is given already."""
         self.done.pairs += [pair for pair in new if pair[0] == name or pair[0] not in self.given]
         now = ", ".join(f"{new_name}={new_value}" for new_name, new_value in new)
         self.done.notes.append(f"{name}={value} is now {now}{why}")
@@ -95,7 +95,7 @@ class _State:
         self.done.notes.append(f"{name} is no more: {why}")
 
     def settle_device(self) -> None:
-        """Say which device, once all words are known; `gpu_id` counts only where a GPU is used."""
+        """Says which device, once all words are known; `gpu_id` counts only where a GPU is used."""
         number = self.given.get("gpu_id")
         if self.on_gpu and "device" not in self.given and str(number) != "-1":
             device = "cuda" if number is None else f"cuda:{number}"

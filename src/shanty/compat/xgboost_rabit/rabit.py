@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from xgboost import collective
 
 from shanty.compat.xgboost_rabit import replace
-from shanty.compat.xgboost_rabit.notes import tell
-from shanty.xgboost.world import finalize as part
-from shanty.xgboost.world import init as join
+from shanty.compat.xgboost_rabit.calls import tell
+from shanty.xgboost.communication import finalize as part
+from shanty.xgboost.communication import init as join
 
 __all__ = [
     *("Op", "allreduce", "broadcast", "finalize", "get_processor_name", "get_rank"),
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Op(IntEnum):
-    """How `allreduce` combines; OR is bit by bit, of integers."""
+    """The ways in which `allreduce` combines; OR is bit by bit, of integers."""
 
     MAX = 0
     MIN = 1
@@ -52,7 +52,7 @@ _TODAY = {
 
 
 def init(args: Iterable[bytes | str] | None = None) -> None:
-    """Join the ranks of the run; all of them have to call it. Once more changes nothing.
+    """Joins the ranks of the run; all of them have to call it. Once more changes nothing.
 
     `args` are rabit's settings, `b"DMLC_TRACKER_URI=…"` and its like: none of them is needed,
     and none has an effect.
@@ -93,7 +93,7 @@ def get_rank() -> int:
 
 
 def get_world_size() -> int:
-    """How many ranks there are; 1 before `init` and after `finalize`."""
+    """The number of ranks; 1 before `init` and after `finalize`."""
     return int(collective.get_world_size())
 
 
@@ -108,7 +108,7 @@ def get_processor_name() -> bytes:
 
 
 def tracker_print(msg: object) -> None:
-    """Write a line to the output of this rank, which the run keeps and shows."""
+    """Writes a line to the output of this rank, which the run keeps and shows."""
     text = str(msg)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
@@ -124,7 +124,7 @@ def allreduce(
     op: int,
     prepare_fun: Callable[[NDArray[Any]], object] | None = None,
 ) -> NDArray[Any]:
-    """What `data` of all ranks is together, flat; `op` is one of `Op`.
+    """Combines `data` of all ranks into a flat array; `op` is one of `Op`.
 
     `prepare_fun(data)` is called first, where it is given: it may fill `data`. TypeError for what
     is no array, or one of another dtype than numbers.
@@ -138,7 +138,7 @@ def allreduce(
 
 
 def version_number() -> int:
-    """How many checkpoints there are: always 0, since a rank that dies ends the run."""
+    """The number of checkpoints: always 0, since a rank that dies ends the run."""
     return 0
 
 

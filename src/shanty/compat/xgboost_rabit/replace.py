@@ -14,13 +14,13 @@ import xgboost
 from xgboost import core, training
 
 from shanty.compat.xgboost_rabit import calls, files
-from shanty.compat.xgboost_rabit.notes import tell
+from shanty.compat.xgboost_rabit.calls import tell
 
 _in_place = False
 
 
 def put_in_place() -> None:
-    """Do it; more than once changes nothing."""
+    """Puts them in place; a second call changes nothing."""
     global _in_place
     if _in_place:
         return
@@ -53,7 +53,7 @@ def put_in_place() -> None:
 
 
 def _rebind(old: object, new: object) -> None:
-    """Put `new` where modules have imported `old` by name; XGBoost's own keep what they have."""
+    """Puts `new` where modules have imported `old` by name; XGBoost's own keep what they have."""
     modules: list[tuple[str, object]] = list(sys.modules.items())  # anything may stand there
     for name, module in modules:
         if not isinstance(module, ModuleType) or name.partition(".")[0] in ("shanty", "xgboost"):

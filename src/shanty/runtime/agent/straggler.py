@@ -25,7 +25,7 @@ _FOREIGN = re.compile(
     r"|/torch/(distributed|utils/data|nn|autograd)/|^$"
 )
 _COLLECTIVE = ("/torch/distributed/", "/shanty/torch/")
-_MEETING = ("/shanty/xgboost/exchange.py", "_wait")  # it naps, and asks MPI in between
+_MEETING = ("/shanty/xgboost/handshake.py", "_wait")  # it naps, and asks MPI in between
 _GRADIENTS = ("/torch/nn/parallel/", "/torch/autograd/")  # they exchange gradients, too
 # How bad it is, the worst first.
 STOPPED, STARVED, ELSEWHERE, ENDED, FROZEN, OTHER_CALL, UNSEEN = range(7)

@@ -1,4 +1,4 @@
-"""Text data of which each rank reads only its byte share, in bounded memory.
+"""Reads text data, of which each rank has only its byte share, in bounded memory.
 
     for rows in read_libsvm(["a.libsvm", "b.libsvm.gz"], rank, ranks):
         ...

@@ -1,4 +1,4 @@
-"""LibSVM read line by line: what it means. For blocks with something rare or wrong."""
+"""Reads LibSVM line by line: for blocks with something rare or wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 40  # characters of a token in a message
 
 
 class Kind(NamedTuple):
-    """What every row of some data has beside its label, or none has."""
+    """Says of some data which values each row has beside its label."""
 
     weights: bool
     qids: bool

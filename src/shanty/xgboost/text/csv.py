@@ -1,4 +1,4 @@
-"""CSV text as XGBoost has it: numbers only, no header, no quotes; an empty field is missing.
+"""Reads CSV text as XGBoost has it: numbers only, no header, no quotes; an empty field is missing.
 
 A block's lines are read all at once with NumPy; one with something rare or wrong line by line.
 """
@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 from shanty.xgboost.text.byline import number, shown
 from shanty.xgboost.text.digits import PAD, Bytes, Digits, numbers_at
-from shanty.xgboost.text.files import PathLike
-from shanty.xgboost.text.rows import Malformed, Rows
-from shanty.xgboost.text.shares import Lines, format_error
-from shanty.xgboost.text.whole import whole_share
+from shanty.xgboost.text.files import Lines, PathLike, format_error
+from shanty.xgboost.text.rows import Malformed, Rows, whole_share
 
 CHUNK = 1 << 18  # bytes: the arrays for one block stay in the processor's cache
 
@@ -25,7 +23,7 @@ Table = NDArray[np.float32]  # (rows, fields), NaN where a field is empty
 
 
 class _Form(NamedTuple):
-    """What the fields are."""
+    """The meaning of the fields."""
 
     label: int | None
     weight: int | None

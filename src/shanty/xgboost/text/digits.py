@@ -1,4 +1,4 @@
-"""Decimal numbers in a block of text, all of them at once.
+"""Reads decimal numbers in a block of text, all of them at once.
 
 For every byte of the block two things are computed, for which no byte is looked at alone: how many
 digits end there (`runs`), and what number the last four of them are (`fours`). Both double their
@@ -34,7 +34,7 @@ class Digits:
         fours: the number that the last four (or fewer) of these digits are.
         signs, dots: whether there is a '+' or '-', a '.' anywhere.
         controls: whether there is a control character that is no blank and no line end.
-        returns: how many carriage returns there are, where there is no such control character.
+        returns: how many carriage returns there are.
     """
 
     text: Bytes
@@ -43,8 +43,6 @@ class Digits:
     signs: bool
     dots: bool
     controls: bool
-    _letters: bool  # anything above ':'
-    _marks: bool  # anything from '!' to '-', signs and '#' among them
     returns: int
 
     def __init__(self) -> None:
@@ -59,7 +57,7 @@ class Digits:
         self._fours = np.empty(size, np.uint16)
 
     def read(self, block: Bytes) -> None:
-        """Take `block`, which is copied."""
+        """Takes `block`, which is copied."""
         ended = len(block) > 0 and block[-1] in b"\n\r"
         size = PAD + len(block) + (not ended)
         if size > len(self._fours):
@@ -93,42 +91,37 @@ class Digits:
             np.add(runs[reach:], ones[reach:], out=runs[reach:])
 
         self.text, self.runs, self.fours = text, runs, fours
-        self._letters = bool(text.max() > ord(":"))
-        self._marks = bool(self._between("!", "-").any())
         self.signs = self.has("-") or self.has("+")
         self.dots = self.has(".")
-        below_tab = bool(text.min() < ord("\t"))
-        self.returns = 0
-        self.controls = below_tab or bool(self._between("\v", "\x1f").any())
-        if self.controls and not below_tab:
-            self.returns = int(np.count_nonzero(np.equal(text, ord("\r"), out=self._mask())))
-            self.controls = self.returns != np.count_nonzero(self._between("\v", "\x1f"))
-
-    def _between(self, first: str, last: str) -> NDArray[np.bool_]:
-        """Whether a byte is one of some characters; good until the next question."""
-        offset = np.subtract(self.text, ord(first), out=self._bytes[1, : len(self.text)])
-        return np.less_equal(offset, ord(last) - ord(first), out=self._mask())
+        controls = np.count_nonzero(np.less(text, ord(" "), out=self._mask()))
+        controls -= np.count_nonzero(self._is("\n"))
+        self.returns = int(np.count_nonzero(self._is("\r"))) if controls else 0
+        if controls > self.returns:
+            controls -= np.count_nonzero(self._is("\t"))
+        self.controls = controls > self.returns
 
     def has(self, character: str) -> bool:
-        """Whether the character is anywhere in the block."""
-        if (character > ":" and not self._letters) or ("!" <= character <= "-" and not self._marks):
-            return False
-        return bool(np.equal(self.text, ord(character), out=self._mask()).any())
+        """Looks for the character anywhere in the block."""
+        return bool(self._is(character).any())
 
     def places(self, character: str) -> Places:
-        """Where the character is."""
-        return np.flatnonzero(np.equal(self.text, ord(character), out=self._mask()))
+        """The places of the character."""
+        return np.flatnonzero(self._is(character))
 
     def blanks(self) -> NDArray[np.bool_]:
-        """Whether a byte is a blank or line end; good until the next question."""
+        """Marks the bytes that are blanks or line ends; good until the next question."""
         return np.less_equal(self.text, ord(" "), out=self._mask())
 
     def line_ends(self) -> Places:
-        """Where lines end: the one before the block, and the one after it, among them."""
-        ends = np.equal(self.text, ord("\n"), out=self._mask())
+        """The ends of lines: the one before the block, and the one after it, among them."""
+        ends = self._is("\n")
         if self.returns:
             ends |= self.text == ord("\r")
         return np.flatnonzero(ends[PAD - 1 :]) + (PAD - 1)
+
+    def _is(self, character: str) -> NDArray[np.bool_]:
+        """Marks the bytes that are the character; good until the next question."""
+        return np.equal(self.text, ord(character), out=self._mask())
 
     def _mask(self) -> NDArray[np.bool_]:
         return self._bytes[4, : len(self.text)].view(np.bool_)

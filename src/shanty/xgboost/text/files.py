@@ -1,4 +1,8 @@
-"""Bytes of text files by their place: plain ones and gzipped ones look the same."""
+"""Reads the lines of text files by their place; gzipped files look like plain ones.
+
+The files, end to end, are N bytes in a row; rank r of n has the bytes [r · N / n, (r + 1) · N / n)
+and with them all lines that begin there. A line ends with \\n, \\r\\n or \\r.
+"""
 
 from __future__ import annotations
 
@@ -6,44 +10,84 @@ import errno
 import gzip
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shanty.xgboost.text.rows import FormatError, Malformed
 
 PathLike = str | os.PathLike[str]
 
-_STEP = 1 << 20  # bytes unpacked at a time while going forward in a gzipped file
+_File = FileIO | gzip.GzipFile
+
 _PAUSE = 1 << 25  # bytes unpacked between two times that the caller is asked
+_BEYOND = 4096  # bytes read at a time to find where the last line ends
+_LOOK = 1 << 16  # bytes read at a time where the whole file is gone through
+_SHOWN = 120  # characters of a line in a message
+_MARK = b"\xef\xbb\xbf"  # of UTF-8, at the beginning of some files
 
 
-class Source(Protocol):
-    """A file open for reading; a context manager."""
+class Piece(NamedTuple):
+    """Bytes [start, stop) of a file; its lines are those that begin there."""
 
-    def read_at(self, place: int, into: memoryview) -> int:
-        """Fill `into` with the bytes from `place` on; how many: fewer at the end only."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    path: str
+    start: int
+    stop: int
 
 
-def source(path: PathLike) -> Source:
-    """Open a file; one whose name ends in .gz is unpacked."""
-    return _Packed(os.fspath(path)) if is_packed(path) else _Plain(os.fspath(path))
+class Block(NamedTuple):
+    """Whole lines of a file; `start` is the place of the text in it."""
+
+    path: str
+    start: int
+    text: NDArray[np.uint8]
 
 
-def is_packed(path: PathLike) -> bool:
-    """Whether the file is gzipped, by its name."""
-    return os.fspath(path).endswith(".gz")
+class Lines:
+    """The lines of several files, by the place of their beginnings in all files end to end.
+
+    Attributes:
+        total: bytes of all files.
+    """
+
+    def __init__(self, files: Sequence[PathLike], sizes: Sequence[int] | None = None) -> None:
+        self._files = [os.fspath(each) for each in files]
+        self._sizes = _sizes(files) if sizes is None else list(sizes)
+        if len(self._sizes) != len(self._files):
+            raise ValueError(f"{len(self._files)} files, {len(self._sizes)} sizes")
+        self.total = sum(self._sizes)
+
+    def share(self, rank: int, ranks: int) -> tuple[int, int]:
+        """First byte and end of a rank's range."""
+        if not 0 <= rank < ranks:
+            raise ValueError(f"rank {rank} of {ranks}: ranks count from 0")
+        return self.total * rank // ranks, self.total * (rank + 1) // ranks
+
+    def pieces(self, start: int, stop: int) -> list[Piece]:
+        """The range as parts of files; none of them is empty."""
+        found = []
+        begin = 0
+        for path, size in zip(self._files, self._sizes, strict=True):
+            first, last = max(start - begin, 0), min(stop - begin, size)
+            if first < last:
+                found.append(Piece(path, first, last))
+            begin += size
+        return found
+
+    def blocks(self, start: int, stop: int, chunk: int) -> Iterator[Block]:
+        """Yields the lines that begin in the range, in blocks of about `chunk` bytes, or a line."""
+        for piece in self.pieces(start, stop):
+            with _opened(piece.path) as file:
+                yield from _blocks(file, piece, chunk)
 
 
 def never() -> None:
-    """Nothing to do between two pieces of work."""
+    """Does nothing between two pieces of work."""
 
 
 def sizes(files: Sequence[PathLike], between: Callable[[], None] = never) -> list[int]:
@@ -53,82 +97,117 @@ def sizes(files: Sequence[PathLike], between: Callable[[], None] = never) -> lis
     `between` is called between two pieces of it, and may raise.
     """
     return [
-        _unpacked_size(os.fspath(file), between) if is_packed(file) else Path(file).stat().st_size
+        _unpacked_size(os.fspath(file), between) if _packed(file) else Path(file).stat().st_size
         for file in files
     ]
 
 
+_sizes = sizes  # where an argument has the name
+
+
+def line_number(path: str, place: int) -> int:
+    """Number (from 1) of the line that begins at a byte of a file; all before it is read."""
+    ends, before = 0, bytearray()
+    with _opened(path) as file:
+        for at in range(0, place, _LOOK):
+            text = _read(file, at, min(_LOOK, place - at))
+            ends += text.count(b"\n") + text.count(b"\r") - (before + text).count(b"\r\n")
+            before = text[-1:]
+    return ends + 1
+
+
+def format_error(block: Block, error: Malformed) -> FormatError:
+    """The error as a caller sees it: with the file, the line's number in it, and its text."""
+    text = block.text[error.start : error.start + _SHOWN * 4].tobytes()
+    line = text.replace(b"\r", b"\n").partition(b"\n")[0].decode(errors="backslashreplace")
+    return FormatError(
+        block.path, line_number(block.path, block.start + error.start), error.wrong, shortened(line)
+    )
+
+
+def shortened(line: str) -> str:
+    """A line as a message shows it."""
+    return line if len(line) <= _SHOWN else line[:_SHOWN] + "…"
+
+
+def _packed(path: PathLike) -> bool:
+    return os.fspath(path).endswith(".gz")
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[_File]:
+    """Opens a file for `_read`; one whose name ends in .gz is unpacked."""
+    try:
+        with gzip.open(path) if _packed(path) else Path(path).open("rb", buffering=0) as file:
+            yield file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        wrong = f"no whole gzip file ({error}): pack it again"
+        raise OSError(errno.EIO, wrong, path) from error
+
+
 def _unpacked_size(path: str, between: Callable[[], None]) -> int:
-    with _Packed(path) as packed:
+    with _opened(path) as file:
         place = 0
-        while (at := packed.forward_to(place + _PAUSE)) == place + _PAUSE:
+        while (at := file.seek(place + _PAUSE)) == place + _PAUSE:
             place = at
             between()
         return at
 
 
-class _Plain:
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+def _read(file: _File, place: int, count: int) -> bytearray:
+    """Bytes of a file from a place on; fewer than `count` at its end only.
 
-    def read_at(self, place: int, into: memoryview) -> int:
-        done = 0
-        while done < len(into):
-            got = os.preadv(self._descriptor, [into[done:]], place + done)
+    Where the file is gzipped, going back means unpacking from its beginning again.
+    """
+    text = bytearray(count)
+    done = 0
+    with memoryview(text) as into:
+        while done < count:
+            if isinstance(file, gzip.GzipFile):
+                there = file.seek(place + done) == place + done
+                got = file.readinto(into[done:]) if there else 0
+            else:
+                got = os.preadv(file.fileno(), [into[done:]], place + done)
             if got == 0:
                 break
             done += got
-        return done
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+    del text[done:]
+    return text
 
 
-class _Packed:
-    """A gzipped file. Going back means unpacking from its beginning again."""
+def _blocks(file: _File, piece: Piece, chunk: int) -> Iterator[Block]:
+    """Yields the blocks of one piece; `held` has the file's bytes from `at` on."""
+    held = bytearray()
+    # The line that the byte before belongs to began before the piece, unless that byte ends it.
+    at = max(piece.start - 1, 0)
+    inside = piece.start > 0
+    while at < piece.stop:
+        left = piece.stop - (at + len(held))
+        wanted = min(max(chunk, len(held)), left) if left > 0 else _BEYOND
+        more = _read(file, at + len(held), wanted)
+        if not more and left > 0:
+            raise OSError(errno.EIO, "the file became shorter while it was read", piece.path)
+        held = held + more
+        if inside:
+            cut = _first_end(held, 0) + 1
+            inside = cut == 0
+            cut = cut or len(held)
+        else:
+            if not more:  # the last line of the file has no end
+                cut = len(held)
+            elif left > 0:
+                cut = max(held.rfind(b"\n"), held.rfind(b"\r")) + 1
+            else:
+                cut = _first_end(held, piece.stop - 1 - at) + 1
+            if cut:
+                mark = len(_MARK) if at == 0 and held.startswith(_MARK) else 0
+                yield Block(piece.path, at + mark, np.frombuffer(held, np.uint8, cut)[mark:])
+        held = held[cut:]
+        at += cut
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._file = gzip.open(path, "rb")  # noqa: SIM115 - closed by __exit__
-        self._at = 0
 
-    def read_at(self, place: int, into: memoryview) -> int:
-        if place < self._at:
-            self._file.close()
-            self._file = gzip.open(self._path, "rb")  # noqa: SIM115 - closed by __exit__
-            self._at = 0
-        self.forward_to(place)
-        return self._read(into) if self._at == place else 0
-
-    def forward_to(self, place: int) -> int:
-        """Go on to a place, or to the end if that is before it; where it came to."""
-        if place == self._at:
-            return self._at
-        waste = memoryview(bytearray(_STEP))
-        while self._at < place:
-            if not self._read(waste[: place - self._at]):
-                break
-        return self._at
-
-    def _read(self, into: memoryview) -> int:
-        done = 0
-        try:
-            while done < len(into):
-                got = self._file.readinto(into[done:])
-                if not got:
-                    break
-                done += got
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            wrong = f"no whole gzip file ({error}): pack it again"
-            raise OSError(errno.EIO, wrong, self._path) from error
-        self._at += done
-        return done
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+def _first_end(text: bytearray, start: int) -> int:
+    """Place of the first line end from `start` on, -1 if there is none."""
+    found = text.find(b"\n", start)
+    earlier = text.find(b"\r", start, len(text) if found < 0 else found)
+    return found if earlier < 0 else earlier

@@ -1,4 +1,4 @@
-"""LibSVM text: label[:weight] [qid:N] index[:value] … [# comment], a row a line.
+"""Reads LibSVM text: label[:weight] [qid:N] index[:value] … [# comment], a row a line.
 
 A block's lines are read all at once with NumPy, by `short` where that can be, else by
 `_rows_at_once`; a block with something rare or wrong in it goes through `byline`, which finds the
@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 
 from shanty.xgboost.text.byline import Kind, rows_by_line
 from shanty.xgboost.text.digits import PAD, Bytes, Digits, Places, numbers_at
-from shanty.xgboost.text.files import PathLike
-from shanty.xgboost.text.rows import Malformed, Rows
-from shanty.xgboost.text.shares import Block, Lines, format_error
+from shanty.xgboost.text.files import Block, Lines, PathLike, format_error
+from shanty.xgboost.text.rows import Malformed, Rows, whole_share
 from shanty.xgboost.text.short import Short
-from shanty.xgboost.text.whole import whole_share
 
 CHUNK = 1 << 18  # bytes: the arrays for one block stay in the processor's cache
 _TRIES = 3  # blocks that are no short numbers before that is not tried any more
@@ -107,7 +105,7 @@ def _rows_at_once(of: Digits, block: Bytes, indexing_mode: int) -> Rows | None:
     of.read(_without_comments(block) if (block == ord("#")).any() else block)
     if of.controls:
         return None
-    found = _plain_entries(of) or _any_entries(of)
+    found = _plain_entries(of) or _entries(of)
     if found is None:
         return None
     labels = numbers_at(of, *found.labels)
@@ -129,7 +127,7 @@ def _rows_at_once(of: Digits, block: Bytes, indexing_mode: int) -> Rows | None:
 
 
 class _Entries(NamedTuple):
-    """Where in a block's text its numbers are; an entry is start … middle (a colon) … end."""
+    """Places of the numbers in a block's text; an entry is start … middle (a colon) … end."""
 
     labels: tuple[Places, Places]  # starts and ends
     weights: tuple[Places, Places] | None
@@ -178,8 +176,8 @@ def _plain_entries(of: Digits) -> _Entries | None:
     return _Entries(labels, None, None, indptr, starts, colons, ends)
 
 
-def _any_entries(of: Digits) -> _Entries | None:
-    """Entries of lines with any blanks, weights, qids, indices alone; None if there are no lines.
+def _entries(of: Digits) -> _Entries | None:
+    """Finds the entries of all lines; None if there are no lines.
 
     None, too, where a word has two colons, or weights or qids are not in all lines.
     """
@@ -256,7 +254,7 @@ def _qids(of: Digits, starts: Places, ends: Places, heads: Places) -> NDArray[np
 
 
 def _one_in_each(places: Places, starts: Places, ends: Places) -> bool:
-    """Whether each word has one of the places within it, and there are no others."""
+    """Tells whether each word has one of the places within it, and there are no others."""
     return bool(len(places) == len(starts) and ((starts < places) & (places < ends)).all())
 
 

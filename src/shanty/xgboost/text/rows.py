@@ -1,13 +1,16 @@
-"""What the readers give: rows, and the error for a line that is none."""
+"""Rows as the readers give them, whole groups of them, and the error for a line that is none."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 ENTRY = np.dtype([("index", "<i4"), ("value", "<f4")])
+_LOOK = 1 << 16  # bytes read at a time outside the share
+_LOOK_GROWS = 16  # times as far back, when no row was found
 
 
 class Rows(NamedTuple):
@@ -41,7 +44,7 @@ class Rows(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.data) if self.indptr is None else len(self.indptr) - 1
 
     def part(self, start: int, stop: int) -> Rows:
@@ -86,3 +89,65 @@ class Malformed(Exception):  # noqa: N818 - it does not leave this package
     def __init__(self, start: int, wrong: str) -> None:
         super().__init__(start, wrong)
         self.start, self.wrong = start, wrong
+
+
+# Reads the rows of the lines that begin in bytes [start, stop), in blocks of some size.
+ReadRange = Callable[[int, int, int], Iterator[Rows]]
+
+
+def whole_share(
+    read: ReadRange, start: int, stop: int, total: int, chunk: int, skip: int, extra: int
+) -> Iterator[Rows]:
+    """Yields a range's rows, less those of a group begun before it, to the end of the last group.
+
+    A group is the rows of one qid, or of one size in a `.group` file.
+
+    Args:
+        total: bytes of all files.
+        skip, extra: rows less at the beginning and more at the end, where groups have no qid.
+    """
+    before: np.uint64 | None = None
+    current: np.uint64 | None = None
+    looked = kept = False
+    for part in read(start, stop, chunk):
+        gone = min(skip, part.size)
+        skip -= gone
+        if part.qids is not None and not kept:
+            if not looked:
+                before, looked = _qid_before(read, start), True
+            gone = max(gone, _leading(part.qids, before))
+        if gone == part.size:
+            continue
+        kept = True
+        current = None if part.qids is None else part.qids[-1]
+        yield part if gone == 0 else part.part(gone, part.size)
+    for part in read(stop, total, _LOOK) if extra or current is not None else ():
+        more = min(extra, part.size) if current is None else _leading(part.qids, current)
+        if more:
+            yield part.part(0, more)
+        extra = max(extra - more, 0)
+        if more < part.size or (current is None and extra == 0):
+            break
+    if extra:
+        raise ValueError(f"the last group has {extra} rows more than the files: correct its size")
+
+
+def _qid_before(read: ReadRange, start: int) -> np.uint64 | None:
+    """The qid of the last row that begins before a byte; None if there is no such row."""
+    reach = _LOOK
+    while True:
+        first = max(start - reach, 0)
+        found: np.uint64 | None = None
+        for part in read(first, start, _LOOK):
+            found = None if part.qids is None else part.qids[-1]
+        if found is not None or first == 0:
+            return found
+        reach *= _LOOK_GROWS
+
+
+def _leading(qids: NDArray[np.uint64] | None, qid: np.uint64 | None) -> int:
+    """Number of rows at the beginning that have this qid."""
+    if qids is None or qid is None:
+        return 0
+    others = np.flatnonzero(qids != qid)
+    return int(others[0]) if len(others) else len(qids)

@@ -1,4 +1,4 @@
-"""Blocks of LibSVM text in which all numbers are whole and short: counts, pixels, categories.
+"""Reads blocks of LibSVM text in which all numbers are whole and short: counts, pixels, categories.
 
 Lines are label, blank, index:value, blank, …, line end, and each number has one to four digits. So
 every byte is a digit or a mark that ends a number, no two marks stand side by side, and a number is

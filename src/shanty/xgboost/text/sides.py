@@ -1,21 +1,25 @@
-"""Files beside the data: one line for each row (`.weight`, `.base_margin`) or group (`.group`)."""
+"""Reads files beside the data: a line for each row (`.weight`, `.base_margin`) or group (`.group`).
+
+Also counts the rows of the data, by whose number the lines are found.
+"""
 
 from __future__ import annotations
 
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shanty.xgboost.text.byline import number, shown
-from shanty.xgboost.text.files import PathLike, never, source
-from shanty.xgboost.text.rows import FormatError, Malformed
-from shanty.xgboost.text.shares import Lines, format_error, line_number
+from shanty.xgboost.text.files import Lines, PathLike, never, shortened
+from shanty.xgboost.text.rows import FormatError
 
 _CHUNK = 1 << 18  # bytes
+_PAUSE = 1 << 14  # lines between two times that the caller is asked
 _WHOSE = "does the file belong to this data"
 
 
@@ -28,7 +32,7 @@ def count_rows(
     sizes: Sequence[int] | None = None,
     between: Callable[[], None] = never,
 ) -> int:
-    """How many rows begin in a rank's share, before groups are made whole.
+    """Counts the rows that begin in a rank's share, before groups are made whole.
 
     Lines that are empty, or blank up to a comment, are none; they are not looked at further.
 
@@ -52,15 +56,21 @@ def _rows_in(text: NDArray[np.uint8], comment: str | None) -> int:
     if comment is None:
         begins = np.append(True, ends[:-1])
         return int(np.count_nonzero(begins & ~ends))
-    first = _first_filled(text, ends)
-    return int(np.count_nonzero(text.take(first) != ord(comment)))
-
-
-def _first_filled(text: NDArray[np.uint8], ends: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Of each line that is not blank, the place of the first character that is no blank."""
     filled = np.flatnonzero(text > ord(" "))
-    first = filled.searchsorted(np.append(-1, np.flatnonzero(ends)))
-    return filled[first[np.append(first[1:] != first[:-1], True) & (first < len(filled))]]
+    first = filled.searchsorted(np.append(-1, np.flatnonzero(ends)))  # of each line
+    first = first[np.append(first[1:] != first[:-1], True) & (first < len(filled))]
+    return int(np.count_nonzero(text.take(filled[first]) != ord(comment)))
+
+
+class _Line(NamedTuple):
+    """A line of a file that is not blank."""
+
+    path: str
+    number: int  # from 1
+    text: str
+
+    def error(self, wrong: str) -> FormatError:
+        return FormatError(self.path, self.number, wrong, shortened(self.text.rstrip("\n")))
 
 
 def numbers(
@@ -77,23 +87,24 @@ def numbers(
         OSError: the file cannot be read.
     """
     found = array("d")
-    seen, width = 0, 1
-    for place, words in _filled_lines(path, start, between):
-        if seen == count:
+    width = 1
+    for place, line in enumerate(_filled_lines(path, between)):
+        if place >= start + count:
             if start + count == total:
-                raise _error(
-                    path, place, f"{total} lines are needed, and this is one more; {_WHOSE}"
-                )
+                raise line.error(f"{total} lines are needed, and this is one more; {_WHOSE}")
             break
+        if place < start:
+            continue
+        words = [word.encode() for word in line.text.split()]
         values = [number(word) for word in words]
         wrong = [shown(word) for word, value in zip(words, values, strict=True) if value is None]
         if wrong:
-            raise _error(path, place, f"{wrong[0]} is no number; correct the line")
-        if seen and len(values) != width:
-            raise _error(path, place, f"it holds {len(values)} numbers, the one before {width}")
+            raise line.error(f"{wrong[0]} is no number; correct the line")
+        if place > start and len(values) != width:
+            raise line.error(f"it holds {len(values)} numbers, the one before {width}")
         width = len(values)
         found.extend(value for value in values if value is not None)
-        seen += 1
+    seen = len(found) // width
     if seen < count:
         need = f"rows {start} to {start + count - 1} need one number each"
         raise _too_short(path, f"{need}, and {count - seen} are missing")
@@ -103,7 +114,7 @@ def numbers(
 
 
 class Groups(NamedTuple):
-    """What a `.group` file means for a share."""
+    """The meaning of a `.group` file for a share."""
 
     skip: int  # rows at the share's beginning that belong to a group begun before it
     extra: int  # rows beyond its end of a group begun in it
@@ -127,17 +138,18 @@ def groups_of_share(
     begin = 0  # the row at which the next group begins
     skip = 0
     found: list[int] = []
-    for place, words in _filled_lines(path, 0, between):
+    for line in _filled_lines(path, between):
         if begin >= start + count and not last:
             break
-        if len(words) != 1 or not words[0].isdigit():
-            raise _error(path, place, "it is no size of a group (a whole number); correct the line")
+        word = line.text.strip()
+        if not (word.isascii() and word.isdigit()):
+            raise line.error("it is no size of a group (a whole number); correct the line")
         if begin >= start:
-            found.append(int(words[0]))
-        begin += int(words[0])
+            found.append(int(word))
+        begin += int(word)
         if begin > total:
             have = f"the groups up to this one have {begin} rows"
-            raise _error(path, place, f"{have}, and the data has {total}; {_WHOSE}")
+            raise line.error(f"{have}, and the data has {total}; {_WHOSE}")
         if not found:
             skip = min(max(begin - start, 0), count)
     if begin < start + count:
@@ -147,40 +159,18 @@ def groups_of_share(
     return Groups(skip, extra, np.array(found, np.int64))
 
 
-def _filled_lines(
-    path: PathLike, skip: int, between: Callable[[], None]
-) -> Iterator[tuple[int, list[bytes]]]:
-    """Place in the file and words of every line that is not blank, but the first `skip` of them."""
-    lines = Lines([path])
-    for block in lines.blocks(0, lines.total, _CHUNK):
-        between()
-        ends = (block.text == ord("\n")) | (block.text == ord("\r"))
-        here = len(_first_filled(block.text, ends))
-        if here <= skip:
-            skip -= here
-            continue
-        at = block.start
-        for line in block.text.tobytes().replace(b"\r", b"\n").split(b"\n"):
-            words = line.split()
-            if words and skip == 0:
-                yield at, words
-            elif words:
-                skip -= 1
-            at += len(line) + 1
-
-
-def _error(path: PathLike, place: int, wrong: str) -> FormatError:
-    """The error for the line that begins at a byte of the file."""
-    block = next(Lines([path]).blocks(place, place + 1, _CHUNK))
-    return format_error(block, Malformed(0, wrong))
+def _filled_lines(path: PathLike, between: Callable[[], None] = never) -> Iterator[_Line]:
+    name = os.fspath(path)
+    with Path(path).open(encoding="utf-8-sig", errors="backslashreplace") as file:
+        for place, text in enumerate(file):
+            if place % _PAUSE == 0:
+                between()
+            if not text.isspace():
+                yield _Line(name, place + 1, text)
 
 
 def _too_short(path: PathLike, wrong: str) -> FormatError:
     """The error for a file that ends too early; its line is the last."""
-    name = os.fspath(path)
-    total = Lines([path]).total
-    last = bytearray(1)
-    with source(name) as opened:
-        opened.read_at(max(total - 1, 0), memoryview(last))
-    line = line_number(name, total) - (total > 0 and last in b"\r\n")
-    return FormatError(name, line, f"it ends too early: {wrong}; {_WHOSE}", "")
+    with Path(path).open(encoding="utf-8-sig", errors="backslashreplace") as file:
+        last = max(sum(1 for _ in file), 1)
+    return FormatError(os.fspath(path), last, f"it ends too early: {wrong}; {_WHOSE}", "")

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shanty.compat.xgboost_rabit.whose import Claim, claim, parties
+pytest.importorskip("xgboost")
+
+from shanty.compat.xgboost_rabit.files import Claim, claim, parties
 from shanty.xgboost.errors import DataError
 
 ALL = [0, 0, 0]

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 
 from shanty.compat.xgboost_program import __main__
 from shanty.compat.xgboost_program.__main__ import NEEDS, main
-from shanty.compat.xgboost_program.lines import ConfigurationError, Setting, from_words, parse, read
-from shanty.compat.xgboost_program.results import missing, model_file, unwritable
-from shanty.compat.xgboost_program.settings import Settings, settings_of, understand
+from shanty.compat.xgboost_program.configuration import (
+    ConfigurationError,
+    Setting,
+    Settings,
+    from_words,
+    parse,
+    read,
+    settings_of,
+    understand,
+)
 from shanty.launch.cluster.bundle import bundle
 from shanty.runtime.rank import horovod_import, xgboost_rabit
 
@@ -192,7 +199,7 @@ def test_where_models_go(words: str) -> None:
     found = meant("data = x", *words.split())
     every = found.save_period or found.num_round
     rounds = [r for r in range(1, found.num_round + 1) if r % every == 0 or r == found.num_round]
-    assert [model_file(found, number) for number in rounds] == FILES[words]
+    assert [found.model_file(number) for number in rounds] == FILES[words]
 
 
 UNWRITABLE = {
@@ -209,7 +216,7 @@ UNWRITABLE = {
 
 @pytest.mark.parametrize("words", UNWRITABLE)
 def test_what_cannot_be_written_is_told_before(words: str) -> None:
-    found = unwritable(meant("data = x", *words.split()))
+    found = meant("data = x", *words.split()).unwritable()
     assert (UNWRITABLE[words] in found) if UNWRITABLE[words] else not found
 
 
@@ -219,8 +226,8 @@ def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "xgboost: model_in = none.model: there is no such file\n"
     (tmp_path / "model").write_text("")
     found = meant("data = x", f"model_in={tmp_path / 'model'}", f"fmap={tmp_path / 'none'}")
-    assert missing(found).startswith("fmap = ")
-    assert not missing(meant("data = x", f"model_in={tmp_path / 'model'}"))
+    assert found.missing().startswith("fmap = ")
+    assert not meant("data = x", f"model_in={tmp_path / 'model'}").missing()
 
 
 def test_a_python_that_is_too_old_is_told_first(

@@ -1,12 +1,27 @@
-"""What the names in a configuration mean: the program's own, and those of training parameters."""
+"""Reads XGBoost's configuration files, and knows what the names in them mean.
+
+A line is `name = value`, a comment, or empty:
+
+    # a comment
+    eta = 1.0                          # and another one
+    data = "agaricus.txt?format=libsvm"
+    'eval[my test]' = 'my test.txt'
+
+A name or a value with a space, a quote of the other kind or a `#` in it stands in quotes. Beyond
+what XGBoost's reader takes, `=` may stand in any value, and a lone `\\r` ends a line as well. Names
+are the program's own, and those of training parameters.
+"""
 
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
-from shanty.compat.xgboost_program.lines import Setting, from_words, read
 from shanty.compat.xgboost_rabit.parameters import GONE
 
 TASKS = ("train", "pred", "dump", "eval")
@@ -72,14 +87,77 @@ _ALIASES = {
 }
 _DIGITS = 18  # of a number, at most: Python refuses thousands
 _BOOSTERS = {"0": "gbtree", "1": "gblinear", "2": "gblinear"}  # what booster_type said
+_ENDS = re.compile(r"\r\n|\r|\n")
+_NAME = re.compile(r"""(?:(["'])((?:(?!\1)[^=])+)\1|([^#"'=\s]+))\s*=\s*""")
+_VALUE = re.compile(r"""(?:(["'])((?:(?!\1).)+)\1|([^#"'\s]+))\s*(?:#.*)?""")
+
+
+class ConfigurationError(ValueError):
+    """A line or a setting that makes no sense; says where it stands."""
+
+
+class Setting(NamedTuple):
+    """One name and its value, as texts; `where` is "FILE:LINE" or "the command line"."""
+
+    name: str
+    value: str
+    where: str
+
+    def wrong(self, what: str) -> ConfigurationError:
+        """The error that this setting is, `what` says why."""
+        return ConfigurationError(f"{self.where}: {self.name} = {self.value}: {what}")
+
+
+def read(path: str) -> list[Setting]:
+    """The settings of a file, in their order; ConfigurationError says what is wrong with it."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is no text: byte {error.start} is no UTF-8") from error
+    return parse(text, path)
+
+
+def parse(text: str, source: str) -> list[Setting]:
+    """The settings in a text; `source` is its name in errors."""
+    found = []
+    for number, line in enumerate(_ENDS.split(text), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        where = f"{source}:{number}"
+        name = _NAME.match(line)
+        if name is None:
+            raise ConfigurationError(f"{where}: {line!r} is no `name = value`")
+        value = _VALUE.fullmatch(line, name.end())
+        if value is None:
+            raise ConfigurationError(
+                f"{where}: {line!r} has no value, or one that has to stand in quotes"
+            )
+        found.append(Setting(name[2] or name[3], value[2] or value[3], where))
+    return found
+
+
+def from_words(words: Sequence[str]) -> list[Setting]:
+    """The settings of words as `max_depth=4`, each in one word."""
+    found = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals or not value:
+            raise ConfigurationError(
+                f"the command line: {word!r} is no name=value (in one word, without spaces)"
+            )
+        found.append(Setting(name, value, "the command line"))
+    return found
 
 
 @dataclass
 class Settings:
-    """What the program is asked for; paths are "" where none is given.
+    """The settings of one call of the program; paths are "" where none is given.
 
     `evals` are the data sets to evaluate on, by name; `parameters` those of training, as texts,
-    where eval_metric may come several times; `notes` what has no meaning here.
+    where eval_metric may come several times; `notes` names those without a meaning here.
     """
 
     task: str = "train"
@@ -103,14 +181,42 @@ class Settings:
     parameters: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def model_file(self, rounds: int) -> str:
+        """The file for the model of so many rounds."""
+        by_period = self.save_period and rounds % self.save_period == 0
+        if rounds == self.num_round and self.model_out and not by_period:
+            return self.model_out
+        return f"{self.model_dir or '.'}/{rounds:04d}.model"
+
+    def missing(self) -> str:
+        """Says which file is not there: the model, or the names of features; "" where all are."""
+        for name, file in (("model_in", self.model_in), ("fmap", self.fmap)):
+            if file and not Path(file).is_file():
+                return f"{name} = {file}: there is no such file"
+        return ""
+
+    def unwritable(self) -> str:
+        """Says why a result cannot be written; "" where all can. It is rank 0 that writes."""
+        if self.task == "train":
+            every = [self.save_period] if self.save_period else []
+            files = [self.model_file(rounds) for rounds in (*every, self.num_round)]
+        else:
+            files = {"pred": [self.name_pred], "dump": [self.name_dump]}.get(self.task, [])
+        for file in files:
+            folder = Path(file).parent
+            if file != "stdout" and not os.access(folder, os.W_OK):
+                why = "cannot be written to" if folder.is_dir() else "is not there"
+                return f"{file} cannot be written: the folder {folder} {why}"
+        return ""
+
 
 def settings_of(words: Sequence[str]) -> Settings:
-    """What the words `CONFIGURATION [NAME=VALUE]…` ask for; ConfigurationError where it is none."""
+    """Settings of the words `CONFIGURATION [NAME=VALUE]…`; ConfigurationError for bad ones."""
     return understand([*read(words[0]), *from_words(words[1:])])
 
 
 def understand(given: Sequence[Setting]) -> Settings:
-    """What settings mean; of one name, the last counts.
+    """Interprets settings; of one name, the last counts.
 
     ConfigurationError names the setting that has a wrong value, or a name that there is none of,
     and what is missing for the task.

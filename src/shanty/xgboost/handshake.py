@@ -1,9 +1,9 @@
-"""How ranks tell each other what came of work that each does by itself, and may fail at.
+"""Runs work on all ranks that each does by itself; all get the same result, or the same error.
 
-Rank 0 hears the outcome of every rank, judges, and tells all. A rank whose work fails says so at
-once, and the others hear of it between two pieces of theirs, so that nobody works on for minutes.
-Whoever waits sleeps: MPI's own waits take all of a core, which a rank that still works may need.
-Ranks give signs of life now and then, at work and while they wait, so that no wait is for ever.
+Rank 0 receives the outcome of every rank, judges, and sends all the verdict. A rank whose work
+fails says so at once, and the others learn it between two pieces of theirs, so that nobody works on
+for minutes. A rank that waits sleeps: MPI's own waits take all of a core, which a rank that still
+works may need. Ranks send heartbeats, at work and while they wait, so that no wait is for ever.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import time
 import zlib
 from collections.abc import Callable
 from socket import gethostname
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
 from zipfile import BadZipFile
 
 from shanty.xgboost.errors import DataError, WorldError
-from shanty.xgboost.spill import room
+from shanty.xgboost.share import room
 
 if TYPE_CHECKING:
-    from shanty.xgboost.world import World
+    from mpi4py import MPI
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -29,16 +29,26 @@ V = TypeVar("V")
 _OUTCOME, _STOP, _VERDICT, _ALIVE = 1, 2, 3, 4  # tags of messages
 _NAPS = (0.0002, 0.005)  # seconds between two looks: at first, and at last
 _LONG = 60  # seconds after which a rank says whom it waits for
-_BEAT = 5  # seconds between two signs of life; less where the limit is low
+_HEARTBEAT = 5  # seconds between two; less where the limit is low
 
 _unheard: list[Any] = []  # what was sent to ranks that may never take it: MPI needs the memory
+
+
+class Ranks(Protocol):
+    """The ranks that shake hands."""
+
+    mpi: MPI.Intracomm | None  # None: one rank, by itself
+    rank: int
+    size: int
+    timeout: int  # seconds without a heartbeat after which a rank is given up
+    failed: bool  # is set where some ranks cannot be reached any more
 
 
 class _Outcome(NamedTuple):
     what: str
     value: Any
     failed: bool
-    lost: str  # why this rank cannot meet any more
+    lost: str  # why this rank cannot go on
 
 
 class _Verdict(NamedTuple):
@@ -47,55 +57,60 @@ class _Verdict(NamedTuple):
     lost: str
 
 
-class Meeting:
-    """One piece of work of all ranks, and its end, at which they meet. All ranks make one.
+class Handshake:
+    """The exchange of outcomes at the end of one piece of work. All ranks make one.
 
-    what: the work, in words ("loading train.libsvm"), for whoever wonders what is waited for. The
+    what: the work, in words ("loading train.libsvm"), for messages about a rank that waits. The
     first word is the same on all ranks: where it is not, they have gone different ways.
     """
 
-    def __init__(self, world: World, what: str) -> None:
-        self._world = world
-        self._comm = world.comm if world.size > 1 else None
-        self._rank, self._size = world.rank, world.size
+    def __init__(self, ranks: Ranks, what: str) -> None:
+        self._ranks = ranks
+        self._mpi = ranks.mpi if ranks.size > 1 else None
+        self._rank, self._size = ranks.rank, ranks.size
         self._what = what
         self._outcomes: dict[int, Any] = {}
         self._stopped = False  # rank 0: it has told the others to stop; others: they were told
         self._lost = ""  # rank 0: why they cannot meet
-        self._heard = self._beaten = time.monotonic()  # the last sign of life; this rank's own
+        self._heard = self._beaten = time.monotonic()  # the last heartbeat; this rank's own
 
     def called_off(self) -> bool:
-        """Whether some rank has failed, so that going on is in vain. For looks now and then."""
-        if self._comm is None:
+        """Tells whether some rank has failed, so that going on is of no use. To be called often."""
+        if self._mpi is None:
             return False
         self._beat()
         if self._rank == 0:
             self._take()
-        elif not self._stopped and self._comm.iprobe(source=0, tag=_STOP):
-            self._comm.recv(source=0, tag=_STOP)
+        elif not self._stopped and self._mpi.iprobe(source=0, tag=_STOP):
+            self._mpi.recv(source=0, tag=_STOP)
             self._stopped = True
         return self._stopped
 
+    def go_on(self) -> None:
+        """Raises CalledOff where another rank has failed; for work, between two pieces."""
+        if self.called_off():
+            raise CalledOff
+
     def conclude(self, outcome: T, failed: bool, judge: Callable[[list[T]], V]) -> V:
-        """Tell this rank's outcome, and hear what `judge` makes of all ranks', in their order.
+        """Sends this rank's outcome; returns what `judge` makes of all ranks', in their order.
 
         failed: the others need not go on. The judge runs on rank 0 only. WorldError, on all ranks,
         where one of them does not come, or comes from elsewhere, or where the judge raises; then
         rank 0 raises what the judge did.
         """
-        if self._comm is None:
+        if self._mpi is None:
             return judge([outcome])
         if self._rank == 0:
             return self._lead(outcome, failed, judge)
-        comm = self._comm
-        send = comm.isend(_Outcome(self._what, outcome, failed, ""), 0, _OUTCOME)
+        mpi = self._mpi
+        send = mpi.isend(_Outcome(self._what, outcome, failed, ""), 0, _OUTCOME)
         _unheard.append(send)
         self._wait(lambda: send.test()[0])
-        self._wait(lambda: comm.iprobe(source=0, tag=_VERDICT))
+        self._wait(lambda: mpi.iprobe(source=0, tag=_VERDICT))
         _unheard.remove(send)
-        answer = comm.recv(source=0, tag=_VERDICT)
+        answer = mpi.recv(source=0, tag=_VERDICT)
         if answer.stopped and not self._stopped:
-            comm.recv(source=0, tag=_STOP)
+            mpi.recv(source=0, tag=_STOP)
         self._hear()
         if answer.lost:
             self._fail(answer.lost)
@@ -103,19 +118,19 @@ class Meeting:
         return result
 
     def leave(self, why: str) -> None:
-        """End it for all ranks, at once: this one cannot meet any more."""
-        self._world.failed = True
-        if self._comm is None:
+        """Ends it for all ranks, at once: this one cannot go on."""
+        self._ranks.failed = True
+        if self._mpi is None:
             return
         why = f"rank {self._rank} on {gethostname()}: {why}"
         if self._rank == 0:
             self._stop()
             self._tell(None, why)
         else:
-            _unheard.append(self._comm.isend(_Outcome(self._what, None, True, why), 0, _OUTCOME))
+            _unheard.append(self._mpi.isend(_Outcome(self._what, None, True, why), 0, _OUTCOME))
 
     def _lead(self, outcome: T, failed: bool, judge: Callable[[list[T]], V]) -> V:
-        """Rank 0's part of the end."""
+        """Rank 0's part of `conclude`."""
         self._outcomes[0] = outcome
         if failed:
             self._stop()
@@ -138,14 +153,14 @@ class Meeting:
         return verdict
 
     def _tell(self, verdict: object, lost: str) -> list[Any]:
-        assert self._comm is not None
+        assert self._mpi is not None
         answer = _Verdict(verdict, self._stopped, lost)
-        sends = [self._comm.isend(answer, rank, _VERDICT) for rank in range(1, self._size)]
+        sends = [self._mpi.isend(answer, rank, _VERDICT) for rank in range(1, self._size)]
         _unheard.extend(sends)
         return sends
 
     def _fail(self, why: str) -> NoReturn:
-        self._world.failed = True
+        self._ranks.failed = True
         raise WorldError(why)
 
     def _all_there(self) -> bool:
@@ -153,14 +168,14 @@ class Meeting:
         return len(self._outcomes) == self._size or bool(self._lost)
 
     def _take(self) -> None:
-        """Rank 0: take the outcomes that have come."""
+        """Rank 0: receives the outcomes that have come."""
         from mpi4py import MPI
 
-        assert self._comm is not None
+        assert self._mpi is not None
         status = MPI.Status()
-        while self._comm.iprobe(source=MPI.ANY_SOURCE, tag=_OUTCOME, status=status):
+        while self._mpi.iprobe(source=MPI.ANY_SOURCE, tag=_OUTCOME, status=status):
             source = status.Get_source()
-            told = self._comm.recv(source=source, tag=_OUTCOME)
+            told = self._mpi.recv(source=source, tag=_OUTCOME)
             self._heard = time.monotonic()
             self._outcomes[source] = told.value
             if told.what.split()[0] != self._what.split()[0]:
@@ -173,30 +188,30 @@ class Meeting:
                 self._stop()
 
     def _stop(self) -> None:
-        assert self._comm is not None
+        assert self._mpi is not None
         if not self._stopped:
             self._stopped = True
             for rank in range(1, self._size):
-                self._comm.send(None, rank, _STOP)  # a few bytes, which MPI takes at once
+                self._mpi.send(None, rank, _STOP)  # a few bytes, which MPI takes at once
 
     def _beat(self) -> None:
-        """Give a sign of life, if it is time, to those who may wait for this rank."""
-        assert self._comm is not None
+        """Sends a heartbeat, if it is time, to those who may wait for this rank."""
+        assert self._mpi is not None
         now = time.monotonic()
-        if now < self._beaten + min(_BEAT, self._world.timeout / 4):
+        if now < self._beaten + min(_HEARTBEAT, self._ranks.timeout / 4):
             return
         self._beaten = now
         for rank in list(self._outcomes) if self._rank == 0 else [0]:
             if rank != self._rank:
-                self._comm.send(None, rank, _ALIVE)  # as in _stop
+                self._mpi.send(None, rank, _ALIVE)  # as in _stop
 
     def _hear(self) -> None:
-        """Take the signs of life that have come."""
+        """Receives the heartbeats that have come."""
         from mpi4py import MPI
 
-        assert self._comm is not None
-        while self._comm.iprobe(source=MPI.ANY_SOURCE, tag=_ALIVE):
-            self._comm.recv(source=MPI.ANY_SOURCE, tag=_ALIVE)
+        assert self._mpi is not None
+        while self._mpi.iprobe(source=MPI.ANY_SOURCE, tag=_ALIVE):
+            self._mpi.recv(source=MPI.ANY_SOURCE, tag=_ALIVE)
             self._heard = time.monotonic()
 
     def _wait(self, done: Callable[[], object]) -> None:
@@ -215,9 +230,9 @@ class Meeting:
                     f"{self._missing()}. All ranks have to come here.",
                     file=sys.stderr,
                 )
-            if time.monotonic() > self._heard + self._world.timeout:
+            if time.monotonic() > self._heard + self._ranks.timeout:
                 self._fail(
-                    f"{self._what}: in {self._world.timeout} seconds there was no sign of life of "
+                    f"{self._what}: in {self._ranks.timeout} seconds there was no sign of life of "
                     f"{self._missing()}. All ranks have to come here; where one needs longer, "
                     "init(timeout=…) gives it."
                 )
@@ -230,7 +245,7 @@ class Meeting:
 
 
 class CalledOff(Exception):  # noqa: N818 (it is none of this rank)
-    """Another rank has failed; raised by work that looks out for it."""
+    """Another rank has failed; `Handshake.go_on` raises it."""
 
 
 # What reading data raises because of the data, or of the machine that it is on.
@@ -238,33 +253,33 @@ _FAILURES = (OSError, ValueError, EOFError, MemoryError, ImportError, BadZipFile
 
 
 def together(
-    world: World, what: str, work: Callable[[Meeting], T], judge: Callable[[list[T]], V]
+    ranks: Ranks, what: str, work: Callable[[Handshake], T], judge: Callable[[list[T]], V]
 ) -> V:
-    """Do `work` on all ranks, then `judge` on rank 0 what came of it, and return that everywhere.
+    """Does `work` on all ranks, then `judge` on rank 0 what came of it; returns that everywhere.
 
     Where one of them fails because of the data, all ranks raise the same DataError. An error of
-    another kind leaves the rank as it is, once the others have heard of it; to them it is a
-    DataError. Work that takes long asks its meeting whether it was called off, and raises
-    CalledOff then; WorldError is for work after which this rank cannot meet.
+    another kind leaves the rank as it is, once the others have been told; to them it is a
+    DataError. Work that takes long calls `go_on` of its handshake now and then; WorldError is for
+    work after which this rank cannot go on.
     """
-    meeting = Meeting(world, what)
+    handshake = Handshake(ranks, what)
     done: list[T] = []
     failure = ""
     own: list[Exception] = []
     try:
-        done.append(work(meeting))
+        done.append(work(handshake))
     except CalledOff:
         pass
     except WorldError as error:
-        meeting.leave(str(error))
+        handshake.leave(str(error))
         raise
-    except Exception as error:  # noqa: BLE001 (raised below, once the others have heard)
+    except Exception as error:  # noqa: BLE001 (raised below, once the others know)
         failure = _spell(error) or type(error).__name__
         if not isinstance(error, _FAILURES):
             own.append(error)
             failure = f"{type(error).__name__}: {error}"
-        if world.size > 1:
-            failure = f"rank {world.rank} on {gethostname()}: {failure}"
+        if ranks.size > 1:
+            failure = f"rank {ranks.rank} on {gethostname()}: {failure}"
 
     def decide(outcomes: list[tuple[list[T], str]]) -> tuple[list[V], str]:
         failures = [each for _, each in outcomes if each]
@@ -279,7 +294,7 @@ def together(
             own.append(error)
             return [], f"rank 0 on {gethostname()}: {type(error).__name__}: {error}"
 
-    result, failure = meeting.conclude((done, failure), bool(failure), decide)
+    result, failure = handshake.conclude((done, failure), bool(failure), decide)
     if own:
         raise own[0]
     if failure:

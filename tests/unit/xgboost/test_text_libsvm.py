@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from shanty.xgboost.text import FormatError, read_libsvm, sizes
 from shanty.xgboost.text.byline import rows_by_line
 from shanty.xgboost.text.digits import Digits
+from shanty.xgboost.text.files import Lines
 from shanty.xgboost.text.libsvm import _rows_at_once
-from shanty.xgboost.text.shares import Lines
 from shanty.xgboost.text.short import Short
 
 # ------------------------------------------------------------------ what text means, said simply

@@ -1,4 +1,4 @@
-"""XGBoost's own communication, brought up from MPI's ranks.
+"""Starts and ends XGBoost's own communication between MPI's ranks.
 
 XGBoost's ranks find each other through a *tracker*, a server that one of them runs; afterwards they
 speak to each other over TCP and it is idle. Here rank 0 runs it, at the address that the run has
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import shanty
 from shanty.runtime.rundir import RUN_DIR
 from shanty.xgboost.errors import WorldError
-from shanty.xgboost.exchange import Meeting
+from shanty.xgboost.handshake import Handshake
 from shanty.xgboost.installed import xgboost
 
 if TYPE_CHECKING:
@@ -41,42 +41,42 @@ _ALONE = (
 )
 
 _lock = threading.RLock()
-_standing: World | None = None
+_standing: Communicator | None = None
 _ended = False  # `finalize` was called, and `init` not since
 
 
-class World:
-    """One bring-up: MPI's ranks as they were then."""
+class Communicator:
+    """XGBoost's communication from one `init` to its `finalize`, over MPI's ranks as they were."""
 
-    def __init__(self, comm: MPI.Intracomm | None, timeout: int = TIMEOUT) -> None:
-        self.comm = comm  # of our own messages; None where a rank is by itself
-        self.rank = comm.rank if comm is not None else 0
-        self.size = comm.size if comm is not None else 1
+    def __init__(self, mpi: MPI.Intracomm | None, timeout: int = TIMEOUT) -> None:
+        self.mpi = mpi  # of our own messages; None where a rank is by itself
+        self.rank = mpi.rank if mpi is not None else 0
+        self.size = mpi.size if mpi is not None else 1
         self.timeout = timeout  # seconds that a rank waits for another one
         self.failed = False  # some ranks cannot be reached any more
         self._tracker: Any = None
         self._context: Any = None
 
     def bring_up(self) -> None:
-        """Start XGBoost's communication; WorldError where that fails, on every rank."""
-        if self.comm is None or self.size == 1:
+        """Starts XGBoost's communication; WorldError where that fails, on every rank."""
+        if self.mpi is None or self.size == 1:
             return
-        address = _address(self.comm, os.environ)
+        address = _address(self.mpi, os.environ)
         failures: list[str] = []
         for _ in range(_TRIES):
             with _undisturbed():
-                failures = self.comm.allgather(self._join(self.comm, address))
+                failures = self.mpi.allgather(self._join(self.mpi, address))
                 if not any(failures):
                     return
                 with suppress(xgboost.core.XGBoostError):
                     self.take_down()
-        self.comm.Free()
+        self.mpi.Free()
         told = [f"rank {rank}: {each}" for rank, each in enumerate(failures) if each]
         more = [f"(and {len(told) - 3} more ranks)"] if len(told) > 3 else []
         raise WorldError("\n".join(["XGBoost's ranks do not come together.", *told[:3], *more]))
 
     def _join(self, comm: MPI.Intracomm, address: str | None) -> str:
-        """Join XGBoost's world; why it failed, or nothing."""
+        """Joins XGBoost's ranks; returns why it failed, or nothing."""
         arguments: dict[str, Any] = {}
         failure = ""
         if self.rank == 0:
@@ -108,24 +108,24 @@ class World:
             raise WorldError(_ALONE)
 
     def part(self) -> None:
-        """End XGBoost's communication, once all ranks have come here.
+        """Ends XGBoost's communication, once all ranks have come here.
 
         WorldError where a rank does not come, XGBoostError where the communication has failed
         before. Whoever goes first takes along what the others need to go in good order.
         """
         try:
-            if not self.failed and self.comm is not None:
-                Meeting(self, "parting").conclude(None, False, lambda _: None)
+            if not self.failed and self.mpi is not None:
+                Handshake(self, "parting").conclude(None, False, lambda _: None)
         except WorldError:
             with suppress(xgboost.core.XGBoostError):
                 self.take_down()
             raise
         self.take_down()
-        if not self.failed and self.comm is not None:
-            self.comm.Free()  # MPICH has 2,048 of them
+        if not self.failed and self.mpi is not None:
+            self.mpi.Free()  # MPICH has 2,048 of them
 
     def take_down(self) -> None:
-        """End XGBoost's communication at once; XGBoostError where it has failed before."""
+        """Ends XGBoost's communication at once; XGBoostError where it has failed before."""
         context, self._context = self._context, None
         tracker, self._tracker = self._tracker, None
         try:
@@ -141,9 +141,9 @@ class World:
 
 
 def init(timeout: int = TIMEOUT) -> None:
-    """Bring XGBoost's ranks together, with all other ranks; a second call changes nothing.
+    """Brings XGBoost's ranks together, with all other ranks; a second call changes nothing.
 
-    What is here to be called does it by itself. timeout: seconds that a rank waits for another one
+    All other functions here do it by themselves. timeout: seconds that a rank waits for another one
     amid a collective operation, or where all meet. Raises WorldError where MPI has been finalised,
     or is another world than the launcher promised, where the ranks do not reach each other, and
     where they have been brought together in another thread.
@@ -153,33 +153,33 @@ def init(timeout: int = TIMEOUT) -> None:
         if _standing is not None:
             _standing.check()
             return
-        world = World(_communicator(), timeout)
+        made = Communicator(_own_mpi(), timeout)
         if xgboost.collective.is_distributed():
-            _adopt(world)
+            _adopt(made)
         else:
-            world.bring_up()
-        _standing, _ended = world, False
+            made.bring_up()
+        _standing, _ended = made, False
         atexit.unregister(_at_exit)
         atexit.register(_at_exit)  # after mpi4py's, so that it runs before
 
 
 def finalize() -> None:
-    """End it, on all ranks. From then on each rank is by itself, until `init` is called again."""
+    """Parts all ranks. From then on each rank is by itself, until `init` is called again."""
     global _standing, _ended
     with _lock:
-        world, _standing, _ended = _standing, None, True
-        if world is not None:
-            world.part()
+        standing, _standing, _ended = _standing, None, True
+        if standing is not None:
+            standing.part()
 
 
 def is_initialized() -> bool:
-    """Whether XGBoost's ranks have been brought together, and not parted since."""
+    """Tells whether XGBoost's ranks have been brought together, and not parted since."""
     return _standing is not None
 
 
 @contextmanager
 def communicator(timeout: int = TIMEOUT) -> Iterator[None]:
-    """Within it the ranks are together: `init`, and `finalize` at its end if it was what began.
+    """Keeps the ranks together within it: `init`, and `finalize` at its end if it was what began.
 
     After an error inside there is no parting: the other ranks may be anywhere.
     """
@@ -197,21 +197,24 @@ def rank() -> int:
 
 
 def size() -> int:
-    """How many ranks there are."""
+    """The number of ranks."""
     return _now().size
 
 
-def current() -> World:
-    """The world as it stands. It is brought up at the first question; after `finalize` a rank
-    is by itself. WorldError in another thread than it was brought up in: XGBoost's is of one."""
-    world = _now()
-    world.check()
-    return world
+def current() -> Communicator:
+    """The communicator as it stands, started at the first call.
+
+    After `finalize` a rank is by itself. WorldError in another thread than it was started in:
+    XGBoost's is of one.
+    """
+    found = _now()
+    found.check()
+    return found
 
 
 @contextmanager
 def blaming_the_lost() -> Iterator[None]:
-    """Turn XGBoost's error over a rank that is gone into a WorldError that says so.
+    """Turns XGBoost's error over a rank that is gone into a WorldError that says so.
 
     It waits a little before: the run is to tell of the rank that failed first, and it can take a
     moment until that is known.
@@ -231,17 +234,14 @@ def blaming_the_lost() -> Iterator[None]:
         ) from None
 
 
-# ---- within ------------------------------------------------------------------------------------
-
-
-def _now() -> World:
+def _now() -> Communicator:
     with _lock:
         if _standing is None and not _ended:
             init()
-        return _standing if _standing is not None else World(None)
+        return _standing if _standing is not None else Communicator(None)
 
 
-def _communicator() -> MPI.Intracomm:
+def _own_mpi() -> MPI.Intracomm:
     """A communicator of all ranks that nobody else uses."""
     from mpi4py import MPI
 
@@ -265,13 +265,13 @@ def _communicator() -> MPI.Intracomm:
     return world.Dup()
 
 
-def _adopt(world: World) -> None:
-    """Take XGBoost's ranks as the script has brought them together itself."""
+def _adopt(made: Communicator) -> None:
+    """Accepts XGBoost's ranks as the script has brought them together itself."""
     found = xgboost.collective.get_rank(), xgboost.collective.get_world_size()
-    if found != (world.rank, world.size):
+    if found != (made.rank, made.size):
         raise WorldError(
             f"The script has brought XGBoost's ranks together itself, this one as rank {found[0]} "
-            f"of {found[1]}; to MPI it is rank {world.rank} of {world.size}. Leave it to "
+            f"of {found[1]}; to MPI it is rank {made.rank} of {made.size}. Leave it to "
             "shanty.xgboost, or start the tracker with sortby='task' and number the tasks as "
             'MPI does: dmlc_task_id=f"{rank:08d}".'
         )
@@ -293,7 +293,7 @@ def _last_words(error: Exception) -> str:
 
 
 def _address(comm: MPI.Intracomm, environ: Mapping[str, str]) -> str | None:
-    """Where the others reach rank 0: as the run says; else loopback, if all ranks are on one host.
+    """The address of rank 0 for the others: as the run says, else loopback on a single host.
 
     None where neither is known: XGBoost then looks which interface leads outside. Collective.
     """
@@ -309,7 +309,7 @@ def _address(comm: MPI.Intracomm, environ: Mapping[str, str]) -> str | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out the line in which XGBoost tells of each rank that it has a rank."""
+    """Leaves out the line in which XGBoost tells of each rank that it has a rank."""
     said = io.StringIO()
     try:
         with redirect_stdout(said):
@@ -322,7 +322,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keep back the signals by which the run looks whether a rank moves: real-time ones.
+    """Keeps back the signals by which the run looks whether a rank moves: real-time ones.
 
     XGBoost's receiving, as its ranks come together and part, fails where a signal interrupts it.
     """
@@ -337,11 +337,11 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _at_exit() -> None:
-    """Part from the others. Where the world has failed there is no more to say: somebody has."""
+    """Parts from the others. Where the world has failed there is no more to say: somebody has."""
     global _standing
     with suppress(xgboost.core.XGBoostError, WorldError):
         if _standing is not None and hasattr(sys, "last_value"):  # the script ends by an error:
-            world, _standing = _standing, None
-            world.take_down()  # the others may be anywhere
+            standing, _standing = _standing, None
+            standing.take_down()  # the others may be anywhere
         else:
             finalize()
