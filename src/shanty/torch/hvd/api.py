@@ -1,5 +1,34 @@
 """All names of Horovod's API in one place: `shanty.torch` shows them, and `horovod.torch`."""
 
+from shanty.collectives.errors import HorovodInternalError
+from shanty.collectives.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from shanty.collectives.world import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
 from shanty.torch.hvd.compression import Compression
 from shanty.torch.hvd.functions import (
     allgather_object,
@@ -43,38 +72,8 @@ from shanty.torch.hvd.ops import (
     synchronize,
 )
 from shanty.torch.hvd.optimizer import DistributedOptimizer
-from shanty.torch.hvd.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from shanty.torch.hvd.requests import HorovodInternalError
 from shanty.torch.hvd.sync_batch_norm import SyncBatchNorm
-from shanty.torch.hvd.world import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from shanty.torch.hvd.world import cuda_built, init
 
 __all__ = [
     "Adasum",

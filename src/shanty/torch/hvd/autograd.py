@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from shanty.collectives.process_sets import ProcessSet
+from shanty.collectives.request import Op
 from shanty.torch.hvd import calls
-from shanty.torch.hvd.handles import synchronize
-from shanty.torch.hvd.process_sets import ProcessSet
-from shanty.torch.hvd.requests import Op
+from shanty.torch.hvd.calls import synchronize
 
 Tensors = tuple[Tensor, ...]
 

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from shanty.collectives.process_sets import ProcessSet, global_process_set
+from shanty.collectives.request import Kind, Op, Request
 from shanty.torch.hvd import autograd, calls
+from shanty.torch.hvd.calls import poll as poll
+from shanty.torch.hvd.calls import sparse_allreduce_async as sparse_allreduce_async
+from shanty.torch.hvd.calls import start
+from shanty.torch.hvd.calls import synchronize as synchronize
 from shanty.torch.hvd.compression import Compression, Compressor
-from shanty.torch.hvd.handles import poll as poll
-from shanty.torch.hvd.handles import start
-from shanty.torch.hvd.handles import synchronize as synchronize
-from shanty.torch.hvd.process_sets import ProcessSet, global_process_set
-from shanty.torch.hvd.requests import Kind, Op, Request
-from shanty.torch.hvd.sparse import sparse_allreduce_async as sparse_allreduce_async
 
 Average, Sum, Adasum = Op.AVERAGE, Op.SUM, Op.ADASUM
 Min, Max, Product = Op.MIN, Op.MAX, Op.PRODUCT

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from shanty.torch.hvd import world
+from shanty.collectives import world
 
 T = TypeVar("T")
 
