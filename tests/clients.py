@@ -14,7 +14,7 @@ from shanty.launch.cluster.rpc_client import RpcClient
 
 
 class Folder:
-    """A transport to a host whose login has another home, and nothing of our environment."""
+    """A connection to a host whose login has another home, and nothing of our environment."""
 
     def __init__(self, host: Host, home: Path, **environ: str) -> None:
         self.host = host

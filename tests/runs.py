@@ -138,7 +138,7 @@ class Shanty:
     def agents(self) -> dict[str, int]:
         """The pids of the newest run's agents."""
         found = read_json(self.last.agents) or {}
-        return {name: found[name]["pid"] for name in ("lead", "node_agent")}
+        return {name: found[name]["pid"] for name in ("controller", "node_agent")}
 
     def sweep(self) -> None:
         """Remove what runs of this home have left in folders that all runs share."""

@@ -88,12 +88,12 @@ def test_a_daemon_is_killed(site: Site, flavour: str) -> None:
 def test_a_workers_agent_is_killed(site: Site, flavour: str) -> None:
     with site.running(flavour) as process:
         began = time.monotonic()
-        done = site.lab.exec("lab3", "pkill", "-KILL", "-f", "agent[.]remote")
+        done = site.lab.exec("lab3", "pkill", "-KILL", "-f", "agent[.]worker_agent")
         assert done.returncode == 0, done.stderr
         ends_by(site, process, "lab3", began)
 
 
-@pytest.mark.parametrize("agent", ["lead", "node_agent"])
+@pytest.mark.parametrize("agent", ["controller", "node_agent"])
 def test_an_agent_of_the_lead_host_is_killed(site: Site, agent: str) -> None:
     with site.running("openmpi5") as process:
         began = time.monotonic()

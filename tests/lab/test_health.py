@@ -41,7 +41,7 @@ def lab(
 def clients(lab: LabHosts) -> Iterator[list[RpcClient]]:
     home = lab.shanty.home
     named = inventory.recognised(inventory.resolve(lab.name, home), home)
-    outcomes = contact.attempt(named, terminal=False, transport=lambda host: FreshSSH(host, 5))
+    outcomes = contact.attempt(named, terminal=False, connection=lambda host: FreshSSH(host, 5))
     made = [each for each in outcomes if isinstance(each, RpcClient)]
     assert len(made) == 3, outcomes
     yield made

@@ -36,7 +36,8 @@ KINDS = {
 }
 HOSTS = ("lab1", *KINDS)
 OURS = re.compile(
-    rb'restrict,from="10\.77\.0\.1",expiry-time="\d{14}",command="[^\n]* agent\.remote [^\n]*" '
+    rb'restrict,from="10\.77\.0\.1",expiry-time="\d{14}",'
+    rb'command="[^\n]* agent\.worker_agent [^\n]*" '
     rb"ssh-ed25519 \S+ shanty:(\S+)\.(\d)@(lab\d) since-\d+( made-file)?\n"
 )
 RUN = ("run", "-q", "--on", "lab", "-n", "5", "--ppn", "1", "--env", "none")
@@ -170,7 +171,7 @@ def agents(site: Site) -> list[int]:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if inside and {b"agent.start", b"agent.worker_agent", b"agent.node agent"} & set(words):
+            if inside and {b"agent.start", b"agent.worker_agent", b"agent.node_agent"} & set(words):
                 found.append(int(entry.name))
     return found
 
@@ -320,7 +321,7 @@ def test_all_is_killed_and_the_next_run_cleans_up(site: Site, before: dict[str, 
 
 
 class Direct:
-    """A transport by an ssh that shares its connection with nobody."""
+    """A connection by an ssh that shares its connection with nobody."""
 
     def __init__(self, lab: LabHosts, host: str) -> None:
         self.host = Host(host)

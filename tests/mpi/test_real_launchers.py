@@ -244,7 +244,7 @@ else:
 
 
 def test_ranks_can_be_spawned_under_the_environment(mpi: Installation, folder: Path) -> None:
-    # With shared memory as Open MPI's only transport, 5 hangs here and 4 fails.
+    # With shared memory as Open MPI's only connection, 5 hangs here and 4 fails.
     (folder / "spawn.py").write_text(SPAWN)
     layout = run_layout(folder, ranks=1)
     if mpi.flavour == "intel":

@@ -91,14 +91,14 @@ def test_a_stubborn_rank_is_killed_after_the_grace(shanty):
     assert ended(shanty) == "stopped"
 
 
-@pytest.mark.parametrize("victim", ["lead", "node_agent"])
+@pytest.mark.parametrize("victim", ["controller", "node_agent"])
 def test_an_agent_is_killed(shanty, flavour, victim):
     process = start(shanty, flavour=flavour)
     os.kill(shanty.agents()[victim], signal.SIGKILL)
     process.communicate(timeout=20)
     assert ended(shanty) == "failed"
     failure = str(shanty.status()["failure"])
-    assert victim in failure
+    assert victim.replace("_", " ") in failure
     assert "was killed" in failure
     assert process.returncode == 71
     assert '"failed"' in shanty("ps", "--json").stdout
@@ -109,7 +109,7 @@ def test_both_agents_are_killed(shanty, flavour):
     process = start(shanty, flavour=flavour)
     agents = shanty.agents()
     os.kill(agents["node_agent"], signal.SIGSTOP)
-    os.kill(agents["lead"], signal.SIGKILL)
+    os.kill(agents["controller"], signal.SIGKILL)
     os.kill(agents["node_agent"], signal.SIGKILL)
     process.communicate(timeout=20)
     assert ended(shanty) == "lost"

@@ -120,7 +120,9 @@ def make_run(
         me = platform.process(os.getpid())
         assert me is not None
         agent = {"pid": me.pid, "born": me.born}
-        write_json(run.agents, {"lead": agent, "node_agent": agent, "boot": platform.boot_id()})
+        write_json(
+            run.agents, {"controller": agent, "node_agent": agent, "boot": platform.boot_id()}
+        )
     return run
 
 
@@ -631,7 +633,7 @@ def test_what_an_ended_run_is_asked(cli: Cli, home: Path) -> None:
 def test_a_run_whose_agents_are_gone_is_lost(cli: Cli, home: Path) -> None:
     run = make_run(home, 1, State.RUNNING)
     agent = {"pid": 2**22 + 1, "born": "1"}
-    write_json(run.agents, {"lead": agent, "node_agent": agent, "boot": platform.boot_id()})
+    write_json(run.agents, {"controller": agent, "node_agent": agent, "boot": platform.boot_id()})
     assert listed(cli("ps", "--json")) == {"000001": "lost"}
     written = json.loads(run.status.read_text())
     assert (written["state"], written["exit_code"]) == ("lost", 75)

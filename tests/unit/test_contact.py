@@ -294,7 +294,7 @@ def test_a_connection_that_dies_is_an_error_with_the_hosts_name(
     one = server()
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
     (client,) = connect([host], terminal=False)
-    client.transport.close()  # hangs up
+    client.connection.close()  # hangs up
     with pytest.raises(PrepareError, match="the connection to a is gone"):
         client.ask("survey")
     (again,) = connect([host], terminal=False)
@@ -392,10 +392,10 @@ import sys
 from shanty.launch.cluster import rpc_client as porter_module
 from shanty.launch.cluster.contact import connect
 from shanty.launch.cluster.host import Host
-RPC clients = connect([Host(n, config=sys.argv[1]) for n in sys.argv[2:]], terminal=True)
-print("reached", *(p.ask("survey").values["ssh"]["server"] for p in RPC clients), flush=True)
-for RPC client in RPC clients:
-    RPC client.close()
+clients = connect([Host(n, config=sys.argv[1]) for n in sys.argv[2:]], terminal=True)
+print("reached", *(p.ask("survey").values["ssh"]["server"] for p in clients), flush=True)
+for client in clients:
+    client.close()
 """
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import clients
 import pytest
 
+import clients
 from shanty.cli import app, diagnose, jobs
 from shanty.launch.cluster import ssh_errors
 from shanty.launch.cluster.host import Host
@@ -521,13 +521,13 @@ def test_networks_are_judged_by_the_addresses_of_a_run(monkeypatch: pytest.Monke
     client: Any = object()
     seen = [Seen(Host("localhost"), survey, {}, client), Seen(Host("b"), other, {}, client)]
     ways = [{"source": "", "peer": ""}, {"source": "10.0.0.1", "peer": "10.0.0.2"}]
-    monkeypatch.setattr(check.ways, "to_hosts", lambda *_: ways)
+    monkeypatch.setattr(check.reachability, "to_hosts", lambda *_: ways)
     assert [one.address for one in check._visited(seen)] == ["10.0.0.1", "10.0.0.2"]
 
     def blocked(*_: Any) -> Any:
         raise PrepareError("b is not reached")
 
-    monkeypatch.setattr(check.ways, "to_hosts", blocked)
+    monkeypatch.setattr(check.reachability, "to_hosts", blocked)
     assert [one.address for one in check._visited(seen)] == ["10.0.0.1", "192.0.2.2"]
 
 
@@ -645,7 +645,7 @@ def test_what_no_run_uses_is_removed(client: RpcClient, tmp_path: Path) -> None:
     mended(client, "make-room")
     left = sorted(path.name for path in (store / "env").iterdir())
     assert left == ["aaaa456789abcdef0123", "fedcba9876543210fedc"]
-    assert next(store.glob("runtime/*")).is_dir()  # what serves here
+    assert next(store.glob("bundle/*")).is_dir()  # what serves here
 
 
 def test_what_environments_are_made_of_stays_while_one_is_made(

@@ -287,13 +287,13 @@ def test_what_a_run_that_is_on_uses_is_not_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
-    store = tmp_path / "store" / "mpi"
+    folder = tmp_path / "store" / "mpi"
     for name in ("used", "forgotten"):
-        (store / name).mkdir(parents=True)
-        os.utime(store / name, (0, 0))
+        (folder / name).mkdir(parents=True)
+        os.utime(folder / name, (0, 0))
     plan = tmp_path / "work" / "20260101-000000-bbbb.1" / "plan.json"
     plan.parent.mkdir(parents=True)
-    plan.write_text(json.dumps({"uses": {"PATH": f"{store}/used/bin"}}))
+    plan.write_text(json.dumps({"uses": {"PATH": f"{folder}/used/bin"}}))
     removed = store.store_sweep({"days": 30}, io.BytesIO(), lambda _step: None)["removed"]
-    assert removed == [str(store / "forgotten")]
-    assert (store / "used").is_dir()
+    assert removed == [str(folder / "forgotten")]
+    assert (folder / "used").is_dir()

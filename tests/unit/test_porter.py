@@ -1,4 +1,4 @@
-"""The RPC client and its client, over pipes of a process of this machine."""
+"""The RPC server and its client, over pipes of a process of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shanty.runtime.errors import PrepareError, ShantyError, StorageError
 from shanty.runtime.rpc import interfaces
 from shanty.runtime.rpc.survey import parse_gpus, ssh_connection
 
-# Verbs of a RPC client of our own: they stand in a module beside the real ones.
+# Verbs of an RPC server of our own: they stand in a module beside the real ones.
 VERBS = """
 from shanty.runtime.errors import WorldError
 import subprocess, sys, os, time
@@ -58,7 +58,7 @@ def chat(ask, data, say):
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RpcClient]:
-    """A RPC client with verbs of the test's own."""
+    """An RPC server with verbs of the test's own."""
     real = bundle.bundle()
     own = [f for f in real.files if f[0] not in ("runtime/rpc/server.py", "runtime/rpc/verbs.py")]
     source = next(c for name, c, _ in real.files if name == "runtime/rpc/server.py").decode()

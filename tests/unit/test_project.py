@@ -46,8 +46,8 @@ def within(imported_name: str, module: str) -> bool:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
-def test_no_module_is_over_400_lines(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+def test_no_module_is_over_600_lines(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 600
 
 
 @pytest.mark.parametrize("path", RUNTIME, ids=name)

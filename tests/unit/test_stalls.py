@@ -379,8 +379,8 @@ def test_damaged_programs(at: int, patch: bytes) -> None:
 BLOCKED = """
 import sys, threading
 sys.path.insert(0, sys.argv[1])
-from pulse import Pulse
-Pulse(sys.argv[2], int(sys.argv[3]))
+from progress_probe import ProgressProbe
+ProgressProbe(sys.argv[2], int(sys.argv[3]))
 lock = threading.Lock()
 lock.acquire()
 def wait():
@@ -439,9 +439,9 @@ def test_pulses(tmp_path: Path, what: str) -> None:
 TAKEN = """
 import signal, sys, threading
 sys.path.insert(0, sys.argv[1])
-from pulse import Pulse
+from progress_probe import ProgressProbe
 number = int(sys.argv[3])
-Pulse(sys.argv[2], number)
+ProgressProbe(sys.argv[2], number)
 handlers = {"replace": lambda *_: print("mine", flush=True), "ignore": signal.SIG_IGN}
 signal.signal(number, handlers[sys.argv[4]])
 lock = threading.Lock()

@@ -22,7 +22,7 @@ from shanty.launch.cluster.inventory import similar_group
 from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
 from shanty.launch.cluster.ssh_errors import UNKNOWN_END, Refusal, refusal
 from shanty.launch.connections import openssh
-from shanty.launch.connections.base import Transport
+from shanty.launch.connections.base import Connection
 from shanty.launch.connections.local import LocalTransport
 from shanty.launch.connections.openssh import OpenSSH, Route
 from shanty.runtime import localhost
@@ -45,8 +45,8 @@ def is_here(host: Host) -> bool:
     return localhost.is_here(host.name)
 
 
-def transport_to(host: Host) -> Transport:
-    """The transport for a host."""
+def connection_to(host: Host) -> Connection:
+    """The connection for a host."""
     return LocalTransport(host) if is_here(host) else OpenSSH(host)
 
 
@@ -101,7 +101,7 @@ def attempt(
     *,
     terminal: bool,
     progress: Progress | None = None,
-    transport: Callable[[Host], Transport] = transport_to,
+    connection: Callable[[Host], Connection] = connection_to,
     patience: float = PATIENCE,
 ) -> list[RpcClient | Refusal]:
     """For each host, in their order, its RPC client or why there is none.
@@ -110,7 +110,7 @@ def attempt(
     """
     contact = _Contact(progress, patience)
     try:
-        outcomes = contact.side_by_side([transport(host) for host in hosts])
+        outcomes = contact.side_by_side([connection(host) for host in hosts])
         if terminal:
             for index, outcome in enumerate(outcomes):
                 if isinstance(outcome, Refusal) and outcome.asks_for_a_person:
@@ -134,13 +134,13 @@ class _Contact:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._given_up = False
 
-    def side_by_side(self, transports: Sequence[Transport]) -> list[RpcClient | Refusal]:
+    def side_by_side(self, connections: Sequence[Connection]) -> list[RpcClient | Refusal]:
         """Reach all at once, as many as the jump hosts take."""
-        if len(transports) == 1:
-            return [self._reach(transports[0])]
-        pool = ThreadPoolExecutor(max_workers=max(1, min(_AT_ONCE, len(transports))))
+        if len(connections) == 1:
+            return [self._reach(connections[0])]
+        pool = ThreadPoolExecutor(max_workers=max(1, min(_AT_ONCE, len(connections))))
         try:
-            return list(pool.map(self._reach, transports))
+            return list(pool.map(self._reach, connections))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -153,62 +153,62 @@ class _Contact:
 
     def with_a_person(self, refused: Refusal) -> RpcClient | Refusal:
         """Let ssh log in on the terminal, wherever on the way it has to, then reach the host."""
-        transport = OpenSSH(refused.host)
-        *hops, last = _from_here(transport.route)
+        connection = OpenSSH(refused.host)
+        *hops, last = _from_here(connection.route)
         for hop in hops:
             if not openssh.has_master(hop) and not _log_in_here(hop):
                 what = f"the login at its jump host {hop.host.name} did not succeed"
                 return replace(refused, what=what, detail="")
             with self._lock:
                 self._hops.pop(hop.key, None)
-        outcome = self._reach(transport) if hops else refused
+        outcome = self._reach(connection) if hops else refused
         if isinstance(outcome, RpcClient) or not outcome.asks_for_a_person:
             return outcome
         if not _log_in_here(last):
             return replace(outcome, what="the login did not succeed", detail="")
-        return self._reach(transport)
+        return self._reach(connection)
 
-    def _reach(self, transport: Transport) -> RpcClient | Refusal:
-        host = transport.host
+    def _reach(self, connection: Connection) -> RpcClient | Refusal:
+        host = connection.host
         try:
-            if not isinstance(transport, OpenSSH):
-                return self._started(transport)
-            route = transport.route
+            if not isinstance(connection, OpenSSH):
+                return self._started(connection)
+            route = connection.route
             if route.via is None:
-                return self._start_again(transport)
+                return self._start_again(connection)
             refused = self._open(route.via)
             if refused is not None:
                 what = f"its jump host {refused.host.name}: {refused.what}"
                 return replace(refused, host=host, what=what)
             with self._gate(route.first.key):
-                return self._start_again(transport)
+                return self._start_again(connection)
         except NoAnswerError as error:
-            if not isinstance(transport, OpenSSH):
+            if not isinstance(connection, OpenSSH):
                 return refusal(host, error)
-            return _refusal_by_ssh(transport.route, error)
+            return _refusal_by_ssh(connection.route, error)
         except ShantyError as error:
             return Refusal(host, _code_of(error), error.what, error.fix, error.why)
 
-    def _start_again(self, transport: OpenSSH) -> RpcClient:
+    def _start_again(self, connection: OpenSSH) -> RpcClient:
         """Start a RPC client; once more where the shared connection to the host has just died."""
-        was_shared = openssh.may_have_master(transport.route)
+        was_shared = openssh.may_have_master(connection.route)
         try:
-            return self._started(transport)
+            return self._started(connection)
         except NoAnswerError as error:
             # where it timed out, ssh has tried a connection of its own already
             died = error.kind == "ended" and error.code == _OF_SSH
             if not (was_shared and died) or "timed out" in error.text or self._given_up:
                 raise
-            return self._started(transport)
+            return self._started(connection)
 
-    def _started(self, transport: Transport) -> RpcClient:
+    def _started(self, connection: Connection) -> RpcClient:
         def told(text: str) -> None:
-            self._progress(transport.host, text)
+            self._progress(connection.host, text)
 
         told("connects")
-        here = [sys.executable] if isinstance(transport, LocalTransport) else []
+        here = [sys.executable] if isinstance(connection, LocalTransport) else []
         client = RpcClient.connect(
-            transport, pythons=here, told=told, started=self._watch, patience=self._patience
+            connection, pythons=here, told=told, started=self._watch, patience=self._patience
         )
         told("ready")
         return client

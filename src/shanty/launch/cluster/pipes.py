@@ -25,7 +25,7 @@ class Stream:
     """Talks with a process; to write never blocks on what it says meanwhile."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin and process.stdout and process.stderr  # a transport sees to it
+        assert process.stdin and process.stdout and process.stderr  # a connection sees to it
         self.process = process
         self.sent = 0  # bytes written
         self._in, self._out, self._err = process.stdin, process.stdout, process.stderr

@@ -1,6 +1,6 @@
 """The client of a host's RPC client (`runtime/rpc/server.py`), and how the RPC client gets there.
 
-One command over the transport does it all: `sh` looks for a Python, Python runs the source of
+One command over the connection does it all: `sh` looks for a Python, Python runs the source of
 `runtime/rpc/bootstrap.py` that we write to it, and that serves, after it has taken our code from us
 where the host does not have it yet.
 """
@@ -21,7 +21,7 @@ from typing import Any
 from shanty.launch.cluster.bundle import bundle
 from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.pipes import EndedError, SilenceError, Stream
-from shanty.launch.connections.base import Transport
+from shanty.launch.connections.base import Connection
 from shanty.runtime import errors
 from shanty.runtime.errors import PrepareError, ShantyError
 from shanty.runtime.rpc import bootstrap
@@ -92,7 +92,7 @@ class RpcClient:
     version: str
     home: str  # the folder of all that shanty keeps there
     root: str  # the folder there that has our package `shanty`
-    transport: Transport
+    connection: Connection
     _stream: Stream
     noise: str = ""  # what the login shell printed there before anything else
     _turn: threading.Lock = field(default_factory=threading.Lock)
@@ -100,7 +100,7 @@ class RpcClient:
     @classmethod
     def connect(
         cls,
-        transport: Transport,
+        connection: Connection,
         *,
         pythons: Iterable[str] = (),
         patience: float = 30.0,
@@ -112,12 +112,12 @@ class RpcClient:
         `pythons` are interpreters to try first, `patience` bounds each single wait in seconds,
         `told` hears what is done where that takes time, and `started` gets the process.
         """
-        process = transport.start(["sh", "-c", _SCRIPT, "sh", *pythons])
+        process = connection.start(["sh", "-c", _SCRIPT, "sh", *pythons])
         if started is not None:
             started(process)
         stream = Stream(process)
         try:
-            return _meet(cls, transport, stream, patience, told)
+            return _meet(cls, connection, stream, patience, told)
         except SilenceError:
             stream.close(0.0)
             raise NoAnswerError("silent", stream.complaints()) from None
@@ -221,7 +221,7 @@ class RpcClient:
 
 def _meet(
     kind: type[RpcClient],
-    transport: Transport,
+    connection: Connection,
     stream: Stream,
     patience: float,
     told: Callable[[str], None] | None,
@@ -240,12 +240,12 @@ def _meet(
             stream.close()
             raise NoAnswerError("storage", said["error"])
     return kind(
-        transport.host,
+        connection.host,
         found["python"],
         found["version"],
         found["home"],
         found["root"],
-        transport,
+        connection,
         stream,
         b"\n".join(noise).decode(errors="replace").strip(),
     )

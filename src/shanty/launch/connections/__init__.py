@@ -1,4 +1,4 @@
 """How a command gets to a host: `local.py` here, `openssh.py` elsewhere, behind `base.py`.
 
-A transport starts a process on its host and hands over its three streams; nothing else.
+A connection starts a process on its host and hands over its three streams; nothing else.
 """

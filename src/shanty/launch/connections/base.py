@@ -1,4 +1,4 @@
-"""What a transport can do."""
+"""What a connection can do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 from shanty.launch.cluster.host import Host
 
 
-class Transport(Protocol):
+class Connection(Protocol):
     """A way to start processes on one host."""
 
     host: Host

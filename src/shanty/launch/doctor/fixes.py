@@ -132,7 +132,7 @@ class Surgery:
             return _done(outcome, "let-in", key=public.text)
         finally:
             outcome.close()
-            outcome.transport.close()  # the next login is to be one by the key
+            outcome.connection.close()  # the next login is to be one by the key
 
     # -------------------------------------------------------------------- on a host
 

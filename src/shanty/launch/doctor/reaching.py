@@ -13,7 +13,7 @@ from shanty.launch.cluster import contact
 from shanty.launch.cluster.host import Host
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.ssh_errors import Refusal
-from shanty.launch.connections.base import Transport
+from shanty.launch.connections.base import Connection
 from shanty.launch.connections.openssh import FreshSSH, Route
 from shanty.runtime.errors import PrepareError
 
@@ -45,7 +45,7 @@ class Reaching:
                 hosts,
                 terminal=False,
                 progress=self._heard,
-                transport=self._transport,
+                connection=self._connection,
                 patience=max(0.1, min(_SILENT, self.left - _WORD)),
             )
         finally:
@@ -74,8 +74,8 @@ class Reaching:
         with self._lock:
             self._open[host] = process
 
-    def _transport(self, host: Host) -> Transport:
-        return contact.transport_to(host) if contact.is_here(host) else _Timely(host, self)
+    def _connection(self, host: Host) -> Connection:
+        return contact.connection_to(host) if contact.is_here(host) else _Timely(host, self)
 
     def _heard(self, host: Host, text: str) -> None:
         if text == "ready":

@@ -206,11 +206,11 @@ def _known_hosts(lab: Lab) -> str:
 def write_ssh_config(lab: Lab, pid: int, born: str) -> None:
     """Write how ssh reaches the hosts of the lab that is this process."""
     folder = Path(lab.folder)
-    relay = str(Path(__file__).with_name("relay.py"))
+    proxy = str(Path(__file__).with_name("proxy_command.py"))
     blocks = ["# Written by `shanty lab up`: ssh -F THIS-FILE HOST"]
     for member in lab.hosts:
         address = lab.address(member)
-        words = [sys.executable, "-I", "-S", relay, str(pid), born, address, "22"]
+        words = [sys.executable, "-I", "-S", proxy, str(pid), born, address, "22"]
         blocks.append(
             f"Host {member.name} {address}\n"
             f"    HostName {address}\n"

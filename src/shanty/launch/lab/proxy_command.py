@@ -1,6 +1,6 @@
 """The way into a lab: joins standard input and output to a port of one of its hosts.
 
-    python -I -S relay.py SWITCH-PID BIRTH ADDRESS PORT
+    python -I -S proxy_command.py SWITCH-PID BIRTH ADDRESS PORT
 
 ssh runs it as ProxyCommand. It enters the network of the lab's switch, so that the connection
 comes from outside the host, and ends with the lab. It stands alone, to start fast.

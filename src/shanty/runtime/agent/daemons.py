@@ -1,7 +1,7 @@
 """Starts a launcher's daemons (prted, hydra_pmi_proxy) on a worker, in place of sshd.
 
 The launcher on the lead host calls what it believes to be ssh; the controller passes the command
-on to the node agent of that host, which runs it here: as its own child, so that it ends when it has to.
+on to that host's node agent, which runs it here: as its own child, so that it ends when it has to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Builds the ssh command that leads to another host of a run, by the run's key and nobody else's."""
+"""Builds the ssh command that leads to another host of a run, by the run's own key only."""
 
 from __future__ import annotations
 

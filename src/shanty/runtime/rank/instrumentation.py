@@ -33,7 +33,7 @@ def load_part(name: str) -> ModuleType:
 
 
 reports = load_part("rank/reports")
-ranks = load_part("mpi/ranks")
+rank_variables = load_part("mpi/rank_variables")
 
 
 class Watch:
@@ -44,7 +44,9 @@ class Watch:
         self.rank = rank
         self.world = world
         self.pid = os.getpid()
-        self.size = ranks.number(os.environ, ranks.SIZE) or 1  # as the launcher has it
+        self.size = (
+            rank_variables.number(os.environ, rank_variables.SIZE) or 1
+        )  # as the launcher has it
         self.mpi: Any = None
         self.claimed = False
         self.has_joined = False
@@ -83,7 +85,7 @@ class Watch:
             faulthandler.register(int(number), file=self._stacks, all_threads=True, chain=False)
         if number and sys.platform == "linux":
             path = f"{self.run_dir}/stacks/rank-{self.rank}.pulse"
-            self._pulse = load_part("rank/pulse").Pulse(path, int(number) + 1)
+            self._pulse = load_part("rank/progress_probe").ProgressProbe(path, int(number) + 1)
 
     def loading(self, path: str) -> None:
         """Called once the libmpi is loaded and before MPI_Init, which may never return."""
@@ -246,7 +248,7 @@ class WatchedFinder:
 
     parts = {  # noqa: RUF012  typing takes time to import
         "mlx.core": "rank/mlx_mpi",
-        "mpi4py.futures._core": "rank/futures",
+        "mpi4py.futures._core": "rank/mpi_futures",
     }
 
     def __init__(self, watch: Watch, claim: Callable[[], bool]) -> None:
@@ -293,7 +295,7 @@ class StandInFinder:
         if name not in self.names:
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
-        spec, ours = load_part("rank/stand_in").find(name, target, others)
+        spec, ours = load_part("rank/horovod_import").find(name, target, others)
         if ours:
             hook_children()
         return spec
@@ -330,7 +332,10 @@ class FallbackFinder:
 def start() -> Watch | None:
     """Begin to watch this process; None when it is no rank of a run."""
     environ = os.environ
-    rank, run_dir = ranks.number(environ, ranks.RANK), environ.get("SHANTY_RUN_DIR", "")
+    rank, run_dir = (
+        rank_variables.number(environ, rank_variables.RANK),
+        environ.get("SHANTY_RUN_DIR", ""),
+    )
     if rank is None or not run_dir or reports.FIFO not in environ:
         return None
     for variable, names in (("SHANTY_PACKAGE", ("shanty",)), ("SHANTY_MPI4PY", ("mpi4py",))):

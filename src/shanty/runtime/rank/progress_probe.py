@@ -38,7 +38,7 @@ class _Mark:
         return None
 
 
-class Pulse:
+class ProgressProbe:
     """Answers the signal `number` in the file at `path`."""
 
     def __init__(self, path: str, number: int) -> None:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
-def _load_watch() -> ModuleType:
+def _load_instrumentation() -> ModuleType:
     import importlib.machinery
 
     here = os.path.dirname(os.path.abspath(__file__))
     module = type(sys)("_shanty_watch")
-    module.__file__ = os.path.join(here, "watch.py")
+    module.__file__ = os.path.join(here, "instrumentation.py")
     sys.modules["_shanty_watch"] = module
     importlib.machinery.SourceFileLoader("_shanty_watch", module.__file__).exec_module(module)
     return module
@@ -120,7 +120,7 @@ def _debugged(work: Callable[[], object], terminal: str) -> None:
 
 
 def _run(words: list[str]) -> None:
-    watching = _load_watch()
+    watching = _load_instrumentation()
     watch = watching.start()
     if watch is not None and not watch.claim():
         watch = None  # a helper of a rank, started by the same command line

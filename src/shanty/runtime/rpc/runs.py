@@ -211,4 +211,4 @@ def is_orphaned(run: RunDir) -> bool:
 
 def _has_agent(run: RunDir) -> bool:
     agents = read_json(run.agents) or {}
-    return any(control.is_alive(agents, name) for name in ("lead", "node_agent"))
+    return any(control.is_alive(agents, name) for name in ("controller", "node_agent"))

@@ -24,26 +24,26 @@ Verb = Callable[[Mapping[str, Any], BinaryIO, Say], Dict[str, Any]]
 # Which module of this package holds a verb; each is a function of that name with `_` for `-`.
 VERBS: Mapping[str, str] = {
     "survey": "survey",
-    "reach": "reach",
-    "reach-each": "reach",
-    "knock": "knock",
+    "reach": "reachability",
+    "reach-each": "reachability",
+    "knock": "liveness",
     "repair": "repair",
     "health": "health",
-    "try-key": "trial",
-    "store-has": "place",
-    "store-put": "place",
-    "store-sweep": "place",
-    "mpi-find": "place",
-    "env-describe": "environment",
-    "env-has": "environment",
-    "env-reach": "environment",
-    "env-make": "environment",
-    "wheels-missing": "environment",
-    "wheel-put": "environment",
-    "authorize": "authorized",
-    "revoke": "authorized",
-    "sweep-keys": "authorized",
-    "host-keys": "authorized",
+    "try-key": "key_trial",
+    "store-has": "store",
+    "store-put": "store",
+    "store-sweep": "store",
+    "mpi-find": "store",
+    "env-describe": "python_environment",
+    "env-has": "python_environment",
+    "env-reach": "python_environment",
+    "env-make": "python_environment",
+    "wheels-missing": "python_environment",
+    "wheel-put": "python_environment",
+    "authorize": "authorized_keys",
+    "revoke": "authorized_keys",
+    "sweep-keys": "authorized_keys",
+    "host-keys": "authorized_keys",
     "tree-has": "tree",
     "tree-missing": "tree",
     "tree-part": "tree",
@@ -55,10 +55,10 @@ VERBS: Mapping[str, str] = {
     "forget-run": "runs",
     "heard-run": "runs",
     "sweep-runs": "runs",
-    "net-listen": "listen",
-    "net-probe": "probe",
-    "net-send": "probe",
-    "net-close": "listen",
+    "net-listen": "network_listener",
+    "net-probe": "network_probe",
+    "net-send": "network_probe",
+    "net-close": "network_listener",
 }
 _UNUSED = 30 * 86400.0  # seconds after which a version of our code that nobody used is removed
 _UNPACKING = 86400.0
@@ -182,6 +182,6 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def _verb(name: str) -> Verb:
-    module = import_module(f"shanty.runtime.host.{VERBS[name]}")
+    module = import_module(f"shanty.runtime.rpc.{VERBS[name]}")
     verb: Verb = getattr(module, name.replace("-", "_"))
     return verb

@@ -28,7 +28,7 @@ def _arm() -> None:
 
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     watching = type(sys)("_shanty_watch")
-    watching.__file__ = os.path.join(folder, "watch.py")
+    watching.__file__ = os.path.join(folder, "instrumentation.py")
     sys.modules["_shanty_watch"] = watching
     importlib.machinery.SourceFileLoader("_shanty_watch", watching.__file__).exec_module(watching)
     watch = watching.start()
