@@ -12,6 +12,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from shanty.collectives import huge_pages, operations, pair_reduction
 from shanty.collectives.handshake import Channel
@@ -57,7 +58,7 @@ class _Piece:
         self.total = [place.total for _, place in found]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Layout:
     """The way of a part: which tensors by themselves, and which in which pieces or, if there
     is no shared memory, through a buffer. times: how often it was; nbytes: of the fused ones.
@@ -82,6 +83,7 @@ class FusionBuffer:
         self._places = Pieces(_HALF)
         self._viewed: dict[Any, list[Tensor]] = {}  # the rooms, by type
         self._buffers: dict[Hashable, Tensor] = {}
+        self._parts: WeakKeyDictionary[_Layout, Sequence[Tensor]] = WeakKeyDictionary()
 
     def all_reduce(
         self, part: Part, tensors: Sequence[Tensor], how: Reduction, doing: Doing
@@ -100,7 +102,7 @@ class FusionBuffer:
         if layout.times == huge_pages.OFTEN and layout.nbytes >= huge_pages.LEAST:
             self._widen([tensors[i] for i in fused])
         if pieces is None:
-            self._through_a_buffer([tensors[i] for i in fused], how, doing)
+            self._through_a_buffer(layout, [tensors[i] for i in fused], how, doing)
         elif isinstance(pieces, Schedule):
             assert self._pair is not None
             self._pair.reduce(pieces, tensors, how, doing)
@@ -204,22 +206,24 @@ class FusionBuffer:
 
     # ---- through a buffer --------------------------------------------------------------------
 
-    def _through_a_buffer(self, tensors: list[Tensor], how: Reduction, doing: Doing) -> None:
-        first, kernels = tensors[0], self._kernels
-        place = first.dtype, getattr(first, "device", "cpu")
-        sizes = [*map(elements, tensors)]
-        length = sum(sizes)
-        buffer = self._buffers.get(place)
+    def _through_a_buffer(
+        self, layout: _Layout, tensors: list[Tensor], how: Reduction, doing: Doing
+    ) -> None:
+        kernels, first = self._kernels, tensors[0]
+        where = first.dtype, getattr(first, "device", "cpu")
+        length = layout.nbytes // first.itemsize
+        buffer = self._buffers.get(where)
         if buffer is None or len(buffer) < length:
-            buffer = self._buffers[place] = kernels.empty((length,), first.dtype, first)
-        together = buffer[:length]
-        parts = kernels.split(together, sizes)
-        views = [
-            kernels.shaped(part, each.shape) for part, each in zip(parts, tensors, strict=True)
-        ]
+            buffer = self._buffers[where] = kernels.empty((length,), first.dtype, first)
+            self._parts.clear()
+        parts = self._parts.get(layout)
+        if parts is None:
+            cut = kernels.split(buffer[:length], [*map(elements, tensors)])
+            pairs = zip(cut, tensors, strict=True)
+            parts = self._parts[layout] = [kernels.shaped(part, each.shape) for part, each in pairs]
         with doing(IN):
-            self._kernels.copy_all(views, tensors)
+            kernels.copy_all(parts, tensors)
         with doing(REDUCE):
-            operations.all_reduce(self._at, [together], how)
+            operations.all_reduce(self._at, [buffer[:length]], how)
         with doing(OUT):
-            self._kernels.copy_all(tensors, views)
+            kernels.copy_all(tensors, parts)

@@ -36,85 +36,67 @@ def array(buffer: Buffer) -> Array:
     return made.reshape(buffer.shape)
 
 
-class HostKernels(Kernels):
+class _HostKernels(Kernels):
     """For numpy arrays. Half precision is accumulated in float32, as everywhere."""
 
     def kind(self, dtype: Any) -> str:
-        """Part of Kernels."""
         return str(dtype.name)
 
     def device(self, tensor: Array) -> str:
-        """Part of Kernels."""
         return "cpu"
 
     def address(self, tensor: Array) -> int:
-        """Part of Kernels."""
         return int(tensor.ctypes.data)
 
     def readable(self, tensor: Array) -> Array:
-        """Part of Kernels."""
         return tensor if tensor.flags.c_contiguous else np.ascontiguousarray(tensor)
 
     def writable(self, tensor: Array) -> Array:
-        """Part of Kernels."""
         return tensor if tensor.flags.c_contiguous else np.empty(tensor.shape, tensor.dtype)
 
     def joined(self, tensors: Sequence[Array]) -> Array:
-        """Part of Kernels."""
         return np.concatenate([each.reshape(-1) for each in tensors])
 
     def room_for(self, tensors: Sequence[Array]) -> Array:
-        """Part of Kernels."""
         return np.empty(sum(each.size for each in tensors), tensors[0].dtype)
 
     def empty(self, shape: Sequence[int], dtype: Any, near: Any = "cpu") -> Array:
-        """Part of Kernels."""
         return np.empty(tuple(shape), dtype)
 
     def zeros(self, shape: Sequence[int], dtype: Any, device: str) -> Array:
-        """Part of Kernels."""
         return np.zeros(tuple(shape), dtype)
 
     def view(self, memory: memoryview, dtype: Any, begin: int, shape: Sequence[int]) -> Array:
-        """Part of Kernels."""
         count = math.prod(shape)
         return np.frombuffer(memory, dtype, count, begin * dtype.itemsize).reshape(tuple(shape))
 
     def shaped(self, tensor: Array, shape: Sequence[int]) -> Array:
-        """Part of Kernels."""
         return tensor.reshape(tuple(shape))
 
     def split(self, tensor: Array, counts: Sequence[int] | int) -> Sequence[Array]:
-        """Part of Kernels."""
         if isinstance(counts, int):
             return [tensor[at : at + counts] for at in range(0, max(len(tensor), 1), counts)]
         ends = accumulate(counts)
         return [tensor[end - count : end] for count, end in zip(counts, ends, strict=True)]
 
     def copy(self, into: Array, tensor: Array) -> None:
-        """Part of Kernels."""
         np.copyto(into, tensor, casting="unsafe")
 
     def copy_all(self, into: Sequence[Array], tensors: Sequence[Array]) -> None:
-        """Part of Kernels."""
         for target, tensor in zip(into, tensors, strict=True):
             np.copyto(target, tensor, casting="unsafe")
 
     def clone(self, tensor: Array) -> Array:
-        """Part of Kernels."""
         return tensor.copy(order="C")
 
     def convert(self, tensor: Array, dtype: str) -> Array:
-        """Part of Kernels."""
         return tensor.astype(dtype)
 
     def scale(self, tensors: Sequence[Array], factor: Any) -> None:
-        """Part of Kernels."""
         for each in tensors:
             np.multiply(each, factor, out=each, casting="unsafe")
 
     def divide(self, tensors: Sequence[Array], ranks: int) -> None:
-        """Part of Kernels."""
         for each in tensors:
             if each.dtype.kind in "iu":  # numpy's own integer division rounds down
                 np.subtract(each, np.fmod(each, ranks), out=each)
@@ -123,15 +105,12 @@ class HostKernels(Kernels):
                 np.divide(each, ranks, out=each)
 
     def combine(self, name: str, totals: list[Array], terms: list[Array]) -> None:
-        """Part of Kernels."""
         for total, term in zip(totals, terms, strict=True):
             _COMBINED[name](total, term, out=total, casting="unsafe")
 
-    def finish(self) -> None:
-        """Part of Kernels."""
+    def finish(self) -> None: ...
 
     def adaptive_sum(self, one: Array, two: Array) -> Array:
-        """Part of Kernels."""
         x, y = (each.reshape(-1).astype(np.float64) for each in (one, two))
         both, of_one, of_two = float(x @ y), float(x @ x), float(y @ y)
         first = 1 - both / (2 * of_one) if of_one else 1.0
@@ -139,4 +118,4 @@ class HostKernels(Kernels):
         return (one * first + two * second).astype(one.dtype)
 
 
-HOST = HostKernels()
+HOST = _HostKernels()

@@ -120,6 +120,10 @@ class Kernels(ABC):
     def split(self, tensor: Tensor, counts: Sequence[int] | int) -> Sequence[Tensor]:
         """Views of so many rows each; of a number: so many in all but the last."""
 
+    def rows(self, tensor: Tensor) -> Sequence[Tensor]:
+        """The views of its rows."""
+        return list(tensor)
+
     @abstractmethod
     def copy(self, into: Tensor, tensor: Tensor) -> None:
         """Copy the elements, converted if need be."""

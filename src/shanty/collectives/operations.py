@@ -127,7 +127,7 @@ def gather_single(at: Channel, output: Tensor, tensor: Tensor, root: int) -> Non
         gather(at, (), tensor, root)
         return
     room = at.kernels.writable(output)
-    gather(at, list(at.kernels.shaped(room, (at.size, elements(tensor)))), tensor, root)
+    gather(at, at.kernels.rows(at.kernels.shaped(room, (at.size, elements(tensor)))), tensor, root)
     at.kernels.settle(room, output)
 
 
@@ -206,7 +206,7 @@ def _all_reduce_half(at: Channel, flat: Tensor, how: Reduction) -> None:
         parts = tools.shaped(room[: at.size * mine], (at.size, mine))
         _versions(at, segment, counts, parts)
         own = total[:mine]
-        how.fold(list(parts), own)
+        how.fold(tools.rows(parts), own)
         how.divide(own, at.size)
         tools.copy(tools.split(segment, counts)[at.rank], own)
         if ring.pays(at, segment.nbytes):
@@ -232,7 +232,7 @@ def _reduce_scatter(
         parts = at.kernels.empty((at.size, mine), flat.dtype, flat)
         room = at.kernels.empty((mine,), how.carrier, flat)
         _versions(at, flat, counts, parts)
-        how.fold(list(parts), room)
+        how.fold(at.kernels.rows(parts), room)
     else:
         room = _reduced_part(at, output, tensor, counts, how)
     how.divide(room, at.size)

@@ -34,21 +34,18 @@ _FOLDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-class TensorKernels(kernels.Kernels):
+class _TensorKernels(kernels.Kernels):
     """For tensors in host memory and on GPUs. aware: whether MPI takes memory of a GPU."""
 
     aware = False
 
     def kind(self, dtype: torch.dtype) -> str:
-        """Part of Kernels."""
         return str(dtype).removeprefix("torch.")
 
     def device(self, tensor: Tensor) -> str:
-        """Part of Kernels."""
         return "cpu" if tensor.is_cpu else tensor.device.type
 
     def address(self, tensor: Tensor) -> int:
-        """Part of Kernels."""
         if tensor.is_cuda:  # MPI knows nothing of streams
             torch.cuda.current_stream(tensor.device).synchronize()
         return tensor.data_ptr()
@@ -56,79 +53,70 @@ class TensorKernels(kernels.Kernels):
     # ---- memory ------------------------------------------------------------------------------
 
     def readable(self, tensor: Tensor) -> Tensor:
-        """Part of Kernels."""
         dense = tensor if _is_dense(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
         return dense if self.reachable(dense) else self._room(dense.shape, dense).copy_(dense)
 
     def writable(self, tensor: Tensor) -> Tensor:
-        """Part of Kernels."""
         if _is_dense(tensor) and self.reachable(tensor):
             return tensor
         return self._room(tensor.shape, tensor)
 
     def joined(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Part of Kernels."""
         view = self._as_one(tensors)
         if view is not None:
             return view
         return torch.cat([self.readable(each).reshape(-1) for each in tensors])
 
     def room_for(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Part of Kernels."""
         view = self._as_one(tensors)
         if view is not None:
             return view
         return self._room((sum(each.numel() for each in tensors),), tensors[0])
 
     def empty(self, shape: Sequence[int], dtype: Any, near: Tensor | str = "cpu") -> Tensor:
-        """Part of Kernels."""
         kind = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-        device = near.device if isinstance(near, Tensor) else near
-        return torch.empty(shape, dtype=kind, device=device)
+        if isinstance(near, Tensor):
+            return near.new_empty(shape, dtype=kind)
+        return torch.empty(shape, dtype=kind, device=near)
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype, device: str) -> Tensor:
-        """Part of Kernels."""
         return torch.zeros(shape, dtype=dtype, device=device)
 
     def view(
         self, memory: memoryview, dtype: torch.dtype, begin: int, shape: Sequence[int]
     ) -> Tensor:
-        """Part of Kernels."""
         every = torch.frombuffer(memory, dtype=torch.uint8).view(dtype)  # which keeps it
         return every[begin : begin + torch.Size(shape).numel()].view(shape)
 
     def shaped(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
-        """Part of Kernels."""
         return tensor.view(shape)
 
     def flat(self, tensor: Tensor) -> Tensor:
-        """Part of Kernels."""
         return tensor.view(-1)
 
     def split(self, tensor: Tensor, counts: Sequence[int] | int) -> Sequence[Tensor]:
-        """Part of Kernels."""
-        return torch.split(tensor, counts if isinstance(counts, int) else list(counts))
+        if isinstance(counts, int):
+            return torch.split(tensor, counts) if len(tensor) > counts else (tensor,)
+        return torch.split_with_sizes(tensor, counts)
+
+    def rows(self, tensor: Tensor) -> Sequence[Tensor]:
+        return tensor.unbind()
 
     def copy(self, into: Tensor, tensor: Tensor) -> None:
-        """Part of Kernels."""
         into.copy_(tensor)
 
     def copy_all(self, into: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
-        """Part of Kernels."""
         torch._foreach_copy_(into, tensors)  # type: ignore[arg-type]  # lists they are
 
     def clone(self, tensor: Tensor) -> Tensor:
-        """Part of Kernels."""
         return tensor.clone()
 
     # ---- arithmetic --------------------------------------------------------------------------
 
     def convert(self, tensor: Tensor, dtype: str) -> Tensor:
-        """Part of Kernels."""
         return tensor.to(getattr(torch, dtype))
 
     def scale(self, tensors: Sequence[Tensor], factor: Any) -> None:
-        """Part of Kernels."""
         for tensor in tensors:
             if tensor.is_floating_point() or tensor.is_complex():
                 tensor.mul_(factor)
@@ -136,7 +124,6 @@ class TensorKernels(kernels.Kernels):
                 tensor.copy_(tensor.to(torch.float64).mul_(factor))
 
     def divide(self, tensors: Sequence[Tensor], ranks: int) -> None:
-        """Part of Kernels."""
         if tensors[0].is_floating_point() or tensors[0].is_complex():
             torch._foreach_div_(tensors, ranks)  # type: ignore[call-overload]  # a list it is
             return
@@ -144,17 +131,14 @@ class TensorKernels(kernels.Kernels):
             each.div_(ranks, rounding_mode="trunc")
 
     def combine(self, name: str, totals: list[Tensor], terms: list[Tensor]) -> None:
-        """Part of Kernels."""
         _COMBINED[name](totals, terms)
 
     def fold(self, name: str, parts: Sequence[Tensor], total: Tensor) -> None:
-        """Part of Kernels."""
         total.copy_(parts[0])
         for part in parts[1:]:
             _FOLDS[name](total, part)
 
     def adaptive_sum(self, one: Tensor, two: Tensor) -> Tensor:
-        """Part of Kernels."""
         x, y = one.reshape(-1).double(), two.reshape(-1).double()
         both, of_one, of_two = (torch.dot(*pair).item() for pair in ((x, y), (x, x), (y, y)))
         first = 1 - both / (2 * of_one) if of_one else 1.0
@@ -164,17 +148,15 @@ class TensorKernels(kernels.Kernels):
     # ---- devices -----------------------------------------------------------------------------
 
     def writing(self) -> AbstractContextManager[object]:
-        """Part of Kernels."""
         return writing()
 
     def finish(self) -> None:
-        """Part of Kernels."""
         torch.cuda.current_stream().synchronize()
 
     # ---- within ------------------------------------------------------------------------------
 
     def reachable(self, tensor: Tensor) -> bool:
-        """Return whether MPI takes memory where the tensor is; else it goes by way of pinned memory."""
+        """Return whether MPI takes memory where the tensor is; else it goes by pinned memory."""
         return self.aware or not tensor.is_cuda
 
     def _room(self, shape: Sequence[int], like: Tensor) -> Tensor:
@@ -196,7 +178,7 @@ class TensorKernels(kernels.Kernels):
         return first.as_strided((total,), (1,), first.storage_offset())
 
 
-KERNELS = TensorKernels()
+KERNELS = _TensorKernels()
 
 
 def reduction(dtype: torch.dtype, op: ReduceOp | ReduceOp.RedOpType) -> Reduction:
