@@ -19,6 +19,29 @@ if TYPE_CHECKING:
 
     from shanty.collectives.kernels import Kernels
 
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
 _TAG = 0x5A18  # of Comm.Create_group, whose tags are apart from those of messages
 _SETS = Sequence[ProcessSet] | str | None
 

@@ -16,6 +16,13 @@ from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.torch.hvd import ops, optimizer_state
 from shanty.torch.hvd.calls import synchronize
 
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]
+
 _Named = Mapping[str, Tensor] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
 
 
