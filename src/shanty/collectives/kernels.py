@@ -38,7 +38,7 @@ _WORDS = {
 
 
 def word(dtype: Any) -> MPI.Datatype:
-    """The MPI datatype under which elements of `dtype` are moved, bit for bit."""
+    """Return the MPI datatype under which elements of `dtype` are moved, bit for bit."""
     return _WORDS[dtype.itemsize]
 
 
@@ -72,56 +72,56 @@ class Kernels(ABC):
 
     @abstractmethod
     def kind(self, dtype: Any) -> str:
-        """The dtype's name: "float32"."""
+        """Return the dtype's name: "float32"."""
 
     @abstractmethod
     def device(self, tensor: Tensor) -> str:
-        """The kind of device that it is on; "cpu" for host memory."""
+        """Return the kind of device that it is on; "cpu" for host memory."""
 
     @abstractmethod
     def address(self, tensor: Tensor) -> int:
-        """Where the memory of a dense tensor begins, once it may be read there."""
+        """Return where the memory of a dense tensor begins, once it may be read there."""
 
     # ---- memory ------------------------------------------------------------------------------
 
     @abstractmethod
     def readable(self, tensor: Tensor) -> Tensor:
-        """A dense tensor with these elements where MPI can read it: itself, or a copy."""
+        """Return a dense tensor with these elements where MPI can read it: itself, or a copy."""
 
     @abstractmethod
     def writable(self, tensor: Tensor) -> Tensor:
-        """Dense room for the elements of `tensor`: itself, or new memory for `settle` to copy."""
+        """Return dense room for the elements: `tensor`, or new memory for `settle` to copy."""
 
     @abstractmethod
     def joined(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The elements of all of them, end to end: a view where they lie so already."""
+        """Return the elements of all of them, end to end: a view where they lie so already."""
 
     @abstractmethod
     def room_for(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Dense room for the elements of all, end to end, for `spread` to copy where needed."""
+        """Return dense room for the elements of all, end to end, for `spread` to copy."""
 
     @abstractmethod
     def empty(self, shape: Sequence[int], dtype: Any, near: Tensor | str = "cpu") -> Tensor:
-        """New memory. dtype: or its name. near: a tensor on the same device, or its name."""
+        """Return new memory. dtype: or its name. near: a tensor on the same device, or its name."""
 
     @abstractmethod
     def zeros(self, shape: Sequence[int], dtype: Any, device: str) -> Tensor:
-        """New memory, all zero."""
+        """Return new memory, all zero."""
 
     @abstractmethod
     def view(self, memory: memoryview, dtype: Any, begin: int, shape: Sequence[int]) -> Tensor:
-        """A tensor over shared memory, from the element `begin` on."""
+        """Return a tensor over shared memory, from the element `begin` on."""
 
     @abstractmethod
     def shaped(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
-        """The same memory in another shape; -1 stands for whatever is left."""
+        """Return the same memory in another shape; -1 stands for whatever is left."""
 
     @abstractmethod
     def split(self, tensor: Tensor, counts: Sequence[int] | int) -> Sequence[Tensor]:
-        """Views of so many rows each; of a number: so many in all but the last."""
+        """Return views of so many rows each; of a number: so many in all but the last."""
 
     def rows(self, tensor: Tensor) -> Sequence[Tensor]:
-        """The views of its rows."""
+        """Return the views of its rows."""
         return list(tensor)
 
     @abstractmethod
@@ -130,17 +130,17 @@ class Kernels(ABC):
 
     @abstractmethod
     def copy_all(self, into: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
-        """The same of many."""
+        """Copy many tensors into as many others."""
 
     @abstractmethod
     def clone(self, tensor: Tensor) -> Tensor:
-        """A dense copy."""
+        """Return a dense copy."""
 
     # ---- arithmetic --------------------------------------------------------------------------
 
     @abstractmethod
     def convert(self, tensor: Tensor, dtype: str) -> Tensor:
-        """A copy in the dtype of that name."""
+        """Return a copy in the dtype of that name."""
 
     @abstractmethod
     def scale(self, tensors: Sequence[Tensor], factor: Any) -> None:
@@ -162,7 +162,7 @@ class Kernels(ABC):
 
     @abstractmethod
     def adaptive_sum(self, one: Tensor, two: Tensor) -> Tensor:
-        """Adasum of two tensors, the products summed up in float64 (`executor.adaptive_sum`)."""
+        """Return Adasum of two tensors, the products summed up in float64 (see `executor`)."""
 
     # ---- devices -----------------------------------------------------------------------------
 
@@ -177,21 +177,21 @@ class Kernels(ABC):
     # ---- the same for all frameworks -----------------------------------------------------------
 
     def spec(self, tensor: Tensor, datatype: MPI.Datatype | None = None) -> Message:
-        """The memory of a dense tensor; moved as plain words unless a datatype is given."""
+        """Return the memory of a dense tensor; moved as plain words unless a datatype is given."""
         memory = MPI.buffer.fromaddress(self.address(tensor), tensor.nbytes)
         return memory, datatype if datatype is not None else _WORDS[tensor.itemsize]
 
     def vector(self, tensor: Tensor, counts: Sequence[int]) -> Message:
-        """The same for the calls with one count (in elements) for each rank, laid end to end."""
+        """Return it for the calls with one count (in elements) for each rank, laid end to end."""
         memory = MPI.buffer.fromaddress(self.address(tensor), tensor.nbytes)
         return memory, counts, _WORDS[tensor.itemsize]
 
     def flat(self, tensor: Tensor) -> Tensor:
-        """A dense tensor in one dimension."""
+        """Return a dense tensor in one dimension."""
         return self.shaped(tensor, (-1,))
 
     def pieces(self, dense: Tensor, largest: int | None = None) -> Sequence[Tensor]:
-        """The elements in order, in parts of so many bytes at most, LARGEST by default."""
+        """Return the elements in order, in parts of so many bytes at most, LARGEST by default."""
         limit = LARGEST if largest is None else largest
         if dense.nbytes <= limit:
             return (dense,)
@@ -211,7 +211,7 @@ class Kernels(ABC):
                 self.copy(tensor, self.shaped(piece, tensor.shape))
 
     def apart(self, tensor: Tensor, output: Tensor) -> Tensor:
-        """`tensor` to read from while `output` is written: a copy if they share memory, which MPI
+        """Return `tensor` to read from while `output` is written: a copy if they share memory, which MPI
         forbids for input and output.
         """
         start, begin = self.address(tensor), self.address(output)
@@ -220,5 +220,5 @@ class Kernels(ABC):
 
 
 def elements(tensor: Tensor) -> int:
-    """The number of its elements."""
+    """Return the number of its elements."""
     return int(tensor.nbytes) // int(tensor.itemsize)

@@ -87,7 +87,7 @@ def reduce_scatter(at: Channel, output: Tensor, tensors: Sequence[Tensor], how: 
 
 
 def reduce_scatter_single(at: Channel, output: Tensor, tensor: Tensor, how: Reduction) -> None:
-    """The same from one tensor of ranks times the output's elements."""
+    """`output` becomes its part of one tensor of ranks times as many elements."""
     _reduce_scatter(at, output, tensor, [elements(output)] * at.size, how)
 
 
@@ -103,7 +103,7 @@ def all_to_all(at: Channel, outputs: Sequence[Tensor], inputs: Sequence[Tensor])
 def all_to_all_single(
     at: Channel, output: Tensor, tensor: Tensor, taken: Sequence[int], given: Sequence[int]
 ) -> None:
-    """The same within two tensors; element counts per rank."""
+    """given[r] elements of `tensor` go to rank r, taken[r] come from it."""
     room = at.kernels.writable(output)
     _exchange(at, at.kernels.apart(at.kernels.readable(tensor), room), given, room, taken)
     at.kernels.settle(room, output)
@@ -273,7 +273,7 @@ def _reduce_in_turn(
 
 
 def _reduce_in_pieces(at: Channel, flat: Tensor, room: Tensor, how: Reduction) -> None:
-    """The same of even parts, a piece of each at a time, laid side by side for MPI."""
+    """Reduce even parts, a piece of each at a time, laid side by side for MPI."""
     tools = at.kernels
     parts = tools.shaped(flat, (at.size, -1))
     length = max(1, _CACHED // (at.size * flat.itemsize))

@@ -150,7 +150,7 @@ global_process_set = ProcessSet([])
 global_process_set.process_set_id = 0
 
 controllers: dict[int, Controller] = {}
-"""By the number of a process set: only of those that this rank is a member of."""
+"""Controllers by the number of the process set: of those that this rank is a member of."""
 
 
 class World:

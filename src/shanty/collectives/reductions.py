@@ -60,7 +60,7 @@ _BOOL_OPS = {
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """How elements of one dtype are reduced.
+    """The reduction of elements of one dtype.
 
     datatype, op: what MPI is told.
     carrier: the name of the dtype that the elements are converted to for it, None if MPI takes
@@ -91,7 +91,7 @@ class Reduction:
 
 
 def reduction(dtype: Any, name: str, kernels: Kernels) -> Reduction:
-    """How to reduce `dtype` by the operation of that name. TypeError where that has no meaning."""
+    """Find the reduction of `dtype` by that name. TypeError where that has no meaning."""
     if name not in _OPS:
         raise TypeError(f"ReduceOp.{name} is not supported by the mpi backend.")
     kind = kernels.kind(dtype)

@@ -93,7 +93,7 @@ class MPIGroup(Membership):
     def reduce_scatter_single(
         self, output: Tensor, tensor: Tensor, opts: ReduceScatterOptions | None = None
     ) -> MPIWork:
-        """The same from one tensor of ranks * output.numel() elements."""
+        """Reduce and scatter one tensor of ranks * output.numel() elements."""
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     def reduce_scatter_single_coalesced(
@@ -183,7 +183,7 @@ class MPIGroup(Membership):
         inputs: list[Tensor],
         opts: AllgatherOptions | None = None,
     ) -> MPIWork:
-        """The same for several tensors: outputs[i][r] becomes inputs[i] of rank r."""
+        """Gather several tensors: outputs[i][r] becomes inputs[i] of rank r."""
         key: list[object] = ["all_gather"]
         bodies = []
         for targets, tensor in zip(outputs, inputs, strict=True):
@@ -236,7 +236,7 @@ class MPIGroup(Membership):
         input_split_sizes: list[int],
         opts: AllToAllOptions | None = None,
     ) -> MPIWork:
-        """The same in two tensors cut along their first dimension; no sizes: equal parts."""
+        """Do so in two tensors cut along their first dimension; no sizes: equal parts."""
         _alike("all_to_all_single", [output, tensor])
         taken = _element_counts("all_to_all_single", output, output_split_sizes, self.size())
         given = _element_counts("all_to_all_single", tensor, input_split_sizes, self.size())

@@ -199,5 +199,5 @@ _known: dict[tuple[torch.dtype, int], Reduction] = {}
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether the tensor's memory is its elements in logical order."""
+    """Return true if the tensor's memory is its elements in logical order."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()

@@ -59,11 +59,11 @@ class MPIWork(Operation, dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """The same as `wait`: for tensors in host memory there is no stream to order against."""
+        """Do the same as `wait`: for tensors in host memory there is no stream to order against."""
         self.wait()
 
     def block_current_stream(self) -> None:
-        """The same as `wait`."""
+        """Do the same as `wait`."""
         self.wait()
 
     def is_completed(self) -> bool:
@@ -122,11 +122,11 @@ class CoalescedWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """The same as `wait`."""
+        """Do the same as `wait`."""
         self.wait()
 
     def block_current_stream(self) -> None:
-        """The same as `wait`."""
+        """Do the same as `wait`."""
         self.wait()
 
     def is_completed(self) -> bool:

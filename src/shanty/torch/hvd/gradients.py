@@ -52,7 +52,7 @@ class Reduction:
         return self.submit_group(name, (tensor,), grouped=False)
 
     def submit_group(self, name: str, tensors: Sequence[Tensor], grouped: bool = True) -> Request:
-        """The same of several: all or none."""
+        """Have several reduced in place: all or none."""
         request = Request(
             Kind.ALLREDUCE,
             name,

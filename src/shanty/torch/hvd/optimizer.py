@@ -69,7 +69,7 @@ class Reducing(torch.optim.Optimizer):
 
     @property
     def op(self) -> Op:
-        """How gradients of different ranks are combined."""
+        """The way to combine gradients of different ranks."""
         return self._reduction.op
 
     @property
@@ -79,12 +79,12 @@ class Reducing(torch.optim.Optimizer):
 
     @property
     def gradient_predivide_factor(self) -> float:
-        """What gradients are divided by before they are summed, and multiplied by after it."""
+        """The divisor of gradients before they are summed, and their factor after it."""
         return self._reduction.postscale
 
     @property
     def sparse_as_dense(self) -> bool:
-        """Whether sparse gradients are reduced as dense ones."""
+        """True if sparse gradients are reduced as dense ones."""
         return self._reduction.sparse_as_dense
 
     @property
@@ -374,7 +374,7 @@ class AdasumReducing(torch.optim.Optimizer):
         return loss
 
     def _combined(self, trained: list[tuple[Tensor, str]], starts: list[Tensor]) -> list[Tensor]:
-        """What the steps of all ranks make together. In the memory of the parameters."""
+        """Return what the steps of all ranks make together. In the memory of the parameters."""
         packed = [
             self._compression.compress(parameter.detach().sub_(start))
             for (parameter, _), start in zip(trained, starts, strict=True)
