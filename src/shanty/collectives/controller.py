@@ -22,7 +22,7 @@ from mpi4py import MPI
 from shanty.collectives import call_sites
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.executor import Executor
-from shanty.collectives.handshake import Channel, world_ranks
+from shanty.collectives.handshake import Channel
 from shanty.collectives.kernels import Kernels
 from shanty.collectives.plan import Batch, Planner
 from shanty.collectives.request import Kind, Name, Request, TensorEntry
@@ -31,7 +31,7 @@ from shanty.collectives.settings import Settings
 from shanty.collectives.stall_inspector import StallInspector, gone
 from shanty.collectives.tensor_queue import PendingRequests, TensorQueue, wait_for_company
 from shanty.collectives.timeline import Timeline
-from shanty.collectives.watchdog import Activity, State, Watchdog
+from shanty.collectives.watchdog import Activity, State
 
 # Flags of a cycle.
 KNOWN = 1  # all that I wait for has a number
@@ -94,9 +94,7 @@ class Controller:
         number: int,
         kernels: Kernels,
     ) -> None:
-        self._watchdog = Watchdog(comm.Dup(), self._state)
-        identity = (number, *world_ranks(comm))
-        self._at = Channel(comm, identity, self._watchdog, kernels)
+        self._at = Channel.form(comm, self._state, kernels, number)
         self.rank, self.size, self.ranks = comm.rank, comm.size, ranks
         self.number, self.cycles = number, 0
         self.timeline: Timeline | None = None
@@ -222,7 +220,7 @@ class Controller:
                 self.queue.sleep(nap, lightly=known or nap <= _LONGEST)
         if self._whole:
             self._at.free()
-            self._watchdog.free()
+            self._at.watchdog.free()
 
     def _advance(self) -> bool:
         """Go on as far as can be without waiting; returns whether a cycle ended."""
@@ -281,7 +279,7 @@ class Controller:
 
     def _look(self, waited: float) -> None:
         if waited > _LONGEST_IDLE:
-            self._watchdog.answer()
+            self._at.watchdog.answer()
             self._inspector.look(self._at, waited, self._pending.oldest())
 
     def _take(self) -> None:

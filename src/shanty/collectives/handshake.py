@@ -13,7 +13,7 @@ import os
 import time
 from array import array
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 from mpi4py import MPI
 
@@ -89,6 +89,33 @@ class Channel:
         self.met: Handshake | None = None  # the last that all agreed on
         self._said, self._heard = array("q", [0] * 7), array("q", [0] * 7)
         self._out, self._in = (_words(each) for each in (self._said, self._heard))
+
+    @classmethod
+    def form(
+        cls,
+        comm: MPI.Intracomm,
+        state: Callable[[], State],
+        kernels: Any = None,
+        serial: int = 0,
+        errors: Errors = Errors(),  # noqa: B008 (it cannot be changed)
+    ) -> Self:
+        """Make a channel with a watchdog of its own, which answers with `state`. Collective.
+
+        serial: tells it from other channels of the same ranks.
+        """
+        watchdog = Watchdog(comm.Dup(), state)
+        return cls(comm, (serial, *world_ranks(comm)), watchdog, kernels, errors)
+
+    def meet(self, place: object, limit: float, *key: object) -> None:
+        """Wait until all ranks have come with this key. Collective.
+
+        key: a call and what else must be the same. place: the group, in words. limit: seconds.
+        Raises as `Handshake.wait` and `Handshake.compare`. What follows, such as a gather of
+        outcomes, has no wait for late ranks any more.
+        """
+        handshake = Handshake(self, key, 0, limit, place)
+        handshake.wait(lambda: None)
+        handshake.compare()
 
     def free(self) -> None:
         """Give both communicators back to MPI; collective."""

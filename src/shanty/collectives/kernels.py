@@ -211,7 +211,7 @@ class Kernels(ABC):
                 self.copy(tensor, self.shaped(piece, tensor.shape))
 
     def apart(self, tensor: Tensor, output: Tensor) -> Tensor:
-        """Return `tensor` to read from while `output` is written: a copy if they share memory, which MPI
+        """Return `tensor` to read while `output` is written: a copy if they share memory, which MPI
         forbids for input and output.
         """
         start, begin = self.address(tensor), self.address(output)

@@ -11,15 +11,15 @@ import no_frameworks  # before any import of shanty's
 import numpy as np
 from mpi4py import MPI
 
-from shanty.collectives import handshake, operations, process_sets, world
+from shanty.collectives import operations, process_sets, world
 from shanty.collectives.errors import HorovodInternalError, MismatchError
-from shanty.collectives.handshake import Channel, Handshake
+from shanty.collectives.handshake import Channel
 from shanty.collectives.host import HOST, Array, array
 from shanty.collectives.kernels import Buffer
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.reductions import reduction
 from shanty.collectives.request import Kind, Op, Request
-from shanty.collectives.watchdog import Activity, State, Watchdog
+from shanty.collectives.watchdog import Activity, State
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 TOTAL = sum(range(1, SIZE + 1))
@@ -117,29 +117,20 @@ def check_requests_that_differ() -> None:
         raise AssertionError("no error")
 
 
-def channel(comm: MPI.Intracomm) -> Channel:
-    state = State(Activity.RUNS, "runs", 0)
-    return Channel(comm, handshake.world_ranks(comm), Watchdog(comm.Dup(), lambda: state), HOST)
-
-
-def agree(at: Channel, *key: object) -> None:
-    shaken = Handshake(at, key, 0, 30.0, "the group of all ranks")
-    shaken.wait(lambda: None)
-    shaken.compare()
-
-
 def check_a_handshake() -> None:
     """It needs a communicator and a key: whatever comes after it, all ranks are there for it."""
-    at = channel(MPI.COMM_WORLD.Dup())
-    agree(at, "loading", "train.csv")
+    state = State(Activity.RUNS, "runs", 0)
+    at = Channel.form(MPI.COMM_WORLD.Dup(), lambda: state, HOST)
+    place = "the group of all ranks"
+    at.meet(place, 30.0, "loading", "train.csv")
     try:
-        agree(at, "loading", f"part-{RANK}.csv")
+        at.meet(place, 30.0, "loading", f"part-{RANK}.csv")
     except MismatchError as error:
         lines = [f"  rank {rank}: loading(part-{rank}.csv)" for rank in range(SIZE)]
         assert "\n".join(lines) in str(error), error
     else:
         raise AssertionError("no error")
-    agree(at, "all_reduce", "float32")  # the channel can be used again
+    at.meet(place, 30.0, "all_reduce", "float32")  # the channel can be used again
     tensor = full(100_000)
     operations.all_reduce(at, [tensor], reduction(tensor.dtype, "SUM", HOST))
     assert (tensor == TOTAL).all()

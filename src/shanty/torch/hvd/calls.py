@@ -329,7 +329,7 @@ def made_all(request: Request, _: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _plain(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return the same memory without a graph: writing to a parameter is no step of a computation."""
+    """Return the same memory without a graph: to write to a parameter is no computation."""
     for each in tensors:
         if each.requires_grad:
             return [tensor.detach() for tensor in tensors]
