@@ -29,7 +29,7 @@ _CACHED = 1 << 21  # bytes that ranks of one host reduce at a time: they stay in
 def all_reduce(at: Channel, tensors: Sequence[Tensor], how: Reduction) -> None:
     """Each tensor becomes its reduction over all ranks."""
     for tensor in tensors:
-        if _goes_in_parts(how, elements(tensor)):
+        if how.carrier is not None and _goes_in_parts(how, elements(tensor)):
             total = at.kernels.readable(tensor)
             _all_reduce_half(at, at.kernels.flat(total), how)
         else:
