@@ -53,22 +53,22 @@ def test_tensors_of_a_type_lie_behind_each_other(drawn: list[tuple[torch.dtype, 
 
 class Log:
     """What one of two ranks does, in its order; the other does the same. It stands for the memory
-    that they share, and for their meetings, which are numbered.
+    that they share, and for their arrivals, which are numbered.
     """
 
     def __init__(self) -> None:
         self.done: list[tuple[str, int]] = []
-        self.meetings = 0
+        self.arrivals = 0
 
-    def arrive(self) -> Log.Meeting:
-        self.meetings += 1
-        self.done.append(("comes", self.meetings))
-        return Log.Meeting(self, self.meetings)
+    def arrive(self) -> Log.Arrival:
+        self.arrivals += 1
+        self.done.append(("comes", self.arrivals))
+        return Log.Arrival(self, self.arrivals)
 
     def meet(self) -> None:
         self.arrive().Wait()
 
-    class Meeting:
+    class Arrival:
         def __init__(self, log: Log, number: int) -> None:
             self.log = log
             self.number = number
