@@ -32,7 +32,7 @@ Series = dict[str, list[float]]  # name → seconds, round by round
 
 @dataclass
 class Figures:
-    """seconds: round by round. cycles: of the engine, for one call."""
+    """seconds: round by round. cycles: of the controller, for one call."""
 
     seconds: Series = field(default_factory=dict)
     cycles: dict[str, float] = field(default_factory=dict)

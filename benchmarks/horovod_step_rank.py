@@ -4,7 +4,7 @@
 
 With "horovod" it is Horovod itself that does it, else shanty, beside its own DDP and bare MPI. Who
 is first changes from ROUND to ROUND. Rank 0 prints one line of JSON: name → seconds, and name →
-cycles of the engine for one call.
+cycles of the controller for one call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ else:
     from torch.nn.parallel import DistributedDataParallel
 
     import shanty.torch as hvd
-    from shanty.torch.hvd import registry
+    from shanty.collectives import process_sets
 
 TENSORS = 500
 SIZES = [1, 4, 16, 64, 256]  # KiB of each of them
@@ -57,7 +57,7 @@ def longest(seconds: float) -> float:
 
 def cycles() -> int:
     """How often the ranks have come together so far."""
-    return 0 if CPP else registry.engines[0].cycles
+    return 0 if CPP else process_sets.controllers[0].cycles
 
 
 class Measured:

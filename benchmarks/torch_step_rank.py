@@ -21,8 +21,8 @@ from mpi4py import MPI
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from shanty.torch import meeting  # also registers the backend
-from shanty.torch.worker import WORKER
+from shanty.collectives import handshake
+from shanty.torch.work import WORKER  # also registers the backend
 
 SIZES = [4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]  # bytes
 LEAST = 0.2  # seconds that a round lasts at least
@@ -87,11 +87,11 @@ def checked(round_: Round) -> Round:
     """The same rounds as with SHANTY_CHECK=1."""
 
     def run() -> float:
-        meeting.CHECKED = WORKER.checked = True
+        handshake.CHECKED = WORKER.checked = True
         try:
             return round_()
         finally:
-            meeting.CHECKED = WORKER.checked = False
+            handshake.CHECKED = WORKER.checked = False
 
     return run
 

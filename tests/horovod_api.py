@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import shanty.torch as hvd
-from shanty.torch.hvd.adasum_optimizer import AdasumReducing
-from shanty.torch.hvd.optimizer import Reducing
+from shanty.torch.hvd.optimizer import AdasumReducing, Reducing
 
 FACTS = Path(__file__).with_suffix(".toml")
 PAGE = Path(__file__).parents[1] / "docs" / "horovod-api.md"

@@ -83,22 +83,22 @@ def test_contradicting_world_size() -> None:
 
 INTERRUPTED = """
 import torch, shanty.torch as hvd
-from shanty.torch.hvd import registry
+from shanty.collectives import process_sets
 hvd.init()
-engine = registry.engines[0]
+controller = process_sets.controllers[0]
 def interrupt():
     raise KeyboardInterrupt
-engine._advance = interrupt
+controller._advance = interrupt
 try:
     hvd.allreduce_(torch.ones(2), name="x")
 except KeyboardInterrupt:
-    del engine._advance
-engine.drive = lambda _: None  # only the engine's own thread goes on
+    del controller._advance
+controller.drive = lambda _: None  # only the controller's own thread goes on
 print(hvd.allreduce_(torch.ones(2), name="y", op=hvd.Sum).tolist())
 """
 
 
-def test_an_interrupted_wait_leaves_the_engine_running() -> None:
+def test_an_interrupted_wait_leaves_the_controller_running() -> None:
     done = alone(INTERRUPTED)
     assert (done.returncode, done.stdout) == (0, "[1.0, 1.0]\n"), done.stderr
 

@@ -17,10 +17,12 @@ pytest.importorskip("torch")
 
 import torch
 
+from shanty.collectives import elastic as commits
+from shanty.collectives import world
+from shanty.collectives.errors import HorovodInternalError
 from shanty.torch import elastic
-from shanty.torch.hvd import functions, world
-from shanty.torch.hvd.elastic import commits, torch_state
-from shanty.torch.hvd.requests import HorovodInternalError
+from shanty.torch.elastic import FORMAT
+from shanty.torch.hvd import functions
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +152,7 @@ def test_a_handler_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counter:
         count = 1
 
-    class Handler(torch_state.StateHandler):
+    class Handler(elastic.StateHandler):
         def save(self) -> None:
             self.kept = self.value.count
 
@@ -160,9 +162,9 @@ def test_a_handler_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         def sync(self) -> None:
             pass
 
-    registry = [*torch_state.get_handler_registry(), (Counter, Handler)]
-    monkeypatch.setattr(torch_state, "_registry", torch_state.get_handler_registry())
-    torch_state.set_handler_registry(registry)
+    registry = [*elastic.get_handler_registry(), (Counter, Handler)]
+    monkeypatch.setattr(elastic, "_registry", elastic.get_handler_registry())
+    elastic.set_handler_registry(registry)
     state = elastic.TorchState(counter=Counter())
     state.commit()
     state.counter.count = 5
@@ -370,10 +372,10 @@ def test_what_it_wrote_does_not_fit() -> None:
 
 
 def test_two_at_the_same_time(capsys: pytest.CaptureFixture[str]) -> None:
-    first = commits.store("train")
+    first = commits.store("train", FORMAT)
     commits._calls.clear()
     first.write({"a": 1})
-    second = commits.store("train")
+    second = commits.store("train", FORMAT)
     taken: list[Any] = []
     second.resume(taken.append)
     second.write({"a": 2})
@@ -386,7 +388,7 @@ def test_two_at_the_same_time(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_cannot_be_written_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    store = commits.store("train")
+    store = commits.store("train", FORMAT)
     store.write({"a": lambda: 1})
     store.write({"a": lambda: 1})
     assert capsys.readouterr().err.count("commits stay in memory from now on") == 1
@@ -436,7 +438,7 @@ def test_long_writes_take_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -
         now[0] += kept
 
     monkeypatch.setattr(torch, "save", save)
-    store = commits.store("train")
+    store = commits.store("train", FORMAT)
     for _ in range(5):
         store.write(0.01)  # short ones always
     assert len(written) == 5
@@ -451,8 +453,9 @@ def test_long_writes_take_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -
 def test_a_process_that_is_killed_amid_a_write_leaves_the_old_commit(tmp_path: Path) -> None:
     code = (
         "import os, torch\n"
-        "from shanty.torch.hvd.elastic import commits\n"
-        "store = commits.store('train')\n"
+        "from shanty.collectives.elastic import store\n"
+        "from shanty.torch.elastic import FORMAT\n"
+        "store = store('train', FORMAT)\n"
         "store.write({'step': 1})\n"
         "def save(kept, file):\n"
         "    file.write(b'half of it'); file.flush(); os.kill(os.getpid(), 9)\n"

@@ -12,10 +12,10 @@ pytest.importorskip("torch")
 
 import torch
 
-from shanty.torch.hvd.plan import Planner
-from shanty.torch.hvd.requests import Kind, Op, Request, Signature
-from shanty.torch.hvd.settings import Settings
-from shanty.torch.hvd.waiting import ENOUGH, wait_for_company
+from shanty.collectives.plan import Planner
+from shanty.collectives.request import Kind, Op, Request, Signature
+from shanty.collectives.settings import Settings
+from shanty.collectives.tensor_queue import ENOUGH, wait_for_company
 
 TENSORS = st.lists(
     st.builds(

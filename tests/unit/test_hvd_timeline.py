@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 
 from chrome_trace import lanes, nested, read
-from shanty.torch.hvd import timeline as module
-from shanty.torch.hvd.timeline import Timeline
+from shanty.collectives import timeline as module
+from shanty.collectives.timeline import Timeline
 
 
 @pytest.fixture

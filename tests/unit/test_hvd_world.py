@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 import torch
 
 import shanty.torch as hvd
-from shanty.torch.hvd import place, registry
-from shanty.torch.hvd.settings import Settings
+from shanty.collectives import process_sets
+from shanty.collectives.settings import Settings
 
 # ------------------------------------------------------------------------------ settings
 
@@ -75,24 +75,26 @@ def test_bad_settings_are_named(name: str, value: str) -> None:
 def test_places_on_two_hosts() -> None:
     """Horovod's own example: two ranks on one host, one on the other."""
     seats = [(0, 2), (1, 2), (0, 1)]
-    places = [place.find(rank, seats) for rank in range(3)]
+    places = [process_sets.topology(rank, seats) for rank in range(3)]
     assert [each.cross_size for each in places] == [2, 1, 2]
     assert [each.cross_rank for each in places] == [0, 0, 1]
     assert [each.local_rank for each in places] == [0, 1, 0]
     assert [each.local_size for each in places] == [2, 2, 1]
     assert not any(each.homogeneous for each in places)
-    assert place.find(3, [(0, 2), (1, 2), (0, 2), (1, 2)]) == place.Place(3, 4, 1, 2, 1, 2, True)
+    assert process_sets.topology(3, [(0, 2), (1, 2), (0, 2), (1, 2)]) == process_sets.Topology(
+        3, 4, 1, 2, 1, 2, True
+    )
 
 
 RUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
 
 def test_what_the_run_says_of_the_place() -> None:
-    assert place.told(3, 4, RUN) == (1, 2)
-    assert place.told(3, 4, {}) is None
-    assert place.told(0, 2, RUN) is None  # only a part of the world
-    assert place.told(3, 4, RUN | {"LOCAL_WORLD_SIZE": "1"}) is None
-    assert place.told(3, 4, RUN | {"LOCAL_RANK": "x"}) is None
+    assert process_sets.told(3, 4, RUN) == (1, 2)
+    assert process_sets.told(3, 4, {}) is None
+    assert process_sets.told(0, 2, RUN) is None  # only a part of the world
+    assert process_sets.told(3, 4, RUN | {"LOCAL_WORLD_SIZE": "1"}) is None
+    assert process_sets.told(3, 4, RUN | {"LOCAL_RANK": "x"}) is None
 
 
 # -------------------------------------------------------------------------- process sets
@@ -100,11 +102,11 @@ def test_what_the_run_says_of_the_place() -> None:
 
 def test_process_sets_are_planned_alike() -> None:
     whole = (0, 1, 2, 3)
-    assert registry.plan([[(0, 1), (2, 3)]] * 4, 4, [whole]) == [(0, 1), (2, 3)]
+    assert process_sets.plan([[(0, 1), (2, 3)]] * 4, 4, [whole]) == [(0, 1), (2, 3)]
     # a communicator: every rank names its own
     own = [[(0, 2)], [(1, 3)], [(0, 2)], [(1, 3)]]
-    assert registry.plan(own, 4, [whole]) == [(0, 2), (1, 3)]
-    assert registry.plan([[]] * 4, 4, [whole]) == []
+    assert process_sets.plan(own, 4, [whole]) == [(0, 2), (1, 3)]
+    assert process_sets.plan([[]] * 4, 4, [whole]) == []
 
 
 @pytest.mark.parametrize(
@@ -121,13 +123,13 @@ def test_process_sets_are_planned_alike() -> None:
 )
 def test_process_sets_that_cannot_be(ranks: list[tuple[int, ...]], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        registry.plan([ranks] * 4, 4, [(0, 1, 2, 3), (0, 1)])
+        process_sets.plan([ranks] * 4, 4, [(0, 1, 2, 3), (0, 1)])
 
 
 def test_ranks_that_do_not_agree() -> None:
-    assert registry.agreed([("add([1])", 5), ("add([1])", 6)]) == [5, 6]
+    assert process_sets.agreed([("add([1])", 5), ("add([1])", 6)]) == [5, 6]
     with pytest.raises(ValueError, match=r"rank 0 called add\(\[1\]\), rank 2 add\(\[2\]\)"):
-        registry.agreed([("add([1])", 0), ("add([1])", 0), ("add([2])", 0)])
+        process_sets.agreed([("add([1])", 0), ("add([1])", 0), ("add([2])", 0)])
 
 
 def test_a_process_set_before_it_is_registered() -> None:

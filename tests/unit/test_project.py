@@ -21,6 +21,7 @@ FRAMEWORKS = [
     if len(path.relative_to(PACKAGE).parts) > 1
     and path.relative_to(PACKAGE).parts[0] not in NOT_FRAMEWORKS
 ]
+COLLECTIVES = [path for path in MODULES if path.relative_to(PACKAGE).parts[0] == "collectives"]
 # A rank asks the mpi4py that its own script has imported for the size of the world.
 FROM_THE_SCRIPT = {"mpi4py"}
 
@@ -86,6 +87,13 @@ def test_carry_loads_under_a_real_python_39() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("path", COLLECTIVES, ids=name)
+def test_collectives_know_no_framework(path: Path) -> None:
+    """Not where it is imported late, nor for types alone: that is all the imports there are."""
+    roots = {what.partition(".")[0] for what in imported(path)}
+    assert roots <= {*sys.stdlib_module_names, "mpi4py", "numpy", "shanty"}
+
+
 @pytest.mark.parametrize("path", FRAMEWORKS, ids=name)
 def test_a_framework_knows_of_launching_only_the_run_directory(path: Path) -> None:
     own = "shanty." + path.relative_to(PACKAGE).parts[0]
@@ -94,6 +102,7 @@ def test_a_framework_knows_of_launching_only_the_run_directory(path: Path) -> No
         for what in imported(path)
         if within(what, "shanty")
         and not within(what, own)
+        and not within(what, "shanty.collectives")
         and not within(what, "shanty.runtime.rundir")
         and what != "shanty"  # what any script imports: light, and it knows the run directory
     }

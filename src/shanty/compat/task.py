@@ -68,8 +68,8 @@ def main() -> None:
     given = sys.stdin.buffer.read() if world.rank == 0 else None
     func, args, kwargs = load_call(world.bcast(given))
     result = dump(func(*args, **kwargs))
-    if "shanty.torch.hvd.world" in sys.modules:
-        from shanty.torch.hvd import world as horovod
+    if "shanty.collectives.world" in sys.modules:
+        from shanty.collectives import world as horovod
 
         horovod.shutdown()
     results = world.gather(result)

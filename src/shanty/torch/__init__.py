@@ -2,7 +2,7 @@
 
 Importing this package gives the stock wheel the backend: `init_process_group("mpi")` works by that
 name, with no MASTER_ADDR and no rank to pass. `backend` registers it; `group` holds the
-collectives' public face; `worker` runs them on MPI.
+collectives' public face; `shanty.collectives` runs them on MPI.
 
 `import shanty.torch as hvd` is Horovod's API, all of it, which is in `hvd`. MPI starts with
 `init_process_group` or with `hvd.init`, not with the import.
@@ -12,6 +12,9 @@ import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from shanty.collectives import call_sites
 from shanty.torch import backend
 from shanty.torch.work import CommunicationError as CommunicationError
 from shanty.torch.work import CommunicationTimeoutError as CommunicationTimeoutError
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 _OWN = ("CommunicationError", "CommunicationTimeoutError", "MPIWork", "MismatchError")
 
 backend.register()
+call_sites.hide(torch.__file__, __file__)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The name `mpi`: how `init_process_group("mpi")` and `new_group` come to an `MPIGroup`.
+"""The name `mpi`: brings `init_process_group("mpi")` and `new_group` to an `MPIGroup`.
 
 torch.distributed knows the backend "mpi" already: it takes rank and world size from it, needs no
 store, and calls `ProcessGroupMPI.create(ranks)`, which only its MPI builds have. This module puts
@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import set_debug_level
 from torch.distributed import distributed_c10d as c10d
 
+from shanty.collectives.world import check_world
 from shanty.torch import patches
 
 if TYPE_CHECKING:
@@ -30,11 +31,11 @@ _GROUP_TAG = 0x5A17  # of Comm.Create_group, whose tags are apart from those of 
 
 
 class ProcessGroupMPI:
-    """Stands where torch's MPI builds have their C++ class of this name."""
+    """The stand-in for the C++ class of this name in torch's MPI builds."""
 
     @staticmethod
     def create(ranks: Sequence[int]) -> MPIGroup:
-        """The group of these ranks of the world, in this order; of all of them when empty.
+        """Make the group of these ranks of the world, in this order; of all of them when empty.
 
         Only members call it. Collective over them.
         Raises RuntimeError when the environment contradicts MPI's world, or MPI was initialised
@@ -55,30 +56,6 @@ def register() -> None:
     c10d._MPI_AVAILABLE = True
     dist.Backend.backend_capability["mpi"] = ["cpu", "cuda"] if torch.version.cuda else ["cpu"]
     patches.apply()
-
-
-def check_world(rank: int, size: int, library: str, env: Mapping[str, str]) -> None:
-    """Raise RuntimeError when `env` promises another place than MPI's `rank` in a world of `size`.
-
-    Another size is the sign of a launcher and a library of different MPIs: each process then
-    believes to be alone, and N copies would train side by side without a word. Another rank would
-    exchange the ranks between what the script does and what it communicates.
-    """
-    promised = env.get("WORLD_SIZE", ""), env.get("RANK", "")
-    if not promised[0].isdigit():
-        return
-    if int(promised[0]) != size:
-        found, said = f"a world of {size}", f"WORLD_SIZE={promised[0]}"
-    elif promised[1].isdigit() and int(promised[1]) != rank:
-        found, said = f"rank {rank} of {size}", f"RANK={promised[1]}"
-    else:
-        return
-    raise RuntimeError(
-        f"MPI reports {found}, but {said} in the environment. "
-        f"The MPI library in use is {library!r}; a launcher of another MPI cannot tell it about "
-        "the other ranks. Start the script with `shanty run`, or with the mpirun that belongs to "
-        f"this library; or unset {said.partition('=')[0]} if it is a leftover."
-    )
 
 
 def _world() -> MPI.Intracomm:

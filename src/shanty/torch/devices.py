@@ -21,15 +21,15 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch.distributed import distributed_c10d as c10d
 
-from shanty.torch import buffers
+from shanty.collectives.operation import Body, Pending
+from shanty.torch.kernels import KERNELS
 from shanty.torch.store import serve
-from shanty.torch.worker import Body, Pending
 
 P = ParamSpec("P")
 
 
 class Way(Enum):
-    """How CUDA tensors travel."""
+    """The ways for CUDA tensors."""
 
     NCCL = "nccl"
     AWARE = "aware"
@@ -44,7 +44,7 @@ SAID = {
 
 
 class Gpus:
-    """What the ranks of a communicator agreed on for their GPUs. Collective to make.
+    """The agreement of a communicator's ranks on their GPUs. Collective to make.
 
     way: None where no rank has a GPU. store: for NCCL's ranks to find each other.
     """
@@ -53,15 +53,15 @@ class Gpus:
         facts = comm.allgather(_facts())
         self.way = choose(facts, os.environ.get("SHANTY_CUDA", ""))
         self.store = serve(comm) if self.way is Way.NCCL else None
-        buffers.aware = self.way is Way.AWARE
+        KERNELS.aware = self.way is Way.AWARE
         if self.way is not None and comm.rank == 0:
             print(f"shanty.torch: CUDA tensors go {SAID[self.way]}.", file=sys.stderr, flush=True)
 
     def nccl(
         self, name: str, identity: Sequence[int], rank: int, size: int, limit: float
     ) -> dist.ProcessGroup:
-        """A group of NCCL for the ranks of a group; `identity` is the same on all, and no other's
-        ever, unlike its name.
+        """Make a group of NCCL for the ranks of a group; `identity` is the same on all, and no
+        other's ever, unlike its name.
         """
         assert self.store is not None
         prefix = "-".join(map(str, identity))
@@ -81,7 +81,7 @@ Facts = tuple[str, frozenset[str], bool, bool]
 
 
 def choose(facts: Sequence[Facts], asked: str) -> Way | None:
-    """The way for ranks with these facts: NCCL needs a GPU for each rank of a host.
+    """Choose the way for ranks with these facts: NCCL needs a GPU for each rank of a host.
 
     Raises ValueError when `asked` names none of the ways.
     """
@@ -103,7 +103,7 @@ def choose(facts: Sequence[Facts], asked: str) -> Way | None:
 def routed(
     method: Callable[Concatenate[Any, P], dist.Work], name: str
 ) -> Callable[Concatenate[Any, P], dist.Work]:
-    """The group's method of this name, which leaves CUDA tensors to NCCL where that is the way."""
+    """Return the method of this name, which leaves CUDA tensors to NCCL where that is the way."""
 
     @wraps(method)
     def call(group: Any, *args: P.args, **kwargs: P.kwargs) -> dist.Work:
@@ -118,8 +118,8 @@ def routed(
 
 
 def ordered(body: Body, tensors: Sequence[torch.Tensor]) -> tuple[Body, Callable[[], None] | None]:
-    """`body`, complete only when the GPU is done with it; and what returns when the caller's stream
-    has come so far that it may be run, to be called before other ranks are kept waiting.
+    """Return `body`, complete only when the GPU is done with it; and what returns when the caller's
+    stream has come so far that it may be run, to be called before others are kept waiting.
 
     For tensors in host memory it is `body` itself and None.
     """
@@ -165,7 +165,7 @@ def _facts() -> Facts:
 
 
 def _is_aware() -> bool:
-    """Whether this MPI says that it takes pointers to GPU memory."""
+    """Return whether this MPI says that it takes pointers to GPU memory."""
     if os.environ.get("I_MPI_OFFLOAD", "0") not in ("", "0"):  # Intel MPI has no call to ask
         return True
     library = ctypes.CDLL(None)

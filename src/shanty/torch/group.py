@@ -29,14 +29,13 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-from shanty.torch import collectives, transfers
-from shanty.torch.checks import alike, element_counts, one, parts, whole
+from shanty.collectives import messages, operations
+from shanty.collectives.operation import Body
 from shanty.torch.devices import routed
-from shanty.torch.dtypes import reduction
 from shanty.torch.identity import skip_when_compiling
+from shanty.torch.kernels import reduction
 from shanty.torch.membership import Membership, shape
 from shanty.torch.work import MPIWork
-from shanty.torch.worker import Body
 
 
 class MPIGroup(Membership):
@@ -56,21 +55,21 @@ class MPIGroup(Membership):
         bfloat16 are accumulated in float32 and rounded once.
         Raises TypeError for an op that the dtype does not have.
         """
-        return self._all_reduce("all_reduce", [one("all_reduce", tensors)], opts)
+        return self._all_reduce("all_reduce", [_one("all_reduce", tensors)], opts)
 
     def allreduce_coalesced(
         self, tensors: list[Tensor], opts: AllreduceOptions | None = None
     ) -> MPIWork:
         """Several tensors, each reduced as by `allreduce`, in one operation."""
-        alike("all_reduce_coalesced", tensors)
+        _alike("all_reduce_coalesced", tensors)
         return self._all_reduce("all_reduce_coalesced", tensors, opts)
 
     def reduce(self, tensors: list[Tensor], opts: ReduceOptions) -> MPIWork:
         """As `allreduce`, on rank `opts.rootRank` alone; the others keep what they have."""
-        tensor = one("reduce", tensors)
+        tensor = _one("reduce", tensors)
         how = reduction(tensor.dtype, opts.reduceOp)
         root = self._root(opts.rootRank)
-        body = partial(collectives.reduce, self._at, tensor, root, how)
+        body = partial(operations.reduce, self._at, tensor, root, how)
         key = ("reduce", how.name, tensor.dtype, shape(tensor), root)
         return self._together(key, body, [tensor], opts)
 
@@ -82,19 +81,19 @@ class MPIGroup(Membership):
     ) -> MPIWork:
         """outputs[0] becomes the reduction of inputs[0][this rank]; sizes may differ by rank."""
         opts = opts or ReduceScatterOptions()
-        output = one("reduce_scatter", outputs)
-        tensors = parts("reduce_scatter", inputs, self.size())
-        alike("reduce_scatter", [output, *tensors])
-        whole("reduce_scatter", tensors[self.rank()], output)
+        output = _one("reduce_scatter", outputs)
+        tensors = _parts("reduce_scatter", inputs, self.size())
+        _alike("reduce_scatter", [output, *tensors])
+        _whole("reduce_scatter", tensors[self.rank()], output)
         how = reduction(output.dtype, opts.reduceOp)
-        body = partial(collectives.reduce_scatter, self._at, output, tensors, how)
+        body = partial(operations.reduce_scatter, self._at, output, tensors, how)
         key = ("reduce_scatter", how.name, output.dtype, *map(shape, tensors))
         return self._together(key, body, [output], opts, moves=tensors)
 
     def reduce_scatter_single(
         self, output: Tensor, tensor: Tensor, opts: ReduceScatterOptions | None = None
     ) -> MPIWork:
-        """The same from one tensor of ranks * output.numel() elements."""
+        """Reduce and scatter one tensor of ranks * output.numel() elements."""
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     def reduce_scatter_single_coalesced(
@@ -108,10 +107,10 @@ class MPIGroup(Membership):
         key: list[object] = ["reduce_scatter_single"]
         bodies = []
         for output, tensor in zip(outputs, inputs, strict=True):
-            alike("reduce_scatter_single", [output, tensor])
-            whole("reduce_scatter_single", tensor, output, self.size())
+            _alike("reduce_scatter_single", [output, tensor])
+            _whole("reduce_scatter_single", tensor, output, self.size())
             how = reduction(output.dtype, opts.reduceOp)
-            call = collectives.reduce_scatter_single
+            call = operations.reduce_scatter_single
             bodies.append(partial(call, self._at, output, tensor, how))
             key += [how.name, output.dtype, shape(output)]
         return self._together(tuple(key), _all(bodies), outputs, opts, moves=inputs)
@@ -120,8 +119,8 @@ class MPIGroup(Membership):
 
     def broadcast(self, tensors: list[Tensor], opts: BroadcastOptions) -> MPIWork:
         """The tensor becomes that of rank `opts.rootRank`."""
-        tensor, root = one("broadcast", tensors), self._root(opts.rootRank)
-        body = partial(collectives.broadcast, self._at, tensor, root)
+        tensor, root = _one("broadcast", tensors), self._root(opts.rootRank)
+        body = partial(operations.broadcast, self._at, tensor, root)
         key = ("broadcast", tensor.dtype, shape(tensor), root)
         return self._together(key, body, [tensor], opts)
 
@@ -129,13 +128,13 @@ class MPIGroup(Membership):
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: GatherOptions
     ) -> MPIWork:
         """On rank `opts.rootRank` outputs[0][r] becomes rank r's tensor; elsewhere empty."""
-        tensor, root = one("gather", inputs), self._root(opts.rootRank)
+        tensor, root = _one("gather", inputs), self._root(opts.rootRank)
         targets: list[Tensor] = []
         if self.rank() == root:
-            targets = parts("gather", outputs, self.size())
-            alike("gather", [tensor, *targets])
-            whole("gather", tensor, targets[root])
-        body = partial(collectives.gather, self._at, targets, tensor, root)
+            targets = _parts("gather", outputs, self.size())
+            _alike("gather", [tensor, *targets])
+            _whole("gather", tensor, targets[root])
+        body = partial(operations.gather, self._at, targets, tensor, root)
         key = ("gather", tensor.dtype, root)
         return self._together(key, body, targets, opts, moves=targets or [tensor])
 
@@ -145,10 +144,10 @@ class MPIGroup(Membership):
         """
         root = self._root(opts.rootRank)
         here = self.rank() == root
-        alike("gather_single", [tensor, output] if here else [tensor])
+        _alike("gather_single", [tensor, output] if here else [tensor])
         if here:
-            whole("gather_single", output, tensor, self.size())
-        body = partial(collectives.gather_single, self._at, output, tensor, root)
+            _whole("gather_single", output, tensor, self.size())
+        body = partial(operations.gather_single, self._at, output, tensor, root)
         key = ("gather_single", tensor.dtype, shape(tensor), root)
         targets = [output] if here else []
         return self._together(key, body, targets, opts, moves=targets or [tensor])
@@ -157,13 +156,13 @@ class MPIGroup(Membership):
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: ScatterOptions
     ) -> MPIWork:
         """outputs[0] becomes inputs[0][this rank] of rank `opts.rootRank`; elsewhere empty."""
-        output, root = one("scatter", outputs), self._root(opts.rootRank)
+        output, root = _one("scatter", outputs), self._root(opts.rootRank)
         tensors: list[Tensor] = []
         if self.rank() == root:
-            tensors = parts("scatter", inputs, self.size())
-            alike("scatter", [output, *tensors])
-            whole("scatter", tensors[root], output)
-        body = partial(collectives.scatter, self._at, output, tensors, root)
+            tensors = _parts("scatter", inputs, self.size())
+            _alike("scatter", [output, *tensors])
+            _whole("scatter", tensors[root], output)
+        body = partial(operations.scatter, self._at, output, tensors, root)
         key = ("scatter", output.dtype, root)
         return self._together(key, body, [output], opts, moves=tensors or [output])
 
@@ -184,14 +183,14 @@ class MPIGroup(Membership):
         inputs: list[Tensor],
         opts: AllgatherOptions | None = None,
     ) -> MPIWork:
-        """The same for several tensors: outputs[i][r] becomes inputs[i] of rank r."""
+        """Gather several tensors: outputs[i][r] becomes inputs[i] of rank r."""
         key: list[object] = ["all_gather"]
         bodies = []
         for targets, tensor in zip(outputs, inputs, strict=True):
-            parts("all_gather", [targets], self.size())
-            alike("all_gather", [tensor, *targets])
-            whole("all_gather", tensor, targets[self.rank()])
-            bodies.append(partial(collectives.all_gather, self._at, targets, tensor))
+            _parts("all_gather", [targets], self.size())
+            _alike("all_gather", [tensor, *targets])
+            _whole("all_gather", tensor, targets[self.rank()])
+            bodies.append(partial(operations.all_gather, self._at, targets, tensor))
             key += [tensor.dtype, tuple(map(shape, targets))]
         results = [target for targets in outputs for target in targets]
         return self._together(tuple(key), _all(bodies), results, opts)
@@ -209,9 +208,9 @@ class MPIGroup(Membership):
         key: list[object] = ["all_gather_single"]
         bodies = []
         for output, tensor in zip(outputs, inputs, strict=True):
-            alike("all_gather_single", [output, tensor])
-            whole("all_gather_single", output, tensor, self.size())
-            bodies.append(partial(collectives.all_gather_single, self._at, output, tensor))
+            _alike("all_gather_single", [output, tensor])
+            _whole("all_gather_single", output, tensor, self.size())
+            bodies.append(partial(operations.all_gather_single, self._at, output, tensor))
             key += [tensor.dtype, shape(tensor)]
         return self._together(tuple(key), _all(bodies), outputs, opts)
 
@@ -219,11 +218,11 @@ class MPIGroup(Membership):
         self, outputs: list[Tensor], inputs: list[Tensor], opts: AllToAllOptions | None = None
     ) -> MPIWork:
         """inputs[r] goes to rank r, outputs[r] comes from rank r."""
-        parts("all_to_all", [outputs], self.size())
-        parts("all_to_all", [inputs], self.size())
-        alike("all_to_all", [*outputs, *inputs])
-        whole("all_to_all", inputs[self.rank()], outputs[self.rank()])
-        body = partial(collectives.all_to_all, self._at, outputs, inputs)
+        _parts("all_to_all", [outputs], self.size())
+        _parts("all_to_all", [inputs], self.size())
+        _alike("all_to_all", [*outputs, *inputs])
+        _whole("all_to_all", inputs[self.rank()], outputs[self.rank()])
+        body = partial(operations.all_to_all, self._at, outputs, inputs)
         key = ("all_to_all", inputs[0].dtype)
         moves = [*outputs, *inputs]
         even = _common(each.numel() for each in moves)
@@ -237,11 +236,11 @@ class MPIGroup(Membership):
         input_split_sizes: list[int],
         opts: AllToAllOptions | None = None,
     ) -> MPIWork:
-        """The same in two tensors cut along their first dimension; no sizes: equal parts."""
-        alike("all_to_all_single", [output, tensor])
-        taken = element_counts("all_to_all_single", output, output_split_sizes, self.size())
-        given = element_counts("all_to_all_single", tensor, input_split_sizes, self.size())
-        body = partial(collectives.all_to_all_single, self._at, output, tensor, taken, given)
+        """Do so in two tensors cut along their first dimension; no sizes: equal parts."""
+        _alike("all_to_all_single", [output, tensor])
+        taken = _element_counts("all_to_all_single", output, output_split_sizes, self.size())
+        given = _element_counts("all_to_all_single", tensor, input_split_sizes, self.size())
+        body = partial(operations.all_to_all_single, self._at, output, tensor, taken, given)
         key = ("all_to_all_single", tensor.dtype)
         even = _common([*taken, *given])
         return self._together(key, body, [output], opts, moves=[output, tensor], even=even)
@@ -250,7 +249,7 @@ class MPIGroup(Membership):
         """Complete when all ranks have called it; what they gave NCCL before is done then."""
         if self._nccl is not None:  # perhaps on some of the ranks only
             torch.cuda.synchronize()
-        body = partial(collectives.barrier, self._at)
+        body = partial(operations.barrier, self._at)
         return self._together(("barrier",), body, [], opts)
 
     def monitored_barrier(
@@ -262,27 +261,27 @@ class MPIGroup(Membership):
         they do, after `timeout` (the group's by default). All of them whatever `wait_all_ranks`.
         """
         limit = timeout.total_seconds() if timeout is not None else 0.0
-        body = partial(collectives.barrier, self._at)
+        body = partial(operations.barrier, self._at)
         self._together(("monitored_barrier",), body, [], limit=limit).wait()
 
     # ---- point to point --------------------------------------------------------------------
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> MPIWork:
         """Send to rank `to`; complete when the tensor may be written to again."""
-        tensor, to = one("send", tensors), self._root(to)
-        body = partial(transfers.send, self._at, tensor, to, tag)
+        tensor, to = _one("send", tensors), self._root(to)
+        body = partial(messages.send, self._at, tensor, to, tag)
         return self._between(f"send to {to}", body, tensor, [self._at.members[to]])
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> MPIWork:
         """Receive from rank `source` a message of exactly as many elements."""
-        tensor, source = one("recv", tensors), self._root(source)
-        body = partial(transfers.receive, self._at, tensor, source, tag)
+        tensor, source = _one("recv", tensors), self._root(source)
+        body = partial(messages.receive, self._at, tensor, source, tag)
         return self._between(f"recv from {source}", body, tensor, [self._at.members[source]])
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> MPIWork:
         """Receive from whoever sends with this tag; `source_rank()` of the work says who."""
-        tensor = one("recv", tensors)
-        body = partial(transfers.receive, self._at, tensor, MPI.ANY_SOURCE, tag)
+        tensor = _one("recv", tensors)
+        body = partial(messages.receive, self._at, tensor, MPI.ANY_SOURCE, tag)
         return self._between("recv from any", body, tensor, self._at.members)
 
     # Names that torch 2.7 to 2.12 use for the same calls.
@@ -300,11 +299,82 @@ class MPIGroup(Membership):
     ) -> MPIWork:
         opts = opts or AllreduceOptions()
         how = reduction(tensors[0].dtype, opts.reduceOp)
-        body = partial(collectives.all_reduce, self._at, tensors, how)
+        body = partial(operations.all_reduce, self._at, tensors, how)
         key: list[object] = [call, how.name]
         for each in tensors:
             key += each.dtype, shape(each)
         return self._together(tuple(key), body, tensors, opts)
+
+
+# ---- what a call must satisfy before it may wait for other ranks --------------------------------
+
+
+def _alike(call: str, tensors: Sequence[Tensor]) -> None:
+    """Raise unless all are strided tensors of one dtype and device, and there is at least one."""
+    if not tensors:
+        raise ValueError(f"{call}: no tensor given.")
+    first = tensors[0]
+    for tensor in tensors:
+        if not (tensor.is_cpu or tensor.is_cuda):
+            raise RuntimeError(
+                f"{call}: the tensor is on {tensor.device}, but the mpi backend takes CPU tensors "
+                "and CUDA tensors only. Move it with .cpu()."
+            )
+        if tensor.layout is not torch.strided:
+            raise RuntimeError(f"{call}: needs dense tensors, not {tensor.layout}; use to_dense().")
+        if tensor is first:
+            continue
+        if tensor.device != first.device:
+            raise RuntimeError(f"{call}: devices differ: {first.device} and {tensor.device}.")
+        if tensor.dtype != first.dtype:
+            raise TypeError(f"{call}: dtypes differ: {first.dtype} and {tensor.dtype}.")
+
+
+def _one(call: str, tensors: Sequence[Tensor]) -> Tensor:
+    """Return the only tensor of the list, which torch passes for every single-tensor call."""
+    if len(tensors) != 1:
+        raise ValueError(f"{call}: needs one tensor in its list, not {len(tensors)}.")
+    _alike(call, tensors)
+    return tensors[0]
+
+
+def _parts(call: str, lists: Sequence[list[Tensor]], ranks: int) -> list[Tensor]:
+    """Return the only list of the list, with one tensor for each rank."""
+    if len(lists) != 1:
+        raise ValueError(f"{call}: needs one list of tensors, not {len(lists)}.")
+    if len(lists[0]) != ranks:
+        raise ValueError(
+            f"{call}: needs one tensor for each of the {ranks} ranks, not {len(lists[0])}."
+        )
+    return lists[0]
+
+
+def _whole(call: str, large: Tensor, small: Tensor, times: int = 1) -> None:
+    """Raise unless `large` has `times` as many elements as `small`."""
+    if large.numel() != times * small.numel():
+        factor = f"{times} times " if times > 1 else ""
+        raise ValueError(
+            f"{call}: a tensor of shape {tuple(large.shape)} must have {factor}as many elements as "
+            f"one of shape {tuple(small.shape)}."
+        )
+
+
+def _element_counts(call: str, tensor: Tensor, rows: Sequence[int], ranks: int) -> list[int]:
+    """Return the elements for each rank of a tensor cut along its first dimension into `rows`.
+
+    No rows at all mean equal parts. Raises ValueError where the cuts do not fit the tensor.
+    """
+    length = tensor.shape[0] if tensor.dim() else 1
+    if not rows:
+        if length % ranks:
+            raise ValueError(f"{call}: {length} rows cannot be split evenly among {ranks} ranks.")
+        rows = [length // ranks] * ranks
+    if len(rows) != ranks or sum(rows) != length:
+        raise ValueError(
+            f"{call}: split sizes {list(rows)} do not fit {length} rows and {ranks} ranks."
+        )
+    row = tensor.numel() // length if length else 0
+    return [each * row for each in rows]
 
 
 def _common(counts: Iterable[int]) -> int:

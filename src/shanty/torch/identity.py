@@ -1,4 +1,4 @@
-"""What torch asks of a group apart from communication: names, devices, capabilities, time limit."""
+"""A group's answers to torch apart from communication: names, capabilities, time limit."""
 
 # mypy: disable-error-code="override"
 
@@ -70,7 +70,7 @@ class Identity(dist.ProcessGroup):
         """Nothing to agree on: MPI keeps the order of each communicator."""
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long a wait without a limit of its own lasts, from the next operation on."""
+        """Set how long a wait without a limit of its own lasts, from the next operation on."""
         self._limit = timeout.total_seconds()
 
     _set_default_timeout = set_timeout

@@ -1,4 +1,4 @@
-"""`Membership`: a group's communicator, how it comes about, how calls get to it, and its end.
+"""`Membership`: a group's communicator: it is made, calls get to it, it ends.
 
 Importing this module starts MPI.
 """
@@ -19,20 +19,22 @@ from mpi4py import MPI
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
-from shanty.torch import meeting, sites
+from shanty.collectives import call_sites, handshake
+from shanty.collectives.handshake import Channel, Handshake, Key
+from shanty.collectives.operation import Body
+from shanty.collectives.watchdog import Inquiry, Watchdog
+from shanty.collectives.worker import Worker
 from shanty.torch.devices import Gpus, Way, ordered
 from shanty.torch.identity import Identity
-from shanty.torch.meeting import Channel, Key, Meeting
-from shanty.torch.rollcall import Inquiry, RollCall
+from shanty.torch.kernels import KERNELS
 from shanty.torch.store import serve
-from shanty.torch.work import CoalescedWork, CommunicationError, MPIWork
-from shanty.torch.worker import WORKER, Body, Worker
+from shanty.torch.work import ERRORS, WORKER, CoalescedWork, CommunicationError, MPIWork
 
 _CUDA = torch.version.cuda is not None
 
 
 class Options(Protocol):
-    """What torch's options of every call have."""
+    """The common part of torch's options of every call."""
 
     timeout: timedelta
 
@@ -57,7 +59,7 @@ class Membership(Identity):
 
     @classmethod
     def form(cls, world: MPI.Intracomm, ranks: list[int], tag: int, limit: float) -> Self:
-        """The group of these ranks of `world` in this order, all of them when empty.
+        """Form the group of these ranks of `world` in this order, all of them when empty.
 
         Collective over its members. tag: of MPI_Comm_create_group. limit: seconds that a wait
         lasts at most, this one too.
@@ -70,7 +72,7 @@ class Membership(Identity):
             made.append(_introduce(comm))
 
         WORKER.several_threads = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
-        WORKER.checked = meeting.CHECKED
+        WORKER.checked = handshake.CHECKED
         call = f"forming the group of ranks {ranks}" if ranks else "forming the group of all ranks"
         place = f"rank {world.rank} of {world.size}"
         WORKER.submit(MPIWork(WORKER, call, place, body, [], limit)).wait()
@@ -82,7 +84,7 @@ class Membership(Identity):
         return self._at
 
     def nccl(self) -> dist.ProcessGroup | None:
-        """The group that carries CUDA tensors in this one's place; None where MPI does.
+        """Return the group that carries CUDA tensors in this one's place; None where MPI does.
 
         Made with the first of them, without a word to the other ranks.
         """
@@ -92,7 +94,7 @@ class Membership(Identity):
         return self._nccl
 
     def get_group_store(self) -> c10d.Store:
-        """A store for the group's ranks; made when it is first asked for, collective then."""
+        """Return a store for the group's ranks; made when first asked for, collective then."""
         if self._store is None:
             made: list[c10d.Store] = []
             body = lambda: made.append(serve(self._at.comm))  # noqa: E731
@@ -177,17 +179,17 @@ class Membership(Identity):
 
         key: its name, and what else must be the same on every rank. tensors: what it writes.
         moves: what it moves, where that is more than it writes. limit: seconds, unless opts says.
-        even: see Meeting.
+        even: see Handshake.
         """
         moves = tensors if moves is None else moves
         nbytes = sum(each.nbytes for each in moves)
         asked = opts.timeout.total_seconds() if opts is not None else limit
         allowed = asked if asked > 0 else self._limit
-        met = Meeting(self._checked(key), key, nbytes, allowed, self, even)
+        agreed = Handshake(self._checked(key), key, nbytes, allowed, self, even)
         ready = None
         if _CUDA:
             body, ready = ordered(body, moves)
-        work = MPIWork(self._worker, key[0], self, body, tensors, allowed, meeting=met)
+        work = MPIWork(self._worker, key[0], self, body, tensors, allowed, handshake=agreed)
         work.ready = ready
         if self._coalescing is not None:
             self._coalescing.append(work)
@@ -198,12 +200,12 @@ class Membership(Identity):
     def _between(self, call: str, body: Body, tensor: Tensor, ranks: Sequence[int]) -> MPIWork:
         """Begin a message; ranks: of the world, with which it is exchanged."""
         at = self._checked((call,))
-        named: object = Located(call) if meeting.CHECKED else call
+        named: object = Located(call) if handshake.CHECKED else call
         work = MPIWork(self._worker, named, self, body, [tensor], self._limit)
         if _CUDA:
             work.body, work.ready = ordered(body, [tensor])
         work.missing = partial(at.report, ranks, named)
-        work.inquiry = partial(Inquiry, at.rollcall, ranks)
+        work.inquiry = partial(Inquiry, at.watchdog, ranks)
         if self._coalescing is not None:
             self._coalescing.append(work)
         return self._worker.begin(work)
@@ -212,7 +214,7 @@ class Membership(Identity):
         if not self._open:
             raise CommunicationError(f"{key[0]} on {self}: the group was destroyed.")
         if self._at.broken is not None:
-            raise CommunicationError(f"{key[0]} on {self}: {meeting.UNUSABLE} {self._at.broken}")
+            raise CommunicationError(f"{key[0]} on {self}: {handshake.UNUSABLE} {self._at.broken}")
         self._operations += 1
         return self._at
 
@@ -222,32 +224,33 @@ class Located:
 
     def __init__(self, call: str) -> None:
         self._call = call
-        self._site = sites.caller()
+        self._site = call_sites.caller()
 
     def __str__(self) -> str:
-        return f"{self._call} at {sites.spell(self._site)}"
+        return f"{self._call} at {call_sites.spell(self._site)}"
 
 
 def _introduce(comm: MPI.Intracomm) -> tuple[Channel, Gpus]:
-    """What the ranks of a new group need, with a roll call and a way for CUDA tensors that they
+    """Make what the ranks of a new group need, with a watchdog and a way for CUDA tensors that they
     have in common from an earlier group of theirs, or else agree on now. Collective.
 
     Not all of them need have been in the same groups: each says what it has.
     """
-    known = comm.allgather((next(_serials), frozenset(WORKER.rollcalls)))
-    identity = (known[0][0], *meeting.world_ranks(comm))
+    known = comm.allgather((next(_serials), frozenset(WORKER.watchdogs)))
+    identity = (known[0][0], *handshake.world_ranks(comm))
     shared = frozenset.intersection(*(each for _, each in known))
     first = min(shared, default=identity)
     if not shared:
         _gpus[first] = Gpus(comm)
-        WORKER.rollcalls[first] = RollCall(comm.Dup(), WORKER.state)
-    return Channel(comm, identity, WORKER.rollcalls[first]), _gpus[first]
+        WORKER.watchdogs[first] = Watchdog(comm.Dup(), WORKER.state)
+    watchdog = WORKER.watchdogs[first]
+    return Channel(comm, identity, watchdog, KERNELS, ERRORS), _gpus[first]
 
 
 _serials = itertools.count()
-_gpus: dict[tuple[int, ...], Gpus] = {}  # as Worker.rollcalls
+_gpus: dict[tuple[int, ...], Gpus] = {}  # as Worker.watchdogs
 
 
 def shape(tensor: Tensor) -> object:
-    """What ranks compare of a tensor's extent: elements, and with SHANTY_CHECK=1 the shape."""
-    return tuple(tensor.shape) if meeting.CHECKED else tensor.numel()
+    """Return what ranks compare of a tensor: its elements, with SHANTY_CHECK=1 the shape."""
+    return tuple(tensor.shape) if handshake.CHECKED else tensor.numel()

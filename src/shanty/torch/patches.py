@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 from shanty.torch.identity import Identity
 
 _KEEPS_ORDER = hasattr(c10d, "_NonGroupMember")
-"""Whether `split_group` leaves the ranks of a split in the order given, and returns
+"""True where `split_group` leaves the ranks of a split in the order given, and returns
 NON_GROUP_MEMBER, no longer None, on a rank that is in no split: torch 2.15 does.
 """
 

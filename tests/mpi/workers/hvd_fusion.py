@@ -13,9 +13,11 @@ from mpi4py import MPI
 from torch import Tensor
 
 import shanty.torch as hvd
-from shanty.torch import shared
-from shanty.torch.hvd import pair, registry
-from shanty.torch.hvd.notes import Bundle, Note
+from shanty.collectives import pair_reduction as pair
+from shanty.collectives import process_sets
+from shanty.collectives import shared_memory as shared
+from shanty.collectives.request import TensorEntry
+from shanty.collectives.tensor_queue import Bundle
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64)
 OPS = {
@@ -142,8 +144,8 @@ def check_without_room_to_share() -> None:
         comm = MPI.COMM_WORLD.Dup()
         assert shared.SharedMemory.form(comm, 1 << 12) is None
         comm.Free()
-        engine = registry.engines[0]
-        fusion = engine._executor._fusion
+        controller = process_sets.controllers[0]
+        fusion = controller._executor._fusion
         kept = fusion._pair, fusion._shared, fusion._tried
         fusion._pair, fusion._shared, fusion._tried = None, None, False
         try:
@@ -176,14 +178,14 @@ def check_calls_that_come_again() -> None:
     """As they came before, and not quite: each changes what is not as it was in the last step."""
     dtype, sizes = torch.float32, [100 + i for i in range(30)]
     names = [f"again.{i}" for i in range(30)]
-    patterns = registry.engines[0]._waiting._patterns
+    patterns = process_sets.controllers[0]._pending._patterns
     bundled = 0
     bundle = patterns.bundle
 
-    def count(notes: list[Note], since: float) -> Bundle | None:
+    def count(entries: list[TensorEntry], since: float) -> Bundle | None:
         nonlocal bundled
-        made = bundle(notes, since)
-        bundled += made is not None and len(notes) == len(names)
+        made = bundle(entries, since)
+        bundled += made is not None and len(entries) == len(names)
         return made
 
     def step(numbers: list[int], mine: list[int] | None = None, op: int = hvd.Sum) -> None:
@@ -263,20 +265,20 @@ def check_a_name_twice_among_calls_that_come_again() -> None:
 
 
 def check_much_and_little_shared_memory() -> None:
-    """Whichever window two ranks go through, and however they change it on the way."""
+    """Whichever segment two ranks go through, and however they change it on the way."""
     if hvd.size() != 2:
         return
     drawn = random.Random(1)
     sizes = [drawn.randrange(1000, 130_000) for _ in range(150)] + [300_002, 2_000_003, 262_144]
     numbers = list(range(len(sizes)))
-    fusion = registry.engines[0]._executor._fusion
+    fusion = process_sets.controllers[0]._executor._fusion
     weighty, pair.WEIGHTY = pair.WEIGHTY, 0
     seen = set()
     try:
         hvd.grouped_allreduce_([torch.ones(2), torch.ones(3)], name="first")
         agreed = fusion._pair._agreed
 
-        def other(choice: pair._Choice) -> pair.Window:
+        def other(choice: pair._Choice) -> pair.Segment:
             choice.now = drawn.choice([pair._NEAR, pair._FAR])
             seen.add(choice.now)
             return agreed(choice)
@@ -288,18 +290,18 @@ def check_much_and_little_shared_memory() -> None:
             numbered = [step + i for i in chosen]  # other values in every step
             tensors = [values(hvd.rank(), step + i, sizes[i] // 2, dtype) for i in chosen]
             if step % 2:
-                hvd.grouped_allreduce_(tensors, name=f"windows.{step % 4}", op=hvd.Sum)
+                hvd.grouped_allreduce_(tensors, name=f"segments.{step % 4}", op=hvd.Sum)
             else:
-                assert not reduce_by_name([f"windows.{i}" for i in chosen], tensors)
+                assert not reduce_by_name([f"segments.{i}" for i in chosen], tensors)
             halves = {step + i: sizes[i] // 2 for i in chosen}
             agree(tensors, numbered, halves, dtype, hvd.Sum)
             lone = values(hvd.rank(), step, 600_001, dtype)
             hvd.allreduce_(lone, name=f"lone.{step % 2}", op=hvd.Average)
             agree([lone], [step], {step: 600_001}, dtype, hvd.Average)
         assert seen == {pair._NEAR, pair._FAR}
-        assert set(fusion._pair._windows) == seen
-        cut = [window._whole for window in fusion._pair._windows.values()]
-        assert all(cut), "large tensors went through no window"
+        assert set(fusion._pair._segments) == seen
+        cut = [segment._whole for segment in fusion._pair._segments.values()]
+        assert all(cut), "large tensors went through no segment"
         low = torch.full((weighty,), float("nan") if hvd.rank() else 1.0)
         assert hvd.allreduce(low, name="nan", op=hvd.Min).isnan().all()
     finally:

@@ -19,7 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 import shanty.torch  # noqa: F401
-from shanty.torch import collectives
+from shanty.collectives import operations
 
 RANK, WORLD = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 STEPS = 4
@@ -126,12 +126,12 @@ def check_no_sync_keeps_local() -> None:
 
 def check_failed_bucket_fails_backward() -> None:
     model = DistributedDataParallel(nn.Linear(3, 1))
-    original = collectives.all_reduce
+    original = operations.all_reduce
 
     def broken(*_: object) -> None:
         raise MPI.Exception(MPI.ERR_OTHER)
 
-    collectives.all_reduce = broken  # type: ignore[assignment]
+    operations.all_reduce = broken  # type: ignore[assignment]
     try:
         model(torch.ones(1, 3)).sum().backward()
     except RuntimeError as error:
@@ -139,7 +139,7 @@ def check_failed_bucket_fails_backward() -> None:
     else:
         raise AssertionError("a failed bucket passed for a gradient")
     finally:
-        collectives.all_reduce = original
+        operations.all_reduce = original
 
 
 def overlapping_groups() -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import shanty.torch  # noqa: F401
-from shanty.torch import worker
+from shanty.collectives import worker
 
 worker.EXIT_PATIENCE = worker._LAST_MESSAGES = 0.5 if sys.argv[1] == "never" else 30.0
 

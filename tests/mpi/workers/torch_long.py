@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import shanty.torch  # noqa: F401
-from shanty.torch.worker import WORKER
+from shanty.torch.work import WORKER
 
 STEPS = int(sys.argv[1])
 WARM = STEPS // 5  # steps after which everything that stays is there

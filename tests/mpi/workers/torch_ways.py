@@ -16,7 +16,9 @@ import torch_collectives as plain
 from mpi4py import MPI
 from torch.distributed.device_mesh import init_device_mesh
 
-from shanty.torch import CommunicationError, buffers, collectives, meeting, pages, ring
+from shanty.collectives import handshake, huge_pages, kernels, operations, ring
+from shanty.torch import CommunicationError
+from shanty.torch.kernels import KERNELS
 
 MOVING = [
     *(plain.check_all_reduce, plain.check_reduce, plain.check_broadcast, plain.check_all_gather),
@@ -44,30 +46,30 @@ def with_values(calls: list[Callable[[], None]], module: object, **values: objec
 def check_by_way_of_host_memory() -> None:
     """As tensors of a GPU that MPI cannot reach; here, they are in host memory anyway."""
     calls = [*MOVING, plain.check_point_to_point]
-    with_values(calls, buffers, is_reachable=lambda _: False)
+    with_values(calls, KERNELS, reachable=lambda _: False)
 
 
 def check_in_pieces() -> None:
-    with_values([*MOVING, plain.check_point_to_point], buffers, LARGEST=64)
+    with_values([*MOVING, plain.check_point_to_point], kernels, LARGEST=64)
     reducing = [plain.check_all_reduce, plain.check_reduce, plain.check_reduce_scatter]
-    with_values(reducing, collectives, _CACHED=64)
+    with_values(reducing, operations, _CACHED=64)
 
 
-def check_large_pages() -> None:
+def check_huge_pages() -> None:
     """Memory that is reduced again and again gets them, where Linux has any to give."""
-    given, reduced, cut = (torch.ones(2 * pages.LEAST, dtype=torch.uint8) for _ in range(3))
-    for _ in range(pages.OFTEN):
-        pages.stays(given)
-    pages.widen(piece[:40_000] for piece in cut.split(1 << 16))
+    given, reduced, cut = (torch.ones(2 * huge_pages.LEAST, dtype=torch.uint8) for _ in range(3))
+    for _ in range(huge_pages.OFTEN):
+        huge_pages.count(given.data_ptr(), given.nbytes)
+    huge_pages.widen((piece.data_ptr(), 40_000) for piece in cut.split(1 << 16))
     for _ in range(4):
         dist.all_reduce(reduced, dist.ReduceOp.MAX)
     assert torch.all(reduced == 1)
-    if large_pages(given):
-        assert large_pages(reduced)
-        assert large_pages(cut)
+    if has_huge_pages(given):
+        assert has_huge_pages(reduced)
+        assert has_huge_pages(cut)
 
 
-def large_pages(tensor: torch.Tensor) -> bool:
+def has_huge_pages(tensor: torch.Tensor) -> bool:
     """Whether some are under the tensor's memory."""
     middle, here = tensor.data_ptr() + tensor.nbytes // 2, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
@@ -100,7 +102,7 @@ def check_messages_across_collectives() -> None:
 
     def collectives_between() -> None:
         with_values([collective], ring, pays=lambda *_: True)
-        with_values([collective], buffers, LARGEST=64)
+        with_values([collective], kernels, LARGEST=64)
 
     for tag in (0, 7):
         sent = torch.full((40,), -1.0 - rank)
@@ -143,14 +145,14 @@ def check_with_shanty_check() -> None:
                     raise AssertionError("no error")
 
     calls = [plain.check_point_to_point, plain.check_recv_any_source, other_dtype]
-    with_values(calls, meeting, CHECKED=True)
+    with_values(calls, handshake, CHECKED=True)
 
 
 def check_half_cut_among_ranks() -> None:
     half = [plain.check_all_reduce, plain.check_reduce_scatter, plain.check_half_sums_round_once]
-    with_values(half, collectives, _SHORT_HALF=0)
-    with_values(half, collectives, _SHORT_HALF=0, _SEGMENT=5)
-    with_values(half, collectives, _SHORT_HALF=1 << 40)
+    with_values(half, operations, _SHORT_HALF=0)
+    with_values(half, operations, _SHORT_HALF=0, _SEGMENT=5)
+    with_values(half, operations, _SHORT_HALF=1 << 40)
 
 
 def check_premultiplied() -> None:

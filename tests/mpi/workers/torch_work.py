@@ -18,9 +18,8 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 import shanty.torch
-from shanty.torch import collectives, meeting, worker
-from shanty.torch.work import MPIWork
-from shanty.torch.worker import WORKER
+from shanty.collectives import handshake, operations, worker
+from shanty.torch.work import WORKER, MPIWork
 
 
 def raises(kind: type[Exception], words: str, call: Callable[[], object]) -> Exception:
@@ -35,16 +34,16 @@ def raises(kind: type[Exception], words: str, call: Callable[[], object]) -> Exc
 
 def fail_once(call: Callable[[], dist.Work]) -> dist.Work:
     """Submit an all_reduce whose MPI call fails, before it communicates."""
-    original = collectives.all_reduce
+    original = operations.all_reduce
 
     def broken(*_: object) -> None:
         raise MPI.Exception(MPI.ERR_OTHER)
 
-    collectives.all_reduce = broken  # type: ignore[assignment]
+    operations.all_reduce = broken  # type: ignore[assignment]
     try:
         return call()
     finally:
-        collectives.all_reduce = original
+        operations.all_reduce = original
 
 
 def check_async() -> None:
@@ -118,7 +117,7 @@ def check_waited_for_at_once_runs_in_the_caller() -> None:
     A broadcast, since torch 2.7 does not say of an all_reduce whether its caller waits.
     """
     ran = []
-    original, patience = collectives.broadcast, worker._HERE
+    original, patience = operations.broadcast, worker._HERE
 
     def noted(*arguments: object) -> None:
         ran.append(threading.current_thread())
@@ -128,11 +127,11 @@ def check_waited_for_at_once_runs_in_the_caller() -> None:
     while WORKER._given != WORKER._done:
         assert time.monotonic() < end
         time.sleep(0.001)
-    collectives.broadcast, worker._HERE = noted, 60.0
+    operations.broadcast, worker._HERE = noted, 60.0
     try:
         dist.broadcast(torch.ones(1), 0)
     finally:
-        collectives.broadcast, worker._HERE = original, patience
+        operations.broadcast, worker._HERE = original, patience
     assert ran == [threading.main_thread()]
 
 
@@ -164,9 +163,9 @@ def check_messages_while_a_collective_waits() -> None:
 
 def check_interrupted() -> None:
     """Ctrl-C amid a call: its group is given up on all ranks, others of the same ranks are not."""
-    groups, patience, soon = [dist.new_group()], worker._HERE, meeting._SOON
+    groups, patience, soon = [dist.new_group()], worker._HERE, handshake._SOON
     call = lambda: dist.broadcast(torch.ones(1), 0, group=groups[0])  # noqa: E731
-    meeting._SOON = 0.0  # as if the others came much later
+    handshake._SOON = 0.0  # as if the others came much later
     if dist.get_rank() == 0:
         worker._HERE = 60.0
         signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -189,7 +188,7 @@ def check_interrupted() -> None:
     total = torch.ones(1)
     dist.all_reduce(total)
     assert total.item() == dist.get_world_size()
-    meeting._SOON = soon
+    handshake._SOON = soon
     memory = weakref.ref(groups[0].channel)
     dist.destroy_process_group(groups.pop())
     gc.collect()

@@ -21,10 +21,11 @@ _FROZEN = 0.003  # of a core; a rank that waits in MPI gives most of its share a
 _MOSTLY = 0.8  # of the looks at a rank
 _IDLE = 0.05  # of a core: with less a process waits for something
 _FOREIGN = re.compile(
-    r"/(site|dist)-packages/|/lib(64)?/python\d|^<frozen|/shanty/(runtime|torch|xgboost|compat)/"
+    r"/(site|dist)-packages/|/lib(64)?/python\d|^<frozen"
+    r"|/shanty/(runtime|collectives|torch|xgboost|compat)/"
     r"|/torch/(distributed|utils/data|nn|autograd)/|^$"
 )
-_COLLECTIVE = ("/torch/distributed/", "/shanty/torch/")
+_COLLECTIVE = ("/torch/distributed/", "/shanty/torch/", "/shanty/collectives/")
 _MEETING = ("/shanty/xgboost/handshake.py", "_wait")  # it naps, and asks MPI in between
 _GRADIENTS = ("/torch/nn/parallel/", "/torch/autograd/")  # they exchange gradients, too
 # How bad it is, the worst first.

@@ -18,62 +18,36 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from shanty.collectives.request import Op
 from shanty.torch.hvd import calls
-from shanty.torch.hvd.handles import synchronize
-from shanty.torch.hvd.process_sets import ProcessSet
-from shanty.torch.hvd.requests import Op
+from shanty.torch.hvd.calls import synchronize
 
 Tensors = tuple[Tensor, ...]
 
 
-def allreduce(
-    tensors: Sequence[Tensor],
-    name: str | None,
-    op: Op,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-    grouped: bool,
-) -> Tensors:
-    """The tensors, each reduced over the ranks."""
-    how = name, op, prescale, postscale, process_set, grouped
+def allreduce(tensors: Sequence[Tensor], *how: Any) -> Tensors:
+    """Reduce each tensor over the ranks. how: what `calls.allreduce` takes after the tensors."""
     return _apply(_Allreduce, how, tensors)
 
 
-def allgather(
-    tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet, grouped: bool
-) -> Tensors:
-    """The tensors, each with the rows of all ranks."""
-    return _apply(_Allgather, (name, process_set, grouped), tensors)
+def allgather(tensors: Sequence[Tensor], *how: Any) -> Tensors:
+    """Gather the rows of all ranks of each tensor. how: as for `calls.allgather`."""
+    return _apply(_Allgather, how, tensors)
 
 
-def broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Tensor:
-    """The root's tensor."""
-    return _apply(_Broadcast, (root_rank, name, process_set), (tensor,))[0]
+def broadcast(tensor: Tensor, *how: Any) -> Tensor:
+    """Return the root's tensor. how: as for `calls.broadcast`."""
+    return _apply(_Broadcast, how, (tensor,))[0]
 
 
-def alltoall(
-    tensor: Tensor,
-    splits: Sequence[int] | Tensor | None,
-    name: str | None,
-    process_set: ProcessSet,
-) -> tuple[Tensor, Tensor]:
-    """The rows for this rank, and how many came from each rank."""
-    output, received = _apply(_Alltoall, (splits, name, process_set), (tensor,))
+def alltoall(tensor: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
+    """Return the rows for this rank, and how many came from each. how: as for `calls.alltoall`."""
+    output, received = _apply(_Alltoall, how, (tensor,))
     return output, received
 
 
-def reducescatter(
-    tensors: Sequence[Tensor],
-    name: str | None,
-    op: Op,
-    process_set: ProcessSet,
-    prescale: float,
-    postscale: float,
-    grouped: bool,
-) -> Tensors:
-    """This rank's rows of each tensor, reduced over the ranks."""
-    how = name, op, process_set, prescale, postscale, grouped
+def reducescatter(tensors: Sequence[Tensor], *how: Any) -> Tensors:
+    """Return this rank's rows of each reduced tensor. how: as for `calls.reducescatter`."""
     return _apply(_Reducescatter, how, tensors)
 
 

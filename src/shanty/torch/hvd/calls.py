@@ -1,16 +1,26 @@
-"""What each operation asks of the engine, checked first. Nothing here knows of gradients."""
+"""The calls of Horovod's operations, checked, and their  Nothing here knows of gradients.
+
+A handle is a number by which a script knows what it has started and not yet waited for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from shanty.torch.hvd import handles, registry
-from shanty.torch.hvd.handles import start
-from shanty.torch.hvd.process_sets import ProcessSet
-from shanty.torch.hvd.requests import Kind, Op, Request
+from shanty.collectives import process_sets
+from shanty.collectives.process_sets import ProcessSet, global_process_set
+from shanty.collectives.request import Kind, Op, Request, TensorEntry
+
+Form = Callable[[Request, Sequence[Tensor]], Any]
+"""Makes what `synchronize` returns of a request that succeeded and the tensors it was to fill."""
+
+_under_way: dict[int, TensorEntry | tuple[Request, Sequence[Tensor], Form]] = {}
+_numbers = itertools.count(1)
 
 _REALS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _REDUCED = {
@@ -39,7 +49,7 @@ def allreduce_in_place(
     postscale: float,
     process_set: ProcessSet,
 ) -> int:
-    """The handle of an allreduce of one tensor into itself."""
+    """Return the handle of an allreduce of one tensor into itself."""
     if (
         name is not None
         and prescale == postscale == 1
@@ -48,7 +58,7 @@ def allreduce_in_place(
         and not tensor.requires_grad
         and tensor.layout is torch.strided
     ):  # as most are
-        return handles.note(registry.engine(process_set).inbox.note(name, tensor, op))
+        return hold(process_sets.controller(process_set).queue.add(name, tensor, op))
     both = (tensor,)
     return allreduce(both, both, name, op, prescale, postscale, process_set, False)
 
@@ -63,7 +73,7 @@ def allreduce(
     process_set: ProcessSet,
     grouped: bool,
 ) -> int:
-    """The handle of an allreduce of these tensors into those, which may be the same ones."""
+    """Return the handle of an allreduce of these tensors into those, which may be the same ones."""
     graph = False
     for each in tensors:
         if op not in _REDUCED.get(each.dtype, ()) or each.layout is not torch.strided:
@@ -82,22 +92,22 @@ def allreduce(
         postscale=postscale,
         grouped=grouped,
     )
-    return start(request, process_set, handles.own_all if grouped else handles.own, outputs)
+    return start(request, process_set, own_all if grouped else own, outputs)
 
 
 def allgather(
     tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet, grouped: bool
 ) -> int:
-    """The handle of an allgather: tensors with the rows of all ranks, in their order."""
+    """Return the handle of an allgather: tensors with the rows of all ranks, in their order."""
     _check_rows("allgather", tensors)
     request = Request(Kind.ALLGATHER, name, _plain(tensors), grouped=grouped)
-    return start(request, process_set, handles.made_all if grouped else handles.made)
+    return start(request, process_set, made_all if grouped else made)
 
 
 def broadcast(
     tensor: Tensor, output: Tensor, root_rank: int, name: str | None, process_set: ProcessSet
 ) -> int:
-    """The handle of a broadcast into `output`, which may be `tensor`. root_rank: in the world."""
+    """Return the handle of a broadcast into `output` or itself. root_rank: in the world."""
     _check_dense("broadcast", tensor)
     ranks = _ranks(process_set)
     if root_rank not in ranks:
@@ -110,7 +120,7 @@ def broadcast(
         given if output is tensor else (output,),
         root=ranks.index(root_rank),
     )
-    return start(request, process_set, handles.own, (output,))
+    return start(request, process_set, own, (output,))
 
 
 def alltoall(
@@ -119,7 +129,7 @@ def alltoall(
     name: str | None,
     process_set: ProcessSet,
 ) -> int:
-    """The handle of an alltoall: the rows that are for this rank, and how many each rank sent."""
+    """Return the handle of an alltoall: the rows for this rank, and how many each rank sent."""
     _check_rows("alltoall", (tensor,))
     counts = _counts(tensor, splits, process_set)
     kind = (
@@ -146,7 +156,7 @@ def reducescatter(
     postscale: float,
     grouped: bool,
 ) -> int:
-    """The handle of a reducescatter: this rank's share of the rows, reduced over all ranks.
+    """Return the handle of a reducescatter: this rank's share of the rows, reduced over all ranks.
 
     Where the rows cannot be shared out evenly, the first ranks get one more each.
     """
@@ -165,20 +175,161 @@ def reducescatter(
         postscale=postscale,
         grouped=grouped,
     )
-    return start(request, process_set, handles.made_all if grouped else handles.made)
+    return start(request, process_set, made_all if grouped else made)
 
 
 def _ranks(process_set: ProcessSet) -> Sequence[int]:
     """The members of a process set that this rank can use; raises what `start` would."""
-    registry.engine(process_set)
+    process_sets.controller(process_set)
     return process_set.ranks or ()
+
+
+def sparse_allreduce_async(
+    tensor: Tensor,
+    name: str | None,
+    op: int,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[], Tensor]:
+    """Start to add up sparse tensors (layout `torch.sparse_coo`), which may fill other places on
+    other ranks.
+
+    op: Average or Sum. Returns a function: it waits and returns the result, a sparse tensor of
+    the same shape. It is not coalesced, so one place may stand in it several times.
+    Raises ValueError for another layout or op.
+    """
+    op = Op(op)
+    if op not in (Op.AVERAGE, Op.SUM):
+        raise ValueError(
+            f"sparse_allreduce_async takes hvd.Average and hvd.Sum, not {op.name.title()}."
+        )
+    if tensor.layout is not torch.sparse_coo:
+        raise ValueError(f"sparse_allreduce_async needs a sparse COO tensor, not {tensor.layout}.")
+    shape = tensor.shape
+    places = tensor._indices().t().contiguous()
+    parts = [
+        allgather([part], name and f"{name}.{which}", process_set, False)
+        for part, which in ((places, "indices"), (tensor._values(), "values"))
+    ]
+
+    def finish() -> Tensor:
+        indices, values = map(synchronize, parts)
+        if op is Op.AVERAGE:
+            values = values / process_set.size()
+        return torch.sparse_coo_tensor(indices.t(), values, shape, check_invariants=False)
+
+    return finish
+
+
+# ---- handles -------------------------------------------------------------------------------------
+
+
+def submit(request: Request, process_set: ProcessSet) -> None:
+    """Put a request into the queue of `process_set`. Raises as `start`."""
+    if request.tensors and request.tensors[0].is_cuda:
+        request.ready = torch.cuda.current_stream().record_event()
+    process_sets.controller(process_set).queue.put(request)
+
+
+def start(
+    request: Request, process_set: ProcessSet, form: Form, outputs: Sequence[Tensor] = ()
+) -> int:
+    """Submit a request to the controller of `process_set`; returns its handle.
+
+    outputs: the script's own tensors that the request fills, where it does.
+    Raises ValueError where the process set is not registered or this rank is not in it, and
+    HorovodInternalError before `init`, for a name that is in flight, or after a shutdown.
+    """
+    submit(request, process_set)
+    handle = next(_numbers)
+    _under_way[handle] = request, outputs, form
+    return handle
+
+
+def hold(entry: TensorEntry) -> int:
+    """Return the handle of an entry."""
+    handle = next(_numbers)
+    _under_way[handle] = entry
+    return handle
+
+
+def poll(handle: int) -> bool:
+    """Return whether the operation has ended, so that `synchronize` would not block.
+
+    Raises ValueError for a handle that was never given, or was synchronized already.
+    """
+    found = _under_way.get(handle)
+    if found is None:
+        raise ValueError(f"There is no handle {handle!r}, or it has been synchronized already.")
+    request = found if isinstance(found, TensorEntry) else found[0]
+    controller = request.controller
+    if controller is not None and not request.done:
+        controller.hurry()
+    return request.done
+
+
+def synchronize(handle: int) -> Any:
+    """Wait until the operation has ended, and return its result.
+
+    That is a tensor; a tuple of them for a grouped operation; for alltoall the tensor and how
+    much of it came from each rank. None for a handle that was synchronized already.
+    Raises HorovodInternalError where it failed.
+    """
+    found = _under_way.get(handle)
+    if found is None:
+        return None
+    if isinstance(found, TensorEntry):
+        outcome = found.outcome
+        if outcome is None or not outcome.done or outcome.error is not None:
+            _wait(handle, found)
+        else:  # as for all but the first of those that are done together
+            _under_way.pop(handle, None)
+        return found.tensor
+    request, outputs, form = found
+    _wait(handle, request)
+    return form(request, outputs)
+
+
+def _wait(handle: int, started: Request | TensorEntry) -> None:
+    try:
+        started.wait()
+    finally:
+        if started.done:
+            _under_way.pop(handle, None)
+
+
+def forget() -> None:
+    """Start anew: the handles of an earlier `init` mean nothing any more."""
+    global _numbers
+    _under_way.clear()
+    _numbers = itertools.count(1)
+
+
+def own(_: Request, outputs: Sequence[Tensor]) -> Tensor:
+    """Return the script's own tensor."""
+    return outputs[0]
+
+
+def own_all(_: Request, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the script's own tensors, of a group."""
+    return tuple(outputs)
+
+
+def made(request: Request, _: Sequence[Tensor]) -> Tensor:
+    """Return the tensor that the controller made."""
+    tensor: Tensor = request.results[0]
+    return tensor
+
+
+def made_all(request: Request, _: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the tensors that the controller made, of a group."""
+    return tuple(request.results)
 
 
 # ---- checks ------------------------------------------------------------------------------------
 
 
 def _plain(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The same memory without a graph: writing to a parameter is no step of a computation."""
+    """Return the same memory without a graph: to write to a parameter is no computation."""
     for each in tensors:
         if each.requires_grad:
             return [tensor.detach() for tensor in tensors]
@@ -216,10 +367,10 @@ def _irreducible(call: str, tensor: Tensor, op: Op) -> Exception:
 def _check_adasum(process_set: ProcessSet) -> None:
     if process_set.process_set_id != 0:
         raise NotImplementedError("Adasum works on hvd.global_process_set only.")
-    world = registry.standing()
-    if world is not None and world.place.size & (world.place.size - 1):
+    world = process_sets.standing()
+    if world is not None and world.topology.size & (world.topology.size - 1):
         raise NotImplementedError(
-            f"Adasum needs 2, 4, 8, … ranks; here there are {world.place.size}."
+            f"Adasum needs 2, 4, 8, … ranks; here there are {world.topology.size}."
         )
 
 

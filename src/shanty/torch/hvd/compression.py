@@ -7,16 +7,16 @@ from torch import Tensor
 
 
 class Compressor:
-    """What every compressor offers. Subclass it for one of your own."""
+    """The interface of a compressor. Subclass it for one of your own."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, object]:
-        """What is sent in the place of `tensor`, and what `decompress` will need to know."""
+        """Return what is sent in place of `tensor`, and what `decompress` needs to know."""
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: Tensor, ctx: object) -> Tensor:
-        """What was received, as it would be without compression. ctx: from `compress`."""
+        """Return what was received as it was before compression. ctx: from `compress`."""
         raise NotImplementedError
 
 

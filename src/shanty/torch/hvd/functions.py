@@ -10,10 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from shanty.torch.hvd import ops, optimizer_state, registry
-from shanty.torch.hvd.handles import synchronize
-from shanty.torch.hvd.process_sets import ProcessSet, global_process_set
-from shanty.torch.hvd.requests import HorovodInternalError
+from shanty.collectives import process_sets
+from shanty.collectives.errors import HorovodInternalError
+from shanty.collectives.process_sets import ProcessSet, global_process_set
+from shanty.torch.hvd import ops, optimizer_state
+from shanty.torch.hvd.calls import synchronize
+
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]
 
 _Named = Mapping[str, Tensor] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
 
@@ -48,7 +56,7 @@ def broadcast_optimizer_state(
             "The state of torch.optim.LBFGS cannot be broadcast: its history is not one of single "
             "parameters. Broadcast the parameters and let it begin anew, or use another optimizer."
         )
-    is_root = registry.current().place.rank == root_rank
+    is_root = process_sets.current().topology.rank == root_rank
     shapes = optimizer_state.shapes(optimizer)
     expected = broadcast_object(shapes, root_rank, "optimizer.shapes")
     agrees = torch.tensor([shapes == expected])
@@ -82,7 +90,7 @@ def broadcast_object(
     Raises what pickle raises on the root, and HorovodInternalError on the other ranks then.
     """
     name = name or "broadcast_object"
-    is_root = registry.current().place.rank == root_rank
+    is_root = process_sets.current().topology.rank == root_rank
     failure: Exception | None = None
     data = b""
     if is_root:

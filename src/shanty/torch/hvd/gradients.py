@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from shanty.torch.hvd import ops, registry
+from shanty.collectives import process_sets
+from shanty.collectives.process_sets import ProcessSet
+from shanty.collectives.request import Kind, Op, Request, TensorEntry
+from shanty.torch.hvd import calls, ops
 from shanty.torch.hvd.compression import Compression
-from shanty.torch.hvd.notes import Note
-from shanty.torch.hvd.process_sets import ProcessSet
-from shanty.torch.hvd.requests import Kind, Op, Request
 
 
 class Reduction:
-    """How all gradients of one optimizer are reduced.
+    """The way to reduce all gradients of one optimizer.
 
     predivide: what they are divided by before the sum, and multiplied by after it.
     passes: backward passes until a gradient is sent off.
@@ -45,14 +45,14 @@ class Reduction:
         self.passes = passes
         self.begun = False  # whether there were backward passes since the last synchronize
 
-    def submit(self, name: str, tensor: Tensor) -> Request | Note:
+    def submit(self, name: str, tensor: Tensor) -> Request | TensorEntry:
         """Have a tensor reduced in place."""
         if self.prescale == self.postscale == 1 and tensor.is_cpu:
-            return registry.engine(self.process_set).inbox.note(name, tensor, self.op)
+            return process_sets.controller(self.process_set).queue.add(name, tensor, self.op)
         return self.submit_group(name, (tensor,), grouped=False)
 
     def submit_group(self, name: str, tensors: Sequence[Tensor], grouped: bool = True) -> Request:
-        """The same of several: all or none."""
+        """Have several reduced in place: all or none."""
         request = Request(
             Kind.ALLREDUCE,
             name,
@@ -63,12 +63,12 @@ class Reduction:
             postscale=self.postscale,
             grouped=grouped,
         )
-        registry.engine(self.process_set).inbox.put(request)
+        calls.submit(request, self.process_set)
         return request
 
 
 class Unit(Protocol):
-    """What is sent off at once: one gradient, or a group of them."""
+    """A unit that is sent off at once: one gradient, or a group of them."""
 
     def ready(self) -> None:
         """A gradient of it has seen all of its backward passes."""
@@ -99,7 +99,7 @@ class Gradient:
         self.unit: Unit = self
         self.grad: Tensor | None = None  # what was sent off
         self._context: Any = None  # of the compression
-        self._request: Request | Note | None = None
+        self._request: Request | TensorEntry | None = None
         self._gathering: Callable[[], Tensor] | None = None  # of a sparse gradient
         self._sparse_dim = 0  # dimensions that are sparse, once there was such a gradient
 
@@ -141,7 +141,7 @@ class Gradient:
             raise
 
     def pack(self) -> Tensor | None:
-        """What is to be reduced in place; None of a sparse gradient, which goes its own way."""
+        """Return what is to be reduced in place; None of a sparse gradient."""
         how = self.how
         grad = self.parameter.grad
         if grad is None:

@@ -15,14 +15,50 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from shanty.collectives.process_sets import ProcessSet, global_process_set
+from shanty.collectives.request import Kind, Op, Request
 from shanty.torch.hvd import autograd, calls
+from shanty.torch.hvd.calls import poll as poll
+from shanty.torch.hvd.calls import sparse_allreduce_async as sparse_allreduce_async
+from shanty.torch.hvd.calls import start
+from shanty.torch.hvd.calls import synchronize as synchronize
 from shanty.torch.hvd.compression import Compression, Compressor
-from shanty.torch.hvd.handles import poll as poll
-from shanty.torch.hvd.handles import start
-from shanty.torch.hvd.handles import synchronize as synchronize
-from shanty.torch.hvd.process_sets import ProcessSet, global_process_set
-from shanty.torch.hvd.requests import Kind, Op, Request
-from shanty.torch.hvd.sparse import sparse_allreduce_async as sparse_allreduce_async
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "join",
+    "poll",
+    "reducescatter",
+    "reducescatter_async",
+    "sparse_allreduce_async",
+    "synchronize",
+]
 
 Average, Sum, Adasum = Op.AVERAGE, Op.SUM, Op.ADASUM
 Min, Max, Product = Op.MIN, Op.MAX, Op.PRODUCT

@@ -2,29 +2,41 @@
 
 Each gradient is sent off as soon as the backward pass has made it, while the rest of the backward
 pass goes on; `step` waits for them.
+
+With op=Adasum each rank makes its own step, and the steps are combined: Adasum is defined on what a
+step changes, not on gradients. Only so it is right for optimizers that do more than scale the
+gradient (Maleki et al., "Scaling Distributed Training with Adaptive Summation", 2020, section 4).
 """
 
 from __future__ import annotations
 
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
-from typing import Any, ClassVar, cast
+from types import new_class
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from shanty.torch.hvd import ops, world
-from shanty.torch.hvd.adasum_optimizer import AdasumReducing
+from shanty.collectives import world
+from shanty.collectives.errors import HorovodInternalError
+from shanty.collectives.process_sets import ProcessSet, global_process_set
+from shanty.collectives.request import Op
+from shanty.torch.hvd import ops
 from shanty.torch.hvd.compression import Compression
 from shanty.torch.hvd.functions import broadcast_object
 from shanty.torch.hvd.gradients import Gradient, Group, Reduction, Unit
-from shanty.torch.hvd.process_sets import ProcessSet, global_process_set
-from shanty.torch.hvd.requests import HorovodInternalError, Op
-from shanty.torch.hvd.wrapping import name_parameters, places, wrap
+
+Template = TypeVar("Template", bound=torch.optim.Optimizer)
+
+_MODULE = "shanty.torch.hvd.optimizer"  # Horovod's scripts compare it with DistributedOptimizer's
+_NOT_TAKEN = frozenset({"__dict__", "__weakref__", "__doc__", "__annotations__"})
+_INSTANCE_OF_ITS_OWN = frozenset({"step"})  # a learning rate scheduler leaves its patch there
 
 Closure = Callable[[], Any]
 Groups = int | Sequence[Sequence[Tensor]]
@@ -57,7 +69,7 @@ class Reducing(torch.optim.Optimizer):
 
     @property
     def op(self) -> Op:
-        """How gradients of different ranks are combined."""
+        """The way to combine gradients of different ranks."""
         return self._reduction.op
 
     @property
@@ -67,12 +79,12 @@ class Reducing(torch.optim.Optimizer):
 
     @property
     def gradient_predivide_factor(self) -> float:
-        """What gradients are divided by before they are summed, and multiplied by after it."""
+        """The divisor of gradients before they are summed, and their factor after it."""
         return self._reduction.postscale
 
     @property
     def sparse_as_dense(self) -> bool:
-        """Whether sparse gradients are reduced as dense ones."""
+        """True if sparse gradients are reduced as dense ones."""
         return self._reduction.sparse_as_dense
 
     @property
@@ -301,3 +313,141 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     reducing = wrap(Reducing, optimizer)
     reducing.begin_reducing(optimizer, names, how, groups)
     return reducing
+
+
+class AdasumReducing(torch.optim.Optimizer):
+    """The methods that `wrap` puts into a subclass of the user's class.
+
+    State such as momentum stays each rank's own.
+    """
+
+    _user_class: ClassVar[type[torch.optim.Optimizer]]
+
+    def begin_reducing(
+        self,
+        wrapped: torch.optim.Optimizer,
+        names: dict[Tensor, str],
+        compression: Any,
+        passes: int,
+    ) -> None:
+        """Take the place of a constructor."""
+        self._wrapped = wrapped
+        self._parameter_names = names
+        self._compression = compression
+        self.backward_passes_per_step = passes
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Set it anew. Nothing depends on it: the step is what is combined."""
+        self.backward_passes_per_step = passes
+
+    def synchronize(self) -> None:
+        """Do nothing: gradients stay each rank's own."""
+
+    def skip_synchronize(self) -> AbstractContextManager[None]:
+        """Raise AssertionError: without its reduction a step would be this rank's alone."""
+        raise AssertionError("skip_synchronize() has no meaning with op=Adasum.")
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Make the step of the user's class, then replace it by the Adasum of all ranks' steps.
+
+        Raises HorovodInternalError; the parameters then are as they were before.
+        """
+        trained = [
+            (parameter, self._parameter_names.get(parameter, f"adasum.{i}.{j}"))
+            for i, group in enumerate(self.param_groups)
+            for j, parameter in enumerate(group["params"])
+            if parameter.requires_grad
+        ]
+        starts = [parameter.clone() for parameter, _ in trained]
+        self._wrapped._opt_called = True  # type: ignore[attr-defined]
+        step = self._user_class.step
+        loss = step(self) if closure is None else step(self, closure)
+        try:
+            steps = self._combined(trained, starts)
+        except BaseException:
+            for (parameter, _), start in zip(trained, starts, strict=True):
+                parameter.copy_(start)
+            raise
+        for (parameter, _), start, change in zip(trained, starts, steps, strict=True):
+            torch.add(start, change, out=parameter.detach())
+        return loss
+
+    def _combined(self, trained: list[tuple[Tensor, str]], starts: list[Tensor]) -> list[Tensor]:
+        """Return what the steps of all ranks make together. In the memory of the parameters."""
+        packed = [
+            self._compression.compress(parameter.detach().sub_(start))
+            for (parameter, _), start in zip(trained, starts, strict=True)
+        ]
+        handles = [
+            ops.allreduce_async_(tensor, name=name, op=Op.ADASUM)
+            for (tensor, _), (_, name) in zip(packed, trained, strict=True)
+        ]
+        found, failed = [], None
+        for handle, (_, context) in zip(handles, packed, strict=True):
+            try:
+                found.append(self._compression.decompress(ops.synchronize(handle), context))
+            except HorovodInternalError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return found
+
+
+def wrap(template: type[Template], optimizer: torch.optim.Optimizer) -> Template:
+    """Make an optimizer whose class is a subclass of `optimizer`'s with the methods of `template`.
+
+    It has the name of the user's class and its direct base is that class, as scripts expect of
+    Horovod's. Parameter groups, state and hooks are the same objects as those of `optimizer`,
+    so what was done to it before (a scheduler, a restored state) is not lost. `template` finds
+    the user's class in `self._user_class`.
+    """
+    user = type(optimizer)
+    if hasattr(user, "_user_class"):
+        raise ValueError(f"This {user.__name__} is a DistributedOptimizer already.")
+    methods = {name: each for name, each in vars(template).items() if name not in _NOT_TAKEN}
+    methods |= {"__module__": _MODULE, "__qualname__": user.__qualname__, "__doc__": user.__doc__}
+    methods["_user_class"] = user
+    made: Any = new_class(user.__name__, (user,), exec_body=lambda body: body.update(methods))
+    # PyTorch puts a wrapper around `step` that calls the optimizer's hooks. The user's has it.
+    made.step.hooked = True
+    found: Template = made.__new__(made)
+    attributes = vars(optimizer).items()
+    vars(found).update({k: v for k, v in attributes if k not in _INSTANCE_OF_ITS_OWN})
+    return found
+
+
+def name_parameters(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
+) -> dict[Tensor, str]:
+    """The name of each parameter, which must be the same on all ranks.
+
+    Raises ValueError where names are no pairs, are not unique, or do not cover all parameters.
+    """
+    if named_parameters is None:
+        return dict(places(optimizer))
+    named = list(named_parameters)
+    if any(not isinstance(each, tuple) for each in named):
+        raise ValueError(
+            "named_parameters: needs pairs of a name and a parameter, "
+            "such as model.named_parameters() gives."
+        )
+    twice = [name for name, often in Counter(name for name, _ in named).items() if often > 1]
+    if twice:
+        raise ValueError(f"named_parameters: these names are there twice: {', '.join(twice)}.")
+    names = {parameter: name for name, parameter in sorted(named, key=lambda each: each[0])}
+    without = [place for parameter, place in places(optimizer) if parameter not in names]
+    if without:
+        raise ValueError(
+            f"named_parameters: {len(without)} parameters of the optimizer have no name there: "
+            f"{', '.join(place.removeprefix('allreduce.noname.') for place in without)} "
+            "(parameter group.position)."
+        )
+    return names
+
+
+def places(optimizer: torch.optim.Optimizer) -> Iterable[tuple[Tensor, str]]:
+    """Every parameter, and the name that it has where it was given none."""
+    for i, group in enumerate(optimizer.param_groups):
+        for j, parameter in enumerate(group["params"]):
+            yield parameter, f"allreduce.noname.{i}.{j}"

@@ -36,7 +36,7 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What belongs to an optimizer, with slots where its tensors are.
+    """The content of an optimizer, with slots where its tensors are.
 
     options: of each group, without its parameters. state: by the number of the parameter, counted
     through all groups. other: state that belongs to no parameter, by its key.
@@ -48,7 +48,7 @@ class Content:
 
 
 def shapes(optimizer: Optimizer) -> Shapes:
-    """What optimizers must have in common for one to take the other's state."""
+    """Return what optimizers must have in common for one to take the other's state."""
     return [[tuple(each.shape) for each in group["params"]] for group in optimizer.param_groups]
 
 

@@ -10,8 +10,9 @@ from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shanty.torch.hvd import ops, world
-from shanty.torch.hvd.requests import Op
+from shanty.collectives import world
+from shanty.collectives.request import Op
+from shanty.torch.hvd import ops
 
 
 class SyncBatchNorm(_BatchNorm):

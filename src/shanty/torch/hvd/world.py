@@ -1,34 +1,24 @@
-"""Horovod's beginning and end, and the questions about the world between them."""
+"""Horovod's beginning for torch's tensors; the rest of the world is in `shanty.collectives`."""
 
 from __future__ import annotations
 
-import atexit
-import os
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from shanty.torch.backend import check_world
-from shanty.torch.hvd import agreement, handles, place, process_sets, registry
-from shanty.torch.hvd.process_sets import ProcessSet, global_process_set
-from shanty.torch.hvd.registry import World
-from shanty.torch.hvd.registry import engine as engine
-from shanty.torch.hvd.settings import DYNAMIC, Settings
-from shanty.torch.hvd.timeline import Timeline
+from shanty.collectives import world
+from shanty.collectives.process_sets import ProcessSet
+from shanty.torch.hvd import calls
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_TAG = 0x5A18  # of Comm.Create_group, whose tags are apart from those of messages
-_SETS = Sequence[ProcessSet] | str | None
 
-_lock = threading.RLock()
-_started_in = 0  # process id: a fork does not end what is its parent's
-
-
-def init(comm: Sequence[int] | MPI.Comm | None = None, process_sets: _SETS = None) -> None:
+def init(
+    comm: Sequence[int] | MPI.Comm | None = None,
+    process_sets: Sequence[ProcessSet] | str | None = None,
+) -> None:
     """Start, together with all other ranks. Once is enough; a second call changes nothing.
 
     comm: who takes part: ranks of MPI's world, in which this one must be, or an mpi4py
@@ -39,250 +29,12 @@ def init(comm: Sequence[int] | MPI.Comm | None = None, process_sets: _SETS = Non
     or for a bad value of a HOROVOD_… variable; RuntimeError where MPI has no
     MPI_THREAD_MULTIPLE, or another world than the launcher promised.
     """
-    sets = _listed(process_sets)
-    with _lock:
-        world = registry.standing()
-        if world is not None:
-            _find_again(world, sets)
-            return
-        settings = Settings.read()
-        own = _communicator(comm, settings)
-        world = World(own, _place(own, settings), settings)
-        if world.place.rank == 0 and settings.timeline not in ("", DYNAMIC):
-            world.timeline = Timeline(settings.timeline, settings.timeline_mark_cycles)
-        try:
-            world.form(0)
-            call = f"init(process_sets=[{', '.join(map(_spell, sets))}])"
-            world.add(sets, [_members(each, own) for each in sets], call)
-        except BaseException:
-            world.end()
-            raise
-        global_process_set.ranks = list(world.ranks[0])
-        global_process_set.mpi_comm = None if isinstance(comm, Iterable) else comm
-        handles.forget()
-        registry.stand(world)
-        _end_at_exit()
+    from shanty.torch.kernels import KERNELS  # imports, and so starts, MPI
 
-
-def shutdown() -> None:
-    """End it on this rank, and with it what other ranks have under way with this one: that fails.
-
-    Nothing happens where it has not been started. `init` may start it again, on all ranks.
-    """
-    with _lock:
-        world = registry.standing()
-        if world is not None:
-            registry.stand(None)
-            world.end()
-
-
-def is_initialized() -> bool:
-    """Whether `init` has been called, and not `shutdown` since."""
-    return registry.standing() is not None
-
-
-def size() -> int:
-    """How many ranks there are. ValueError before `init`, as for all questions here."""
-    return registry.current().place.size
-
-
-def rank() -> int:
-    """This process's number among all, from 0."""
-    return registry.current().place.rank
-
-
-def local_size() -> int:
-    """How many ranks there are on this host."""
-    return registry.current().place.local_size
-
-
-def local_rank() -> int:
-    """This process's number among those of its host, from 0: which GPU to take."""
-    return registry.current().place.local_rank
-
-
-def cross_size() -> int:
-    """On how many hosts there is a rank with this local rank."""
-    return registry.current().place.cross_size
-
-
-def cross_rank() -> int:
-    """This process's number among the ranks with its local rank, one a host, from 0."""
-    return registry.current().place.cross_rank
-
-
-def is_homogeneous() -> bool:
-    """Whether every host has the same number of ranks."""
-    return registry.current().place.homogeneous
-
-
-def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Write what happens to each tensor to a file from now on, as a Chrome trace; on rank 0.
-
-    Another one that is being written ends. mark_cycles: whether to show the engine's cycles.
-    Raises ValueError before `init`.
-    """
-    world = registry.current()
-    if world.place.rank == 0:
-        world.trace(Timeline(file_path, mark_cycles))
-
-
-def stop_timeline() -> None:
-    """Finish the file of the timeline, if one is being written. ValueError before `init`."""
-    registry.current().trace(None)
-
-
-def mpi_threads_supported() -> bool:
-    """Whether the script may call MPI itself meanwhile (MPI_THREAD_MULTIPLE): always true here.
-
-    ValueError before `init`, which fails where it is not so.
-    """
-    registry.current()
-    return True
-
-
-def mpi_enabled() -> bool:
-    """Whether MPI carries the tensors: true."""
-    return True
-
-
-def mpi_built() -> bool:
-    """Whether there is MPI: true."""
-    return True
-
-
-def gloo_enabled() -> bool:
-    """Whether Gloo carries the tensors: false, MPI does."""
-    return False
-
-
-def gloo_built() -> bool:
-    """Whether there is Gloo for these calls: false."""
-    return False
-
-
-def nccl_built() -> int:
-    """The version code of NCCL where it carries the tensors of these calls, else 0: here 0."""
-    return 0
-
-
-def ddl_built() -> bool:
-    """Whether there is IBM's DDL: false."""
-    return False
-
-
-def ccl_built() -> bool:
-    """Whether there is oneCCL: false."""
-    return False
+    if world.init(comm, process_sets, KERNELS, "shanty.torch"):
+        calls.forget()
 
 
 def cuda_built() -> bool:
-    """Whether this PyTorch has CUDA, so that tensors on a GPU can be passed."""
+    """Return whether this PyTorch has CUDA, so that tensors on a GPU can be passed."""
     return torch.version.cuda is not None
-
-
-def rocm_built() -> bool:
-    """Whether there is ROCm for these calls: false."""
-    return False
-
-
-# ---- within ------------------------------------------------------------------------------------
-
-_spell, _members = process_sets.spell, process_sets.members
-
-
-def _listed(wanted: _SETS) -> list[ProcessSet]:
-    if wanted is None or (isinstance(wanted, str) and wanted.lower() == "dynamic"):
-        return []
-    if isinstance(wanted, str) or not all(isinstance(each, ProcessSet) for each in wanted):
-        raise ValueError('process_sets must be a list of hvd.ProcessSet, or "dynamic".')
-    return list(wanted)
-
-
-def _find_again(world: World, sets: Sequence[ProcessSet]) -> None:
-    """Give the objects of a second `init` the numbers of process sets that are there."""
-    numbers = {ranks: number for number, ranks in world.ranks.items()}
-    for each in sets:
-        if each.process_set_id is None:
-            number = numbers.get(_members(each, world.comm))
-            if number is None:
-                raise ValueError(
-                    f"hvd.init() has been called before, without {each}: add_process_set adds it."
-                )
-            world.hold(each, number)
-
-
-def _communicator(comm: Sequence[int] | MPI.Comm | None, settings: Settings) -> MPI.Intracomm:
-    """A communicator of our own, of the ranks that `comm` names. Collective over them."""
-    from mpi4py import MPI
-
-    if not MPI.Is_initialized():  # mpi4py.rc.initialize = False
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
-        atexit.register(_finalize)
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise RuntimeError(
-            "hvd.init() needs MPI_THREAD_MULTIPLE, since tensors are reduced in a thread of their "
-            "own, but MPI was initialised without it. mpi4py asks for it by default; something "
-            "changed mpi4py.rc.thread_level, or initialised MPI before mpi4py was imported."
-        )
-    world = MPI.COMM_WORLD
-    if comm is not None and not isinstance(comm, Iterable):
-        if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-            raise ValueError("comm must be a list of ranks or an mpi4py communicator.")
-        return _duplicate(comm, settings)
-    library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
-    check_world(world.rank, world.size, library, os.environ)
-    ranks = list(comm or ())
-    if not ranks:
-        return _duplicate(world, settings)
-    if world.rank not in ranks or len(set(ranks)) < len(ranks) or max(ranks) >= world.size:
-        raise ValueError(
-            f"hvd.init(comm={ranks}) on rank {world.rank} of {world.size}: the list must name "
-            "this rank, and others of MPI's world, once each. Ranks that take no part must not "
-            "call it."
-        )
-    group = world.Get_group().Incl(ranks)
-    made = world.Create_group(group, _TAG)
-    group.Free()
-    return made
-
-
-def _duplicate(comm: MPI.Intracomm, settings: Settings) -> MPI.Intracomm:
-    made, request = comm.Idup()
-    words = "hvd.init(), which all ranks must call, waits for other ranks"
-    agreement.wait(request, words, settings)
-    return made
-
-
-def _place(comm: MPI.Intracomm, settings: Settings) -> place.Place:
-    """Where this rank stands: as the run says, else by what memory the ranks share."""
-    told = place.told(comm.rank, comm.size, os.environ)
-    seats = agreement.exchange(comm, told, "init()", settings)
-    known = [each for each in seats if each is not None]
-    if len(known) < len(seats):
-        from mpi4py import MPI
-
-        near = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        seat = near.rank, near.size
-        near.Free()
-        known = agreement.exchange(comm, seat, "init()", settings)
-    return place.find(comm.rank, known)
-
-
-def _end_at_exit() -> None:
-    global _started_in
-    if not _started_in:
-        atexit.register(_shutdown_at_exit)
-    _started_in = os.getpid()
-
-
-def _shutdown_at_exit() -> None:
-    if os.getpid() == _started_in:
-        shutdown()
-
-
-def _finalize() -> None:
-    from mpi4py import MPI
-
-    if not MPI.Is_finalized():
-        MPI.Finalize()

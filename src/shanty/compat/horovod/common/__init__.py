@@ -1,1 +1,1 @@
-"""What Horovod's frameworks have in common."""
+"""The common part of Horovod's frameworks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shanty.torch.hvd.elastic import ObjectState, State, run_fn
+from shanty.torch.elastic import ObjectState, State, run_fn
 
 
 class WorkerNotificationManager:

@@ -1,7 +1,7 @@
 """Horovod's exceptions."""
 
-from shanty.torch.hvd.elastic import HostsUpdatedInterrupt
-from shanty.torch.hvd.requests import HorovodInternalError
+from shanty.collectives.elastic import HostsUpdatedInterrupt
+from shanty.collectives.errors import HorovodInternalError
 
 
 class HorovodVersionMismatchError(ImportError):

@@ -1,6 +1,6 @@
 """Process sets: some of the ranks, with collectives of their own."""
 
-from shanty.torch.hvd.process_sets import (
+from shanty.collectives.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,

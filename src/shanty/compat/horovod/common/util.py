@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from shanty.torch.hvd import world
+from shanty.collectives import world
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether Horovod is there for a framework: for torch."""
+    """Return whether Horovod is there for a framework: for torch."""
     return ext_base_name == "torch" and find_spec("torch") is not None
 
 
@@ -29,19 +29,19 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) 
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether there is a GPU that PyTorch can use."""
+    """Return whether there is a GPU that PyTorch can use."""
     import torch
 
     return ext_base_name == "torch" and torch.cuda.is_available()
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """Whether there is MPI."""
+    """Return whether there is MPI."""
     return world.mpi_built()
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """Whether Horovod's collectives can run over Gloo."""
+    """Return whether Horovod's collectives can run over Gloo."""
     return world.gloo_built()
 
 
@@ -51,12 +51,12 @@ def nccl_built(verbose: bool = False) -> int:
 
 
 def ddl_built(verbose: bool = False) -> bool:
-    """Whether there is IBM's DDL."""
+    """Return whether there is IBM's DDL."""
     return world.ddl_built()
 
 
 def ccl_built(verbose: bool = False) -> bool:
-    """Whether there is oneCCL."""
+    """Return whether there is oneCCL."""
     return world.ccl_built()
 
 
@@ -92,7 +92,7 @@ def get_average_backwards_compatibility_fun(
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Whether a number of ranks is a power of 2."""
+    """Return whether a number of ranks is a power of 2."""
     return num_rank > 0 and num_rank.bit_count() == 1
 
 
@@ -104,7 +104,7 @@ def split_list(l: Sequence[T], n: int) -> list[Sequence[T]]:  # noqa: E741 (Horo
 
 
 def is_iterable(x: object) -> bool:
-    """Whether iter() takes it."""
+    """Return whether iter() takes it."""
     try:
         iter(x)  # type: ignore[call-overload]
     except TypeError:
@@ -113,7 +113,7 @@ def is_iterable(x: object) -> bool:
 
 
 def is_version_greater_equal_than(ver: object, target: object) -> bool:
-    """Whether a version is at least `target`, which is written MAJOR.MINOR.PATCH."""
+    """Return whether a version is at least `target`, which is written MAJOR.MINOR.PATCH."""
     if not isinstance(ver, str) or not isinstance(target, str):
         raise ValueError(f"versions are texts, not {ver!r} and {target!r}")
     if target.count(".") != 2:

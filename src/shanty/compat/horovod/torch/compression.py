@@ -1,4 +1,4 @@
-"""How gradients travel: `Compression.none`, `Compression.fp16`."""
+"""Compression of gradients: `Compression.none`, `Compression.fp16`."""
 
 from shanty.torch.hvd.compression import Compression, Compressor, FP16Compressor, NoneCompressor
 

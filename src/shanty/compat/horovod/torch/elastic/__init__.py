@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from shanty.torch.hvd.elastic import ElasticSampler, TorchState, run, run_fn
+from shanty.torch.elastic import ElasticSampler, TorchState, run, run_fn
 
 for _part in ("sampler", "state"):
     import_module(f"{__name__}.{_part}")

@@ -1,5 +1,5 @@
 """A sampler that goes on where it was."""
 
-from shanty.torch.hvd.elastic.sampler import ElasticSampler
+from shanty.torch.elastic import ElasticSampler
 
 __all__ = ["ElasticSampler"]

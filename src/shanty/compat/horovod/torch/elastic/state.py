@@ -1,6 +1,6 @@
 """The state of a training in PyTorch, and what handles its parts."""
 
-from shanty.torch.hvd.elastic.torch_state import (
+from shanty.torch.elastic import (
     ModelStateHandler,
     OptimizerStateHandler,
     SamplerStateHandler,

@@ -1,0 +1,72 @@
+"""Call sites: the user's lines from which calls are made; cheap to note, spelt out when shown."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from types import CodeType, FrameType
+
+_LIBRARY = str(Path(os.__file__).parent) + os.sep
+_PACKAGES = os.sep + "site-packages" + os.sep
+_hidden = [str(Path(__file__).parent) + os.sep]  # folders whose code is not the user's
+
+CallSite = tuple[CodeType, int] | None
+"""A code object and the line in it; None where no Python is known."""
+
+_foreign: dict[CodeType, bool] = {}
+
+
+def hide(*files: str | None) -> None:
+    """Take code in the folders of these modules for none of the user's: a front end's."""
+    _hidden.extend(str(Path(file).parent) + os.sep for file in files if file)
+    _foreign.clear()
+
+
+def caller() -> CallSite:
+    """Return the innermost line of the user's that led here.
+
+    In a thread without such a line (the autograd engine's) it is where the main thread is.
+    """
+    found = _users(sys._getframe(1))
+    return found if found is not None else main_thread()
+
+
+def main_thread() -> CallSite:
+    """Return the line of the user's that the main thread is at now."""
+    return _users(sys._current_frames().get(threading.main_thread().ident or 0))
+
+
+def spell(site: CallSite) -> str:
+    """Spell it: `train.py:31 in step`, the file as the interpreter knows it; "" for None."""
+    if site is None:
+        return ""
+    code, line = site
+    function = "" if code.co_name == "<module>" else f" in {code.co_name}"
+    return f"{_short(code.co_filename)}:{line}{function}"
+
+
+def _users(frame: FrameType | None) -> CallSite:
+    while frame is not None:
+        code = frame.f_code
+        foreign = _foreign.get(code)
+        if foreign is None:
+            foreign = _foreign[code] = _is_foreign(code.co_filename)
+        if not foreign:
+            return code, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+def _is_foreign(path: str) -> bool:
+    if path.startswith("<"):  # "<string>" is the user's, "<frozen …>" is not
+        return path.startswith("<frozen")
+    if path.startswith(tuple(_hidden)):
+        return True
+    return path.startswith(_LIBRARY) and _PACKAGES not in path
+
+
+def _short(path: str) -> str:
+    """Relative to the working directory where that is shorter."""
+    return path.removeprefix(str(Path.cwd()) + os.sep)

@@ -1,0 +1,138 @@
+"""Exchanges outside of any request: when the ranks start, and about process sets.
+
+The calling thread makes them, over a communicator that nothing else uses. Rank 0 collects the value
+of every rank, and sends all to all; where some do not come, it knows which, and tells the others.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from shanty.collectives.errors import HorovodInternalError
+from shanty.collectives.settings import Settings
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Value = TypeVar("Value")
+
+_SPIN = 0.001  # seconds of looking without a rest: others are mostly there at once
+_REST = 0.002  # seconds between two looks after that
+_GRACE = 5.0  # seconds that rank 0 gets to say who is missing before others speak for themselves
+_THERE, _BACK = 1, 2  # tags: to rank 0, and from it
+
+
+class Patience:
+    """A wait for other ranks that warns when it lasts long, and ends where that is wished.
+
+    words: what is waited for. grace: seconds that it all comes later.
+    """
+
+    def __init__(self, settings: Settings, words: Callable[[], str], grace: float = 0.0) -> None:
+        self._settings = settings
+        self._words = words
+        self._grace = grace
+        self._start = self._warned = time.monotonic()
+
+    def pause(self) -> bool:
+        """Rest between two looks; returns whether it has just warned.
+
+        Raises HorovodInternalError when HOROVOD_STALL_SHUTDOWN_TIME_SECONDS are over.
+        """
+        now = time.monotonic()
+        waited = now - self._start
+        limit = self._settings.stall_shutdown
+        if self._settings.stall_check:
+            if 0 < limit <= waited - self._grace:
+                raise HorovodInternalError(
+                    f"{self._words()}: given up after {waited:.0f} s "
+                    "(HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)."
+                )
+            if now - self._warned >= self._settings.stall_warning + self._grace:
+                self._warned = now
+                text = f"{self._settings.name}: stalled: {self._words()}, for {waited:.0f} s now."
+                print(text, file=sys.stderr, flush=True)
+                return True
+        time.sleep(0 if waited < _SPIN else _REST)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Generic[Value]):
+    """The word of rank 0: the values of all ranks, or who is missing so far, or that it is over."""
+
+    values: list[Value] | None = None
+    missing: tuple[int, ...] = ()
+    error: str = ""
+
+
+def exchange(comm: MPI.Intracomm, value: Value, call: str, settings: Settings) -> list[Value]:
+    """Return what each rank of `comm` passed, in the order of ranks. Collective over them.
+
+    call: who waits, for messages. Warns where ranks do not come; raises HorovodInternalError
+    where that takes longer than HOROVOD_STALL_SHUTDOWN_TIME_SECONDS.
+    """
+    if comm.size == 1:
+        return [value]
+    if comm.rank == 0:
+        return _collect(comm, value, call, settings)
+    sent = comm.isend(value, 0, _THERE)
+    answer: _Answer[Value] = _Answer(missing=(0,))
+    while answer.values is None:
+        if answer.error:
+            raise HorovodInternalError(answer.error)
+        words = _waits_for(call, answer.missing)
+        patience = Patience(settings, lambda words=words: words, _GRACE)  # type: ignore[misc]
+        while (message := comm.improbe(0, _BACK)) is None:
+            patience.pause()
+        answer = message.recv()
+    sent.wait()
+    return answer.values
+
+
+def _collect(comm: MPI.Intracomm, value: Value, call: str, settings: Settings) -> list[Value]:
+    from mpi4py import MPI
+
+    values = {0: value}
+
+    def missing() -> tuple[int, ...]:
+        return tuple(each for each in range(comm.size) if each not in values)
+
+    def tell(answer: _Answer[Value]) -> None:
+        sent = [comm.isend(answer, each, _BACK) for each in values if each != 0]
+        for request in sent:
+            request.wait()
+
+    patience = Patience(settings, lambda: _waits_for(call, missing()))
+    status = MPI.Status()
+    while len(values) < comm.size:
+        message = comm.improbe(tag=_THERE, status=status)
+        if message is not None:
+            source = status.Get_source()
+            values[source] = message.recv()
+            continue
+        try:
+            if patience.pause():
+                tell(_Answer(missing=missing()))
+        except HorovodInternalError as error:
+            tell(_Answer(error=str(error)))
+            raise
+    ordered = [values[each] for each in range(comm.size)]
+    tell(_Answer(ordered))
+    return ordered
+
+
+def wait(request: MPI.Request, words: str, settings: Settings) -> None:
+    """Wait for an operation of MPI that needs other ranks. Warns, and raises as `exchange`."""
+    patience = Patience(settings, lambda: words)
+    while not request.Test():
+        patience.pause()
+
+
+def _waits_for(call: str, missing: Iterable[Any]) -> str:
+    names = ", ".join(map(str, missing))
+    return f"{call}, which all ranks must call, waits for rank{'s' * (',' in names)} {names}"

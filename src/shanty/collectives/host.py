@@ -1,0 +1,121 @@
+"""`HOST`: kernels for numpy arrays, and `array`, which makes one of a `Buffer`. Starts MPI."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shanty.collectives.kernels import Buffer, Kernels
+
+Array = NDArray[Any]
+
+_COMBINED: dict[str, Callable[..., Any]] = {
+    "SUM": np.add,
+    "AVG": np.add,
+    "PRODUCT": np.multiply,
+    "MIN": np.minimum,
+    "MAX": np.maximum,
+}
+
+
+def array(buffer: Buffer) -> Array:
+    """The memory of a buffer as an array, not copied. ValueError where it is not on the host."""
+    if buffer.device != "cpu":
+        raise ValueError(f"A buffer on {buffer.device!r} cannot be a numpy array.")
+    dtype = np.dtype(buffer.dtype)
+    size = math.prod(buffer.shape) * dtype.itemsize
+    memory = (ctypes.c_char * size).from_address(buffer.pointer)
+    memory.owner = buffer.owner  # type: ignore[attr-defined]  # the array keeps both alive
+    made: Array = np.frombuffer(memoryview(memory), dtype)
+    return made.reshape(buffer.shape)
+
+
+class _HostKernels(Kernels):
+    """For numpy arrays. Half precision is accumulated in float32, as everywhere."""
+
+    def kind(self, dtype: Any) -> str:
+        return str(dtype.name)
+
+    def device(self, tensor: Array) -> str:
+        return "cpu"
+
+    def address(self, tensor: Array) -> int:
+        return int(tensor.ctypes.data)
+
+    def readable(self, tensor: Array) -> Array:
+        return tensor if tensor.flags.c_contiguous else np.ascontiguousarray(tensor)
+
+    def writable(self, tensor: Array) -> Array:
+        return tensor if tensor.flags.c_contiguous else np.empty(tensor.shape, tensor.dtype)
+
+    def joined(self, tensors: Sequence[Array]) -> Array:
+        return np.concatenate([each.reshape(-1) for each in tensors])
+
+    def room_for(self, tensors: Sequence[Array]) -> Array:
+        return np.empty(sum(each.size for each in tensors), tensors[0].dtype)
+
+    def empty(self, shape: Sequence[int], dtype: Any, near: Any = "cpu") -> Array:
+        return np.empty(tuple(shape), dtype)
+
+    def zeros(self, shape: Sequence[int], dtype: Any, device: str) -> Array:
+        return np.zeros(tuple(shape), dtype)
+
+    def view(self, memory: memoryview, dtype: Any, begin: int, shape: Sequence[int]) -> Array:
+        count = math.prod(shape)
+        return np.frombuffer(memory, dtype, count, begin * dtype.itemsize).reshape(tuple(shape))
+
+    def shaped(self, tensor: Array, shape: Sequence[int]) -> Array:
+        return tensor.reshape(tuple(shape))
+
+    def split(self, tensor: Array, counts: Sequence[int] | int) -> Sequence[Array]:
+        if isinstance(counts, int):
+            return [tensor[at : at + counts] for at in range(0, max(len(tensor), 1), counts)]
+        ends = accumulate(counts)
+        return [tensor[end - count : end] for count, end in zip(counts, ends, strict=True)]
+
+    def copy(self, into: Array, tensor: Array) -> None:
+        np.copyto(into, tensor, casting="unsafe")
+
+    def copy_all(self, into: Sequence[Array], tensors: Sequence[Array]) -> None:
+        for target, tensor in zip(into, tensors, strict=True):
+            np.copyto(target, tensor, casting="unsafe")
+
+    def clone(self, tensor: Array) -> Array:
+        return tensor.copy(order="C")
+
+    def convert(self, tensor: Array, dtype: str) -> Array:
+        return tensor.astype(dtype)
+
+    def scale(self, tensors: Sequence[Array], factor: Any) -> None:
+        for each in tensors:
+            np.multiply(each, factor, out=each, casting="unsafe")
+
+    def divide(self, tensors: Sequence[Array], ranks: int) -> None:
+        for each in tensors:
+            if each.dtype.kind in "iu":  # numpy's own integer division rounds down
+                np.subtract(each, np.fmod(each, ranks), out=each)
+                np.floor_divide(each, ranks, out=each)
+            else:
+                np.divide(each, ranks, out=each)
+
+    def combine(self, name: str, totals: list[Array], terms: list[Array]) -> None:
+        for total, term in zip(totals, terms, strict=True):
+            _COMBINED[name](total, term, out=total, casting="unsafe")
+
+    def finish(self) -> None: ...
+
+    def adaptive_sum(self, one: Array, two: Array) -> Array:
+        x, y = (each.reshape(-1).astype(np.float64) for each in (one, two))
+        both, of_one, of_two = float(x @ y), float(x @ x), float(y @ y)
+        first = 1 - both / (2 * of_one) if of_one else 1.0
+        second = 1 - both / (2 * of_two) if of_two else 1.0
+        return (one * first + two * second).astype(one.dtype)
+
+
+HOST = _HostKernels()

@@ -1,0 +1,224 @@
+"""The tensors of a framework as MPI sees them: `Buffer`, and `Kernels`, which know a framework.
+
+Collectives pass tensors on without looking into them. A tensor has `dtype` (with an `itemsize`),
+`shape`, `nbytes` and `itemsize`; a flat one can be sliced. All else is asked of the kernels.
+Tensors of any stride go in and out in their logical (row-major) order, since the other ranks'
+strides may differ. Importing this module starts MPI.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Protocol
+
+from mpi4py import MPI
+
+LARGEST = 1 << 30
+"""Bytes that one MPI call moves at most: counts have 32 bits on many, and some count bytes."""
+
+Tensor = Any
+"""A framework's own tensor."""
+
+Message = tuple[Any, ...]
+"""A buffer as mpi4py takes it: memory, perhaps counts, datatype. The memory is a bare address:
+whoever makes it keeps the tensor until MPI is done.
+"""
+
+_WORDS = {
+    1: MPI.UINT8_T,
+    2: MPI.UINT16_T,
+    4: MPI.UINT32_T,
+    8: MPI.UINT64_T,
+    16: MPI.C_DOUBLE_COMPLEX,
+}
+
+
+def word(dtype: Any) -> MPI.Datatype:
+    """Return the MPI datatype under which elements of `dtype` are moved, bit for bit."""
+    return _WORDS[dtype.itemsize]
+
+
+class Event(Protocol):
+    """Work of a device that has to be done before a tensor may be read."""
+
+    def synchronize(self) -> object:
+        """Wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Dense memory that a framework without kernels of its own hands over, not copied.
+
+    pointer: address of the first byte. dtype: a name, "float32". device: "cpu", or a framework's
+    name for another. owner: keeps the memory alive. ready: None where it may be read at once.
+    """
+
+    pointer: int
+    dtype: str
+    shape: tuple[int, ...]
+    device: str = "cpu"
+    owner: object = None
+    ready: Event | None = None
+
+
+class Kernels(ABC):
+    """The memory and the arithmetic of one framework's tensors."""
+
+    # ---- what a tensor is --------------------------------------------------------------------
+
+    @abstractmethod
+    def kind(self, dtype: Any) -> str:
+        """Return the dtype's name: "float32"."""
+
+    @abstractmethod
+    def device(self, tensor: Tensor) -> str:
+        """Return the kind of device that it is on; "cpu" for host memory."""
+
+    @abstractmethod
+    def address(self, tensor: Tensor) -> int:
+        """Return where the memory of a dense tensor begins, once it may be read there."""
+
+    # ---- memory ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def readable(self, tensor: Tensor) -> Tensor:
+        """Return a dense tensor with these elements where MPI can read it: itself, or a copy."""
+
+    @abstractmethod
+    def writable(self, tensor: Tensor) -> Tensor:
+        """Return dense room for the elements: `tensor`, or new memory for `settle` to copy."""
+
+    @abstractmethod
+    def joined(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the elements of all of them, end to end: a view where they lie so already."""
+
+    @abstractmethod
+    def room_for(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return dense room for the elements of all, end to end, for `spread` to copy."""
+
+    @abstractmethod
+    def empty(self, shape: Sequence[int], dtype: Any, near: Tensor | str = "cpu") -> Tensor:
+        """Return new memory. dtype: or its name. near: a tensor on the same device, or its name."""
+
+    @abstractmethod
+    def zeros(self, shape: Sequence[int], dtype: Any, device: str) -> Tensor:
+        """Return new memory, all zero."""
+
+    @abstractmethod
+    def view(self, memory: memoryview, dtype: Any, begin: int, shape: Sequence[int]) -> Tensor:
+        """Return a tensor over shared memory, from the element `begin` on."""
+
+    @abstractmethod
+    def shaped(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return the same memory in another shape; -1 stands for whatever is left."""
+
+    @abstractmethod
+    def split(self, tensor: Tensor, counts: Sequence[int] | int) -> Sequence[Tensor]:
+        """Return views of so many rows each; of a number: so many in all but the last."""
+
+    def rows(self, tensor: Tensor) -> Sequence[Tensor]:
+        """Return the views of its rows."""
+        return list(tensor)
+
+    @abstractmethod
+    def copy(self, into: Tensor, tensor: Tensor) -> None:
+        """Copy the elements, converted if need be."""
+
+    @abstractmethod
+    def copy_all(self, into: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+        """Copy many tensors into as many others."""
+
+    @abstractmethod
+    def clone(self, tensor: Tensor) -> Tensor:
+        """Return a dense copy."""
+
+    # ---- arithmetic --------------------------------------------------------------------------
+
+    @abstractmethod
+    def convert(self, tensor: Tensor, dtype: str) -> Tensor:
+        """Return a copy in the dtype of that name."""
+
+    @abstractmethod
+    def scale(self, tensors: Sequence[Tensor], factor: Any) -> None:
+        """Multiply each by `factor` in place; integers are cut off afterwards."""
+
+    @abstractmethod
+    def divide(self, tensors: Sequence[Tensor], ranks: int) -> None:
+        """Make averages of sums over so many ranks, in place; those of integers are cut off."""
+
+    @abstractmethod
+    def combine(self, name: str, totals: list[Tensor], terms: list[Tensor]) -> None:
+        """Each total becomes its reduction with its term. name: as in `reductions`."""
+
+    def fold(self, name: str, parts: Sequence[Tensor], total: Tensor) -> None:
+        """`total` becomes the reduction of the parts in their order, in its dtype."""
+        self.copy(total, parts[0])
+        for part in parts[1:]:
+            self.combine(name, [total], [part])
+
+    @abstractmethod
+    def adaptive_sum(self, one: Tensor, two: Tensor) -> Tensor:
+        """Return Adasum of two tensors, the products summed up in float64 (see `executor`)."""
+
+    # ---- devices -----------------------------------------------------------------------------
+
+    def writing(self) -> AbstractContextManager[object]:
+        """Return a context in which results may be written."""
+        return nullcontext()
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Wait for what the device still does for this thread."""
+
+    # ---- the same for all frameworks -----------------------------------------------------------
+
+    def spec(self, tensor: Tensor, datatype: MPI.Datatype | None = None) -> Message:
+        """Return the memory of a dense tensor; moved as plain words unless a datatype is given."""
+        memory = MPI.buffer.fromaddress(self.address(tensor), tensor.nbytes)
+        return memory, datatype if datatype is not None else _WORDS[tensor.itemsize]
+
+    def vector(self, tensor: Tensor, counts: Sequence[int]) -> Message:
+        """Return it for the calls with one count (in elements) for each rank, laid end to end."""
+        memory = MPI.buffer.fromaddress(self.address(tensor), tensor.nbytes)
+        return memory, counts, _WORDS[tensor.itemsize]
+
+    def flat(self, tensor: Tensor) -> Tensor:
+        """Return a dense tensor in one dimension."""
+        return self.shaped(tensor, (-1,))
+
+    def pieces(self, dense: Tensor, largest: int | None = None) -> Sequence[Tensor]:
+        """Return the elements in order, in parts of so many bytes at most, LARGEST by default."""
+        limit = LARGEST if largest is None else largest
+        if dense.nbytes <= limit:
+            return (dense,)
+        return self.split(self.flat(dense), limit // dense.itemsize)
+
+    def settle(self, room: Tensor, tensor: Tensor) -> None:
+        """Bring what was written to `room` into `tensor`, if it is not there already."""
+        if room is not tensor:
+            self.copy(tensor, room)
+
+    def spread(self, room: Tensor, tensors: Sequence[Tensor]) -> None:
+        """Bring the elements of `room` into the tensors, if they are not there already."""
+        counts = [elements(each) for each in tensors]
+        for tensor, count, end in zip(tensors, counts, accumulate(counts), strict=True):
+            piece = room[end - count : end]
+            if count and self.address(piece) != self.address(tensor):
+                self.copy(tensor, self.shaped(piece, tensor.shape))
+
+    def apart(self, tensor: Tensor, output: Tensor) -> Tensor:
+        """Return `tensor` to read while `output` is written: a copy if they share memory, which MPI
+        forbids for input and output.
+        """
+        start, begin = self.address(tensor), self.address(output)
+        shared = start < begin + output.nbytes and begin < start + tensor.nbytes
+        return self.clone(tensor) if shared else tensor
+
+
+def elements(tensor: Tensor) -> int:
+    """Return the number of its elements."""
+    return int(tensor.nbytes) // int(tensor.itemsize)

@@ -1,0 +1,79 @@
+"""Shared memory segments: each rank of a host writes to its own room, and all read all rooms.
+
+Many tensors that are reduced through them take two passes over memory: one copy to the room, one
+sum out of it. Through a buffer and MPI's allreduce it is four or more. MPI has such memory too
+(MPI_Win_allocate_shared), but Open MPI may complain of one-sided communication that nobody asked
+for, and a full /dev/shm ends a rank at its first write. Importing this module starts MPI.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from pathlib import Path
+
+from mpi4py import MPI
+
+_FOLDER = Path("/dev/shm")  # memory, on Linux; elsewhere a file of the system's own choice
+
+
+class SharedMemory:
+    """One room for each rank of a communicator, all of whose ranks are on one host.
+
+    rooms: the bytes of each rank. Make it with `form`.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, memory: mmap.mmap) -> None:
+        self._comm = comm
+        whole, each = memoryview(memory), len(memory) // comm.size
+        self.rooms = [whole[rank * each : (rank + 1) * each] for rank in range(comm.size)]
+
+    @classmethod
+    def form(cls, comm: MPI.Intracomm, nbytes: int) -> SharedMemory | None:
+        """Make rooms of so many bytes each, a multiple of 64; None where there is no room for all,
+        or not all ranks can see it. Collective.
+        """
+        path = _made(comm.size * nbytes) if comm.rank == 0 else None
+        path = comm.bcast(path)
+        memory = _mapped(path) if path else None
+        everywhere = comm.allreduce(memory is not None, MPI.LAND)
+        if path and comm.rank == 0:
+            path.unlink()  # all have it: now nothing can be left behind
+        return cls(comm, memory) if everywhere and memory is not None else None
+
+    def meet(self) -> None:
+        """Return when all ranks have come here; what they wrote before can be read then."""
+        self._comm.Barrier()
+
+    def arrive(self) -> MPI.Request:
+        """Say that this rank has come here; complete when all have."""
+        return self._comm.Ibarrier()
+
+
+def _made(nbytes: int) -> Path | None:
+    try:
+        descriptor, name = tempfile.mkstemp(
+            prefix="shanty-", dir=_FOLDER if _FOLDER.is_dir() else None
+        )
+    except OSError:
+        return None
+    path = Path(name)
+    try:
+        with os.fdopen(descriptor, "r+b") as file:
+            if hasattr(os, "posix_fallocate"):  # else a full disk shows at the first write
+                os.posix_fallocate(file.fileno(), 0, nbytes)
+            else:
+                file.truncate(nbytes)
+    except OSError:
+        path.unlink()
+        return None
+    return path
+
+
+def _mapped(path: Path) -> mmap.mmap | None:
+    try:
+        with path.open("r+b") as file:
+            return mmap.mmap(file.fileno(), 0)
+    except OSError:
+        return None

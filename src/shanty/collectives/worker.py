@@ -1,0 +1,469 @@
+"""The communication thread: it calls MPI, in the order of submission, so that others compute.
+
+Collectives are blocking calls, because a blocking call makes progress by itself while the main
+thread computes (a non-blocking one would advance only inside further calls); handshakes see to it
+that they do not block for long. Messages are not blocking: they begin in their caller, and are
+polled, for two ranks that send to each other before they receive must not lock up. With nothing to
+do the thread sleeps in a queue. A collective that its caller waits for at once runs in the caller,
+where nothing else is under way: handing it over would take several times as long as a small one
+itself. Importing this starts no MPI.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, TypeVar
+
+from shanty.collectives import call_sites
+from shanty.collectives.errors import CommunicationError
+from shanty.collectives.operation import Operation, Pending
+
+if TYPE_CHECKING:
+    from shanty.collectives.watchdog import Inquiry, State, Watchdog
+
+EXIT_PATIENCE = 10.0
+"""Seconds that the interpreter's exit grants to operations still under way."""
+
+_EAGER = 0.002  # seconds after the last event during which a look follows on the other
+_PAUSE, _LONGEST_PAUSE = 0.0001, 0.001  # seconds between looks after that
+_LAST_MESSAGES = 5.0  # seconds that messages under way get when their group is destroyed
+_HERE = 0.0002  # seconds that a caller tries to meet the other ranks by itself
+_LOOKS = 0.25  # seconds between looks for a watchdog's questions while there is nothing to do
+_PARTING = 5.0  # seconds that a rank which gave up leaves the others to notice
+
+AnyOperation = TypeVar("AnyOperation", bound=Operation)
+
+Writing = Callable[[], AbstractContextManager[object]]
+"""Returns a context in which results may be written."""
+
+Ended = Callable[[Operation, CommunicationError | None, int], None]
+"""Takes an operation that has ended, its error, and the rank that a message came from (or -1)."""
+
+
+class Messages:
+    """The messages of all groups that are under way. For the communication thread.
+
+    ended: is called for each that has ended, and runs its callbacks. writing: around its results.
+    """
+
+    def __init__(self, ended: Ended, writing: Writing) -> None:
+        self._ended = ended
+        self._writing = writing
+        self.under_way: list[Operation] = []
+        self.abandoned: list[Pending] = []  # for MPI may write to their memory for ever
+        self._inquiry: tuple[Operation, Inquiry] | None = None
+
+    def add(self, work: Operation) -> None:
+        """One more; its `pending` says what was begun."""
+        self.under_way.append(work)
+
+    def poll(self) -> bool:
+        """Look at each; returns whether one has ended."""
+        looked = [(work, self.outcome(work)) for work in self.under_way]
+        ended = [(work, outcome) for work, outcome in looked if outcome is not None]
+        for work, _ in ended:
+            self.under_way.remove(work)
+        for work, outcome in ended:  # last: their callbacks may start operations
+            self._ended(work, *outcome)
+        return bool(ended)
+
+    def outcome(self, work: Operation) -> tuple[CommunicationError | None, int] | None:
+        """Return the error and the source of a message that ended; None while it is under way."""
+        message = work.pending
+        assert message is not None
+        try:
+            if not message.request.Test(None):
+                return None
+        except Exception as cause:  # noqa: BLE001 (whatever it is, wait() raises it)
+            self.abandoned.append(message)  # others of its pieces may still be under way
+            return work.failure(cause), -1
+        try:
+            with self._writing():
+                return None, message.complete(None)
+        except Exception as cause:  # noqa: BLE001 (likewise)
+            return work.failure(cause), -1
+
+    def abandon(self, work: Operation, error: CommunicationError) -> None:
+        """End one with an error, and keep its memory, since MPI cannot take it back."""
+        self.under_way.remove(work)
+        assert work.pending is not None
+        self.abandoned.append(work.pending)
+        self._ended(work, error, -1)
+
+    def see_through(self, group: object, seconds: float) -> bool:
+        """Wait for those of a group, or of all groups (None), and give up what has not ended then;
+        returns whether there was nothing to give up.
+        """
+        end = time.monotonic() + seconds
+        while (left := self._of(group)) and time.monotonic() < end:
+            if not self.poll():
+                time.sleep(_PAUSE)
+        for work in left:
+            text = f"{work.what}: given up when its group was destroyed."
+            self.abandon(work, work.errors.failed(text))
+        return not left
+
+    def inquire(self, waiter: Operation | None) -> CommunicationError | None:
+        """Give up what the main thread waits for, where it is certain that it cannot come; the
+        error then. To be asked again and again: it takes its time.
+        """
+        if waiter is None or waiter not in self.under_way:
+            self._inquiry = None
+            return None
+        if self._inquiry is None or self._inquiry[0] is not waiter:
+            assert waiter.inquiry is not None
+            self._inquiry = waiter, waiter.inquiry()
+        answers = self._inquiry[1].verdict()
+        if answers is None or self.poll():
+            return None
+        lines = [f"  rank {rank} {state.text}" for rank, state in sorted(answers.items())]
+        error = waiter.errors.failed(f"{waiter.what} can never complete:\n" + "\n".join(lines))
+        self.abandon(waiter, error)
+        return error
+
+    def _of(self, group: object) -> list[Operation]:
+        return [work for work in self.under_way if group is None or work.place is group]
+
+
+def pause(idle: float) -> float:
+    """Return the seconds between two looks, so long after the last event."""
+    return 0.0 if idle < _EAGER else max(_PAUSE, min(_LONGEST_PAUSE, idle * 0.05))
+
+
+class Worker:
+    """Runs operations one after the other on a thread that starts with the first of them.
+
+    name: the front end's, for messages. writing: the context of whatever writes results.
+    """
+
+    def __init__(self, name: str = "shanty", writing: Writing = nullcontext) -> None:
+        self._name = name
+        self._writing = writing
+        self._queue: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
+        self._later: deque[Operation | None] = deque()  # taken from the queue, to be run before it
+        self.messages = Messages(self._end, writing)
+        self._thread: threading.Thread | None = None
+        self._ident: int | None = None  # the thread's own, while it runs
+        self._stopping = False
+        self._guard = threading.Lock()
+        self._here = threading.Lock()  # held by a caller that runs its operation itself
+        self._users = 0
+        self._process = 0  # in which the exit hook was set; a forked child must leave MPI alone
+        self._current: Operation | None = None
+        self._given = self._done = 0  # works for the thread; those it is done with, callbacks too
+        self._ended = 0  # operations, wherever they ran: the progress that watchdogs look at
+        self.several_threads = False  # whether MPI allows calls from several at a time
+        self.checked = False  # SHANTY_CHECK=1: answer watchdogs while idle, make inquiries
+        self.watchdogs: dict[tuple[int, ...], Watchdog] = {}  # that this rank answers to
+        self.overdue: Operation | None = None
+        self.waiter: Operation | None = None  # what another thread waits for
+        self.gave_up: CommunicationError | None = None  # the first error after which a group broke
+
+    # ---- for groups ------------------------------------------------------------------------
+
+    def submit(self, work: AnyOperation) -> AnyOperation:
+        """Run `work` after everything submitted before it.
+
+        From the communication thread itself, that is in a callback of a future, it runs at once.
+        So the order of operations is the same on every rank, whether a callback was attached
+        before its operation ended (and runs there) or after (and ran in the caller).
+        """
+        if not self.is_current():
+            self._put(work)
+        elif self._current is None or work.handshake is None:
+            self._start(work)
+        else:  # a message has ended while a collective waits for its ranks: not amid that one
+            self._count(work)
+            self._later.append(work)
+        return work
+
+    def run(self, work: AnyOperation) -> AnyOperation:
+        """As `submit`, for a collective that its caller waits for at once: run here, if nothing
+        else is under way and the other ranks come without delay.
+        """
+        handshake = work.handshake
+        alone = self._given == self._done and self.several_threads and not self.is_current()
+        if handshake is None or not alone or not self._here.acquire(blocking=False):
+            return self.submit(work)
+        try:
+            if work.ready is not None:
+                work.ready()
+            met = handshake.attempt(_HERE)
+            if met:
+                self._execute(work)
+        except BaseException as error:
+            self._fail(work, error)
+            if not isinstance(error, Exception):  # an interrupt is for the caller alone
+                raise
+        else:
+            if met:
+                self._end(work)
+            else:
+                self._put(work)  # the thread goes on where we stopped
+        finally:
+            self._here.release()
+        return work
+
+    def begin(self, work: AnyOperation) -> AnyOperation:
+        """As `submit`, for a message: begin it here, which blocks nobody and keeps the order. The
+        thread sees to the rest.
+        """
+        if self.is_current() or not self.several_threads:
+            return self.submit(work)
+        try:
+            if work.ready is not None:
+                work.ready()
+            work.pending = self._execute(work)
+            work.body = None
+        except Exception as error:  # noqa: BLE001 (whatever it is, wait() raises it)
+            self._fail(work, error)
+            return work
+        outcome = self.messages.outcome(work)
+        if outcome is None:
+            self._put(work)
+        else:
+            self._end(work, *outcome)
+        return work
+
+    def is_current(self) -> bool:
+        """Return true on the communication thread."""
+        return threading.get_ident() == self._ident
+
+    def is_stuck(self) -> bool:
+        """Return true while the thread is in, or before, an operation that a wait gave up on."""
+        return self.overdue is not None and not self.overdue.done
+
+    def enter(self) -> None:
+        """A group begins to use the thread."""
+        with self._guard:
+            self._users += 1
+
+    def leave(self) -> None:
+        """A group is done with it; the last one stops the thread (and starts it no more)."""
+        with self._guard:
+            self._users -= 1
+            last = self._users == 0
+        if last and not self.is_current():
+            self.stop(EXIT_PATIENCE)
+            self._say_farewell()
+
+    def stop(self, patience: float) -> bool:
+        """End the thread after what was submitted; returns whether it ended within `patience` s."""
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            self._thread = None
+            return True
+        self._stopping = True
+        self._queue.put(None)  # wakes it
+        thread.join(0.1 if self.is_stuck() else patience)
+        if thread.is_alive():
+            self._stopping = False
+            return False
+        self._thread = None
+        return True
+
+    def complete(self, work: Operation, seconds: float) -> None:
+        """Wait on the communication thread itself, where nobody else would make progress."""
+        if work not in self.messages.under_way:
+            raise RuntimeError(
+                f"{work.what}: a callback on the communication thread waits for an operation "
+                "that is queued behind it and could never begin. Wait for it in the main thread, "
+                "or start it in the callback."
+            )
+        active = now = time.monotonic()
+        end = now + seconds
+        while not work.done and now < end:
+            if self.messages.poll():
+                active = now
+            else:
+                time.sleep(pause(now - active))
+            now = time.monotonic()
+
+    def state(self) -> State:
+        """Return what this rank answers to a watchdog."""
+        from shanty.collectives.watchdog import Activity, State
+
+        if self.gave_up is not None:
+            first = str(self.gave_up).partition("\n")[0]
+            return State(Activity.FAILED, f"gave up: {first}", self._ended)
+        waiter = self.waiter
+        if waiter is not None and not waiter.done:
+            return State(Activity.WAITS, f"waits in {waiter}", self._ended, busy=True)
+        where = call_sites.spell(call_sites.main_thread())
+        place = f"is at {where}" if where else "is outside of Python"
+        current = self._current
+        behind = f", while its {current} waits" if current is not None else ""
+        return State(Activity.RUNS, f"{place}{behind}", self._ended, current is not None)
+
+    # ---- the thread ------------------------------------------------------------------------
+
+    def _put(self, work: Operation) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._launch()
+        self._count(work)
+        self._queue.put(work)
+
+    def _count(self, work: Operation) -> None:
+        work.queued = True
+        with self._guard:
+            self._given += 1
+
+    def _launch(self) -> None:
+        with self._guard:
+            if self._thread is not None and self._thread.is_alive():
+                return
+            if self._process != os.getpid():
+                atexit.register(self._at_exit)
+                self._process = os.getpid()
+            self._stopping = False
+            # A daemon, or the interpreter would wait for it before the exit hook can stop it.
+            self._thread = threading.Thread(target=self._run, name="shanty-mpi", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        self._ident = threading.get_ident()
+        while self._step():
+            pass
+        self.drain()
+        self._ident = None
+
+    def drain(self, group: object = None) -> bool:
+        """On the communication thread: wait some seconds for a group's messages, or for all; those
+        that do not end fail. Returns whether there were none of these.
+        """
+        return self.messages.see_through(group, _LAST_MESSAGES)
+
+    def _step(self) -> bool:
+        # A function of its own: between two steps no local name may keep a tensor alive.
+        work = self._next()
+        if work is not None:
+            self._start(work)
+        return work is not None or not self._stopping
+
+    def _next(self) -> Operation | None:
+        active = time.monotonic()
+        while not self._later:
+            wait: float | None = None
+            if self.messages.under_way:
+                now = time.monotonic()
+                if self.messages.poll():
+                    active = now
+                wait = pause(now - active)
+                if not wait:
+                    os.sched_yield()
+            elif self.checked:
+                wait = _LOOKS
+            try:
+                return self._queue.get(timeout=wait)
+            except queue.Empty:
+                if wait:
+                    self._look_around()
+        return self._later.popleft()
+
+    def _meanwhile(self) -> None:
+        """While a collective waits for its ranks: see to messages, which they may depend on."""
+        while not self._queue.empty():
+            work = self._queue.get()
+            if work is not None and work.pending is not None:
+                self.messages.add(work)
+            else:
+                self._later.append(work)
+        if self.messages.under_way:
+            self.messages.poll()
+
+    def _start(self, work: Operation) -> None:
+        failure: Exception | None = None
+        if work.pending is None:
+            before, self._current = self._current, work
+            try:
+                if work.ready is not None:
+                    work.ready()
+                if work.handshake is not None:
+                    work.handshake.wait(self._meanwhile)
+                work.pending = self._execute(work)
+            except Exception as error:  # noqa: BLE001 (whatever it is, wait() raises it)
+                failure = error
+            finally:
+                self._current = before
+        if failure is not None:
+            self._fail(work, failure)
+        elif work.pending is None:
+            self._end(work)
+        else:
+            work.body = None
+            self.messages.add(work)
+            self.messages.poll()  # a message that is there, or small, is complete at once
+
+    def _execute(self, work: Operation) -> Pending | None:
+        assert work.body is not None
+        if work.handshake is not None:
+            work.handshake.compare()
+        # Results are written into leaves that need gradients and into inference tensors too;
+        # callbacks (in finish) must not run in this mode.
+        with self._writing():
+            return work.body()
+
+    def _end(
+        self, work: Operation, error: CommunicationError | None = None, source: int = -1
+    ) -> None:
+        self._ended += 1
+        work.finish(error, source)
+        if work.queued:  # from here on another thread may run what it waits for by itself
+            self._done += 1
+
+    def _fail(self, work: Operation, cause: BaseException) -> None:
+        failure = work.failure(cause)
+        if work.handshake is not None:
+            if not isinstance(cause, Exception):
+                work.handshake.abandon(failure)
+            if work.handshake.broke and self.gave_up is None:
+                self.gave_up = failure
+        self._end(work, failure)
+
+    def _look_around(self) -> None:
+        """While nothing happens: answer watchdogs, and give up a message that cannot come."""
+        for watchdog in self.watchdogs.values():
+            watchdog.answer()
+        if self.checked:
+            error = self.messages.inquire(self.waiter)
+            self.gave_up = self.gave_up or error
+
+    # ---- the end ---------------------------------------------------------------------------
+
+    def _at_exit(self) -> None:
+        """Stop before the interpreter finalises MPI; never hang, never end as if all were well."""
+        if self._process != os.getpid():
+            return
+        ended = self.stop(EXIT_PATIENCE)
+        if ended and self.gave_up is None:
+            self._say_farewell()
+            return
+        from mpi4py import MPI
+
+        current = self._current
+        what = f"{current.what if current else 'communication'} is still under way"
+        if self.gave_up is not None:
+            for watchdog in self.watchdogs.values():
+                watchdog.part(_PARTING)
+            what = "it gave up on communication"
+        print(
+            f"{self._name}: rank {MPI.COMM_WORLD.rank} exits, but {what}: another rank "
+            "does not take part. Aborting the run.",
+            file=sys.stderr,
+            flush=True,
+        )
+        MPI.COMM_WORLD.Abort(1)
+
+    def _say_farewell(self) -> None:
+        if self.checked:
+            for watchdog in self.watchdogs.values():
+                watchdog.leave()
+            self.watchdogs.clear()

@@ -1,0 +1,339 @@
+"""Horovod's beginning and end, and the questions about the world between them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from shanty.collectives import process_sets as registry
+from shanty.collectives.exchange import exchange, wait
+from shanty.collectives.process_sets import ProcessSet, Topology, World, global_process_set
+from shanty.collectives.settings import DYNAMIC, Settings
+from shanty.collectives.timeline import Timeline
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from shanty.collectives.kernels import Kernels
+
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+_TAG = 0x5A18  # of Comm.Create_group, whose tags are apart from those of messages
+_SETS = Sequence[ProcessSet] | str | None
+
+_lock = threading.RLock()
+_started_in = 0  # process id: a fork does not end what is its parent's
+
+
+def init(
+    comm: Sequence[int] | MPI.Comm | None,
+    process_sets: _SETS,
+    kernels: Kernels,
+    name: str,
+) -> bool:
+    """Start, together with all other ranks. Once is enough; a second call changes nothing.
+
+    comm: who takes part: ranks of MPI's world, in which this one must be, or an mpi4py
+        communicator, which is duplicated. None, or no ranks: all of MPI's world.
+    process_sets: process sets to register, the same on all ranks. None or "dynamic": none yet;
+        `add_process_set` makes them at any time.
+    kernels: of the tensors. name: the front end's, for messages.
+    Returns whether it was the first call.
+    Raises ValueError where the ranks do not agree on the process sets or there cannot be such,
+    or for a bad value of a HOROVOD_… variable; RuntimeError where MPI has no
+    MPI_THREAD_MULTIPLE, or another world than the launcher promised.
+    """
+    sets = _listed(process_sets)
+    with _lock:
+        world = registry.standing()
+        if world is not None:
+            _find_again(world, sets)
+            return False
+        settings = Settings.read(name=name)
+        own = _communicator(comm, settings)
+        world = World(own, _topology(own, settings), settings, kernels)
+        if world.topology.rank == 0 and settings.timeline not in ("", DYNAMIC):
+            world.timeline = _timeline(world, settings.timeline, settings.timeline_mark_cycles)
+        try:
+            world.form(0)
+            call = f"init(process_sets=[{', '.join(map(_spell, sets))}])"
+            world.add(sets, [_members(each, own) for each in sets], call)
+        except BaseException:
+            world.end()
+            raise
+        global_process_set.ranks = list(world.ranks[0])
+        global_process_set.mpi_comm = None if isinstance(comm, Iterable) else comm
+        registry.stand(world)
+        _end_at_exit()
+        return True
+
+
+def shutdown() -> None:
+    """End it on this rank, and with it what other ranks have under way with this one: that fails.
+
+    Nothing happens where it has not been started. `init` may start it again, on all ranks.
+    """
+    with _lock:
+        world = registry.standing()
+        if world is not None:
+            registry.stand(None)
+            world.end()
+
+
+def is_initialized() -> bool:
+    """Return whether `init` has been called, and not `shutdown` since."""
+    return registry.standing() is not None
+
+
+def size() -> int:
+    """Return how many ranks there are. ValueError before `init`, as for all questions here."""
+    return registry.current().topology.size
+
+
+def rank() -> int:
+    """Return this process's number among all, from 0."""
+    return registry.current().topology.rank
+
+
+def local_size() -> int:
+    """Return how many ranks there are on this host."""
+    return registry.current().topology.local_size
+
+
+def local_rank() -> int:
+    """Return this process's number among those of its host, from 0: its GPU."""
+    return registry.current().topology.local_rank
+
+
+def cross_size() -> int:
+    """Return how many hosts have a rank with this local rank."""
+    return registry.current().topology.cross_size
+
+
+def cross_rank() -> int:
+    """Return this process's number among the ranks with its local rank, one a host, from 0."""
+    return registry.current().topology.cross_rank
+
+
+def is_homogeneous() -> bool:
+    """Return whether every host has the same number of ranks."""
+    return registry.current().topology.homogeneous
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Write what happens to each tensor to a file from now on, as a Chrome trace; on rank 0.
+
+    Another one that is being written ends. mark_cycles: whether to show the engine's cycles.
+    Raises ValueError before `init`.
+    """
+    world = registry.current()
+    if world.topology.rank == 0:
+        world.trace(_timeline(world, file_path, mark_cycles))
+
+
+def stop_timeline() -> None:
+    """Finish the file of the timeline, if one is being written. ValueError before `init`."""
+    registry.current().trace(None)
+
+
+def mpi_threads_supported() -> bool:
+    """Return whether the script may call MPI itself (MPI_THREAD_MULTIPLE): always true here.
+
+    ValueError before `init`, which fails where it is not so.
+    """
+    registry.current()
+    return True
+
+
+def mpi_enabled() -> bool:
+    """Return whether MPI carries the tensors: true."""
+    return True
+
+
+def mpi_built() -> bool:
+    """Return whether there is MPI: true."""
+    return True
+
+
+def gloo_enabled() -> bool:
+    """Return whether Gloo carries the tensors: false, MPI does."""
+    return False
+
+
+def gloo_built() -> bool:
+    """Return whether there is Gloo for these calls: false."""
+    return False
+
+
+def nccl_built() -> int:
+    """The version code of NCCL where it carries the tensors of these calls, else 0: here 0."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """Return whether there is IBM's DDL: false."""
+    return False
+
+
+def ccl_built() -> bool:
+    """Return whether there is oneCCL: false."""
+    return False
+
+
+def rocm_built() -> bool:
+    """Return whether there is ROCm for these calls: false."""
+    return False
+
+
+def check_world(rank: int, size: int, library: str, env: Mapping[str, str]) -> None:
+    """Raise RuntimeError when `env` promises another place than MPI's `rank` in a world of `size`.
+
+    Another size is the sign of a launcher and a library of different MPIs: each process then
+    believes to be alone, and N copies would train side by side without a word. Another rank would
+    exchange the ranks between what the script does and what it communicates.
+    """
+    promised = env.get("WORLD_SIZE", ""), env.get("RANK", "")
+    if not promised[0].isdigit():
+        return
+    if int(promised[0]) != size:
+        found, said = f"a world of {size}", f"WORLD_SIZE={promised[0]}"
+    elif promised[1].isdigit() and int(promised[1]) != rank:
+        found, said = f"rank {rank} of {size}", f"RANK={promised[1]}"
+    else:
+        return
+    raise RuntimeError(
+        f"MPI reports {found}, but {said} in the environment. "
+        f"The MPI library in use is {library!r}; a launcher of another MPI cannot tell it about "
+        "the other ranks. Start the script with `shanty run`, or with the mpirun that belongs to "
+        f"this library; or unset {said.partition('=')[0]} if it is a leftover."
+    )
+
+
+# ---- within ------------------------------------------------------------------------------------
+
+_spell, _members = registry.spell, registry.members
+
+
+def _timeline(world: World, path: str, mark_cycles: bool) -> Timeline:
+    return Timeline(path, mark_cycles, world.settings.name)
+
+
+def _listed(wanted: _SETS) -> list[ProcessSet]:
+    if wanted is None or (isinstance(wanted, str) and wanted.lower() == "dynamic"):
+        return []
+    if isinstance(wanted, str) or not all(isinstance(each, ProcessSet) for each in wanted):
+        raise ValueError('process_sets must be a list of hvd.ProcessSet, or "dynamic".')
+    return list(wanted)
+
+
+def _find_again(world: World, sets: Sequence[ProcessSet]) -> None:
+    """Give the objects of a second `init` the numbers of process sets that are there."""
+    numbers = {ranks: number for number, ranks in world.ranks.items()}
+    for each in sets:
+        if each.process_set_id is None:
+            number = numbers.get(_members(each, world.comm))
+            if number is None:
+                raise ValueError(
+                    f"hvd.init() has been called before, without {each}: add_process_set adds it."
+                )
+            world.hold(each, number)
+
+
+def _communicator(comm: Sequence[int] | MPI.Comm | None, settings: Settings) -> MPI.Intracomm:
+    """A communicator of our own, of the ranks that `comm` names. Collective over them."""
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():  # mpi4py.rc.initialize = False
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        atexit.register(_finalize)
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise RuntimeError(
+            "hvd.init() needs MPI_THREAD_MULTIPLE, since tensors are reduced in a thread of their "
+            "own, but MPI was initialised without it. mpi4py asks for it by default; something "
+            "changed mpi4py.rc.thread_level, or initialised MPI before mpi4py was imported."
+        )
+    world = MPI.COMM_WORLD
+    if comm is not None and not isinstance(comm, Iterable):
+        if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+            raise ValueError("comm must be a list of ranks or an mpi4py communicator.")
+        return _duplicate(comm, settings)
+    library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
+    check_world(world.rank, world.size, library, os.environ)
+    ranks = list(comm or ())
+    if not ranks:
+        return _duplicate(world, settings)
+    if world.rank not in ranks or len(set(ranks)) < len(ranks) or max(ranks) >= world.size:
+        raise ValueError(
+            f"hvd.init(comm={ranks}) on rank {world.rank} of {world.size}: the list must name "
+            "this rank, and others of MPI's world, once each. Ranks that take no part must not "
+            "call it."
+        )
+    group = world.Get_group().Incl(ranks)
+    made = world.Create_group(group, _TAG)
+    group.Free()
+    return made
+
+
+def _duplicate(comm: MPI.Intracomm, settings: Settings) -> MPI.Intracomm:
+    made, request = comm.Idup()
+    words = "hvd.init(), which all ranks must call, waits for other ranks"
+    wait(request, words, settings)
+    return made
+
+
+def _topology(comm: MPI.Intracomm, settings: Settings) -> Topology:
+    """Find this rank's place: as the run says, else by what memory the ranks share."""
+    told = registry.told(comm.rank, comm.size, os.environ)
+    seats = exchange(comm, told, "init()", settings)
+    known = [each for each in seats if each is not None]
+    if len(known) < len(seats):
+        from mpi4py import MPI
+
+        near = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        seat = near.rank, near.size
+        near.Free()
+        known = exchange(comm, seat, "init()", settings)
+    return registry.topology(comm.rank, known)
+
+
+def _end_at_exit() -> None:
+    global _started_in
+    if not _started_in:
+        atexit.register(_shutdown_at_exit)
+    _started_in = os.getpid()
+
+
+def _shutdown_at_exit() -> None:
+    if os.getpid() == _started_in:
+        shutdown()
+
+
+def _finalize() -> None:
+    from mpi4py import MPI
+
+    if not MPI.Is_finalized():
+        MPI.Finalize()
