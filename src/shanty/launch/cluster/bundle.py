@@ -11,7 +11,8 @@ from pathlib import Path
 
 import shanty
 
-_PARTS = ("__init__.py", "_script.py", "py.typed", "runtime", "compat", "torch", "xgboost")
+_CODE = ("runtime", "collectives", "compat", "torch", "xgboost")
+_PARTS = ("__init__.py", "_script.py", "py.typed", *_CODE)
 
 
 @dataclass(frozen=True, slots=True)
