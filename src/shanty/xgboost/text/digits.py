@@ -98,7 +98,7 @@ class Digits:
         self.returns = int(np.count_nonzero(self._is("\r"))) if controls else 0
         if controls > self.returns:
             controls -= np.count_nonzero(self._is("\t"))
-        self.controls = controls > self.returns
+        self.controls = bool(controls > self.returns)
 
     def has(self, character: str) -> bool:
         """Looks for the character anywhere in the block."""
