@@ -11,7 +11,16 @@ from pathlib import Path
 
 import shanty
 
-_PARTS = ("__init__.py", "_script.py", "py.typed", "runtime", "collectives", "compat", "torch", "xgboost")
+_PARTS = (
+    "__init__.py",
+    "_script.py",
+    "py.typed",
+    "runtime",
+    "collectives",
+    "compat",
+    "torch",
+    "xgboost",
+)
 
 
 @dataclass(frozen=True, slots=True)
