@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from dataclasses import asdict
 from pathlib import Path
 
@@ -48,3 +49,6 @@ def test_runs_that_do_not_answer_are_asked_at_the_same_time(
     entries = Runs(tmp_path, Targets(tmp_path, {}, Settings())).entries()
     assert [entry.status.state for entry in entries] == [State.RUNNING] * COUNT
     assert asked_before_each_wait == [COUNT] * COUNT
+    for link in asked:
+        link.close()
+    assert threading.active_count() == 1

@@ -68,6 +68,11 @@ class Link:
         self._thread.start()
         return self
 
+    def close(self) -> None:
+        """Copy no more."""
+        self._ended.set()
+        self._thread.join(_WAIT + _SILENCE)
+
     def status(self, patience: float) -> Status:
         """Return where the run stands, after up to `patience` seconds for a first answer."""
         until = time.monotonic() + patience
