@@ -21,11 +21,11 @@ from shanty.launch.cluster.run_mirror import _COPIED, Link, _over
 from shanty.launch.host import Host
 from shanty.runtime.agent import control
 from shanty.runtime.agent.channel import Channel
+from shanty.runtime.agent.connections import quoted
 from shanty.runtime.agent.mpi_world import MpiWorld
 from shanty.runtime.agent.rank_script import rank_script
 from shanty.runtime.agent.root_cause import late, misplaced
 from shanty.runtime.agent.rsh_server import _Call
-from shanty.runtime.agent.ssh_command import quoted
 from shanty.runtime.agent.worker import Worker
 from shanty.runtime.errors import UsageError
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, Mirror, is_safe, may_write, put

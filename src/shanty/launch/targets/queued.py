@@ -1,7 +1,7 @@
 """Targets whose hosts come later: a queue gives them, hours after the run was submitted.
 
 The queue's hosts and this machine share a file system. What is known of the queue itself is a
-`Queue`; all else about such a run is here, and in `runtime/agent/allocation.py`.
+`Queue`; all else about such a run is here, and in `runtime/agent/attempts.py`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Queue(Protocol):
         """Ask for hosts for `job`; returns the name by which the queue knows the run.
 
         When they have come, `hosts.json` is to be written into the run's directory (see
-        `runtime/agent/allocation.py`), and `start` run on the first of them.
+        `runtime/agent/attempts.py`), and `start` run on the first of them.
         """
 
     def look(self, names: Collection[str]) -> Mapping[str, Entry]:

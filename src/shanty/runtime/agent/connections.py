@@ -1,4 +1,4 @@
-"""How a controller starts the agents of its workers: one function for each kind of connection.
+"""How a controller starts commands on its workers: one function for each kind of connection.
 
 A node says its kind and what that takes in `Node.connection`. The command's standard input and
 output become the channel between controller and node agent.
@@ -6,16 +6,17 @@ output become the channel between controller and node agent.
 
 from __future__ import annotations
 
+import os
 import shlex
-from typing import Callable, Dict, List, Sequence
+import subprocess
+import time
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from shanty.runtime.agent.ssh_command import ssh_command
 from shanty.runtime.plan import Node
 
 # What may be asked of a worker: to be the node agent; to end what one that was killed left, and
-# let nobody in any more; to do so and be ready for another attempt.
+# accept the run's key no more; to do so and be ready for another attempt.
 RUN_AGENT, REAP, RESET = "node_agent", "reap", "reset"
-_TIMEOUT = 10  # seconds for a connection to be made
 
 Connect = Callable[[Node, Node, Sequence[str]], List[str]]
 
@@ -32,7 +33,7 @@ def by_ssh(node: Node, lead: Node, words: Sequence[str]) -> List[str]:
     """
     there = {**node.connection, "address": node.address}
     key, known_hosts = f"{lead.run_dir}/key", f"{lead.run_dir}/known_hosts"
-    return [*ssh_command(there, key, known_hosts, _TIMEOUT), shlex.join(words)]
+    return [*ssh_command(there, key, known_hosts), shlex.join(words)]
 
 
 def by_exec(node: Node, _lead: Node, words: Sequence[str]) -> List[str]:
@@ -43,6 +44,74 @@ def by_exec(node: Node, _lead: Node, words: Sequence[str]) -> List[str]:
 CONNECTIONS: Dict[str, Connect] = {"ssh": by_ssh, "exec": by_exec}
 
 
-def worker_command(node: Node, request: str = "") -> List[str]:
-    """The node agent of a worker, to be started there; `request` is what is asked of it."""
-    return [*node.boot, "agent.worker_agent", node.run_dir, *filter(None, [request])]
+def worker_command(node: Node) -> List[str]:
+    """The node agent of a worker, to be started there; a request follows."""
+    return [*node.boot, "agent.worker_agent", node.run_dir]
+
+
+def request_command(node: Node, lead: Node, request: str) -> List[str]:
+    """The command line on the lead host that asks a worker for `request`."""
+    return command(node, lead, [*worker_command(node), request])
+
+
+class Answer(NamedTuple):
+    """How a command on a worker ended; `code` is None where it was still at work."""
+
+    code: Optional[int]
+    out: str
+    err: str
+
+
+def run_each(commands: Sequence[Sequence[str]], patience: float) -> List[Answer]:
+    """Run command lines side by side; those that take longer than `patience` seconds are killed."""
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    processes = [
+        subprocess.Popen(
+            words, stdin=nothing, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        )
+        for words in commands
+    ]
+    until, answers = time.monotonic() + patience, []
+    for process in processes:
+        try:
+            out, err = process.communicate(timeout=max(0.0, until - time.monotonic()))
+            answers.append(Answer(process.returncode, out, err))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            answers.append(Answer(None, *process.communicate()))
+    return answers
+
+
+def ssh_command(
+    host: Mapping[str, Any], key: str, known_hosts: str, timeout: int = 10
+) -> List[str]:
+    """The ssh command up to a host, by one key only; `key` and `known_hosts` are files.
+
+    `host` has "address", "port", "user", and "alias", the name that `known_hosts` has for it.
+    `timeout` is in seconds, for the connection.
+    """
+    options = {
+        "IdentityFile": quoted(key),
+        "IdentitiesOnly": "yes",
+        "IdentityAgent": "none",
+        "BatchMode": "yes",
+        "UserKnownHostsFile": quoted(known_hosts),
+        "GlobalKnownHostsFile": os.devnull,
+        "HostKeyAlias": host["alias"],
+        "StrictHostKeyChecking": "yes",
+        "CheckHostIP": "no",
+        "UpdateHostKeys": "no",
+        "ConnectTimeout": str(timeout),
+        "ServerAliveInterval": "5",
+        "ServerAliveCountMax": "2",
+        "LogLevel": "ERROR",
+        "ControlPath": "none",
+        "Port": str(host["port"]),
+    }
+    words = [word for item in options.items() for word in ("-o", "=".join(item))]
+    return ["ssh", "-F", "none", "-T", *words, "-l", host["user"], host["address"]]
+
+
+def quoted(path: str) -> str:
+    """A path as the value of one of ssh's options, which are split at spaces."""
+    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'

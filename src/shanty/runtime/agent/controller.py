@@ -19,8 +19,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from shanty.runtime import platform
 from shanty.runtime.agent.channel import Channel, readable
 from shanty.runtime.agent.cleanup import end_all, sweep_after
-from shanty.runtime.agent.failure_detector import FailureDetector
-from shanty.runtime.agent.heartbeat import Heartbeat
+from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
 from shanty.runtime.agent.mpi_world import MpiWorld, signal_name
 from shanty.runtime.agent.node_agent import SILENCE
 from shanty.runtime.agent.root_cause import TOP, Verdict, at_end, late, misplaced
@@ -130,10 +129,10 @@ class Controller:
             return True
         if self.plan.may_try_again and self.workers is not None:
             lost = any(worker.state == "lost" for worker in self.workers.workers)
-            if hopeful or lost:  # they still let us in
-                from shanty.runtime.agent import retry
+            if hopeful or lost:  # they still accept our key
+                from shanty.runtime.agent import attempts
 
-                retry.let_go(self.plan)
+                attempts.end_attempts(self.plan)
         self._finish()
         return False
 
@@ -144,7 +143,7 @@ class Controller:
         return _TICK if soon is None else min(_TICK, max(0.005, soon - time.monotonic()))
 
     def _hear(self, message: Mapping[str, Any]) -> None:
-        self.silence.broken()
+        self.silence.heard()
         if "report" in message:
             self.report(message["report"], self.plan.lead.name)
         elif "launcher" in message:
@@ -356,11 +355,11 @@ class Controller:
 
     def _try_again(self) -> bool:
         """Plan another attempt and say so; False where the hosts that are left do not do."""
-        from shanty.runtime.agent import retry
+        from shanty.runtime.agent import attempts
 
         assert self.failure is not None
         try:
-            plan = retry.plan_again(self.run_dir, self.plan)
+            plan = attempts.plan_again(self.run_dir, self.plan)
         except (ShantyError, OSError) as error:
             why = f"; there is no other attempt: {error}"
             self.failure = replace(self.failure, why=self.failure.why + why)

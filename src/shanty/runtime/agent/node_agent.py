@@ -19,8 +19,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, 
 
 from shanty.runtime import platform
 from shanty.runtime.agent.channel import Channel, decode_reports
-from shanty.runtime.agent.failure_detector import FailureDetector
-from shanty.runtime.agent.heartbeat import Heartbeat
+from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
 from shanty.runtime.agent.identity import free_port
 from shanty.runtime.agent.launcher import Launcher
 from shanty.runtime.errors import ShantyError
@@ -201,7 +200,7 @@ class NodeAgent:
     def _obey(self) -> bool:
         """Do what the controller says; False when it is gone."""
         for order in self.controller.receive():
-            self.silence.broken()
+            self.silence.heard()
             if "end" in order:
                 self._end(order["grace"], order["end"])
             elif "stacks" in order:

@@ -27,7 +27,7 @@ def main(argv: List[str]) -> int:
         print(f"{run.plan} is missing or damaged", file=sys.stderr)
         return 71
     if plan.waits:
-        from shanty.runtime.agent.allocation import plan_on_hosts
+        from shanty.runtime.agent.attempts import plan_on_hosts
         from shanty.runtime.errors import ShantyError
 
         try:

@@ -13,7 +13,6 @@ import time
 from typing import Any, Dict, Mapping, Set
 
 from shanty.runtime.agent.channel import readable
-from shanty.runtime.agent.clock_offset import ClockOffsets
 from shanty.runtime.agent.identity import free_port
 from shanty.runtime.agent.mpi_world import signal_name
 from shanty.runtime.agent.root_cause import TOP
@@ -35,7 +34,6 @@ class Startup:
         self.plan = controller.plan
         self.workers = Workers(controller.run_dir, controller.plan, self._hear_worker)
         self.launched = False
-        self._clocks = ClockOffsets()
         self._placed = False
         self._own_ready = False
         self._listener = -1
@@ -98,11 +96,11 @@ class Startup:
 
     def _hear_worker(self, worker: Worker, message: Mapping[str, Any]) -> None:
         if "sent" in message:
-            self._clocks.hear(worker.name, message["sent"], time.monotonic())
+            worker.clock.hear(message["sent"], time.monotonic())
         if "report" in message:
             report = message["report"]
             if "at" in report:
-                report = {**report, "at": self._clocks.here(worker.name, report["at"])}
+                report = {**report, "at": worker.clock.here(report["at"])}
             self.controller.report(report, worker.name)
         elif "moves" in message:
             self.controller.saw(worker.name, message)

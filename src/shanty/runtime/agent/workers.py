@@ -13,7 +13,7 @@ import subprocess
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
-from shanty.runtime.agent.connections import REAP, RESET, RUN_AGENT, command, worker_command
+from shanty.runtime.agent.connections import REAP, RESET, RUN_AGENT, request_command
 from shanty.runtime.agent.node_agent import SILENCE
 from shanty.runtime.agent.rsh_server import RshServer
 from shanty.runtime.agent.worker import Worker
@@ -56,7 +56,7 @@ class Workers:
             )
             try:
                 process = subprocess.Popen(
-                    command(node, self.plan.lead, worker_command(node, RUN_AGENT)),
+                    request_command(node, self.plan.lead, RUN_AGENT),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -95,7 +95,7 @@ class Workers:
     def receive(self, worker: Worker) -> None:
         """Take what a worker's node agent has sent."""
         for message in worker.channel.receive():
-            worker.silence.broken()
+            worker.silence.heard()
             try:
                 self._take(worker, message)
             except (KeyError, TypeError, ValueError) as error:
@@ -161,7 +161,7 @@ class Workers:
             request = RESET if self.plan.may_try_again else REAP
             self._reapers.append(
                 subprocess.Popen(
-                    command(worker.node, self.plan.lead, worker_command(worker.node, request)),
+                    request_command(worker.node, self.plan.lead, request),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -10,7 +10,7 @@ import tempfile
 import time
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping
 
-from shanty.runtime.agent.ssh_command import ssh_command
+from shanty.runtime.agent.connections import ssh_command
 
 _KEPT = 2000  # characters of what ssh says
 
@@ -21,7 +21,7 @@ def try_key(
     """`key known_hosts hosts timeout`: try an ssh to each of `hosts`, all at once.
 
     `key` is a private key and `known_hosts` the text of such a file; both are gone from here at
-    the end. `hosts` are as in `dial.ssh_command`. `tries` has `{"code", "text"}` for each, in
+    the end. `hosts` are as in `ssh_command`. `tries` has `{"code", "text"}` for each, in
     their order: ssh's exit code, None where it had none after `timeout` seconds, and what it said.
     """
     timeout = float(ask["timeout"])

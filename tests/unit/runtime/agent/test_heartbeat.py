@@ -6,8 +6,7 @@ import time
 import pytest
 
 from shanty.runtime.agent import heartbeat
-from shanty.runtime.agent.failure_detector import FailureDetector
-from shanty.runtime.agent.heartbeat import Heartbeat
+from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
 
 
 def test_a_gap_between_two_looks_is_not_the_others_silence() -> None:
@@ -18,7 +17,7 @@ def test_a_gap_between_two_looks_is_not_the_others_silence() -> None:
     for half in range(1, 40):
         seconds = silence.look(begun + 100 + half / 2)
     assert 19 < seconds < 22
-    silence.broken()
+    silence.heard()
     assert silence.seconds == 0
     assert silence.since >= begun
 

@@ -1,0 +1,143 @@
+"""Plans an attempt on the lead host: the first on hosts that came late, or another after a failure.
+
+Where a queue gives the hosts, whoever brings them writes them into the run's `hosts.json`, the
+lead host first, and starts the agents on the lead host:
+
+    [{"name": "n1", "connection": {"kind": "exec", "argv": ["srun", "-w", "n1"]}, "slots": 4}, …]
+
+`connection` is how the lead host starts a command on the host (`connections`); "slots" may be
+left out, for as many as the host has cores, and so may "address", where the name will do. All
+hosts see the run's directory, the workspace, the MPI and the Python at the same paths.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, Dict, List, Mapping, Sequence
+
+from shanty.runtime import platform
+from shanty.runtime.agent.connections import REAP, RESET, command, request_command, run_each
+from shanty.runtime.errors import PrepareError, UsageError
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.plan import Node, Plan
+from shanty.runtime.resolve import AttemptSettings, resolve, shim_scripts
+from shanty.runtime.rundir import RunDir, read_json, write_json
+from shanty.runtime.spec import JobSpec
+
+_TO_DESCRIBE = 30.0  # seconds for a host to say what it is
+_TO_RESET = 15.0  # seconds for a worker to be ready for another attempt
+
+
+def main(_argv: List[str]) -> int:
+    """Tell what this host is, for the controller on the lead host."""
+    json.dump(_facts(), sys.stdout)
+    return 0
+
+
+def plan_on_hosts(run: RunDir, plan: Plan) -> Plan:
+    """The plan with the hosts that have come; it is written down.
+
+    PrepareError when a host does not answer, UsageError when the job does not fit on them.
+    """
+    given = json.loads((run.path / "hosts.json").read_text())
+    if not given:
+        raise UsageError("no host was given to the run")
+    template = plan.attempt.nodes[0]
+    nodes = [_node(number, host, template, run) for number, host in enumerate(given)]
+    facts = [_facts(), *_facts_of(nodes[1:], nodes[0])]
+    nodes = [_with_facts(node, host, seen) for node, host, seen in zip(nodes, given, facts)]
+    plan = _planned(run, plan._replace(waits=False), nodes, plan.attempt.number)
+    for name, text in shim_scripts(plan.lead, raw=plan.raw, workers=bool(plan.workers)).items():
+        shim = run.bin / name
+        shim.write_text(text)
+        shim.chmod(0o755)
+    return plan
+
+
+def plan_again(run: RunDir, plan: Plan) -> Plan:
+    """The plan of the next attempt, on the hosts that still answer; it is written down.
+
+    UsageError when the job does not fit there any more. StorageError and OSError when it cannot
+    be written.
+    """
+    nodes = [plan.lead, *_request_of_workers(plan, RESET)]
+    return _planned(run, plan, nodes, plan.attempt.number + 1)
+
+
+def end_attempts(plan: Plan) -> None:
+    """Tell the workers that there is no other attempt after all: the run's key is of no use now."""
+    _request_of_workers(plan, REAP)
+
+
+def _planned(run: RunDir, plan: Plan, nodes: Sequence[Node], number: int) -> Plan:
+    job = JobSpec.from_json(read_json(run.job) or {})
+    before = plan.attempt
+    settings = AttemptSettings(
+        run=plan.id,
+        scratch=plan.scratch,
+        scripted=plan.scripted,
+        log_limit=plan.limits.log_limit,
+        given=job.env if plan.scripted else {**os.environ, **job.env},
+        networks=before.layout.networks if number > 1 else (),
+        number=number,
+    )
+    attempt = resolve(job, nodes, settings)._replace(network=before.network)
+    plan = plan._replace(attempt=attempt)
+    flavour = FLAVOURS[plan.lead.installation.flavour]
+    run.hostfile.write_text(flavour.hostfile(attempt.layout.hosts))
+    write_json(run.plan, plan.to_json())
+    return plan
+
+
+def _request_of_workers(plan: Plan, request: str) -> List[Node]:
+    """Bring a request to all workers at once; those that have done it."""
+    asked = [request_command(node, plan.lead, request) for node in plan.workers]
+    answers = run_each(asked, _TO_RESET)
+    return [node for node, answer in zip(plan.workers, answers) if answer.code == 0]
+
+
+def _node(number: int, host: Mapping[str, Any], template: Node, run: RunDir) -> Node:
+    own = run.path.parent.parent / "work" / f"{run.id}.{number}"
+    return template._replace(
+        number=number,
+        name=host["name"],
+        address=host.get("address", host["name"]),
+        connection=host.get("connection", {}),
+        run_dir=str(run.path if number == 0 else own),
+    )
+
+
+def _with_facts(node: Node, host: Mapping[str, Any], facts: Mapping[str, Any]) -> Node:
+    cores = int(facts["cores"])
+    slots = host.get("slots")
+    names = {node.name, node.address, str(facts["hostname"])}
+    return node._replace(
+        cores=cores, slots=cores if slots is None else int(slots), names=tuple(sorted(names))
+    )
+
+
+def _facts() -> Dict[str, Any]:
+    return {"cores": platform.usable_cores(), "hostname": os.uname().nodename}
+
+
+def _facts_of(workers: Sequence[Node], lead: Node) -> List[Dict[str, Any]]:
+    """What the workers say of themselves, asked all at once."""
+    asked = [command(node, lead, [*node.boot, "agent.attempts"]) for node in workers]
+    found = []
+    for node, answer in zip(workers, run_each(asked, _TO_DESCRIBE)):
+        try:
+            found.append(json.loads(answer.out))
+        except ValueError:
+            silent = answer.code is None
+            raise PrepareError(
+                f"host {node.name} does not answer"
+                if silent
+                else f"no command can be started on host {node.name}",
+                f"nothing was heard of it for {_TO_DESCRIBE:g} s"
+                if silent
+                else answer.err.strip() or f"the command ended with {answer.code}",
+                "look at the host; run again",
+            ) from None
+    return found
