@@ -1,4 +1,4 @@
-"""Tells which names of hosts mean this machine."""
+"""Tells which names of hosts mean this machine, and which of its ports is free."""
 
 from __future__ import annotations
 
@@ -26,3 +26,12 @@ def all_here(hosts: Iterable[str]) -> bool:
         if "://" in host or not (is_here(name) or is_here(_SLOTS.sub("", name))):
             return False
     return True
+
+
+def free_port() -> int:
+    """Returns a TCP port that is free on this host now."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

@@ -68,6 +68,12 @@ def process(pid: int) -> Optional[Process]:
     return _from_ps().get(pid)
 
 
+def born(pid: int) -> str:
+    """Returns the birth of the process with that pid; "" when there is none."""
+    found = process(pid)
+    return found.born if found else ""
+
+
 def is_alive(pid: int, born: str) -> bool:
     """Returns True when the process that had that pid and birth is still there."""
     found = process(pid)

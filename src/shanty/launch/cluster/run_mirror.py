@@ -242,9 +242,7 @@ class Link:
     def _conclude(self, failure: Failure, state: State) -> None:
         code = LaunchError.exit_code if state is State.FAILED else LostError.exit_code
         with self._alone():
-            status = control.read_status(self._run)
-            if not status.state.final:
-                control.conclude(self._run, status, state, failure, code)
+            control.conclude(self._run, state, failure, code)
         with contextlib.suppress(OSError):
             append_line(self._run.events, {"time": time.time(), "event": "link-ended"})
         self._ended.set()

@@ -18,8 +18,8 @@ from shanty.launch import interpreter, mpis
 from shanty.launch.targets.base import Chunk, Handle, Reply, Stacks, Stop, Surroundings, limits_of
 from shanty.runtime import platform
 from shanty.runtime.agent import control
-from shanty.runtime.agent.identity import free_port
 from shanty.runtime.errors import NotFoundError, StorageError
+from shanty.runtime.localhost import free_port
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node, Plan

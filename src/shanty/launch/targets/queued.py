@@ -151,7 +151,7 @@ class QueuedTarget:
             "its hosts were taken back, or it was taken out of the queue",
             "run again",
         )
-        return control.conclude(run, status, State.LOST, failure, LostError.exit_code)
+        return control.conclude(run, State.LOST, failure, LostError.exit_code)
 
     def cancel(self, handle: Handle, grace: float) -> Reply:
         """End the run, with SIGKILL after `grace` seconds; one that waits leaves the queue."""
@@ -161,7 +161,7 @@ class QueuedTarget:
         if status.state is not State.PENDING:
             return self.ask(handle, Stop(grace))
         self.queue.dequeue(_name(handle))
-        control.conclude(handle.run, status, State.STOPPED, None, STOPPED_EXIT)
+        control.conclude(handle.run, State.STOPPED, None, STOPPED_EXIT)
         return Reply(True)
 
     def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:

@@ -1,22 +1,23 @@
 """Controls a run from outside its agents, on the lead host: start it, ask it, tell its state.
 
-The command line uses it for runs on this machine, the server for runs on its host.
+The command line uses it for runs on this machine, the RPC server for runs on its host.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime import platform
-from shanty.runtime.agent import cleanup, logout
+from shanty.runtime.agent import cleanup
 from shanty.runtime.errors import LostError, StorageError
 from shanty.runtime.plan import Plan, read_plan
 from shanty.runtime.rundir import (
@@ -31,6 +32,15 @@ from shanty.runtime.spec import Failure, State, Status
 
 _ASK_PATIENCE = 10.0  # seconds for the controller to answer
 _NEWBORN = 10.0  # seconds in which a run's agent must have written its first word
+_KILLS_AT_LOGOUT = [
+    "busctl",
+    "get-property",
+    "org.freedesktop.login1",
+    "/org/freedesktop/login1",
+    "org.freedesktop.login1.Manager",
+    "KillUserProcesses",
+]
+_SCOPE = ["systemd-run", "--user", "--scope", "--quiet", "--collect", "--"]
 
 
 def start_agents(run: RunDir, plan: Plan, cwd: str, stdin: int) -> None:
@@ -44,7 +54,7 @@ def start_agents(run: RunDir, plan: Plan, cwd: str, stdin: int) -> None:
     with run.agent_log.open("ab") as log:
         subprocess.Popen(
             [
-                *logout.survivor_prefix(os.environ),
+                *_survivor_prefix(os.environ),
                 *(sys.executable, "-I", "-S", boot, "agent.start", str(run.path)),
             ],
             stdin=stdin,
@@ -53,6 +63,24 @@ def start_agents(run: RunDir, plan: Plan, cwd: str, stdin: int) -> None:
             cwd=cwd,
             start_new_session=True,
         )
+
+
+def agents_record(**pids: int) -> Dict[str, Any]:
+    """What `agents.json` says: the agents' pids and births, and what tells this host from others."""
+    agents = {name: {"pid": pid, "born": platform.born(pid)} for name, pid in pids.items()}
+    session = os.environ.get("XDG_SESSION_ID", "")
+    host, namespace = _here()
+    return {
+        **agents,
+        "host": host,
+        "pids": namespace,
+        "boot": platform.boot_id(),
+        "session": session,
+    }
+
+
+def _here() -> Tuple[str, str]:
+    return os.uname().nodename, platform.pid_namespace()
 
 
 def make_scratch(plan: Plan) -> None:
@@ -121,7 +149,7 @@ def status_of(run: RunDir) -> Status:
     if status.state.final or _has_agents(run, status):
         return status
     status = read_status(run)  # it may have ended while we looked at its agents
-    return status if status.state.final else _lose(run, status)
+    return status if status.state.final else _lose(run)
 
 
 def _has_agents(run: RunDir, status: Status) -> bool:
@@ -145,7 +173,7 @@ def has_agents_here(run: RunDir) -> bool:
 
 def is_here(agents: Mapping[str, Any]) -> bool:
     """True when the agents that wrote this record run, or ran, where we do."""
-    here = (os.uname().nodename, platform.pid_namespace())
+    here = _here()
     return (agents.get("host", here[0]), agents.get("pids", here[1])) == here
 
 
@@ -157,11 +185,11 @@ def is_alive(agents: Mapping[str, Any], name: str) -> bool:
     return platform.is_alive(agent["pid"], str(agent.get("born")))
 
 
-def _lose(run: RunDir, status: Status) -> Status:
+def _lose(run: RunDir) -> Status:
     """Nobody looks after the run any more: end what is left of it and say why."""
     end_remains(run)
     failure = lost_cause(read_json(run.agents), platform.boot_id(), os.environ)
-    return conclude(run, status, State.LOST, failure, LostError.exit_code)
+    return conclude(run, State.LOST, failure, LostError.exit_code)
 
 
 def end_remains(run: RunDir) -> None:
@@ -172,10 +200,11 @@ def end_remains(run: RunDir) -> None:
         cleanup.sweep_after(plan)
 
 
-def conclude(
-    run: RunDir, status: Status, state: State, failure: Optional[Failure], code: int
-) -> Status:
-    """Write the last status of a run that has no controller to do it."""
+def conclude(run: RunDir, state: State, failure: Optional[Failure], code: int) -> Status:
+    """Write the last status of a run that has no controller to do it, unless there is one."""
+    status = read_status(run)
+    if status.state.final:
+        return status
     status = replace(status, state=state, ended=time.time(), exit_code=code, failure=failure)
     with contextlib.suppress(OSError):
         write_json(run.status, status.to_json())
@@ -193,9 +222,7 @@ def lost_cause(agents: Mapping[str, Any] | None, boot: str, environ: Mapping[str
         )
     if agents.get("boot") != boot:
         return Failure("the machine was started anew while the run was on", fix="run again")
-    if logout.kills_at_logout(environ) and logout.session_is_gone(
-        str(agents.get("session", "")), environ
-    ):
+    if _kills_at_logout(environ) and _session_is_gone(str(agents.get("session", "")), environ):
         return Failure(
             "the run was ended at log-out",
             "systemd-logind ends the processes of a session with it (KillUserProcesses=yes)",
@@ -206,6 +233,41 @@ def lost_cause(agents: Mapping[str, Any] | None, boot: str, environ: Mapping[str
         "both the controller and the node agent are gone and left no word",
         "run again; look for the killer in the system's log (out of memory?)",
     )
+
+
+def _kills_at_logout(environ: Mapping[str, str]) -> bool:
+    """True when systemd-logind ends all processes of a session with it."""
+    if not environ.get("XDG_SESSION_ID"):
+        return False
+    answer = _answer_of(_KILLS_AT_LOGOUT, environ)
+    return answer is not None and answer.stdout.strip() == "b true"
+
+
+def _survivor_prefix(environ: Mapping[str, str]) -> List[str]:
+    """What to put before a command that must outlive the session: nothing where all do."""
+    if not _kills_at_logout(environ) or not Path("/run/systemd/system").is_dir():
+        return []
+    return _SCOPE if shutil.which(_SCOPE[0], path=environ.get("PATH")) else []
+
+
+def _session_is_gone(session: str, environ: Mapping[str, str]) -> bool:
+    """True when logind no longer knows the session."""
+    answer = _answer_of(["loginctl", "show-session", session], environ) if session else None
+    return answer is not None and answer.returncode != 0
+
+
+def _answer_of(
+    words: Sequence[str], environ: Mapping[str, str]
+) -> Optional[subprocess.CompletedProcess[str]]:
+    """How a program of systemd's ended; None where it is not there, or does not end."""
+    if not shutil.which(words[0], path=environ.get("PATH")):
+        return None
+    try:
+        return subprocess.run(
+            words, capture_output=True, text=True, timeout=2, check=False, env=dict(environ)
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
 
 
 def read_status(run: RunDir) -> Status:

@@ -14,7 +14,6 @@ from typing import List
 
 from shanty.runtime import platform
 from shanty.runtime.agent.channel import Channel
-from shanty.runtime.agent.identity import identity, where
 from shanty.runtime.plan import Plan, read_plan
 from shanty.runtime.rundir import RunDir, write_json
 
@@ -32,8 +31,10 @@ def main(argv: List[str]) -> int:
 
         try:
             plan = plan_on_hosts(run, plan)
-        except (ShantyError, OSError) as error:
-            return _refuse(run, error)
+        except ShantyError as error:
+            return _fail(run, error.what, error.why, error.fix)
+        except OSError as error:
+            return _fail(run, str(error), "", "")
     if plan.attempt.number > 1:
         run = RunDir(run.path, plan.attempt.number)
         run.create_attempt()
@@ -56,23 +57,11 @@ def main(argv: List[str]) -> int:
     return _be_controller(run, plan, Channel(to_controller, from_controller), agent)
 
 
-def _refuse(run: RunDir, error: Exception) -> int:
-    """The run cannot be started on the hosts that it was given."""
-    from shanty.runtime.agent.control import conclude, read_status
-    from shanty.runtime.errors import LaunchError, ShantyError
-    from shanty.runtime.spec import Failure, State
-
-    failure = Failure(str(error))
-    if isinstance(error, ShantyError):
-        failure = Failure(error.what, error.why, error.fix)
-    conclude(run, read_status(run), State.FAILED, failure, LaunchError.exit_code)
-    return LaunchError.exit_code
-
-
 def _be_controller(run: RunDir, plan: Plan, channel: Channel, agent: int) -> int:
     platform.adopt_orphans()
-    agents = {"controller": identity(os.getpid()), "node_agent": identity(agent), **where()}
-    write_json(run.agents, agents)
+    from shanty.runtime.agent.control import agents_record
+
+    write_json(run.agents, agents_record(controller=os.getpid(), node_agent=agent))
     from shanty.runtime.agent.controller import Controller
 
     again = Controller(run, plan).run(channel, agent)
@@ -89,21 +78,20 @@ def _be_agent(run: RunDir, plan: Plan, channel: Channel, controller: int) -> int
 
     NodeAgent(run, plan, channel).run()
     if not channel.open:
-        _after_lead(run, controller)
-    return 0
-
-
-def _after_lead(run: RunDir, controller: int) -> None:
-    """The node agent has ended all because its controller is gone, and writes the last word."""
-    from shanty.runtime.agent.control import conclude, read_status
-    from shanty.runtime.errors import LaunchError
-    from shanty.runtime.spec import Failure, State
-
-    status = read_status(run)
-    if not status.state.final:
-        failure = Failure(
+        _fail(
+            run,
             f"the controller on {os.uname().nodename} (pid {controller}) was killed",
             "without it the run cannot be led, so the node agent ended the ranks",
             "see `shanty logs --agent`; run again",
         )
-        conclude(run, status, State.FAILED, failure, LaunchError.exit_code)
+    return 0
+
+
+def _fail(run: RunDir, what: str, why: str, fix: str) -> int:
+    """Write down that the run has failed, which nobody else does; returns its exit code."""
+    from shanty.runtime.agent.control import conclude
+    from shanty.runtime.errors import LaunchError
+    from shanty.runtime.spec import Failure, State
+
+    conclude(run, State.FAILED, Failure(what, why, fix), LaunchError.exit_code)
+    return LaunchError.exit_code

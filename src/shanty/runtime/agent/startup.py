@@ -13,12 +13,12 @@ import time
 from typing import Any, Dict, Mapping, Set
 
 from shanty.runtime.agent.channel import readable
-from shanty.runtime.agent.identity import free_port
 from shanty.runtime.agent.mpi_world import signal_name
 from shanty.runtime.agent.root_cause import TOP
 from shanty.runtime.agent.run_control import RunControl
 from shanty.runtime.agent.worker import Worker
 from shanty.runtime.agent.workers import Workers
+from shanty.runtime.localhost import free_port
 from shanty.runtime.rank.rsh_client import SOCKET
 from shanty.runtime.spec import Failure
 

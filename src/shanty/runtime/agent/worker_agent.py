@@ -20,11 +20,11 @@ from typing import Any, List, Mapping, Optional, Sequence
 from shanty.runtime import authorized_keys
 from shanty.runtime.agent.channel import Channel, readable
 from shanty.runtime.agent.connections import REAP, RESET
-from shanty.runtime.agent.control import end_remains
+from shanty.runtime.agent.control import agents_record, end_remains
 from shanty.runtime.agent.daemons import Daemons
-from shanty.runtime.agent.identity import free_port, identity, where
 from shanty.runtime.agent.node_agent import NodeAgent
 from shanty.runtime.errors import ShantyError
+from shanty.runtime.localhost import free_port
 from shanty.runtime.mirror import Change, Mirror
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, write_json
@@ -65,7 +65,7 @@ def main(argv: List[str]) -> int:
     run = RunDir(run.path, plan.attempt.number)
     run.create()
     write_json(run.plan, plan.to_json())
-    write_json(run.agents, {"node_agent": identity(os.getpid()), **where()})
+    write_json(run.agents, agents_record(node_agent=os.getpid()))
     WorkerAgent(run, plan, channel).run()
     return 0
 
