@@ -66,7 +66,7 @@ def start_agents(run: RunDir, plan: Plan, cwd: str, stdin: int) -> None:
 
 
 def agents_record(**pids: int) -> Dict[str, Any]:
-    """What `agents.json` says: the agents' pids and births, and what tells this host from others."""
+    """What `agents.json` says: the agents' pids and births, and which host they are on."""
     agents = {name: {"pid": pid, "born": platform.born(pid)} for name, pid in pids.items()}
     session = os.environ.get("XDG_SESSION_ID", "")
     host, namespace = _here()

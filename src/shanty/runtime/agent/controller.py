@@ -33,7 +33,6 @@ from shanty.runtime.spec import Failure, State, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shanty.runtime.agent.startup import Startup
     from shanty.runtime.agent.workers import Workers
 
 FAILURE_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for the ranks that a failure ends
@@ -64,7 +63,6 @@ class Controller:
         self.began = time.monotonic()
         self.silence = FailureDetector()  # the node agent's
         self.workers: Optional[Workers] = None  # the other hosts; None for a run on this machine
-        self.startup: Startup
         self.stalls = StallDetector(self)
         self.heartbeat: Heartbeat
 
@@ -87,10 +85,9 @@ class Controller:
         self.began -= time.time() - started  # the limits are the run's, not the attempt's
         self._write(state=State.STARTING, started=started)
         if self.plan.workers:
-            from shanty.runtime.agent.startup import Startup
+            from shanty.runtime.agent.workers import Workers
 
-            self.startup = Startup(self)
-            self.workers = self.startup.workers
+            self.workers = Workers(self)
         poll = select.poll()
         poll.register(wake, select.POLLIN)
         poll.register(channel.source, select.POLLIN)
@@ -103,26 +100,26 @@ class Controller:
                     os.read(wake, 512)
                 elif fd == channel.source:
                     for message in channel.receive():
-                        self._hear(message)
-                else:
-                    self.startup.serve(fd)
+                        self._hear_lead(message)
+                elif self.workers is not None:
+                    self.workers.serve(fd)
             self.answer_asks()
             self._judge(time.monotonic())
             self.stalls.tick(time.monotonic())
             self.agent.flush()
             if self.workers is not None:
-                self.startup.advance(poll)
+                self.workers.advance(poll)
             if self.silence.look(time.monotonic()) > SILENCE:
                 self.event("agent-silent", seconds=SILENCE)
                 os.kill(agent, signal.SIGKILL)  # frozen: what it holds becomes ours
                 break
         for message in channel.receive():  # it may have left while we were writing to it
-            self._hear(message)
+            self._hear_lead(message)
         if not self.gone:
             self._without_agent(agent)
         hopeful = self._may_try_again()
         if self.workers is not None:
-            self.startup.dismiss("for now" if hopeful else "for good")
+            self.workers.dismiss("for now" if hopeful else "for good")
         self.heartbeat.end()
         self._conclude()
         if hopeful and self._is_launchs_fault() and self._try_again():
@@ -142,33 +139,38 @@ class Controller:
         soon = min((when for when in due if when is not None), default=None)
         return _TICK if soon is None else min(_TICK, max(0.005, soon - time.monotonic()))
 
-    def _hear(self, message: Mapping[str, Any]) -> None:
+    def _hear_lead(self, message: Mapping[str, Any]) -> None:
+        """Take what the node agent of the lead host sent."""
         self.silence.heard()
-        if "report" in message:
-            self.report(message["report"], self.plan.lead.name)
-        elif "launcher" in message:
+        host = self.plan.lead.name
+        if "launcher" in message:
             self.launcher_code = message["launcher"]
             self.error = message.get("error", "")
         elif "hung" in message:
             self.event("launcher-hung", world=message["hung"])
             self.launcher_hung = message["hung"] == TOP
-        elif "moves" in message:
-            self.saw(self.plan.lead.name, message)
-        elif "roll" in message:
-            self.worlds[message["roll"]].awaited.discard(self.plan.lead.name)
         elif "gone" in message:
             self.gone = True
             self.event("swept", removed=message["gone"])
         elif "unready" in message:
-            host = self.plan.lead.name
             self.condemn(Failure(f"host {host}: {message['unready']}", host=host), 0.0)
         elif "ready" in message and self.workers is not None:
-            self.startup.lead_ready()
+            self.workers.lead_ready = True
+        else:
+            self.hear(message, host)
 
-    def report(self, report: Mapping[str, Any], host: str) -> None:
-        """Take a rank's report; `host` is what the user calls its host."""
+    def hear(self, message: Mapping[str, Any], host: str) -> None:
+        """Take what any node agent tells of its ranks; `host` is what the user calls its host."""
+        if "report" in message:
+            self._report({**message["report"], "host": host})
+        elif "moves" in message:
+            self.stalls.hear(host, message)
+        elif "roll" in message:
+            self.worlds[message["roll"]].awaited.discard(host)
+
+    def _report(self, report: Mapping[str, Any]) -> None:
+        """Take a rank's report."""
         now = time.monotonic()
-        report = {**report, "host": host}
         name = str(report.get("world", TOP))
         if name not in self.worlds:
             expected = self.plan.ranks if name == TOP else None
@@ -193,10 +195,6 @@ class Controller:
         names = (worker.name for worker in others if worker.live)
         self.worlds[name].awaited = {self.plan.lead.name, *names}
         self.tell(roll=name)
-
-    def saw(self, host: str, message: Mapping[str, Any]) -> None:
-        """Take what the node agent of a host saw of its ranks."""
-        self.stalls.hear(host, message)
 
     def _judge(self, now: float) -> None:
         """End what has to end: a world with a verdict, or the run at one of its limits."""
@@ -250,7 +248,7 @@ class Controller:
     def _end(self, grace: float) -> None:
         self.ending = True
         self.tell(end=None, grace=grace)
-        if self.workers is not None and not self.startup.launched:
+        if self.workers is not None and not self.workers.launched:
             self.agent.send(
                 leave="for good"
             )  # there will be no launcher whose end it could wait for
@@ -307,10 +305,10 @@ class Controller:
         sources = [self.agent.source, *(self.workers.sources if self.workers is not None else ())]
         ready = readable(sources, 0.02)
         for message in self.agent.receive():
-            self._hear(message)
+            self._hear_lead(message)
         for fd in ready:
-            if fd != self.agent.source:
-                self.startup.serve(fd)
+            if fd != self.agent.source and self.workers is not None:
+                self.workers.serve(fd)
 
     def _alive(self) -> List[int]:
         ranks = [r for world in self.worlds.values() for r in world.ranks.values()]

@@ -1,16 +1,60 @@
-"""The launcher of a run, as a child of the node agent on the lead host."""
+"""The launcher of a run, as a child of the node agent on the lead host; a child's output."""
 
 from __future__ import annotations
 
 import os
 import signal
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from shanty.runtime.frames import STDERR, STDOUT, FrameWriter
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank import stdin
 from shanty.runtime.rank.redirect import file_identity
 from shanty.runtime.rundir import RunDir
+
+
+class Output:
+    """The pipes on which children write; `take` is given a child, the stream and the bytes."""
+
+    def __init__(self, take: Callable[[Any, int, bytes], None]) -> None:
+        self._take = take
+        self.streams: Dict[int, Tuple[Any, int]] = {}  # descriptor → child and stream
+
+    def open(self, child: Any) -> Tuple[List[int], List[Tuple[int, ...]]]:
+        """Pipes for one child: the ends that it writes to, and how it is spawned with them."""
+        ends: List[int] = []
+        actions: List[Tuple[int, ...]] = []
+        for stream in (STDOUT, STDERR):
+            read, write = os.pipe()
+            os.set_blocking(read, False)
+            self.streams[read] = (child, stream)
+            ends.append(write)
+            actions.append((os.POSIX_SPAWN_DUP2, write, stream))
+        return ends, actions
+
+    def pump(self, fd: int) -> bool:
+        """Take what a child wrote; False when the stream has ended, and is closed."""
+        if self._read(fd) != 0:
+            return True
+        del self.streams[fd]
+        os.close(fd)
+        return False
+
+    def finish(self, child: Any) -> None:
+        """Take the last words of a child that has ended; whoever polls the pipes closes them."""
+        for fd, (owner, _) in self.streams.items():
+            while owner == child and self._read(fd):
+                pass
+
+    def _read(self, fd: int) -> Optional[int]:
+        """Take what there is now; how much, 0 at the end of the stream, None when it is empty."""
+        try:
+            data = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return None
+        if data:
+            self._take(*self.streams[fd], data)
+        return len(data)
 
 
 class Launcher:
@@ -22,18 +66,11 @@ class Launcher:
         self._writer: Optional[FrameWriter] = None
         self.pid = 0
         self.code: Optional[int] = None
-        self.streams: Dict[int, int] = {}
+        self.output = Output(self._write)
 
     def start(self, environment: Mapping[str, str]) -> str:
         """Start it with `environment` added to ours; returns why it could not be, or ""."""
-        actions: List[Tuple[int, ...]] = []
-        ends = []
-        for stream in (STDOUT, STDERR):
-            read, write = os.pipe()
-            os.set_blocking(read, False)
-            self.streams[read] = stream
-            ends.append(write)
-            actions.append((os.POSIX_SPAWN_DUP2, write, stream))
+        ends, actions = self.output.open(None)
         argv = list(self._plan.attempt.argv)
         environ = {**os.environ, **environment}
         if self._plan.scripted:
@@ -67,14 +104,6 @@ class Launcher:
             os.open(os.devnull, os.O_RDONLY)  # the launcher alone reads the run's standard input
         return ""
 
-    def pump(self, fd: int) -> bool:
-        """Move what it wrote into its log; False when the stream has ended."""
-        if self._take(fd) != 0:
-            return True
-        del self.streams[fd]
-        os.close(fd)
-        return False
-
     def show_partial(self) -> None:
         """Write a begun line down, as a prompt is one."""
         if self._writer is not None and self._writer.has_partial:
@@ -82,25 +111,16 @@ class Launcher:
 
     def finish(self) -> None:
         """Take its last words, which are in the pipes by now."""
-        for fd in self.streams:
-            while self._take(fd):
-                pass
+        self.output.finish(None)
         if self._writer is not None:
             self._writer.close()
 
-    def _take(self, fd: int) -> Optional[int]:
-        """Move what there is now; how much, 0 at the end of the stream, None when it is empty."""
-        try:
-            data = os.read(fd, 1 << 16)
-        except BlockingIOError:
-            return None
-        if data:
-            if self._writer is None:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                log = os.open(self._run.launcher_log, flags, 0o644)
-                self._writer = FrameWriter(log, self._plan.limits.log_limit)
-            self._writer.feed(self.streams[fd], data)
-        return len(data)
+    def _write(self, _: Any, stream: int, data: bytes) -> None:
+        if self._writer is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            log = os.open(self._run.launcher_log, flags, 0o644)
+            self._writer = FrameWriter(log, self._plan.limits.log_limit)
+        self._writer.feed(stream, data)
 
 
 def find_program(name: str, path: str) -> str:

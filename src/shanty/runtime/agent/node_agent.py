@@ -15,12 +15,12 @@ import os
 import select
 import signal
 import time
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from shanty.runtime import platform
 from shanty.runtime.agent.channel import Channel, decode_reports
 from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
-from shanty.runtime.agent.launcher import Launcher
+from shanty.runtime.agent.launcher import Launcher, Output
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.localhost import free_port
 from shanty.runtime.plan import Plan
@@ -79,6 +79,7 @@ class NodeAgent:
         self.next_look = self.between_looks = 0.0
         self.environment: Dict[str, str] = {}  # for what starts here, once the host is ready
         self._poll = select.poll()
+        self._output: Output  # of the launcher, or of its daemons
         self._fifo = -1  # of the ranks' reports
         self._rest = b""
         self._oom = platform.oom_kills()
@@ -119,7 +120,7 @@ class NodeAgent:
                 elif fd == self.controller.source:
                     if not self._obey():
                         self._poll.unregister(fd)
-                elif not self.pump(fd):
+                elif not self._output.pump(fd):
                     self._poll.unregister(fd)
             self._reap()
             self._tick(time.monotonic())
@@ -152,18 +153,15 @@ class NodeAgent:
     def launch(self, environment: Mapping[str, str]) -> None:
         """Start the launcher with `environment` added to that of this host."""
         error = self.launcher.start({**self.environment, **environment})
-        self.follow(self.launcher.streams)
+        self.follow(self.launcher.output)
         if error:
             self.controller.send(launcher=127, error=error)
 
-    def follow(self, fds: Iterable[int]) -> None:
-        """Hear what comes from these descriptors, by `pump`."""
-        for fd in fds:
+    def follow(self, output: Output) -> None:
+        """Take what comes on these pipes, too."""
+        self._output = output
+        for fd in output.streams:
             self._poll.register(fd, select.POLLIN)
-
-    def pump(self, fd: int) -> bool:
-        """Take what came from a descriptor that is followed; False at its end."""
-        return self.launcher.pump(fd)
 
     def leave(self, removed: Sequence[str]) -> None:
         """The last word to the controller."""

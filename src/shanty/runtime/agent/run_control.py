@@ -32,11 +32,8 @@ class RunControl(Protocol):
     def event(self, kind: str, **more: Any) -> None:
         """Write down that something happened."""
 
-    def report(self, report: Mapping[str, Any], host: str) -> None:
-        """Take a rank's report."""
-
-    def saw(self, host: str, message: Mapping[str, Any]) -> None:
-        """Take what the node agent of a host saw of its ranks."""
+    def hear(self, message: Mapping[str, Any], host: str) -> None:
+        """Take what a node agent tells of its ranks."""
 
     def condemn(self, failure: Failure, grace: float) -> None:
         """End the run because of a failure of the launch itself."""

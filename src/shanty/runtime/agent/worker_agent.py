@@ -108,11 +108,8 @@ class WorkerAgent(NodeAgent):
             folder = f"{self.plan.scratch}/work"
             self._daemons = Daemons(self.controller, {**os.environ, **self.environment}, folder)
         elif "daemon" in order and self._daemons is not None:
-            self.follow(self._daemons.start(order["daemon"], order["command"]))
-
-    def pump(self, fd: int) -> bool:
-        """Pass on what a daemon wrote."""
-        return self._daemons is not None and self._daemons.pump(fd)
+            self._daemons.start(order["daemon"], order["command"])
+            self.follow(self._daemons.output)
 
     def child_ended(self, pid: int, code: int) -> None:
         """Tell the controller when it was a daemon."""

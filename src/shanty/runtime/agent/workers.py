@@ -1,7 +1,8 @@
 """Manages the node agents of the other hosts of a run, over one connection each.
 
-They are started, have their hosts made ready, are heard, and missed when one falls silent. The
-launcher's daemons are started by them, too, when the launcher asks for it (`rsh_server`).
+First a node agent on every worker, then every host made ready for ranks, then the launcher; at the
+end their last files. A host that fails in any of it, or falls silent, ends the run, by its name.
+The launcher's daemons are started by them, too, when the launcher asks for it (`rsh_server`).
 """
 
 from __future__ import annotations
@@ -9,44 +10,53 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import select
 import subprocess
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Set
 
+from shanty.runtime.agent.channel import readable
 from shanty.runtime.agent.connections import REAP, RESET, RUN_AGENT, request_command
+from shanty.runtime.agent.mpi_world import signal_name
 from shanty.runtime.agent.node_agent import SILENCE
+from shanty.runtime.agent.root_cause import TOP
 from shanty.runtime.agent.rsh_server import RshServer
+from shanty.runtime.agent.run_control import RunControl
 from shanty.runtime.agent.worker import Worker
+from shanty.runtime.localhost import free_port
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, may_write, put
-from shanty.runtime.plan import Node, Plan
-from shanty.runtime.rundir import RunDir
+from shanty.runtime.plan import Node
+from shanty.runtime.rank.rsh_client import SOCKET
 from shanty.runtime.spec import Failure
 
 CONNECTING = 20.0  # seconds for ssh to bring a node agent up
 _LEAVING = 2.0  # seconds for an ssh that has nothing more to do
 _REAPING = 6.0  # seconds to end what a killed node agent left behind
+_LAST_FILES = 75.0  # seconds for the next of the workers' last files to come in
 
 
 class Workers:
-    """The workers of a run. `hear` is given what the controller itself has to know of."""
+    """The workers of a run. They begin at once."""
 
-    def __init__(
-        self,
-        run: RunDir,
-        plan: Plan,
-        hear: Callable[[Worker, Mapping[str, Any]], None],
-    ) -> None:
-        self.run = run
-        self.plan = plan
+    def __init__(self, controller: RunControl) -> None:
+        self.controller = controller
+        self.run = controller.run_dir
+        self.plan = controller.plan
         self.workers: List[Worker] = []
         self.failure: Optional[Failure] = None
         self.stored = 0.0  # when the last piece of a file came
-        self._hear = hear
+        self.launched = False
+        self.lead_ready = False
+        self._prepared = False
+        self._listener = -1  # where the launcher's calls for ssh come in
+        self._polled: Set[int] = set()
         self._begun: Dict[str, Worker] = {}  # artifacts, and whose they are
         self._reapers: List[subprocess.Popen[bytes]] = []
-        self.rsh = RshServer(self.worker_of, plan.lead.mpi["prefix"])
+        self.rsh = RshServer(self.worker_of, self.plan.lead.mpi["prefix"])
+        _allow_many_files()
+        self._start()
 
-    def start(self) -> None:
+    def _start(self) -> None:
         """Call up the node agents of all workers, side by side."""
         for node in self.plan.workers:
             log = os.open(
@@ -82,17 +92,55 @@ class Workers:
         """The descriptors to poll, and whose they are."""
         return {w.channel.source: w for w in self.workers if w.channel.open and w.state != "lost"}
 
-    @property
-    def ready(self) -> bool:
-        """True when every host is ready for ranks."""
-        return all(worker.state == "ready" for worker in self.workers)
+    def serve(self, fd: int) -> None:
+        """Take what came from a worker, or a call for ssh."""
+        if fd == self._listener:
+            self.rsh.accept()
+            return
+        worker = self.sources.get(fd)
+        if worker is not None:
+            self._receive(worker)
 
-    @property
-    def done(self) -> bool:
-        """True when nobody is to be waited for any more."""
-        return not any(worker.live for worker in self.workers)
+    def advance(self, poll: select.poll) -> None:
+        """Do the next step when the one before is done; watch over the workers."""
+        self._tick(time.monotonic())
+        if self.failure is not None and not self.controller.ending:
+            self.controller.condemn(self.failure, 0.0)
+        if not self.controller.ending:
+            states = {worker.state for worker in self.workers}
+            if not self._prepared and states == {"here"}:
+                self._prepared = True
+                self.controller.tell(prepare=self._shared())
+            if self.lead_ready and states == {"ready"} and not self.launched:
+                self._launch()
+        self._watch_daemons()
+        wanted = set(self.sources)
+        if self._listener >= 0:
+            wanted.add(self._listener)
+        for fd in self._polled - wanted:
+            poll.unregister(fd)
+        for fd in wanted - self._polled:
+            poll.register(fd, select.POLLIN)
+        self._polled = wanted
 
-    def receive(self, worker: Worker) -> None:
+    def _shared(self) -> Dict[str, str]:
+        """What is set on all hosts alike: among it where frameworks meet, on rank 0's host."""
+        first = self.plan.attempt.first
+        ports = {worker.node.number: worker.port for worker in self.workers}
+        port = ports[first] if first in ports else free_port()
+        return {"MASTER_PORT": str(port), **self.plan.attempt.shared}
+
+    def _launch(self) -> None:
+        self.launched = True
+        path = os.path.join(self.plan.scratch, "ssh")
+        self._listener = self.rsh.listen(path)
+        self.controller.event("launching", hosts=len(self.workers) + 1)
+        shim = str(self.controller.run_dir.bin / "ssh")
+        self.controller.agent.send(
+            launch={**self.plan.attempt.environment, SOCKET: path, "SHANTY_SHIM": shim}
+        )
+
+    def _receive(self, worker: Worker) -> None:
         """Take what a worker's node agent has sent."""
         for message in worker.channel.receive():
             worker.silence.heard()
@@ -121,19 +169,21 @@ class Workers:
         elif "gone" in message:
             worker.state = "gone"
             worker.channel.send(bye=True)
-            self._hear(worker, message)
+            self.controller.event("swept", host=worker.name, removed=message["gone"])
+            if not message.get("whole", True):
+                self.failure = Failure(
+                    f"host {worker.name} could not send all of its files",
+                    "nothing of them went through for a minute",
+                    f"they are on the host, in {worker.node.run_dir}",
+                    host=worker.name,
+                )
         else:
-            self._hear(worker, message)
-
-    @property
-    def here(self) -> bool:
-        """True when every worker's node agent is up and its host has still to be made ready."""
-        return all(worker.state == "here" for worker in self.workers)
-
-    def prepare(self, shared: Mapping[str, str]) -> None:
-        """Make the hosts ready for ranks; `shared` is set on all of them."""
-        for worker in self.workers:
-            worker.channel.send(prepare=dict(shared))
+            if "sent" in message:
+                worker.clock.hear(message["sent"], time.monotonic())
+            report = message.get("report", {})
+            if "at" in report:
+                report["at"] = worker.clock.here(report["at"])
+            self.controller.hear(message, worker.name)
 
     def send(self, **message: Any) -> None:
         """Tell all node agents the same."""
@@ -141,7 +191,7 @@ class Workers:
             if worker.live:
                 worker.channel.send(**message)
 
-    def tick(self, now: float) -> None:
+    def _tick(self, now: float) -> None:
         """What is due by the clock: who has been silent for too long."""
         for worker in self.workers:
             worker.channel.flush()
@@ -261,7 +311,46 @@ class Workers:
                 return worker
         return None
 
-    def finish(self) -> Iterator[str]:
+    def _watch_daemons(self) -> None:
+        """A launcher's daemon that was killed takes its host out of the run."""
+        killed = self.rsh.killed
+        if killed is None or self.controller.ending:
+            return
+        host, number = killed
+        world = self.controller.worlds.get(TOP)
+        if world is not None and world.over_since is not None:
+            return  # how it goes at the end is the launcher's own business
+        failure = Failure(
+            f"the launcher's daemon on host {host} was ended by {signal_name(number)}",
+            "without it the ranks there cannot be led",
+            "look for the killer in the host's log (out of memory?); run again",
+            host=host,
+        )
+        self.controller.condemn(failure, 0.0)
+
+    def dismiss(self, how: str) -> None:
+        """Let the workers send the rest and go, "for good" or "for now"."""
+        self.send(leave=how)
+        began, stopped = time.monotonic(), self.controller.stopped
+        while (
+            any(worker.live for worker in self.workers)
+            and time.monotonic() < max(began, self.stored) + _LAST_FILES
+        ):
+            self.controller.heartbeat.turn()
+            self.controller.answer_asks()
+            if self.controller.stopped != stopped:
+                break  # whoever stops the run now does without the rest of its files
+            sources = self.sources
+            for fd in readable(sources, 0.25):
+                self._receive(sources[fd])
+            self._tick(time.monotonic())
+        controller = self.controller
+        if self.failure is not None and controller.code is None and not controller.stopped:
+            controller.condemn(self.failure, 0.0)
+        for host in self._finish():
+            self.controller.event("unswept", host=host)
+
+    def _finish(self) -> Iterator[str]:
         """End what is left of the connections; the names of hosts that could not be swept."""
         deadline = time.monotonic() + _LEAVING
         for worker in self.workers:
@@ -283,3 +372,12 @@ class Workers:
 def _port(node: Node) -> str:
     port = node.connection.get("port")
     return f" port {port}" if port else ""
+
+
+def _allow_many_files() -> None:
+    """Each host takes some descriptors, and the usual limit of 1024 is meant for select(2)."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
