@@ -123,7 +123,7 @@ def _facts() -> Dict[str, Any]:
 
 
 def _facts_of(workers: Sequence[Node], lead: Node) -> List[Dict[str, Any]]:
-    """What the workers say of themselves, asked all at once."""
+    """Returns what the workers say of themselves, asked all at once."""
     asked = [command(node, lead, [*node.boot, "agent.attempts"]) for node in workers]
     found = []
     for node, answer in zip(workers, run_each(asked, _TO_DESCRIBE)):

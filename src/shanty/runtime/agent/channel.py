@@ -44,7 +44,7 @@ class Channel:
 
     @property
     def unsent(self) -> int:
-        """How many bytes wait to be written."""
+        """The number of bytes that wait to be written."""
         return len(self._unsent)
 
     def send(self, **message: Any) -> None:

@@ -125,7 +125,7 @@ def _forgotten(patterns: Sequence[str], since: float) -> Set[str]:
 
 
 def in_use() -> Set[str]:
-    """What any process has open or mapped, as far as this user may see."""
+    """Returns what any process has open or mapped, as far as this user may see."""
     used: Set[str] = set()
     for pid in platform.processes():
         used |= platform.mapped_files(pid)

@@ -1,4 +1,4 @@
-"""How a controller starts commands on its workers: one function for each kind of connection.
+"""Starts commands on workers for a controller: one function for each kind of connection.
 
 A node says its kind and what that takes in `Node.connection`. The command's standard input and
 output become the channel between controller and node agent.
@@ -55,7 +55,7 @@ def request_command(node: Node, lead: Node, request: str) -> List[str]:
 
 
 class Answer(NamedTuple):
-    """How a command on a worker ended; `code` is None where it was still at work."""
+    """The end of a command on a worker; `code` is None where it was still at work."""
 
     code: Optional[int]
     out: str

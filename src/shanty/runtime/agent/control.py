@@ -66,7 +66,7 @@ def start_agents(run: RunDir, plan: Plan, cwd: str, stdin: int) -> None:
 
 
 def agents_record(**pids: int) -> Dict[str, Any]:
-    """What `agents.json` says: the agents' pids and births, and which host they are on."""
+    """The content of `agents.json`: the agents' pids and births, and their host."""
     agents = {name: {"pid": pid, "born": platform.born(pid)} for name, pid in pids.items()}
     session = os.environ.get("XDG_SESSION_ID", "")
     host, namespace = _here()
@@ -144,7 +144,7 @@ def _wake(run: RunDir) -> None:
 
 
 def status_of(run: RunDir) -> Status:
-    """Where the run stands; one whose agents are gone without a word is LOST from now on."""
+    """The status of the run; one whose agents are gone without a word is LOST from now on."""
     status = read_status(run)
     if status.state.final or _has_agents(run, status):
         return status
@@ -213,7 +213,7 @@ def conclude(run: RunDir, state: State, failure: Optional[Failure], code: int) -
 
 
 def lost_cause(agents: Mapping[str, Any] | None, boot: str, environ: Mapping[str, str]) -> Failure:
-    """Why a run has no agents any more, as far as it can be known."""
+    """The reason why a run has no agents any more, as far as it can be known."""
     if agents is None:
         return Failure(
             "the run's agent never came up",
@@ -244,7 +244,7 @@ def _kills_at_logout(environ: Mapping[str, str]) -> bool:
 
 
 def _survivor_prefix(environ: Mapping[str, str]) -> List[str]:
-    """What to put before a command that must outlive the session: nothing where all do."""
+    """The words before a command that must outlive the session; none where all do."""
     if not _kills_at_logout(environ) or not Path("/run/systemd/system").is_dir():
         return []
     return _SCOPE if shutil.which(_SCOPE[0], path=environ.get("PATH")) else []
@@ -259,7 +259,7 @@ def _session_is_gone(session: str, environ: Mapping[str, str]) -> bool:
 def _answer_of(
     words: Sequence[str], environ: Mapping[str, str]
 ) -> Optional[subprocess.CompletedProcess[str]]:
-    """How a program of systemd's ended; None where it is not there, or does not end."""
+    """Runs a program of systemd's; None where it is not there, or does not end."""
     if not shutil.which(words[0], path=environ.get("PATH")):
         return None
     try:

@@ -284,7 +284,7 @@ class Controller:
                 write_json(path.with_suffix(".reply"), reply)
 
     def ask_stacks(self) -> List[Dict[str, Any]]:
-        """Where every rank stands, as `collect` has it, with the MPI call that it is in."""
+        """Returns the stacks of every rank, as `collect` has them, with the MPI call it is in."""
         before = {rank: written(self.run_dir, rank) for rank in self._alive()}
         self.stalls.looks.clear()
         self.tell(stacks=True)
@@ -331,7 +331,7 @@ class Controller:
         sweep_after(self.plan)
 
     def _end_of(self, agent: int) -> str:
-        """How it came that the node agent is no longer there."""
+        """Tells how the node agent ended."""
         if self.silence.seconds > SILENCE:
             return f"was frozen: it has said nothing for {SILENCE:g} s"
         with contextlib.suppress(ChildProcessError):

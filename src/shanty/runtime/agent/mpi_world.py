@@ -20,7 +20,7 @@ UNJOINED = 5.0  # seconds that a rank with another MPI's library may take to joi
 
 @dataclass
 class Rank:
-    """What is known of one rank; times are the controller's clock in seconds."""
+    """The state of one rank; times are the controller's clock in seconds."""
 
     rank: int
     host: str = ""
@@ -158,12 +158,12 @@ class MpiWorld:
 
     @property
     def up(self) -> int:
-        """How many distinct ranks have started."""
+        """The number of ranks that have started."""
         return sum(1 for rank in self.ranks.values() if rank.started)
 
     @property
     def joined(self) -> int:
-        """How many ranks MPI itself, or the library they have mapped, shows in the world."""
+        """The number of ranks that MPI, or the library they have mapped, shows in the world."""
         return sum(1 for rank in self.ranks.values() if self._is_joined(rank))
 
     def _is_joined(self, rank: Rank) -> bool:
@@ -210,7 +210,7 @@ class MpiWorld:
         return None
 
     def _settled_by(self) -> float:
-        """When it counts as known which rank failed first."""
+        """The time from which it counts as known which rank failed first."""
         if self.awaited:
             return self._known_since + ROLL_CALL
         return (self._first_failure or 0.0) + SETTLE
@@ -224,7 +224,7 @@ class MpiWorld:
         ]
 
     def deadline(self) -> Optional[float]:
-        """When `verdict` may change without a report; None when it cannot."""
+        """The time at which `verdict` may change without a report; None when it cannot."""
         times: List[float] = []
         if self._first_failure is not None:
             times.append(self._settled_by())
@@ -297,7 +297,7 @@ class MpiWorld:
         return Failure(f"{where} ended with exit code {code}", rank.why, fix, rank.rank, rank.host)
 
     def _spawning(self) -> str:
-        """What to do when a rank cannot start processes by MPI."""
+        """The advice for a rank that cannot start processes by MPI."""
         needs = FLAVOURS[self.launcher.flavour].to_spawn
         return _SPAWN_LESS + (f", or let it start some by {needs}" if needs else "")
 

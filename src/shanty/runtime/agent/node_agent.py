@@ -309,7 +309,7 @@ class NodeAgent:
         return [entry for entry in everything if entry.pid in wanted]
 
     def _tick(self, now: float) -> None:
-        """What is due by the clock."""
+        """Do what is due by the clock."""
         self.controller.flush()
         self.tick()
         if self.controller.open and self.silence.look(now) > SILENCE:
@@ -332,7 +332,7 @@ class NodeAgent:
                 self._end(0.0, None)
 
     def tick(self) -> None:
-        """What else is due by the clock."""
+        """Do what else is due by the clock."""
 
     def _look(self, program: _Program, now: float) -> None:
         """See from outside whether a program has loaded an MPI, for those that do not say it."""
@@ -374,7 +374,7 @@ class NodeAgent:
 
 
 def _flavour(path: str) -> str:
-    """Which MPI the libmpi at `path` is; "" when it cannot be told."""
+    """Returns the flavour of the libmpi at `path`; "" when it cannot be told."""
     from shanty.runtime.mpi.library import flavour_of_library
 
     library = flavour_of_library(path)

@@ -1,4 +1,4 @@
-"""Why a run fails when no rank is to blame: it did not start in time, or its launcher gave up."""
+"""Judges a run when no rank is to blame: it did not start in time, or its launcher gave up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the controller offers to its parts: the run that they work for, and what they may decide."""
+"""The interface of the controller to its parts: the run, and what they may decide."""
 
 from __future__ import annotations
 
@@ -45,4 +45,4 @@ class RunControl(Protocol):
         """Serve the requests that lie in the run directory."""
 
     def ask_stacks(self) -> List[Dict[str, Any]]:
-        """Where every rank stands."""
+        """Returns the stacks of every rank."""

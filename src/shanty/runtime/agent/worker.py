@@ -36,7 +36,7 @@ class Worker:
 
 
 class ClockOffset:
-    """How far the monotonic clock of another host is behind this one.
+    """The offset of another host's monotonic clock to this one.
 
     A message tells when it was sent, by its host's clock. How much more this clock shows when it
     comes is the difference of both, and the time it took; the least of many is nearest to the

@@ -124,7 +124,7 @@ class Workers:
         self._polled = wanted
 
     def _shared(self) -> Dict[str, str]:
-        """What is set on all hosts alike: among it where frameworks meet, on rank 0's host."""
+        """Variables set on all hosts alike, the port for frameworks on rank 0's host among them."""
         first = self.plan.attempt.first
         ports = {worker.node.number: worker.port for worker in self.workers}
         port = ports[first] if first in ports else free_port()
@@ -192,7 +192,7 @@ class Workers:
                 worker.channel.send(**message)
 
     def _tick(self, now: float) -> None:
-        """What is due by the clock: who has been silent for too long."""
+        """Give up workers that have been silent for too long."""
         for worker in self.workers:
             worker.channel.flush()
             if worker.live:
