@@ -70,7 +70,7 @@ def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> A
         argv=tuple(_argv(job, lead, layout, variables, settings)),
         layout_values=asdict(layout),
         environment=launcher,
-        shared={"MASTER_ADDR": _meeting_address(first)},
+        shared={"MASTER_ADDR": _master_address(first)},
         placement=_placement(job, nodes, layout) if settings.scripted else {},
         first=first.number,
         number=settings.number,
@@ -303,7 +303,7 @@ def network_settings(
     return {**own, **flavour.interfaces(layout, names, given)}
 
 
-def _meeting_address(node: Node) -> str:
+def _master_address(node: Node) -> str:
     """Where frameworks find rank 0's host."""
     if node.interfaces:
         return node.interfaces[0][1]

@@ -165,8 +165,8 @@ class Controller:
             self._report({**message["report"], "host": host})
         elif "moves" in message:
             self.stalls.hear(host, message)
-        elif "roll" in message:
-            self.worlds[message["roll"]].awaited.discard(host)
+        elif "flush" in message:
+            self.worlds[message["flush"]].awaited.discard(host)
 
     def _report(self, report: Mapping[str, Any]) -> None:
         """Take a rank's report."""
@@ -177,7 +177,7 @@ class Controller:
             self.worlds[name] = MpiWorld(expected, self.launcher)
         world = self.worlds[name]
         if world.report(report, now):
-            self._call_the_roll(name)
+            self._flush_reports(name)
         self.event("rank-" + str(report.get("event")), report=report)
         changed: Dict[str, Any] = {"ranks": world.expected, "up": world.up, "joined": world.joined}
         if world.complete and self.status.state is State.STARTING:
@@ -189,12 +189,12 @@ class Controller:
         if any(getattr(self.status, key) != value for key, value in changed.items()):
             self._write(**changed)
 
-    def _call_the_roll(self, name: str) -> None:
+    def _flush_reports(self, name: str) -> None:
         """Ask every host for what its ranks had said before a failure in this world was known."""
         others = self.workers.workers if self.workers is not None else ()
         names = (worker.name for worker in others if worker.live)
         self.worlds[name].awaited = {self.plan.lead.name, *names}
-        self.tell(roll=name)
+        self.tell(flush=name)
 
     def _judge(self, now: float) -> None:
         """End what has to end: a world with a verdict, or the run at one of its limits."""

@@ -13,7 +13,7 @@ from shanty.runtime.rank.reports import UNSPAWNED, UNWRITABLE
 from shanty.runtime.spec import Failure
 
 SETTLE = 0.15  # seconds in which a failure that came first may still be reported second
-ROLL_CALL = 2.0  # seconds that a host may take to pass on what its ranks had said by then
+FLUSH = 2.0  # seconds that a host may take to pass on what its ranks had said by then
 LEFT_EARLY = 10.0  # seconds that the others may go on after a rank left without MPI_Finalize
 UNJOINED = 5.0  # seconds that a rank with another MPI's library may take to join all the same
 
@@ -212,7 +212,7 @@ class MpiWorld:
     def _settled_by(self) -> float:
         """The time from which it counts as known which rank failed first."""
         if self.awaited:
-            return self._known_since + ROLL_CALL
+            return self._known_since + FLUSH
         return (self._first_failure or 0.0) + SETTLE
 
     def waiting_in_init(self) -> List[int]:

@@ -205,9 +205,9 @@ class NodeAgent:
                 self._look_around(closely=True)  # before a signal makes them stir
                 for program in self.programs.values():
                     self._ask_stacks(program)
-            elif "roll" in order:
+            elif "flush" in order:
                 self._hear()
-                self.controller.send(roll=order["roll"])
+                self.controller.send(flush=order["flush"])
             elif "watch" in order:
                 self._watch(order["watch"])
             elif "leave" in order:

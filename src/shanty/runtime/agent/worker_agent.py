@@ -31,7 +31,7 @@ from shanty.runtime.rundir import RunDir, write_json
 
 _PATIENCE = 20.0  # seconds for the controller to send the plan
 _AHEAD = 1 << 20  # bytes that may wait in the channel before more is read from files
-KEY_LIFE = 3600.0  # seconds for which a run's key is let in, from its last extension
+KEY_LIFE = 3600.0  # seconds for which a run's key is accepted, from its last extension
 _RENEWAL = 1200.0  # seconds between two extensions
 _LAST_FILES = 60.0  # seconds for the next megabyte of the last files to reach the controller
 

@@ -155,7 +155,7 @@ def test_the_verdict_waits_for_every_host_that_was_asked():
     assert end(world, 0, 14, 5.0)
     world.awaited = {"far"}
     assert world.verdict(5.0 + judge.SETTLE) is None
-    assert world.deadline() == pytest.approx(5.0 + judge.ROLL_CALL)
+    assert world.deadline() == pytest.approx(5.0 + judge.FLUSH)
     assert not end(world, 1, 3, 6.0, at=4.9)
     world.awaited.discard("far")
     verdict = world.verdict(6.0)
@@ -166,10 +166,10 @@ def test_the_verdict_waits_for_every_host_that_was_asked():
 def test_a_host_that_does_not_answer_holds_the_verdict_up_for_a_moment_only():
     world = started(3)
     join(world)
-    end(world, 0, 14, 5.0 + judge.ROLL_CALL, at=5.0)
+    end(world, 0, 14, 5.0 + judge.FLUSH, at=5.0)
     world.awaited = {"far"}
-    assert world.verdict(5.1 + judge.ROLL_CALL) is None
-    verdict = world.verdict(5.0 + 2 * judge.ROLL_CALL)
+    assert world.verdict(5.1 + judge.FLUSH) is None
+    verdict = world.verdict(5.0 + 2 * judge.FLUSH)
     assert verdict is not None
     assert verdict.rank == 0
 
