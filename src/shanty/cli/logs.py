@@ -26,7 +26,6 @@ def logs(
     """Print the output of a run; a single rank's comes without its label."""
     from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
     from shanty.launch.index import read_job
-    from shanty.launch.targets.base import Handle
     from shanty.runtime.agent.control import read_status
 
     here = context()
@@ -41,11 +40,10 @@ def logs(
             f"run {found.id} has no output of rank {min(unknown)}",
             fix="it has that of " + (", ".join(map(str, found.rank_logs())) or "no rank"),
         )
-    handle = Handle(found)
     wanted = () if launcher else rank or None
     job = read_job(found)
     raw = job is not None and type(job.command).__name__ == "Raw"
-    follower = Follower(here.targets, handle, wanted, launcher or (raw and not rank))
+    follower = Follower(found, wanted, launcher or (raw and not rank))
     # By the ranks that are meant to be: those that have written yet may be fewer.
     ranks = len(rank) or read_status(found).ranks or len(found.rank_logs())
     labels = not launcher and ranks != 1

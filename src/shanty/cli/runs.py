@@ -152,8 +152,6 @@ def _stalled(status: Status) -> str:
 @click.option("--kill", is_flag=True, help="SIGKILL at once.")
 def stop(run: tuple[str, ...], everything: bool, kill: bool) -> None:
     """Stop runs: SIGTERM to the ranks, then SIGKILL. A run that has ended is left as it is."""
-    from shanty.launch.targets.base import Handle, Stop
-
     here = context()
     if not run and not everything:
         raise UsageError("which run?", fix="name it, or say `last`, or --all")
@@ -169,7 +167,7 @@ def stop(run: tuple[str, ...], everything: bool, kill: bool) -> None:
         if here.runs.status(directory).state.final:
             note(f"run {directory.id} has ended already")
             continue
-        here.targets.ask(Handle(directory), Stop(grace))
+        here.targets.cancel(directory, grace)
         deadline = time.monotonic() + grace + _PATIENCE
         while not (status := here.runs.status(directory)).state.final:
             if time.monotonic() > deadline:

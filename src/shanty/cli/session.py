@@ -11,7 +11,6 @@ from shanty.cli.context import note
 from shanty.cli.table import progress_text
 from shanty.cli.terminal import Interrupts, Show, StatusLine
 from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
-from shanty.launch.targets.base import Handle, Stop
 from shanty.launch.targets.registry import Targets
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.rundir import RunDir
@@ -28,7 +27,7 @@ class Session:
     def __init__(
         self,
         targets: Targets,
-        handle: Handle,
+        run: RunDir,
         show: Show,
         interrupts: Interrupts,
         *,
@@ -36,9 +35,9 @@ class Session:
         launcher: bool,
     ) -> None:
         self._targets = targets
-        self._handle = handle
+        self._run = run
         self._show = show
-        self._follower = Follower(targets, handle, None, launcher)
+        self._follower = Follower(run, None, launcher)
         self._printer: Printer | JsonPrinter = (
             JsonPrinter(sys.stdout.buffer) if show.as_json else standard_printer(labels=labels)
         )
@@ -53,7 +52,7 @@ class Session:
 
     def follow(self) -> int:
         """Show the run until it has ended; returns the exit code for this process."""
-        run = self._handle.run
+        run = self._run
         if self._show.as_json:
             self._event("started", run=run.id, path=str(run.path))
         try:
@@ -85,7 +84,7 @@ class Session:
             wait = _QUICK if now < lively + _LIVELY else _SLOW
             if not status.state.final and now >= looked + wait:
                 before, looked = status, now
-                status = self._targets.poll([self._handle])[self._handle]
+                status = self._targets.describe([self._run])[self._run]
                 lively = now if status != before else lively
                 if status.attempt != before.attempt and status.attempt > 1:
                     self._show_attempt(status)
@@ -102,7 +101,7 @@ class Session:
                 return status
             self._serve_interrupts()
             if self._printer.at_line_start:
-                self._line.show(status, lambda: progress_text(self._handle.run))
+                self._line.show(status, lambda: progress_text(self._run))
             if not lines:
                 time.sleep(wait)
 
@@ -119,7 +118,7 @@ class Session:
         """Show why no rank makes progress, once for each time that it happens."""
         from shanty.cli.stacks import report, stalls_of
 
-        for stall in stalls_of(self._handle.run)[self._stalls :]:
+        for stall in stalls_of(self._run)[self._stalls :]:
             self._stalls += 1
             self._line.hide()
             self._printer.break_line()
@@ -136,17 +135,17 @@ class Session:
         self._line.hide()
         if self._interrupts.count == 1:
             note("stopping … (Ctrl-C again to kill)")
-            self._ask(Stop(self._targets.settings.stop_grace))
+            self._cancel(self._targets.settings.stop_grace)
         elif self._interrupts.count == 2:
             note("killing …")
-            self._ask(Stop(0.0))
+            self._cancel(0.0)
         else:
-            note(f"leaving; see `shanty ps`, the run is {self._handle.run.id}")
+            note(f"leaving; see `shanty ps`, the run is {self._run.id}")
             sys.exit(130)
 
-    def _ask(self, request: Stop) -> None:
+    def _cancel(self, grace: float) -> None:
         try:
-            self._targets.ask(self._handle, request)
+            self._targets.cancel(self._run, grace)
         except ShantyError as error:
             note(str(error))
 

@@ -21,19 +21,17 @@ from shanty.runtime.rundir import RunDir, read_lines
 @json_option
 def stacks(run: str, threads: bool, as_json: bool) -> None:
     """Show the stack of every rank, innermost call first, fewest ranks first."""
-    from shanty.launch.targets.base import Handle, Stacks
-
     here = context()
     found = here.runs.find(run)
-    reply = here.targets.ask(Handle(found), Stacks())
+    reply = here.targets.stacks(found)
     if not reply.ok:
         raise UsageError(
             f"run {found.id}: {reply.error}", fix="stacks are those of a run that is on"
         )
     if as_json:
-        print(json.dumps(reply.data))
+        print(json.dumps(reply.stacks))
         return
-    for ranks, text in grouped(reply.data, all_threads=threads):
+    for ranks, text in grouped(reply.stacks, all_threads=threads):
         print(f"{label(ranks)}:\n{text}\n")
 
 

@@ -59,7 +59,7 @@ def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach:
             context.runs.prune(context.settings.keep_runs - 1)  # this one makes it full again
     interrupts = None if plan.takes_long else Interrupts()
     stdin, relay = rank_zero_input(closed=detach or job.debug_rank is not None)
-    handle = plan.submit(stdin)
+    plan.submit(stdin)
     interrupts = interrupts or Interrupts()
     relay()
     if detach:
@@ -77,7 +77,7 @@ def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach:
         show = Show(quiet=True, as_json=show.as_json)  # the debugger has the terminal
     from shanty.cli.session import Session  # now that the run is on its way
 
-    session = Session(targets, handle, show, interrupts, labels=labels, launcher=plan.raw)
+    session = Session(targets, run, show, interrupts, labels=labels, launcher=plan.raw)
     code = session.follow()
     if code in (LaunchError.exit_code, WorldError.exit_code) and not show.quiet:
         _look_for_the_cause(context, job, run, show, interrupts)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import PurePosixPath
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
-from shanty.launch.targets.base import Chunk, Handle
 from shanty.runtime.frames import STDERR
 from shanty.runtime.logfile import Record, parse
 from shanty.runtime.rundir import RunDir
 
 LAUNCHER = -1  # the "rank" of what the launcher itself wrote
+_CHUNK = 1 << 18  # bytes
 _COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
 
 
@@ -24,21 +24,11 @@ class Line(NamedTuple):
     record: Record
 
 
-class Source(Protocol):
-    """Reads the files of a run, as a target does."""
-
-    def fetch(self, handle: Handle, path: PurePosixPath, offset: int) -> Chunk:
-        """Return what the file holds from `offset` on."""
-
-
 class Follower:
     """Reads on in the logs of a run, each from where it was left."""
 
-    def __init__(
-        self, source: Source, handle: Handle, ranks: Sequence[int] | None, launcher: bool
-    ) -> None:
-        self._source = source
-        self._handle = handle
+    def __init__(self, run: RunDir, ranks: Sequence[int] | None, launcher: bool) -> None:
+        self._run = run
         self._ranks = ranks
         self._launcher = launcher
         self._offsets: dict[tuple[int, int], int] = {}  # of each attempt's ranks
@@ -46,7 +36,7 @@ class Follower:
 
     def read(self) -> list[Line]:
         """Read what was written since the last call, in the order of time."""
-        run = self._handle.run
+        run = self._run
         attempts = {number: RunDir(run.path, number) for number in run.attempts()}
         for number, attempt in attempts.items():
             if self._launcher:
@@ -59,14 +49,10 @@ class Follower:
             number, rank = key
             attempt = attempts[number]
             log = attempt.launcher_log if rank == LAUNCHER else attempt.rank_log(rank)
-            path = PurePosixPath(log.relative_to(run.path))
             records: list[Record] = []
-            while not records:  # one line may take several chunks
-                chunk = self._source.fetch(self._handle, path, offset)
-                if not chunk.data:
-                    break
-                offset = self._offsets[key] = chunk.offset
-                data = self._rest.pop(key, b"") + chunk.data
+            while not records and (new := _read(log, offset)):  # a line may take several chunks
+                offset = self._offsets[key] = offset + len(new)
+                data = self._rest.pop(key, b"") + new
                 records, used = parse(data)
                 if used < len(data):
                     self._rest[key] = data[used:]
@@ -76,6 +62,15 @@ class Follower:
                 stamped.append((latest, Line(rank, record)))
         stamped.sort(key=lambda pair: pair[0])
         return [line for _, line in stamped]
+
+
+def _read(path: Path, offset: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(_CHUNK)
+    except FileNotFoundError:
+        return b""
 
 
 class Printer:

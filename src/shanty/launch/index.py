@@ -10,12 +10,11 @@ import contextlib
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.targets.base import Handle
 from shanty.launch.targets.registry import Targets
 from shanty.runtime.errors import NotFoundError, StorageError, UsageError
 from shanty.runtime.rundir import RunDir, is_run_id, read_json, storage_errors
@@ -92,7 +91,7 @@ class Runs:
 
     def status(self, run: RunDir) -> Status:
         """Ask where the run stands now."""
-        return self._statuses([run])[Handle(run)]
+        return self._targets.describe([run])[run]
 
     def entries(self) -> list[Entry]:
         """List all runs with their present status, the oldest first."""
@@ -145,17 +144,14 @@ class Runs:
     def read(self, runs: Sequence[RunDir]) -> list[Entry]:
         """Read runs from their directories; a damaged job file leaves the command empty."""
         entries = []
-        for handle, status in self._statuses(runs).items():
-            job = read_job(handle.run)
+        for run, status in self._targets.describe(runs).items():
+            job = read_job(run)
             if job is None:
-                entries.append(Entry(handle.run.id, None, (), (), "", status))
+                entries.append(Entry(run.id, None, (), (), "", status))
             else:
                 words = (job.name, tuple(job.tags), tuple(job.words()), job.workdir)
-                entries.append(Entry(handle.run.id, *words, status))
+                entries.append(Entry(run.id, *words, status))
         return entries
-
-    def _statuses(self, runs: Sequence[RunDir]) -> Mapping[Handle, Status]:
-        return self._targets.poll([Handle(run) for run in runs])
 
     def remove(self, run: RunDir) -> None:
         """Delete an ended run with all its files; UsageError while it is on."""
@@ -170,11 +166,11 @@ class Runs:
         ids = self.ids()
         oldest = [self.directory(run_id) for run_id in ids[: max(0, len(ids) - keep)]]
         removed = []
-        for handle, status in self._statuses(oldest).items():
+        for run, status in self._targets.describe(oldest).items():
             with contextlib.suppress(StorageError):
                 if status.state.final:
-                    _delete(handle.run)
-                    removed.append(handle.run.id)
+                    _delete(run)
+                    removed.append(run.id)
         return removed
 
 

@@ -1,16 +1,19 @@
-"""What every target can do. Targets keep no state: the run directory is the truth."""
+"""What every target can do. Targets keep no state: a run is its directory, and that the truth."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from shanty.launch.settings import Settings
-from shanty.runtime.plan import Limits
+from shanty.runtime.errors import NotFoundError
+from shanty.runtime.plan import Attempt, Limits, Plan
+from shanty.runtime.resolve import leftovers
 from shanty.runtime.rundir import RunDir
-from shanty.runtime.spec import JobSpec, Status
+from shanty.runtime.spec import JobSpec, Raw, Status
 
 
 def _unheard(_text: str) -> None:
@@ -34,67 +37,44 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Handle:
-    """A run that was submitted; all else about it is in its directory."""
-
-    run: RunDir
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of a run's file: its bytes and the offset at which to read on."""
-
-    data: bytes
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stacks:
-    """Ask for the Python stack of every rank."""
-
-    def to_json(self) -> dict[str, Any]:
-        """What the lead reads."""
-        return {"kind": "stacks"}
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Ask a run to end: SIGTERM, and SIGKILL after `grace` seconds."""
-
-    grace: float
-
-    def to_json(self) -> dict[str, Any]:
-        """What the lead reads."""
-        return {"kind": "stop", "grace": self.grace}
-
-
-@dataclass(frozen=True, slots=True)
 class Reply:
-    """What the controller answered; `data` holds the stacks."""
+    """What the controller answered; `stacks` are those of all ranks, where they were asked for."""
 
     ok: bool
     error: str = ""
-    data: list[dict[str, Any]] = field(default_factory=list)
+    stacks: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Planned(Protocol):
-    """A job that could be run now."""
+@dataclass(frozen=True)
+class Planned:
+    """A job that could be run now, in the directory `run`."""
 
-    takes_long: ClassVar[bool]  # hosts have to be prepared first
+    job: JobSpec
+    run: RunDir
+    takes_long: ClassVar[bool] = False  # hosts have to be prepared first
 
     @property
     def raw(self) -> bool:
         """True where the user's own line starts the launcher."""
+        return isinstance(self.job.command, Raw)
 
     @property
     def ranks(self) -> int | None:
-        """How many ranks there are to be; None where the user's own line says it."""
+        """How many ranks there are to be; None where it is not known yet."""
+        return self.job.ranks
 
     def render(self) -> str:
         """What would be run, for a person to read."""
+        raise NotImplementedError
 
-    def submit(self, stdin: int) -> Handle:
+    def submit(self, stdin: int) -> None:
         """Write the run down and start its agents; `stdin` is what rank 0 will read."""
+        if not Path(self.job.workdir).is_dir():
+            raise NotFoundError(f"there is no folder {self.job.workdir}", "the job is to run in it")
+        self._submit(stdin)
+
+    def _submit(self, stdin: int) -> None:
+        raise NotImplementedError
 
 
 class Target(Protocol):
@@ -108,28 +88,51 @@ class Target(Protocol):
         PrepareError when its MPI or Python is not there, UsageError when it cannot fit.
         """
 
-    def describe(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
+    def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
         """Where the runs stand now, all of them looked at at once.
 
         One that waits for its hosts is PENDING, with a reason; one whose agents are gone and that
         nobody knows of any more is LOST, with the cause.
         """
 
-    def cancel(self, handle: Handle, grace: float) -> Reply:
+    def cancel(self, run: RunDir, grace: float) -> Reply:
         """End a run: SIGTERM, and SIGKILL after `grace` seconds; one that has ended is no error."""
 
-    def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
-        """Ask the controller."""
+    def stacks(self, run: RunDir) -> Reply:
+        """Ask for the stack of every rank."""
 
 
-def limits_of(job: JobSpec, settings: Settings) -> Limits:
-    """What bounds a run, by its job and by what its user has set for good."""
-    return Limits(
-        log_limit=settings.log_limit,
-        grace=settings.stop_grace,
-        start_timeout=job.start_timeout,
-        time_limit=job.time_limit,
-        on_stall=job.on_stall or settings.on_stall,
-        stall_after=settings.stall_after if job.stall_after is None else job.stall_after,
-        retries=job.retries,
+def plan_of(
+    job: JobSpec,
+    run: RunDir,
+    settings: Settings,
+    attempt: Attempt,
+    *,
+    scratch: str = "",
+    waits: bool = False,
+) -> Plan:
+    """The plan of a run. Without `scratch`, its hosts have a folder at one path, and scripts."""
+    return Plan(
+        id=run.id,
+        created=time.time(),
+        raw=isinstance(job.command, Raw),
+        limits=Limits(
+            log_limit=settings.log_limit,
+            grace=settings.stop_grace,
+            start_timeout=job.start_timeout,
+            time_limit=job.time_limit,
+            on_stall=job.on_stall or settings.on_stall,
+            stall_after=settings.stall_after if job.stall_after is None else job.stall_after,
+            retries=job.retries,
+        ),
+        leftovers=leftovers(attempt.nodes[0].installation),
+        scratch=scratch or scratch_of(run),
+        scripted=not scratch,
+        attempt=attempt,
+        waits=waits,
     )
+
+
+def scratch_of(run: RunDir) -> str:
+    """The folder for temporary files, at the same path on every host."""
+    return f"/tmp/shanty-{run.id[-11:]}"

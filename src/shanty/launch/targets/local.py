@@ -10,24 +10,23 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import shanty
 from shanty.launch import interpreter, mpis
-from shanty.launch.targets.base import Chunk, Handle, Reply, Stacks, Stop, Surroundings, limits_of
+from shanty.launch.targets.base import Planned, Reply, Surroundings, plan_of
 from shanty.runtime import platform
 from shanty.runtime.agent import control
-from shanty.runtime.errors import NotFoundError, StorageError
+from shanty.runtime.errors import StorageError
 from shanty.runtime.localhost import free_port
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node, Plan
-from shanty.runtime.resolve import AttemptSettings, leftovers, resolve, shim_scripts
+from shanty.runtime.resolve import AttemptSettings, resolve, shim_scripts
 from shanty.runtime.rundir import RunDir, storage_errors, write_json
-from shanty.runtime.spec import JobSpec, Raw, Status
+from shanty.runtime.spec import JobSpec, Status
 
-_CHUNK = 1 << 18
 _PACKAGES = str(Path(shanty.__file__).parent.parent)
 
 
@@ -40,20 +39,12 @@ class Facts:
     python: str
 
 
-@dataclass(frozen=True, slots=True)
-class LocalPlan:
+@dataclass(frozen=True)
+class LocalPlan(Planned):
     """A job as it will be run here; `hostfile` is the text of its host file."""
 
-    job: JobSpec
     plan: Plan
     hostfile: str
-    run: RunDir
-    takes_long: ClassVar[bool] = False
-
-    @property
-    def raw(self) -> bool:
-        """True where the user's own line starts the launcher."""
-        return self.plan.raw
 
     @property
     def ranks(self) -> int | None:
@@ -82,11 +73,8 @@ class LocalPlan:
         ]
         return "\n".join(lines)
 
-    def submit(self, stdin: int) -> Handle:
-        """Write the run down and start its controller, in a session of its own."""
+    def _submit(self, stdin: int) -> None:
         job, run = self.job, self.run
-        if not Path(job.workdir).is_dir():
-            raise NotFoundError(f"there is no folder {job.workdir}", "the job is to run in it")
         shared = {**self.plan.attempt.shared, "MASTER_PORT": str(free_port())}
         plan = self.plan._replace(attempt=self.plan.attempt._replace(shared=shared))
         write_down(job, plan, run, self.hostfile)
@@ -95,7 +83,6 @@ class LocalPlan:
         except StorageError:
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
             raise
-        return Handle(run)
 
 
 class LocalTarget:
@@ -130,41 +117,26 @@ class LocalTarget:
             from shanty.launch.doctor import this_machine
 
             this_machine.check_capacity(job, attempt.ranks or 1)
-        plan = Plan(
-            id=run.id,
-            created=time.time(),
-            raw=isinstance(job.command, Raw),
-            limits=limits_of(job, settings),
-            leftovers=leftovers(facts.installation),
-            scratch=scratch,
-            scripted=False,
-            attempt=attempt,
-        )
+        plan = plan_of(job, run, settings, attempt, scratch=scratch)
         hostfile = FLAVOURS[facts.installation.flavour].hostfile(attempt.layout.hosts)
-        return LocalPlan(job, plan, hostfile, run)
+        return LocalPlan(job, run, plan, hostfile)
 
-    def describe(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
+    def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
         """Where the runs stand, as their directories say; a run without agents is LOST."""
-        return {handle: control.status_of(handle.run) for handle in handles}
+        return {run: control.status_of(run) for run in runs}
 
-    def fetch(self, handle: Handle, path: PurePosixPath, offset: int) -> Chunk:
-        """The next piece of one of the run's files."""
-        try:
-            with (handle.run.path / path).open("rb") as file:
-                file.seek(offset)
-                data = file.read(_CHUNK)
-        except FileNotFoundError:
-            data = b""
-        return Chunk(data, offset + len(data))
-
-    def cancel(self, handle: Handle, grace: float) -> Reply:
+    def cancel(self, run: RunDir, grace: float) -> Reply:
         """End the run; one that has ended is no error."""
-        return self.ask(handle, Stop(grace))
+        return ask_here(run, kind="stop", grace=grace)
 
-    def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
-        """Leave a request for the controller, wake it and wait for its answer."""
-        reply = control.ask(handle.run, request.to_json())
-        return Reply(reply["ok"], reply.get("error", ""), reply.get("stacks", []))
+    def stacks(self, run: RunDir) -> Reply:
+        """Ask for the stack of every rank."""
+        return ask_here(run, kind="stacks")
+
+
+def ask_here(run: RunDir, **request: Any) -> Reply:
+    """Leave a request for the controller, wake it and wait for its answer."""
+    return Reply(**control.ask(run, request))
 
 
 def survey(job: JobSpec, here: Surroundings) -> Facts:

@@ -10,18 +10,16 @@ import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar, Protocol
 
-from shanty.launch.targets.base import Handle, Reply, Stacks, Stop, Surroundings, limits_of
-from shanty.launch.targets.local import node_of_this_machine, survey, write_down
+from shanty.launch.targets.base import Planned, Reply, Surroundings, plan_of, scratch_of
+from shanty.launch.targets.local import ask_here, node_of_this_machine, survey, write_down
 from shanty.runtime.agent import control
-from shanty.runtime.errors import STOPPED_EXIT, LostError, NotFoundError
+from shanty.runtime.errors import STOPPED_EXIT, LostError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Attempt, Plan
-from shanty.runtime.resolve import leftovers
 from shanty.runtime.rundir import RunDir, read_json, write_json
-from shanty.runtime.spec import Failure, JobSpec, Raw, State, Status
+from shanty.runtime.spec import Failure, JobSpec, State, Status
 
 _FORGOTTEN = 10.0  # seconds for the agents to have the last word after the queue has forgotten
 
@@ -54,25 +52,12 @@ class Queue(Protocol):
         """Take a run out of the queue, and its hosts from it if it has any."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedPlan:
+@dataclass(frozen=True)
+class QueuedPlan(Planned):
     """A job before it has hosts: what is asked for."""
 
-    target: QueuedTarget
-    job: JobSpec
+    queue: Queue
     plan: Plan
-    run: RunDir
-    takes_long: ClassVar[bool] = False
-
-    @property
-    def raw(self) -> bool:
-        """True where the user's own line starts the launcher."""
-        return self.plan.raw
-
-    @property
-    def ranks(self) -> int | None:
-        """How many ranks there are to be; None where it is not known yet."""
-        return self.job.ranks
 
     def render(self) -> str:
         """What is asked for, for a person to read."""
@@ -81,7 +66,7 @@ class QueuedPlan:
         return "\n".join(
             [
                 f"# MPI     {title} {node.installation.version} ({node.installation.prefix})",
-                f"# hosts   as {self.target.queue.scheme} gives them",
+                f"# hosts   as {self.queue.scheme} gives them",
                 f"# ranks   {self.ranks or 'as the hosts have slots'}",
                 f"# python  {node.python}",
                 f"cd {shlex.quote(self.job.workdir)}",
@@ -89,16 +74,13 @@ class QueuedPlan:
             ]
         )
 
-    def submit(self, stdin: int) -> Handle:
+    def _submit(self, stdin: int) -> None:
         """Write the run down and queue it; its ranks read no standard input."""
         del stdin
-        if not Path(self.job.workdir).is_dir():
-            raise NotFoundError(f"there is no folder {self.job.workdir}", "the job is to run in it")
-        queue, run = self.target.queue, self.run
+        run, start = self.run, [*self.plan.lead.boot, "agent.start", str(self.run.path)]
         write_down(self.job, self.plan, run)
-        name = queue.enqueue(run, self.job, [*self.plan.lead.boot, "agent.start", str(run.path)])
-        write_json(run.site, {"target": queue.scheme, "name": name})
-        return Handle(run)
+        name = self.queue.enqueue(run, self.job, start)
+        write_json(run.site, {"target": self.queue.scheme, "name": name})
 
 
 class QueuedTarget:
@@ -110,39 +92,26 @@ class QueuedTarget:
 
     def plan(self, job: JobSpec, run: RunDir) -> QueuedPlan:
         """Find MPI and Python, which the hosts have at the same paths; the layout comes later."""
-        facts = survey(job, self.here)
-        settings = self.here.settings
-        node = node_of_this_machine(facts, job, run, scratch := f"/tmp/shanty-{run.id[-11:]}")
+        node = node_of_this_machine(survey(job, self.here), job, run, scratch_of(run))
         attempt = Attempt((node,), (), {"ranks": job.ranks}, {}, {}, {})
-        plan = Plan(
-            id=run.id,
-            created=time.time(),
-            raw=isinstance(job.command, Raw),
-            limits=limits_of(job, settings),
-            leftovers=leftovers(facts.installation),
-            scratch=scratch,
-            scripted=True,
-            attempt=attempt,
-            waits=True,
-        )
-        return QueuedPlan(self, job, plan, run)
+        plan = plan_of(job, run, self.here.settings, attempt, waits=True)
+        return QueuedPlan(job, run, self.queue, plan)
 
-    def describe(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
+    def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
         """Where the runs stand: while one waits, by the word of its queue, asked once for all."""
-        found = {handle: control.read_status(handle.run) for handle in handles}
-        names = {handle: _name(handle) for handle, s in found.items() if not s.state.final}
+        found = {run: control.read_status(run) for run in runs}
+        names = {run: _name(run) for run, status in found.items() if not status.state.final}
         known = self.queue.look(list(names.values())) if names else {}
-        for handle, name in names.items():
-            entry, status = known.get(name), found[handle]
+        for run, name in names.items():
+            entry, status = known.get(name), found[run]
             if entry is not None and entry.waits:
-                found[handle] = replace(status, state=State.PENDING, reason=entry.reason)
-            elif entry is None and not control.has_agents_here(handle.run):
-                found[handle] = self._forgotten(handle, status)
+                found[run] = replace(status, state=State.PENDING, reason=entry.reason)
+            elif entry is None and not control.has_agents_here(run):
+                found[run] = self._forgotten(run, status)
         return found
 
-    def _forgotten(self, handle: Handle, status: Status) -> Status:
+    def _forgotten(self, run: RunDir, status: Status) -> Status:
         """The queue knows nothing of the run: either it is about to end, or it is lost."""
-        run = handle.run
         latest = max(path.stat().st_mtime for path in (run.status, run.events) if path.exists())
         if time.time() < latest + _FORGOTTEN:
             return status
@@ -153,24 +122,23 @@ class QueuedTarget:
         )
         return control.conclude(run, State.LOST, failure, LostError.exit_code)
 
-    def cancel(self, handle: Handle, grace: float) -> Reply:
+    def cancel(self, run: RunDir, grace: float) -> Reply:
         """End the run, with SIGKILL after `grace` seconds; one that waits leaves the queue."""
-        status = self.describe([handle])[handle]
-        if status.state.final:
+        state = self.describe([run])[run].state
+        if state.final:
             return Reply(True, "the run has ended")
-        if status.state is not State.PENDING:
-            return self.ask(handle, Stop(grace))
-        self.queue.dequeue(_name(handle))
-        control.conclude(handle.run, State.STOPPED, None, STOPPED_EXIT)
+        if state is not State.PENDING:
+            return ask_here(run, kind="stop", grace=grace)
+        self.queue.dequeue(_name(run))
+        control.conclude(run, State.STOPPED, None, STOPPED_EXIT)
         return Reply(True)
 
-    def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
-        """Ask the controller."""
-        if self.describe([handle])[handle].state is State.PENDING:
+    def stacks(self, run: RunDir) -> Reply:
+        """Ask for the stack of every rank."""
+        if self.describe([run])[run].state is State.PENDING:
             return Reply(False, "the run has no hosts yet")
-        reply = control.ask(handle.run, request.to_json())
-        return Reply(reply["ok"], reply.get("error", ""), reply.get("stacks", []))
+        return ask_here(run, kind="stacks")
 
 
-def _name(handle: Handle) -> str:
-    return str((read_json(handle.run.site) or {}).get("name", ""))
+def _name(run: RunDir) -> str:
+    return str((read_json(run.site) or {}).get("name", ""))

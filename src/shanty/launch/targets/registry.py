@@ -8,20 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shanty.launch.settings import Settings
-from shanty.launch.targets.base import (
-    Chunk,
-    Handle,
-    Planned,
-    Reply,
-    Stacks,
-    Stop,
-    Surroundings,
-    Target,
-)
+from shanty.launch.targets.base import Planned, Reply, Surroundings, Target
 from shanty.launch.targets.local import LocalTarget
 from shanty.runtime.errors import NotFoundError
 from shanty.runtime.rundir import RunDir, read_json
@@ -55,8 +46,7 @@ class Targets:
     ) -> None:
         self.settings = settings
         self._here = Surroundings(home, environ, settings, say, warn, terminal)
-        self.local = LocalTarget(self._here)
-        self._targets: dict[str, Target] = {LOCAL: self.local}
+        self._targets: dict[str, Target] = {LOCAL: LocalTarget(self._here)}
 
     @cached_property
     def hosts(self) -> SshTarget:
@@ -90,34 +80,31 @@ class Targets:
             return SSH
         return scheme if scheme in _names() else SSH
 
-    def for_run(self, handle: Handle) -> Target:
+    def _of(self, run: RunDir) -> Target:
         """Where the run went."""
-        site = read_json(handle.run.site)
+        site = read_json(run.site)
         if site is None:
-            return self.named(SSH if handle.run.site.exists() else LOCAL)
+            return self.named(SSH if run.site.exists() else LOCAL)
         return self.named(str(site.get("target", SSH)))
 
-    def poll(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
+    def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
         """Ask each target once about all of its runs: runs that do not answer share one bound."""
-        groups: dict[Target, list[Handle]] = {}
-        for handle in handles:
-            groups.setdefault(self.for_run(handle), []).append(handle)
+        groups: dict[Target, list[RunDir]] = {}
+        for run in runs:
+            groups.setdefault(self._of(run), []).append(run)
         return {
-            handle: status
+            run: status
             for target, its in groups.items()
-            for handle, status in target.describe(its).items()
+            for run, status in target.describe(its).items()
         }
 
-    def fetch(self, handle: Handle, path: PurePosixPath, offset: int) -> Chunk:
-        """The next piece of one of the run's files: all of them are, or are copied, here."""
-        return self.local.fetch(handle, path, offset)
+    def cancel(self, run: RunDir, grace: float) -> Reply:
+        """End a run: SIGTERM, and SIGKILL after `grace` seconds; one that has ended is no error."""
+        return self._of(run).cancel(run, grace)
 
-    def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
-        """Ask the run's controller."""
-        target = self.for_run(handle)
-        if isinstance(request, Stop):
-            return target.cancel(handle, request.grace)
-        return target.ask(handle, request)
+    def stacks(self, run: RunDir) -> Reply:
+        """Ask for the stack of every rank."""
+        return self._of(run).stacks(run)
 
 
 def _names() -> set[str]:

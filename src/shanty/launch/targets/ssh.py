@@ -27,15 +27,14 @@ from shanty.launch.host import Host
 from shanty.launch.network.route import Route
 from shanty.launch.settings import Settings
 from shanty.launch.targets import networks
-from shanty.launch.targets.base import Chunk, Handle, Reply, Stacks, Stop, Surroundings, limits_of
-from shanty.launch.targets.local import LocalTarget
+from shanty.launch.targets.base import Planned, Reply, Surroundings, plan_of, scratch_of
 from shanty.runtime.agent.connections import worker_command
 from shanty.runtime.agent.worker_agent import KEY_LIFE
 from shanty.runtime.errors import NotFoundError, ShantyError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Attempt, Node, Plan
-from shanty.runtime.resolve import AttemptSettings, leftovers, resolve, shim_scripts
+from shanty.runtime.resolve import AttemptSettings, resolve, shim_scripts
 from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
 from shanty.runtime.spec import JobSpec, Raw, Status
 
@@ -80,21 +79,14 @@ class Facts:
     route: Route = networks.OPEN
 
 
-@dataclass(frozen=True, slots=True)
-class SshPlan:
+@dataclass(frozen=True)
+class SshPlan(Planned):
     """A job on hosts, before anything is put there: its attempt has the paths of this machine."""
 
     target: SshTarget
-    job: JobSpec
     facts: Facts
-    run: RunDir
     attempt: Attempt
     takes_long: ClassVar[bool] = True
-
-    @property
-    def raw(self) -> bool:
-        """True where the user's own line starts the launcher."""
-        return isinstance(self.job.command, Raw)
 
     @property
     def ranks(self) -> int | None:
@@ -133,21 +125,11 @@ class SshPlan:
 
     def prepared(self, prepared: Sequence[Prepared], settings: Settings) -> Plan:
         """The plan that the agents read, once all hosts have what they need."""
-        scratch = scratch_of(self.run)
-        return Plan(
-            id=self.run.id,
-            created=time.time(),
-            raw=self.raw,
-            limits=limits_of(self.job, settings),
-            leftovers=leftovers(prepared[0].installation),
-            scratch=scratch,
-            scripted=True,
-            attempt=_attempt(self.job, self.facts, self.run, settings, prepared),
-        )
+        attempt = _attempt(self.job, self.facts, self.run, settings, prepared)
+        return plan_of(self.job, self.run, settings, attempt)
 
-    def submit(self, stdin: int) -> Handle:
-        """Put on the hosts what is missing there, let the lead in, and start it."""
-        return self.target.submit(self, stdin)
+    def _submit(self, stdin: int) -> None:
+        self.target.submit(self, stdin)
 
 
 def plan_on(
@@ -156,7 +138,7 @@ def plan_on(
     """Decide where the ranks of `job` go; UsageError when they do not fit."""
     unprepared = [Prepared(facts.installation, facts.python, job.workdir, "") for _ in facts.hosts]
     attempt = _attempt(job, facts, run, settings, unprepared)
-    return SshPlan(target, job, facts, run, attempt)
+    return SshPlan(job, run, target, facts, attempt)
 
 
 def _attempt(
@@ -213,11 +195,6 @@ def _node(number: int, host: Surveyed, route: Route, run: RunDir, there: Prepare
     )
 
 
-def scratch_of(run: RunDir) -> str:
-    """The folder for temporary files, at the same path on every host."""
-    return f"/tmp/shanty-{run.id[-11:]}"
-
-
 def shared_out(surveys: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
     """The cores that each host has for itself, by its name.
 
@@ -246,7 +223,6 @@ class SshTarget:
     ) -> None:
         self.home, self.environ, self.settings = here.home, here.environ, here.settings
         self._say, self._warn, self._terminal = here.say, here.warn, here.terminal
-        self._local = LocalTarget(here)
         self._links: dict[str, Link] = {}
 
     # ------------------------------------------------------------------------ planning
@@ -323,11 +299,9 @@ class SshTarget:
 
     # ---------------------------------------------------------------------- submitting
 
-    def submit(self, planned: SshPlan, stdin: int) -> Handle:
-        """Put on the hosts what is missing there, let the lead in, and start it."""
-        job, run, hosts = planned.job, planned.run, planned.facts.hosts
-        if not Path(job.workdir).is_dir():
-            raise NotFoundError(f"there is no folder {job.workdir}", "the job is to run in it")
+    def submit(self, planned: SshPlan, stdin: int) -> None:
+        """Put on the hosts what is missing there, and start the lead host's agents."""
+        run, hosts = planned.run, planned.facts.hosts
         clients = [host.client for host in hosts]
         feeds = stdin_forward.has_input(stdin)
         run.create()
@@ -346,7 +320,6 @@ class SshTarget:
             stdin_forward.start(hosts[0].host, run.id, stdin)
         named = [host.host for host in hosts]
         self._links[run.id] = Link(run, named, clients[0], clients[1:]).start()
-        return Handle(run)
 
     def _write_down(self, planned: SshPlan) -> None:
         run = planned.run
@@ -404,8 +377,7 @@ class SshTarget:
             lead.client.ask("begin-run", **begin)
         except BaseException:  # Ctrl-C too, and the lead may have been started before it
             with contextlib.suppress(ShantyError):
-                stop = Stop(0.0).to_json()
-                lead.client.ask("ask-run", run=run.id, request=stop, patience=5.0)
+                lead.client.ask("ask-run", run=run.id, request=_stop(0.0), patience=5.0)
             for number, host in enumerate(workers, 1):
                 with contextlib.suppress(ShantyError):
                     host.client.ask("revoke", run=run.id, index=number, patience=5.0)
@@ -451,35 +423,36 @@ class SshTarget:
             self._links[run.id] = Link(run, hosts).start()
         return self._links[run.id]
 
-    def describe(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:
+    def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
         """Where the runs stand, as far as their lead hosts can be reached."""
         from shanty.runtime.agent.control import read_status
 
-        found = {handle: read_status(handle.run) for handle in handles}
-        links = {
-            handle: self._link(handle.run)
-            for handle, status in found.items()
-            if not status.state.final or handle.run.id in self._links
-        }
         until = time.monotonic() + _FIRST_LOOK  # they all look at the same time
-        for handle, link in links.items():
-            found[handle] = link.status(max(0.0, until - time.monotonic()))
+        found = {run: read_status(run) for run in runs}
+        links = {
+            run: self._link(run)
+            for run, status in found.items()
+            if not status.state.final or run.id in self._links
+        }
+        for run, link in links.items():
+            found[run] = link.status(max(0.0, until - time.monotonic()))
         return found
 
-    def fetch(self, handle: Handle, path: PurePosixPath, offset: int) -> Chunk:
-        """The next piece of one of the run's files, of which this machine has a copy."""
-        return self._local.fetch(handle, path, offset)
-
-    def cancel(self, handle: Handle, grace: float) -> Reply:
+    def cancel(self, run: RunDir, grace: float) -> Reply:
         """End the run; one that has ended is no error."""
-        return self.ask(handle, Stop(grace))
+        if self.describe([run])[run].state.final:
+            return Reply(True, "the run has ended")
+        return Reply(**self._link(run).ask(_stop(grace)))
 
-    def ask(self, handle: Handle, request: Stacks | Stop) -> Reply:
-        """Put a request to the controller and wait for its answer."""
-        if self.describe([handle])[handle].state.final:
-            return Reply(isinstance(request, Stop), "the run has ended")
-        reply = self._link(handle.run).ask(request.to_json())
-        return Reply(reply["ok"], reply.get("error", ""), reply.get("stacks", []))
+    def stacks(self, run: RunDir) -> Reply:
+        """Ask for the stack of every rank."""
+        if self.describe([run])[run].state.final:
+            return Reply(False, "the run has ended")
+        return Reply(**self._link(run).ask({"kind": "stacks"}))
+
+
+def _stop(grace: float) -> dict[str, Any]:
+    return {"kind": "stop", "grace": grace}
 
 
 def _sent(planned: SshPlan, begin: int) -> str:

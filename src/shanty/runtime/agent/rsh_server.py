@@ -1,7 +1,7 @@
 """Takes the launcher's calls for ssh and has the node agents do what they ask for.
 
-`rank/rsh_client.py`, which the launcher finds as `ssh`, sends the host, the command and its own output
-descriptors over a Unix socket and waits for the exit code.
+`rank/rsh_client.py`, which the launcher finds as `ssh`, sends the host, the command and its own
+output descriptors over a Unix socket and waits for the exit code.
 """
 
 from __future__ import annotations

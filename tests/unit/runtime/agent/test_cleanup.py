@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 
 from shanty.launch.follow import Follower
-from shanty.launch.settings import Settings
-from shanty.launch.targets.base import Handle, Surroundings
-from shanty.launch.targets.local import LocalTarget
 from shanty.runtime import platform
 from shanty.runtime.agent import cleanup
 from shanty.runtime.frames import FrameWriter
@@ -72,8 +69,7 @@ def test_a_line_of_many_chunks_is_followed(tmp_path):
     writer.feed(1, b"x" * 900_000 + b"\nlast\n")
     writer.close()
     os.close(fd)
-    target = LocalTarget(Surroundings(tmp_path, {}, Settings()))
-    follower = Follower(target, Handle(run), None, False)
+    follower = Follower(run, None, False)
     texts = [line.record.text for lines in iter(follower.read, []) for line in lines]
     assert texts == [b"x" * 900_000, b"last"]
 
@@ -84,7 +80,5 @@ def test_a_clock_that_is_set_back_does_not_turn_lines_round(tmp_path):
     stamps = [5.0, 3.0, 4.0, 6.0]
     text = "".join(f"{stamp:.6f} 1 {number}\n" for number, stamp in enumerate(stamps))
     run.rank_log(0).write_text(text)
-    follower = Follower(
-        LocalTarget(Surroundings(tmp_path, {}, Settings())), Handle(run), None, False
-    )
+    follower = Follower(run, None, False)
     assert [line.record.text for line in follower.read()] == [b"0", b"1", b"2", b"3"]
