@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from shanty.cli import jobs
-from shanty.cli.context import Context, context, note, show_error
+from shanty.cli.context import Context, at_terminal, context, note, show_error
 from shanty.cli.options import OPTIONS, complete_group, json_option, typed
 from shanty.cli.table import print_table
 from shanty.launch import interpreter
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shanty.launch.doctor.check import Report
     from shanty.launch.doctor.fixes import Consent, Knows, Repair
     from shanty.launch.finding import Finding
+    from shanty.launch.host import Host
 
 _ANOTHER = UsageError("another `shanty doctor --fix` is at work", fix="wait for it to end")
 _ROUNDS = 4  # what one repair uncovers is repaired in the next
@@ -126,11 +127,15 @@ def examined(
     """Examine the hosts of a job within `limit` seconds, and tell how far it is."""
     from shanty.launch.doctor.check import LIMIT, examine
 
-    hosts = here.targets.hosts.hosts_of(job) if job.on or job.hostfile else ()
     say = here.progress if sys.stderr.isatty() else lambda _text: None
-    return examine(
-        job, hosts, here.home, here.environ, say, holds_ranks=holds_ranks, limit=limit or LIMIT
-    )
+    hosts, limit = _hosts_of(here, job), limit or LIMIT
+    return examine(job, hosts, here.home, here.environ, say, holds_ranks=holds_ranks, limit=limit)
+
+
+def _hosts_of(here: Context, job: JobSpec) -> tuple[Host, ...]:
+    from shanty.launch.network.survey import chosen
+
+    return chosen(job.on, job.hostfile, here.home) if job.on or job.hostfile else ()
 
 
 def show(report: Report, *, notes: bool) -> None:
@@ -200,7 +205,7 @@ def _repaired(
     from shanty.launch.doctor.fixes import Repairer
 
     done: list[Repair] = []
-    hosts = here.targets.hosts.hosts_of(job) if job.on or job.hostfile else ()
+    hosts = _hosts_of(here, job)
     repairer = Repairer(job, hosts, here.home, here.environ, consent, knows, note, here.progress)
     for _ in range(_ROUNDS):
         repairs = repairer.repair(report)
@@ -247,7 +252,7 @@ def _knows(accepted: Collection[str]) -> Knows:
 
 def _confirmed(question: str, otherwise: str) -> bool:
     """Ask the person at the terminal; the answer is no where there is none."""
-    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
+    if not at_terminal():
         note(f"{question}\n  not done: there is no terminal to ask at; {otherwise}")
         return False
     return click.confirm(f"shanty: {question}?", err=True)

@@ -21,6 +21,7 @@ from shanty.launch.network.results import Contact, Measured, Pace, Pair
 from shanty.launch.network.topology import Network
 from shanty.runtime.errors import ShantyError
 
+Round = Sequence[tuple[int, int]]  # pairs of hosts, by number, that do it at the same time
 Talk = tuple[str, str, str]  # the network, the host that begins and the other one, by name
 
 TIMEOUT = 2.0  # seconds for a connection, and again for the bytes; a lost SYN is sent again after 1
@@ -78,11 +79,10 @@ def few(talks: Sequence[Talk], each: int) -> tuple[list[Talk], list[Talk]]:
     taken: list[Talk] = []
     rest: list[Talk] = []
     for talk in talks:
-        ends = talk[1:]
-        fits = max(busy[name] for name in ends) < each
+        fits = max(busy[name] for name in talk[1:]) < each
         (taken if fits else rest).append(talk)
         if fits:
-            busy.update(ends)
+            busy.update(talk[1:])
     return taken, rest
 
 
@@ -105,21 +105,16 @@ def measure(
     """
     whole = [network for network in networks if set(network.tried) == set(clients)]
     with _listening(clients, whole, ports) as hosts:
-        say(f"tries {_count(len(whole))} between {len(clients)} hosts")
-        found = Measured(tuple(clients), tuple(networks), hosts.contacts(whole))
+        found = _tried(hosts, networks, whole, say)
         rivals = found.serving()
         if len(rivals) > 1:
             rivals.sort(
                 key=lambda one: (not found.by_ssh(one), -min(one.speeds.values(), default=0.0))
             )
-            rivals = rivals[:_MOST_NETWORKS]
-            found = _add_paces(hosts, found, rivals, ring(len(clients)), say)
-        elif any(
-            one.seconds > _SUSPECT
-            for network in rivals
-            for one in found.contacts[network.name].values()
-        ):
-            found = _add_paces(hosts, found, rivals, every(len(clients)), say)
+            return _add_paces(hosts, found, rivals[:_MOST_NETWORKS], ring(len(clients)), say)
+        alone = [one for network in rivals for one in found.contacts[network.name].values()]
+        if any(one.seconds > _SUSPECT for one in alone):
+            return _add_paces(hosts, found, rivals, every(len(clients)), say)
     return found
 
 
@@ -132,13 +127,11 @@ def measure_all(
 ) -> Measured:
     """Measures for a person: all networks, also those that only some hosts have, and the speed
     between every two hosts (of more than 8: around a ring)."""
-    count = len(clients)
     several = [network for network in networks if len(network.tried) > 1]
     with _listening(clients, several, ports) as hosts:
-        say(f"tries {_count(len(several))} between {count} hosts")
-        found = Measured(tuple(clients), tuple(networks), hosts.contacts(several))
+        found = _tried(hosts, networks, several, say)
         joining = [network for network in several if found.joins(network)]
-        return replace(_add_paces(hosts, found, joining, every(count), say), whole=True)
+        return replace(_add_paces(hosts, found, joining, every(len(clients)), say), whole=True)
 
 
 def reach(
@@ -152,11 +145,22 @@ def reach(
         return Measured(tuple(clients), tuple(networks), hosts.contacts(networks, some_pairs))
 
 
+def _tried(
+    hosts: Listeners,
+    networks: Sequence[Network],
+    some: Sequence[Network],
+    say: Callable[[str], None],
+) -> Measured:
+    count = "1 network" if len(some) == 1 else f"{len(some)} networks"
+    say(f"tries {count} between {len(hosts.clients)} hosts")
+    return Measured(tuple(hosts.clients), tuple(networks), hosts.contacts(some))
+
+
 def _add_paces(
     hosts: Listeners,
     found: Measured,
     networks: Sequence[Network],
-    rounds: Sequence[Sequence[tuple[int, int]]],
+    rounds: Sequence[Round],
     say: Callable[[str], None],
 ) -> Measured:
     """Adds to `found` how fast the networks are, alone and together."""
@@ -174,16 +178,14 @@ def _add_paces(
     for network in near:  # once more: a host that was busy must not make striping look good
         say(f"measures {network.name} again")
         for pair, pace in hosts.paces(network, edges).items():
-            paces[network.name][pair] = max(pace, paces[network.name][pair], key=_rate)
+            paces[network.name][pair] = max(
+                pace, paces[network.name][pair], key=lambda each: each.rate
+            )
     say(f"measures {' and '.join(network.name for network in near)} together")
     both = {
         pair: tuple(pace.rate for pace in each) for pair, each in hosts.floods(near, edges).items()
     }
     return replace(found, together={tuple(network.name for network in near): both})
-
-
-def _rate(pace: Pace) -> float:
-    return pace.rate
 
 
 @dataclass
@@ -206,12 +208,13 @@ class Listeners:
         plan: dict[Talk, Network] = {}
         for network in networks:
             ends = [name for name in self.clients if name in network.tried]
-            for source, target in ((ends[i], ends[j]) for i, j in pairs(len(ends))):
-                deaf = self.errors[target].get(network.ends[target].address)
+            for i, j in pairs(len(ends)):
+                talk = network.name, ends[i], ends[j]
+                deaf = self.errors[ends[j]].get(network.ends[ends[j]].address)
                 if deaf is not None:
-                    found[network.name, source, target] = Contact("error", f"{target}: {deaf}")
+                    found[talk] = Contact("error", f"{ends[j]}: {deaf}")
                 else:
-                    plan[network.name, source, target] = network
+                    plan[talk] = network
         tried = self._try(plan, TIMEOUT)
         found |= tried
         if any(contact.crowded for contact in tried.values()):
@@ -229,11 +232,11 @@ class Listeners:
         while left:
             now, rest = few(left, each)
             tried = self._try({talk: plan[talk] for talk in now}, _AGAIN)
-            if each > 1 and any(contact.ok for contact in tried.values()):
-                tried = {talk: contact for talk, contact in tried.items() if contact.ok}
-                each = 1
-            elif not any(contact.ok for contact in tried.values()):
+            passed = {talk: contact for talk, contact in tried.items() if contact.ok}
+            if not passed:
                 each *= 4
+            elif each > 1:
+                tried, each = passed, 1
             found |= tried
             left = [*rest, *(talk for talk in now if talk not in tried)]
         return found
@@ -251,21 +254,17 @@ class Listeners:
             return [Contact(*(one[key] for key in _CONTACT)) for one in answer]
 
         asked = [client for name, client in self.clients.items() if own[name]]
-        results = side_by_side(asked, probe)
-        return {
-            talk: contact
-            for name, contacts in results.items()
-            for talk, contact in zip(own[name], contacts, strict=True)
-        }
+        found: dict[Talk, Contact] = {}
+        for name, contacts in side_by_side(asked, probe).items():
+            found.update(zip(own[name], contacts, strict=True))
+        return found
 
-    def paces(
-        self, network: Network, rounds: Sequence[Sequence[tuple[int, int]]]
-    ) -> dict[Pair, Pace]:
+    def paces(self, network: Network, rounds: Sequence[Round]) -> dict[Pair, Pace]:
         """Measures how fast the pairs are over one network."""
         return {pair: each[0] for pair, each in self.floods([network], rounds).items()}
 
     def floods(
-        self, networks: Sequence[Network], rounds: Sequence[Sequence[tuple[int, int]]]
+        self, networks: Sequence[Network], rounds: Sequence[Round]
     ) -> dict[Pair, list[Pace]]:
         """Measures how fast the pairs are over all of the networks at the same time."""
         names = list(self.clients)
@@ -305,29 +304,17 @@ def _listening(
     def listen(client: RpcClient) -> dict[str, Any]:
         name = client.host.name
         ends = {network.ends[name].address for network in networks if name in network.tried}
-        return client.ask(
-            "net-listen",
-            addresses=sorted(ends),
-            token=tokens[name],
-            ports=ports,
-            patience=_PATIENCE,
-        ).values
+        words: dict[str, Any] = {"addresses": sorted(ends), "token": tokens[name], "ports": ports}
+        return client.ask("net-listen", **words, patience=_PATIENCE).values
 
     try:
         answers = side_by_side(list(clients.values()), listen)
-        yield Listeners(
-            clients,
-            tokens,
-            {name: answer["ports"] for name, answer in answers.items()},
-            {name: answer["errors"] for name, answer in answers.items()},
+        ports_of, errors = (
+            {name: answer[key] for name, answer in answers.items()} for key in ("ports", "errors")
         )
+        yield Listeners(clients, tokens, ports_of, errors)
     finally:
         with suppress(ShantyError):  # a host that is lost no longer listens
             side_by_side(
-                list(clients.values()),
-                lambda client: client.ask("net-close", patience=_PATIENCE).values,
+                list(clients.values()), lambda each: each.ask("net-close", patience=_PATIENCE)
             )
-
-
-def _count(number: int) -> str:
-    return f"{number} network" if number == 1 else f"{number} networks"

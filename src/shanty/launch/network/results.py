@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shanty.launch.finding import Finding
-from shanty.launch.network.route import Route
+from shanty.launch.network.route import Rail, Route
 from shanty.launch.network.topology import Network
 
 Pair = tuple[str, str]  # from one host to another one, by name
@@ -49,9 +49,8 @@ class Pace:
 class Measured:
     """The measurements of `networks` between `hosts`; the mappings are by network's name.
 
-    `together` has the rates of several networks that were used at the same time, by the names
-    of them and by pair: one for each network, in that order. `whole` is true for what
-    `measure_all` found.
+    `together` has the rates of networks that were used at the same time, by their names and by
+    pair, in the order of the names. `whole` is true for what `measure_all` found.
     """
 
     hosts: tuple[str, ...]
@@ -65,9 +64,13 @@ class Measured:
 
     def joins(self, network: Network) -> bool:
         """True when every pair of hosts that was tried could talk over the network."""
+        tried = set(network.tried) == set(self.hosts) and self.contacts.get(network.name)
+        return bool(tried) and not self.failed(network)
+
+    def failed(self, network: Network) -> dict[Pair, Contact]:
+        """Returns the pairs that could not talk over the network."""
         contacts = self.contacts.get(network.name, {})
-        whole = set(network.tried) == set(self.hosts)
-        return whole and bool(contacts) and all(one.ok for one in contacts.values())
+        return {pair: one for pair, one in contacts.items() if not one.ok}
 
     def serving(self) -> list[Network]:
         """Returns the networks that a run may take: they join all hosts, each over its own cables.
@@ -106,19 +109,16 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The route and its reason, the verdict on each network (by name), and what is wrong."""
+    """The route, the verdict on each network (by name), and what is wrong.
+
+    `joining` are the networks that joined all hosts when it was measured, `age` seconds ago; None
+    where it was measured now. How fast it is was not looked at again then. `seconds` is what the
+    choice took.
+    """
 
     route: Route
-    verdicts: Mapping[str, Verdict]
-    findings: tuple[Finding, ...]
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """What was measured and chosen, how old that is, and how long it took; seconds."""
-
-    measured: Measured
-    choice: Choice
-    age: float = 0.0
+    findings: tuple[Finding, ...] = ()
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    joining: tuple[Rail, ...] = ()
+    age: float | None = None
     seconds: float = 0.0

@@ -25,7 +25,6 @@ _BESIDE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES")
 _PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
 _PARAMETERS = ("mca", "gmca", "prtemca", "pmixmca")  # options with a name and a value
 _VARIABLES = ("env", "genv")
-_SETTINGS = ("x",)  # NAME=VALUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +68,20 @@ def _of_line(
             words = shlex.split(command.argv[0])
         except ValueError:  # a quote without its other half: the shell will say so
             return
-    for index, word in enumerate(words):
-        option, rest = word.lstrip("-"), words[index + 1 : index + 3]
-        if word.startswith("-") and option in _PARAMETERS and len(rest) == 2:
-            for prefix in _PREFIXES:
-                if prefix + rest[0] in known:
-                    yield f"{word} {rest[0]} {rest[1]}", prefix + rest[0], rest[1]
-                    break
-        elif word.startswith("-") and option in _VARIABLES and len(rest) == 2:
-            yield f"{word} {rest[0]} {rest[1]}", rest[0], rest[1]
-        elif word.startswith("-") and option in _SETTINGS and rest:
-            name, _, value = rest[0].partition("=")
-            yield f"{word} {rest[0]}", name, value
-        elif word.startswith("-") and option == "iface" and rest:
-            yield f"{word} {rest[0]}", launch[0], rest[0]
-        elif "=" in word and not word.startswith("-") and "-x" not in words[index - 1 : index]:
-            name, _, value = word.partition("=")
+    words = ["", *words, "", ""]
+    for before, word, first, second in zip(words, words[1:], words[2:], words[3:], strict=False):
+        option = word.lstrip("-") if word.startswith("-") else ""
+        name, _, value = (first if option else word).partition("=")
+        if option in _PARAMETERS:
+            full = next((prefix + first for prefix in _PREFIXES if prefix + first in known), "")
+            yield f"{word} {first} {second}", full, second
+        elif option in _VARIABLES:
+            yield f"{word} {first} {second}", first, second
+        elif option == "x":
+            yield f"{word} {first}", name, value
+        elif option == "iface":
+            yield f"{word} {first}", launch[0], first
+        elif not option and "=" in word and before != "-x":
             yield word, name, value
 
 
@@ -95,7 +92,17 @@ def check(
     route: Route,
 ) -> list[Finding]:
     """Finds what is wrong with the flags; `joining` are the networks that join all hosts."""
+    fix = "leave it out"
+    if route.rails:
+        usual = dict.fromkeys(one.name for one in route.rails[0].interfaces.values())
+        fix = f"leave it out, then {' / '.join(usual)} is taken"
     found = []
+
+    def add(flag: Flag, hosts: Sequence[str], what: str, level: Level = Level.WARNING) -> None:
+        what = f"{flag.written} {what} on {', '.join(hosts)}"
+        host = hosts[0] if len(hosts) == 1 else ""
+        found.append(Finding("flag-interface", level, host, what, fix=fix))
+
     for flag in flags:
         meaning = MEANINGS.get(plain(flag.variable), "")
         taken = {}
@@ -105,10 +112,9 @@ def check(
                 taken[host] = names
         lacking = [host for host, names in taken.items() if not names]
         if lacking:
-            text = "names no interface that is there"
             hopeless = len(lacking) == len(surveys) and flag.of_mpi
             level = Level.ERROR if hopeless else Level.WARNING
-            found.append(_finding(flag, lacking, text, route, level))
+            add(flag, lacking, "names no interface that is there", level)
             continue
         if not joining or not taken:
             continue  # that is said already, or nothing can be said
@@ -116,25 +122,8 @@ def check(
         astray = [host for host, names in taken.items() if names - leading[host]]
         if astray:
             strange = sorted(set().union(*(taken[host] - leading[host] for host in astray)))
-            text = f"takes {', '.join(strange)}, which does not lead to all other hosts"
-            found.append(_finding(flag, astray, text, route))
+            add(flag, astray, f"takes {', '.join(strange)}, which does not lead to all other hosts")
     return found
-
-
-def _finding(
-    flag: Flag, hosts: Sequence[str], what: str, route: Route, level: Level = Level.WARNING
-) -> Finding:
-    fix = "leave it out"
-    if route.rails:
-        names = dict.fromkeys(one.name for one in route.rails[0].interfaces.values())
-        fix = f"leave it out, then {' / '.join(names)} is taken"
-    return Finding(
-        "flag-interface",
-        level,
-        hosts[0] if len(hosts) == 1 else "",
-        f"{flag.written} {what} on {', '.join(hosts)}",
-        fix=fix,
-    )
 
 
 def named_interfaces(
@@ -172,7 +161,8 @@ def usable(route: Route, flavour: Flavour, hosts: Sequence[str]) -> tuple[Route,
     """
     rails = [rail for rail in route.rails if flavour.ipv6 or not _is_ipv6(rail)]
     if rails or not route.rails:
-        return Route(tuple(rail for rail in rails if _is_ipv6(rail) == _is_ipv6(rails[0]))), []
+        one_family = tuple(rail for rail in rails if _is_ipv6(rail) == _is_ipv6(rails[0]))
+        return Route(one_family, route.reason if one_family == route.rails else ""), []
     able = " or ".join(f"--mpi {one.name}" for one in FLAVOURS.values() if one.ipv6)
     unusable = Finding(
         "ipv6-only",

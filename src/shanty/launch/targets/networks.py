@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ def chosen(
     for one in findings:
         if one.level is not Level.NOTE:
             warn(sentence(one))
-    return replace(route, reason=decision.reason if route.rails == decision.route.rails else "")
+    return route
 
 
 def interfaces_of(route: Route, host: str) -> tuple[tuple[str, str], ...]:
