@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from shanty.launch.doctor import hosts, pairs, reaching, software, this_machine
 from shanty.launch.doctor.codes import without_consequences
 from shanty.launch.doctor.facts import Seen, need_of
 from shanty.launch.doctor.reaching import Reaching
-from shanty.launch.finding import Finding, Level
+from shanty.launch.finding import Finding, Level, tell
 from shanty.launch.host import Host
 from shanty.launch.network import user_settings
 from shanty.launch.network.selection import decide
@@ -43,6 +43,7 @@ LIMIT = 18.0  # seconds for all of it
 _LOCAL = 8.0  # seconds for this machine, where all else is done
 _ALL_NAMES = 16  # hosts that each look up the names of all
 _NEXT = 3  # hosts, beside the lead, whose names each looks up where there are more
+_REFUSED_BY_RUN = ("same-host",)  # with its own message
 _ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.NOTE: 2}
 R = TypeVar("R")
 Say = Callable[[str], None]
@@ -123,6 +124,31 @@ def examine(
     )
 
 
+def ask(client: RpcClient) -> Seen:
+    """Asks a host of a run for its survey, and measures by how much its clock is off."""
+    before = time.time()
+    survey = client.ask("survey").values
+    after = time.time()
+    # Its clock was read some time between: so all of that is doubt.
+    ahead, doubt = hosts.clock(before, after, {"time": survey["time"], "took": 0.0})
+    return Seen(client.host, survey, {}, client, ahead, doubt)
+
+
+def quick(job: JobSpec, seen: Sequence[Seen], installation: Installation, warn: Say) -> None:
+    """Checks the hosts of a run by their own surveys, without another question.
+
+    `warn` hears what may trouble it; FoundError for what would keep it from working.
+    """
+    surveys = {one.name: one.survey for one in seen}
+    need = need_of(job, [one.host for one in seen], surveys, installation)
+    found = [each for one in seen for each in hosts.of_host(one, need)]
+    found = without_consequences([*found, *pairs.of_hosts(seen)])
+    for index, each in enumerate(found):  # too few GPUs for a run that asked for none
+        if each.code == "gpus-short" and job.gpus_per_rank is None:
+            found[index] = replace(each, level=Level.WARNING)
+    tell([each for each in found if each.code not in _REFUSED_BY_RUN], warn)
+
+
 @dataclass
 class _Examination:
     """The state of an examination of several hosts."""
@@ -153,7 +179,7 @@ class _Examination:
         try:
             self.findings += absent.result(min(_ASKED, self._left))
         except TimeoutError:
-            self.findings += reaching.explain_by_ssh(refused)
+            self.findings += reaching.explain(refused, None)
             self._no_time(what)
         for client in self.clients:
             self.findings += reaching.shell_noise(client)

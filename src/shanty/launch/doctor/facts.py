@@ -9,6 +9,7 @@ from typing import Any
 
 from shanty.launch.cluster.mpi_provision import tags_of
 from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.cluster.ssh_errors import login_words
 from shanty.launch.finding import Finding, Level
 from shanty.launch.host import Host
 from shanty.launch.mpis import DEFAULT
@@ -24,10 +25,10 @@ _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20))
 class Need:
     """What a run needs of its hosts.
 
-    `ranks` are those meant for each host, by its name; `memory` is in bytes a rank, `gpus` a rank.
-    `hosts` are the names of all hosts, the lead first. `flavour` is the MPI's key in FLAVOURS,
-    `tags` are the platform tags of its files where they are to be brought. `oversubscribe` says
-    that more ranks than cores are meant.
+    `ranks` are those meant for each host, by its name; `memory` (bytes) and `gpus` are a rank's.
+    `hosts` are the names of all, the lead first. `flavour` is the MPI's key in FLAVOURS, `tags` are
+    the platform tags of its files where they are to be brought. `oversubscribe` says that more
+    ranks than cores are meant.
     """
 
     ranks: Mapping[str, int] = field(default_factory=dict)
@@ -48,11 +49,10 @@ class Need:
 class Seen:
     """The facts about one host that was reached.
 
-    `survey` is the answer of the verb `survey`. `health` is that of the verb `health`, empty in
-    the quick check of a run, which asks nothing more. `clock_error` is by how many seconds the
-    host's clock is ahead of this machine's, None where it was not measured, and
-    `clock_doubt` the half of the time that the question took, by which it may be wrong.
-    `client` is None for this machine, which is asked without one.
+    `survey` and `health` are the answers of these verbs, the latter empty in the quick check of a
+    run. `clock_error` is by how many seconds the host's clock is ahead of this machine's, None
+    where it was not measured, and `clock_doubt` by how many that may be wrong. `client` is None
+    for this machine.
     """
 
     host: Host
@@ -66,6 +66,12 @@ class Seen:
     def name(self) -> str:
         """The name that the user gave the host; "" for this machine."""
         return self.host.name
+
+    @property
+    def asked(self) -> RpcClient:
+        """The RPC client of a host that is not this machine."""
+        assert self.client is not None
+        return self.client
 
     def finding(
         self, code: str, level: Level, what: str, *texts: str, fixable: bool = False
@@ -98,11 +104,9 @@ def need_of(
     left = job.ranks
     for host in hosts:
         survey = surveys.get(host.name)
-        if survey is None:
+        if survey is None or (host.slots is None and isinstance(job.command, Raw)):
             continue
         slots = host.slots
-        if slots is None and isinstance(job.command, Raw):
-            continue
         if slots is None:
             slots = len(survey["gpus"]) if by_gpus else int(survey["cores"])
         most = job.ranks_per_host or slots
@@ -119,20 +123,17 @@ def need_of(
         ranks,
         job.memory_per_rank or 0,
         gpus,
-        flavour=installation.flavour if installation is not None else "",
-        tags=tags_of(installation) if brought and installation is not None else (),
-        hosts=tuple(host.name for host in hosts),
-        oversubscribe=job.oversubscribe,
+        tuple(host.name for host in hosts),
+        installation.flavour if installation is not None else "",
+        tags_of(installation) if brought and installation is not None else (),
+        job.oversubscribe,
     )
 
 
 def command_on(host: Host, *words: str) -> str:
     """Returns a command to paste here that runs `words` on the host."""
-    if not host.name:
-        return shlex.join(words)
-    options = ["-F", host.config] if host.config else []
-    options += ["-p", str(host.port)] if host.port else []
-    return shlex.join(["ssh", *options, host.login, shlex.join(words)])
+    line = shlex.join(words)
+    return f"ssh {login_words(host)} {shlex.quote(line)}" if host.name else line
 
 
 def amount(size: int) -> str:

@@ -78,24 +78,19 @@ def _machine(seen: Seen, need: Need) -> Iterator[Finding]:
     }
     if not need.tags or runs_on(need.tags, kind):
         return
-    wanted = " or ".join(need.tags)
-    if not any(tag.endswith((f"_{survey['arch']}", "_universal2")) for tag in need.tags):
-        yield seen.error(
-            "arch-differs",
-            f"its processors are {survey['arch']}, which the MPI of this machine is not built for",
-            f"that is built for {wanted}",
-            "take hosts of one kind, or install the same MPI on all by the system's packages and "
-            "name it with --mpi",
-        )
-    else:
-        yield seen.error(
-            "libc-old",
-            f"the MPI of this machine does not run with its C library, "
-            f"{f'glibc {version}' if name == 'glibc' else 'which is not glibc'}",
-            f"that is built for {wanted}",
-            "take hosts with a newer system, or install the same MPI on all by the system's "
-            "packages and name it with --mpi",
-        )
+    code, others = "arch-differs", "of one kind"
+    what = f"its processors are {survey['arch']}, which the MPI of this machine is not built for"
+    if any(tag.endswith((f"_{survey['arch']}", "_universal2")) for tag in need.tags):
+        code, others = "libc-old", "with a newer system"
+        library = f"glibc {version}" if name == "glibc" else "which is not glibc"
+        what = f"the MPI of this machine does not run with its C library, {library}"
+    yield seen.error(
+        code,
+        what,
+        f"that is built for {' or '.join(need.tags)}",
+        f"take hosts {others}, or install the same MPI on all by the system's packages and "
+        "name it with --mpi",
+    )
 
 
 def _home_folder(seen: Seen, need: Need) -> Iterator[Finding]:
@@ -226,46 +221,31 @@ def _limits(seen: Seen, need: Need) -> Iterator[Finding]:
     room = seen.survey["room"]
     ranks = max(1, need.ranks.get(seen.name, 1))
     soft = {name: (limit or [None])[0] for name, limit in room["limits"].items()}
-    yield from _files_limit(seen, ranks, soft["NOFILE"])
-    yield from _processes_limit(seen, ranks, soft["NPROC"], room["processes"])
-    yield from _memory_limit(seen, need, soft)
-
-
-def _files_limit(seen: Seen, ranks: int, limit: int | None) -> Iterator[Finding]:
     needed = _FILES + ranks * _FILES_A_RANK
-    if limit is None or limit >= max(needed, _FILES_SCARCE):
-        return
-    hard = seen.survey["room"]["limits"]["NOFILE"][1]
-    more = "" if hard is None or hard > limit else f", and the user may not raise it ({hard})"
-    yield seen.finding(
-        "files-limit",
-        Level.ERROR if limit < needed else Level.WARNING,
-        f"a process may open {limit} files only",
-        f"ulimit -n is {limit}{more}; {ranks} ranks need {needed}, and what they open themselves",
-        _RAISE_LIMIT,
-    )
-
-
-def _processes_limit(
-    seen: Seen, ranks: int, limit: int | None, used: int | None
-) -> Iterator[Finding]:
-    if limit is None:
-        return
-    left = limit - (used or 0)
+    limit = soft["NOFILE"]
+    if limit is not None and limit < max(needed, _FILES_SCARCE):
+        hard = room["limits"]["NOFILE"][1]
+        more = "" if hard is None or hard > limit else f", and the user may not raise it ({hard})"
+        yield seen.finding(
+            "files-limit",
+            Level.ERROR if limit < needed else Level.WARNING,
+            f"a process may open {limit} files only",
+            f"ulimit -n is {limit}{more}; {ranks} ranks need {needed}, and what they open "
+            "themselves",
+            _RAISE_LIMIT,
+        )
     needed = _PROCESSES + ranks * _PROCESSES_A_RANK
-    if left >= _PROCESSES_SCARCE + ranks * _SCARCE_A_RANK:
-        return
-    counted = "" if used is None else f", and {used} are there"
-    yield seen.finding(
-        "processes-limit",
-        Level.ERROR if left < needed and not seen.survey["room"]["privileged"] else Level.WARNING,
-        f"the user may have {limit} processes and threads only",
-        f"ulimit -u is {limit}{counted}; {ranks} ranks take {needed} and more",
-        _RAISE_LIMIT,
-    )
-
-
-def _memory_limit(seen: Seen, need: Need, soft: dict[str, Any]) -> Iterator[Finding]:
+    limit, used = soft["NPROC"], room["processes"]
+    left = None if limit is None else limit - (used or 0)
+    if left is not None and left < _PROCESSES_SCARCE + ranks * _SCARCE_A_RANK:
+        counted = "" if used is None else f", and {used} are there"
+        yield seen.finding(
+            "processes-limit",
+            Level.ERROR if left < needed and not room["privileged"] else Level.WARNING,
+            f"the user may have {limit} processes and threads only",
+            f"ulimit -u is {limit}{counted}; {ranks} ranks take {needed} and more",
+            _RAISE_LIMIT,
+        )
     needed = need.footprint.address_space + need.memory
     for name, flag in (("AS", "-v"), ("DATA", "-d")):
         limit = soft[name]
@@ -344,14 +324,13 @@ def _rights(seen: Seen) -> Iterator[Finding]:
         foreign = owner not in (0, seen.survey["uid"])
         if not foreign and not mode & (_FOREIGN_WRITE | _GROUP_WRITE):
             continue
-        serious = foreign or bool(mode & _FOREIGN_WRITE)
-        who = "another user owns" if foreign else "others may write"
-        if not serious:
-            who = "its group may write"
+        level, who = Level.WARNING, "another user owns" if foreign else "others may write"
+        if not foreign and not mode & _FOREIGN_WRITE:
+            # many sites give a home to a group of one's own
+            level, who = Level.NOTE, "its group may write"
         yield seen.finding(
             "home-open",
-            # many sites give a home to a group of one's own
-            Level.WARNING if serious else Level.NOTE,
+            level,
             f"{who} {path}, so sshd may refuse every key of the user's there (StrictModes)",
             f"mode {mode:03o}, owner {owner}",
             f"chown it to the user: {path}" if foreign else f"chmod go-w {path}",
@@ -365,16 +344,15 @@ def _strays(seen: Seen) -> Iterator[Finding]:
     strays = seen.health["strays"]
     if not strays:
         return
-    pids = [str(each["pid"]) for each in strays]
     told = [f"{each['name']} (pid {each['pid']})" for each in strays[:_SHOWN]]
-    more = ["…"] if len(strays) > _SHOWN else []
-    count = "a process" if len(strays) == 1 else f"{len(strays)} processes"
+    one = len(strays) == 1
     yield seen.warning(
         "strays",
-        f"{count} of a run that ended {'is' if len(strays) == 1 else 'are'} still there",
-        ", ".join([*told, *more]),
+        f"{'a process' if one else f'{len(strays)} processes'} of a run that ended "
+        f"{'is' if one else 'are'} still there",
+        ", ".join([*told, *["…"] * (len(strays) > _SHOWN)]),
         "end what is left, it may hold cores and ports",
-        command_on(seen.host, "kill", *pids),
+        command_on(seen.host, "kill", *(str(each["pid"]) for each in strays)),
         fixable=any(each["run"] for each in strays),  # others' are not for shanty to end
     )
 

@@ -69,12 +69,9 @@ def findings(
     from shanty.launch.doctor.hosts import of_host
     from shanty.runtime.rpc import health, survey
 
-    def ignore(_progress: Mapping[str, Any]) -> None:
-        """Nobody waits for the progress of this."""
-
-    nothing = io.BytesIO()
-    facts = survey.survey({}, nothing, ignore)
-    seen = Seen(HERE, facts, health.health({}, nothing, ignore))
+    nobody: tuple[Any, ...] = ({}, io.BytesIO(), lambda _progress: None)
+    facts = survey.survey(*nobody)
+    seen = Seen(HERE, facts, health.health(*nobody))
     installation, found = _mpi(job, home, {**environ, **job.env})
     need = need_of(job, [HERE] if holds_ranks else [], {"": facts}, installation)
     own = of_host(seen, need)

@@ -21,7 +21,7 @@ from shanty.launch.cluster.mpi_provision import side_by_side
 from shanty.launch.cluster.prepare import Prepared
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.run_mirror import Link
-from shanty.launch.doctor import quick
+from shanty.launch.doctor import check
 from shanty.launch.host import Host
 from shanty.launch.network.route import Route
 from shanty.launch.network.survey import chosen, connected
@@ -262,10 +262,10 @@ class SshTarget:
         installation = mpis.select(job.mpi, self.home, environ)
         python = interpreter.choose(job.python, Path(job.workdir), environ)
         clients = connected(hosts, self.home, self._say, terminal=self._terminal)
-        seen = side_by_side(clients, quick.ask)
+        seen = side_by_side(clients, check.ask)
         surveys = {name: one.survey for name, one in seen.items()}
         surveyed = self._surveyed(hosts, clients, surveys)
-        quick.look(job, list(seen.values()), installation, self._warn)
+        check.quick(job, list(seen.values()), installation, self._warn)
         route = networks.chosen(job, installation, surveyed, self.home, self._say, self._warn)
         return Facts(tuple(surveyed), installation, python, route)
 

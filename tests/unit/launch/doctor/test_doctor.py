@@ -23,7 +23,7 @@ from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
 from shanty.launch.cluster.ssh_errors import Refusal, refusal
 from shanty.launch.connections import openssh
 from shanty.launch.connections.openssh import OpenSSH
-from shanty.launch.doctor import check, reaching, trust
+from shanty.launch.doctor import check, fixes, reaching
 from shanty.launch.doctor.check import Report
 from shanty.launch.doctor.codes import CODES
 from shanty.launch.doctor.facts import need_of
@@ -424,9 +424,9 @@ def test_no_host_key_is_kept_unseen(
         remembered.append(host.name)
         return "known_hosts"
 
-    offered = trust.OfferedKey(f"{SHOWN} (ED25519)", b"")
-    monkeypatch.setattr(trust, "offered_key", lambda _host: offered)
-    monkeypatch.setattr(trust, "remember", remember)
+    offered = fixes.OfferedKey(f"{SHOWN} (ED25519)", b"")
+    monkeypatch.setattr(fixes, "offered_key", lambda _host: offered)
+    monkeypatch.setattr(fixes, "remember", remember)
     _, _, err = doctor("a,b", "--fix", *words, findings=(UNKNOWN,))
     assert remembered == (["b"] if kept else [])
     assert (f"b shows the host key {SHOWN} (ED25519)" in err) is not kept
