@@ -23,7 +23,7 @@ import pytest
 
 from runs import flavour, thin, wait_for
 from shanty.launch.lab import control, lifecycle
-from shanty.launch.lab.lifecycle import KnownLab
+from shanty.launch.lab.model import Lab
 
 __all__ = ["flavour"]
 CANNOT = 69  # the exit code of a PrepareError
@@ -74,7 +74,7 @@ class LabHome:
             env=self.environ,
         )
 
-    def known(self, name: str = "lab") -> KnownLab:
+    def known(self, name: str = "lab") -> Lab:
         return lifecycle.find(self.home, name)
 
     def remember(self, name: str) -> None:
@@ -142,7 +142,7 @@ class LabHosts:
 
     @property
     def hosts(self) -> list[str]:
-        return [member.name for member in self.shanty.known(self.name).lab.hosts]
+        return [member.name for member in self.shanty.known(self.name).hosts]
 
     def ssh_words(self, host: str, *words: str) -> list[str]:
         return ["ssh", "-F", str(self.config), "-o", "ConnectTimeout=2", host, *words]
@@ -203,7 +203,7 @@ def _bring_up(home: LabHome, count: int, *words: str) -> LabHosts:
 def _end(home: LabHome, before: list[str]) -> None:
     for known in lifecycle.labs(home.home):
         began = time.monotonic()
-        done = home("lab", "down", known.lab.name)
+        done = home("lab", "down", known.name)
         assert done.returncode == 0, done.stderr
         assert time.monotonic() - began < 10
     wait_for(lambda: not home.left(), 5, f"the labs leave something: {home.left()}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +14,7 @@ from shanty.cli.options import json_option
 from shanty.cli.table import print_table
 
 if TYPE_CHECKING:
-    from shanty.launch.lab.lifecycle import KnownLab
+    from shanty.launch.lab.model import Lab
 
 name_argument = click.argument("name", default="lab")
 host_argument = click.argument("host")
@@ -43,7 +42,6 @@ def up(
     """Start HOSTS virtual hosts [3]."""
     from shanty.launch.lab import lifecycle
 
-    wish = lifecycle.LabRequest(name, hosts, nics, rates, bare, slots)
     shown = sys.stderr.isatty()
 
     def progress(ready: int) -> None:
@@ -51,16 +49,17 @@ def up(
             print(f"\r{ready} of {hosts} hosts are up", end="", file=sys.stderr, flush=True)
 
     try:
-        known = lifecycle.up(context().home, wish, progress)
+        home = context().home
+        known = lifecycle.up(home, name, hosts, nics, rates, slots, progress, bare=bare)
     finally:
         if shown:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
     _print_hosts(known)
-    first = known.lab.hosts[0].name
+    first = known.hosts[0].name
     note(
         f"the lab {name} is up. For example:\n"
         f"  shanty run --on {name} -n {hosts} train.py\n"
-        f"  ssh -F {Path(known.lab.folder) / 'ssh_config'} {first} hostname\n"
+        f"  ssh -F {known.folder / 'ssh_config'} {first} hostname\n"
         f"  shanty lab exec {first} ip addr\n"
         f"  shanty lab down{'' if name == 'lab' else f' {name}'}"
     )
@@ -89,10 +88,10 @@ def list_all(as_json: bool) -> None:
         return
     rows = []
     for known in found:
-        nics = ", ".join(nic.name for nic in known.lab.nics)
-        kind = "bare" if known.lab.bare else ""
+        nics = ", ".join(nic.name for nic in known.nics)
+        kind = "bare" if known.bare else ""
         state = "up" if known.alive else "gone"
-        rows.append((known.lab.name, state, str(len(known.lab.hosts)), nics, kind))
+        rows.append((known.name, state, str(len(known.hosts)), nics, kind))
     print_table(("LAB", "STATE", "HOSTS", "NICS", ""), rows)
 
 
@@ -149,7 +148,7 @@ for _words in (
     _add_action(*_words)
 
 
-def _print_hosts(known: KnownLab) -> None:
+def _print_hosts(known: Lab) -> None:
     from shanty.launch.lab import control
 
     state = control.states(known)
@@ -157,32 +156,32 @@ def _print_hosts(known: KnownLab) -> None:
         (
             member.name,
             state[member.name],
-            *(nic.address(member.number) for nic in known.lab.nics),
-            f"{known.lab.user}:{member.home}",
+            *(nic.address(member.number) for nic in known.nics),
+            f"{known.user}:{member.home}",
         )
-        for member in known.lab.hosts
+        for member in known.hosts
     ]
-    print_table(("HOST", "STATE", *(n.name.upper() for n in known.lab.nics), "USER:HOME"), rows)
+    print_table(("HOST", "STATE", *(n.name.upper() for n in known.nics), "USER:HOME"), rows)
 
 
-def _as_dict(known: KnownLab) -> dict[str, object]:
+def _as_dict(known: Lab) -> dict[str, object]:
     from shanty.launch.lab import control
 
     state = control.states(known)
     return {
-        "name": known.lab.name,
+        "name": known.name,
         "alive": known.alive,
-        "bare": known.lab.bare,
-        "user": known.lab.user,
-        "ssh_config": str(Path(known.lab.folder) / "ssh_config"),
-        "nics": [asdict(nic) for nic in known.lab.nics],
+        "bare": known.bare,
+        "user": known.user,
+        "ssh_config": str(known.folder / "ssh_config"),
+        "nics": [asdict(nic) for nic in known.nics],
         "hosts": [
             {
                 "name": member.name,
                 "state": state[member.name],
                 "home": member.home,
-                "addresses": {n.name: n.address(member.number) for n in known.lab.nics},
+                "addresses": {n.name: n.address(member.number) for n in known.nics},
             }
-            for member in known.lab.hosts
+            for member in known.hosts
         ],
     }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 _hints = cache(get_type_hints)
@@ -19,7 +20,9 @@ def encode(value: Any) -> Any:
         return [[encode(key), encode(each)] for key, each in value.items()]
     if isinstance(value, frozenset):
         return sorted(value)
-    return [encode(each) for each in value] if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [encode(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def decode(kind: Any, value: Any) -> Any:
@@ -34,6 +37,6 @@ def decode(kind: Any, value: Any) -> Any:
     if origin is tuple:
         kinds = [args[0]] * len(value) if args[-1] is ... else args
         return tuple(decode(one, each) for one, each in zip(kinds, value, strict=True))
-    if origin is frozenset or (isinstance(kind, type) and issubclass(kind, Enum)):
+    if origin is frozenset or (isinstance(kind, type) and issubclass(kind, (Enum, Path))):
         return kind(value)
     return value

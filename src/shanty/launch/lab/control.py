@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from shanty.launch.lab import files, machine, syscalls
-from shanty.launch.lab.lifecycle import KnownLab
-from shanty.launch.lab.model import LabHost
+from shanty.launch.lab.lifecycle import kill
+from shanty.launch.lab.model import Lab, LabHost
 from shanty.launch.lab.supervisor import port_name
 from shanty.runtime import platform
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
@@ -23,18 +21,24 @@ from shanty.runtime.rundir import read_json
 
 _REBOOT_TIME = 40.0
 _FREEZE_TIME = 10.0
-_END_TIME = 10.0
 _PAUSE = 0.02
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as shells have it
 
 
-def first_processes(known: KnownLab) -> dict[str, int]:
+def _noted(lab: Lab) -> dict[str, tuple[int, bool]]:
+    """Returns the inner pid of each host's first process, and whether its sshd has answered."""
+    hosts: dict[str, tuple[int, bool]] = (read_json(lab.folder / "pids.json") or {}).get(
+        "hosts", {}
+    )
+    return hosts
+
+
+def first_processes(lab: Lab) -> dict[str, int]:
     """Returns the pid, as seen here, of every host's first process."""
-    hosts = (read_json(Path(known.lab.folder) / "pids.json") or {}).get("hosts", {})
-    names = {pid: name for name, (pid, _up) in hosts.items() if pid}
+    names = {pid: name for name, (pid, _up) in _noted(lab).items() if pid}
     found = {}
     for entry in platform.processes().values():
-        if entry.parent == known.pid:
+        if entry.parent == lab.pid:
             inner = _pids_in_namespaces(entry.pid)[-2:-1]
             if inner and inner[0] in names:
                 found[names[inner[0]]] = entry.pid
@@ -50,20 +54,20 @@ def _pids_in_namespaces(pid: int) -> list[int]:
     return []
 
 
-def states(known: KnownLab) -> dict[str, str]:
+def states(lab: Lab) -> dict[str, str]:
     """Returns the state of every host: up, cut, frozen, starting, or gone."""
-    if not known.alive:
-        return {member.name: "gone" for member in known.lab.hosts}
-    noted = (read_json(Path(known.lab.folder) / "pids.json") or {}).get("hosts", {})
-    pids = first_processes(known)
+    if not lab.alive:
+        return {member.name: "gone" for member in lab.hosts}
+    noted = _noted(lab)
+    pids = first_processes(lab)
     found = {}
-    for member in known.lab.hosts:
+    for member in lab.hosts:
         entry = platform.process(pids.get(member.name, 0))
         if entry is None:
             state = "starting" if noted.get(member.name, [0])[0] else "gone"
         elif entry.state == "T":
             state = "frozen"
-        elif (known.lab.files(member) / "cut").exists():
+        elif (lab.files(member) / "cut").exists():
             state = "cut"
         else:
             state = "up" if noted.get(member.name, [0, False])[1] else "starting"
@@ -71,32 +75,31 @@ def states(known: KnownLab) -> dict[str, str]:
     return found
 
 
-def first_process(known: KnownLab, member: LabHost) -> int:
+def first_process(lab: Lab, member: LabHost) -> int:
     """Returns the pid of a host's first process; NotFoundError when the host is not there."""
-    pid = first_processes(known).get(member.name)
+    pid = first_processes(lab).get(member.name)
     if pid is None:
         raise NotFoundError(
             f"{member.name} has no process",
             "it is just starting, or it did not start again",
-            f"see {Path(known.lab.folder) / 'switch.log'} and "
-            f"{known.lab.files(member) / 'sshd.log'}",
+            f"see {lab.folder / 'switch.log'} and {lab.files(member) / 'sshd.log'}",
         )
     return pid
 
 
-def execute(known: KnownLab, member: LabHost, argv: Sequence[str]) -> int:
+def execute(lab: Lab, member: LabHost, argv: Sequence[str]) -> int:
     """Runs a command on a host's console, with our standard streams; returns its exit code.
 
     It needs no network and has power over the host's network and mounts. The calling process
     goes into the host for good, so this is for a program that does nothing else afterwards.
     """
-    pid = first_process(known, member)
+    pid = first_process(lab, member)
     env = {
         "HOME": member.home,
-        "USER": known.lab.user,
-        "LOGNAME": known.lab.user,
+        "USER": lab.user,
+        "LOGNAME": lab.user,
         "SHELL": "/bin/sh",
-        "PATH": files.host_path(known.lab) + ("" if not known.lab.uid else ":/usr/sbin:/sbin"),
+        "PATH": files.host_path(lab) + ("" if not lab.uid else ":/usr/sbin:/sbin"),
         **{key: os.environ[key] for key in ("TERM", "LANG") if key in os.environ},
     }
     syscalls.enter(pid, tuple(syscalls.NAMESPACES))
@@ -104,7 +107,7 @@ def execute(known: KnownLab, member: LabHost, argv: Sequence[str]) -> int:
     process: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
+    def pass_on(number: int, _frame: object) -> None:
         if process is None:
             early.append(number)
         else:
@@ -116,11 +119,11 @@ def execute(known: KnownLab, member: LabHost, argv: Sequence[str]) -> int:
         process = subprocess.Popen(list(argv), cwd=member.home, env=env)
     except OSError as error:
         absent = isinstance(error, FileNotFoundError)
-        raise _CommandError(
-            f"{argv[0]} cannot be run on {member.name}",
-            error.strerror or str(error),
-            exit_code=_NOT_FOUND if absent else _NOT_EXECUTABLE,
-        ) from error
+        failure = UsageError(
+            f"{argv[0]} cannot be run on {member.name}", error.strerror or str(error)
+        )
+        failure.exit_code = _NOT_FOUND if absent else _NOT_EXECUTABLE
+        raise failure from error
 
     for each in early:
         process.send_signal(each)
@@ -129,36 +132,27 @@ def execute(known: KnownLab, member: LabHost, argv: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-class _CommandError(UsageError):
-    """A command that a host does not have."""
-
-    def __init__(self, what: str, why: str, exit_code: int) -> None:
-        super().__init__(what, why)
-        self.exit_code = exit_code
-
-
-def cut(known: KnownLab, member: LabHost) -> None:
+def cut(lab: Lab, member: LabHost) -> None:
     """Pulls the host's cables: nothing is delivered from or to it, and nobody is told."""
-    (known.lab.files(member) / "cut").touch()
-    _set_links(known, member, "down")
+    (lab.files(member) / "cut").touch()
+    _set_links(lab, member, "down")
 
 
-def join(known: KnownLab, member: LabHost) -> None:
+def join(lab: Lab, member: LabHost) -> None:
     """Plugs the host's cables in again."""
-    (known.lab.files(member) / "cut").unlink(missing_ok=True)
-    _set_links(known, member, "up")
+    (lab.files(member) / "cut").unlink(missing_ok=True)
+    _set_links(lab, member, "up")
 
 
-def _set_links(known: KnownLab, member: LabHost, state: str) -> None:
+def _set_links(lab: Lab, member: LabHost, state: str) -> None:
     lines = [
-        f"link set {port_name(member.number, number)} {state}\n"
-        for number in range(len(known.lab.nics))
+        f"link set {port_name(member.number, number)} {state}\n" for number in range(len(lab.nics))
     ]
     child = os.fork()
     if child == 0:  # the network of the supervisor is entered for good, so in a process of its own
         code = 1
         try:
-            syscalls.enter(known.pid, ("user", "net"))
+            syscalls.enter(lab.pid, ("user", "net"))
             syscalls.keep_capabilities()
             machine.run_command(["ip", "-batch", "-"], "".join(lines))
             code = 0
@@ -185,20 +179,20 @@ def _pid_space(pid: int) -> str:
         return f"of {pid}, which is gone or not ours"
 
 
-def freeze(known: KnownLab, member: LabHost) -> int:
+def freeze(lab: Lab, member: LabHost) -> int:
     """Stops every process of a host, its sshd included; returns how many there are."""
-    return _signal_all(known, member, signal.SIGSTOP, "T")
+    return _signal_all(lab, member, signal.SIGSTOP, "T")
 
 
-def thaw(known: KnownLab, member: LabHost) -> int:
+def thaw(lab: Lab, member: LabHost) -> int:
     """Continues every process of a host; returns how many there are."""
-    return _signal_all(known, member, signal.SIGCONT, "RSDI")
+    return _signal_all(lab, member, signal.SIGCONT, "RSDI")
 
 
-def _signal_all(known: KnownLab, member: LabHost, number: signal.Signals, wanted: str) -> int:
+def _signal_all(lab: Lab, member: LabHost, number: signal.Signals, wanted: str) -> int:
     """Signals until all are as wanted: one that forks meanwhile leaves a child behind."""
     until = time.monotonic() + _FREEZE_TIME
-    first = first_process(known, member)
+    first = first_process(lab, member)
     while True:
         entries = _processes(first)
         others = [entry for entry in entries if entry.state not in wanted]
@@ -211,20 +205,16 @@ def _signal_all(known: KnownLab, member: LabHost, number: signal.Signals, wanted
         time.sleep(_PAUSE)
 
 
-def reboot(known: KnownLab, member: LabHost) -> None:
+def reboot(lab: Lab, member: LabHost) -> None:
     """Restarts a host; its files in the user's home stay."""
-    first = first_process(known, member)
-    with (
-        contextlib.suppress(ProcessLookupError),
-        os.fdopen(os.pidfd_open(first), "rb") as watch,
-    ):
-        signal.pidfd_send_signal(watch.fileno(), signal.SIGKILL)
-        select.select([watch], [], [], _END_TIME)
+    first = first_process(lab, member)
+    if entry := platform.process(first):
+        kill(first, entry.born)
     until = time.monotonic() + _REBOOT_TIME
-    while first_processes(known).get(member.name, first) == first or (
-        states(known)[member.name] not in ("up", "cut")
+    while first_processes(lab).get(member.name, first) == first or (
+        states(lab)[member.name] not in ("up", "cut")
     ):
-        if time.monotonic() > until or not known.alive:
-            log = Path(known.lab.folder) / "switch.log"
+        if time.monotonic() > until or not lab.alive:
+            log = lab.folder / "switch.log"
             raise PrepareError(f"{member.name} does not come back", fix=f"see {log}")
         time.sleep(_PAUSE)

@@ -20,6 +20,7 @@ from pathlib import Path
 import shanty
 from shanty.launch.lab import machine
 from shanty.launch.lab.model import Lab, LabHost
+from shanty.launch.plain_json import encode
 from shanty.runtime.rundir import storage_errors, write_json
 
 _MPI_PROGRAMS = (
@@ -117,10 +118,10 @@ def login(uid: int, gid: int) -> tuple[str, str]:
 
 def write(lab: Lab, keygen: str) -> None:
     """Makes all files of a lab; StorageError or CalledProcessError when that fails."""
-    folder = Path(lab.folder)
+    folder = lab.folder
     with storage_errors(folder):
         (folder / "root").mkdir()
-        write_json(folder / "lab.json", lab.to_json())
+        write_json(folder / "lab.json", encode(lab))
         for member in lab.hosts:
             (lab.files(member) / "etc").mkdir(parents=True)
             (lab.files(member) / "bin").mkdir()
@@ -148,7 +149,7 @@ def host_path(lab: Lab) -> str:
 
 
 def _make_keys(lab: Lab, keygen: str) -> None:
-    wanted = {Path(lab.folder) / "id_ed25519": f"shanty-lab-{lab.name}"}
+    wanted = {lab.folder / "id_ed25519": f"shanty-lab-{lab.name}"}
     wanted |= {lab.files(member) / "host_key": member.name for member in lab.hosts}
     running = [
         subprocess.Popen(
@@ -203,14 +204,14 @@ def _known_hosts(lab: Lab) -> str:
     return _lines(lines)
 
 
-def write_ssh_config(lab: Lab, pid: int, born: str) -> None:
-    """Writes how ssh reaches the hosts; `pid` is the lab's first process, `born` its start."""
-    folder = Path(lab.folder)
+def write_ssh_config(lab: Lab) -> None:
+    """Writes how ssh reaches the hosts."""
+    folder = lab.folder
     proxy = str(Path(__file__).with_name("proxy_command.py"))
     blocks = ["# Written by `shanty lab up`: ssh -F THIS-FILE HOST"]
     for member in lab.hosts:
         address = lab.address(member)
-        words = [sys.executable, "-I", "-S", proxy, str(pid), born, address, "22"]
+        words = [sys.executable, "-I", "-S", proxy, str(lab.pid), lab.born, address, "22"]
         blocks.append(
             f"Host {member.name} {address}\n"
             f"    HostName {address}\n"
@@ -241,7 +242,7 @@ def group_file(home: Path, name: str) -> Path:
 
 def write_group(home: Path, lab: Lab, slots: int | None) -> None:
     """Writes the group of hosts that `--on NAME` reads."""
-    config = str(Path(lab.folder) / "ssh_config")
+    config = str(lab.folder / "ssh_config")
     hosts = [
         {"name": member.name, "user": None, "port": None, "slots": slots, "config": config}
         for member in lab.hosts

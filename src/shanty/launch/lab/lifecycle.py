@@ -13,13 +13,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import shanty
 from shanty.launch.lab import files, model
 from shanty.launch.lab.model import Lab, LabHost
 from shanty.launch.lock import alone
+from shanty.launch.plain_json import decode
 from shanty.runtime import platform
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
 from shanty.runtime.rundir import read_json, storage_errors, write_json
@@ -42,115 +43,90 @@ _SETTINGS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LabRequest:
-    """The lab that a user asks for."""
-
-    name: str = "lab"
-    count: int = 3
-    nics: Sequence[str] = ()  # besides eth0
-    rates: Sequence[str] = ()  # NIC=RATE
-    bare: bool = False
-    slots: int | None = None  # per host; None: as many as it finds cores
-
-
-@dataclass(frozen=True, slots=True)
-class KnownLab:
-    """A lab and its process, which may be gone."""
-
-    lab: Lab
-    pid: int
-    born: str
-
-    @property
-    def alive(self) -> bool:
-        """True while the lab runs."""
-        return self.pid > 0 and platform.is_alive(self.pid, self.born)
-
-    def host(self, name: str) -> LabHost | None:
-        """Returns the host of that name."""
-        return next((member for member in self.lab.hosts if member.name == name), None)
-
-
 def folder_of(home: Path, name: str) -> Path:
     """Returns the folder of a lab."""
     return home / "lab" / name
 
 
-def labs(home: Path) -> list[KnownLab]:
+def labs(home: Path) -> list[Lab]:
     """Returns all labs, those included whose processes are gone."""
     parent = home / "lab"
     entries = parent.iterdir() if parent.is_dir() else ()
     names = sorted(entry.name for entry in entries if entry.is_dir())
-    return [known for name in names if (known := read(home, name)) is not None]
+    return [lab for name in names if (lab := read(home, name)) is not None]
 
 
-def read(home: Path, name: str) -> KnownLab | None:
+def read(home: Path, name: str) -> Lab | None:
     """Returns the lab of that name, if its files can be read."""
     folder = folder_of(home, name)
-    value, state = read_json(folder / "lab.json"), read_json(folder / "state.json") or {}
-    with contextlib.suppress(KeyError, TypeError):
-        return KnownLab(Lab.from_json(value or {}), state.get("pid", 0), state.get("born", ""))
+    value, state = read_json(folder / "lab.json"), read_json(folder / "state.json")
+    with contextlib.suppress(AttributeError, KeyError, TypeError):
+        lab: Lab = decode(Lab, {**(value or {}), **(state or {})})
+        return lab
     return None
 
 
-def find(home: Path, name: str) -> KnownLab:
+def find(home: Path, name: str) -> Lab:
     """Returns the lab of that name; NotFoundError when there is none."""
-    known = read(home, name)
-    if known is None:
-        raise NotFoundError(f"there is no lab {name}", fix=_how_to_make(home, name))
-    return known
+    lab = read(home, name)
+    if lab is not None:
+        return lab
+    fix = "shanty lab up 3" + ("" if name == "lab" else f" --name {name}")
+    names = ", ".join(lab.name for lab in labs(home))
+    raise NotFoundError(
+        f"there is no lab {name}", fix=f"these are there: {names}" if names else fix
+    )
 
 
-def _how_to_make(home: Path, name: str) -> str:
-    names = [known.lab.name for known in labs(home)]
-    if names:
-        return f"these are there: {', '.join(names)}"
-    return "shanty lab up 3" + ("" if name == "lab" else f" --name {name}")
-
-
-def find_host(home: Path, name: str) -> tuple[KnownLab, LabHost]:
+def find_host(home: Path, name: str) -> tuple[Lab, LabHost]:
     """Returns the host of that name in a lab that is up; NotFoundError when there is none."""
-    for known in labs(home):
-        member = known.host(name)
-        if member and not known.alive:
+    for lab, member in ((each, member) for each in labs(home) for member in each.hosts):
+        if member.name == name and not lab.alive:
             raise NotFoundError(
                 f"{name} is gone",
-                f"the processes of the lab {known.lab.name} have ended (a restart?)",
-                f"shanty lab up {len(known.lab.hosts)} --name {known.lab.name}",
+                f"the processes of the lab {lab.name} have ended (a restart?)",
+                f"shanty lab up {len(lab.hosts)} --name {lab.name}",
             )
-        if member:
-            return known, member
+        if member.name == name:
+            return lab, member
     raise NotFoundError(f"there is no lab host {name}", fix="shanty lab list shows all hosts")
 
 
 def up(
-    home: Path, request: LabRequest, progress: Callable[[int], None] = lambda _hosts: None
-) -> KnownLab:
+    home: Path,
+    name: str,
+    count: int,
+    nics: Sequence[str],
+    rates: Sequence[str],
+    slots: int | None,
+    progress: Callable[[int], None],
+    *,
+    bare: bool,
+) -> Lab:
     """Makes a lab and waits until all its hosts answer; `progress` is told how many do.
 
-    UsageError when the lab is up already or the request makes no sense, PrepareError when this
-    machine cannot have a lab. Nothing is left behind by either.
+    `nics` are those besides eth0, `rates` are NIC=RATE; without `slots` a host has as many as it
+    finds cores. UsageError when the lab is up already or this makes no sense, PrepareError when
+    this machine cannot have a lab. Nothing is left behind by either.
     """
-    model.check_name(request.name)
-    if request.slots is not None and request.slots < 1:
-        raise UsageError(f"--slots must be 1 or more, not {request.slots}")
-    hosts = model.make_hosts(request.name, request.count)
-    model.make_nics(request.nics, request.rates, 0)
+    model.check_name(name)
+    if slots is not None and slots < 1:
+        raise UsageError(f"--slots must be 1 or more, not {slots}")
+    hosts = model.make_hosts(name, count)
+    model.make_nics(nics, rates, 0)
     found = programs(_PACKAGES)
-    with _locked(home, request.name):
-        _make_room(home, request.name)
-        others = [known.lab for known in labs(home)]
-        second = model.free_network(model.routes_of_machine(), others)
-        bare, uid, gid = request.bare, os.getuid(), os.getgid()
+    with _locked(home, name):
+        _make_room(home, name)
+        second = model.free_network(model.routes_of_machine(), labs(home))
+        uid, gid = os.getuid(), os.getgid()
         lab = Lab(
-            name=request.name,
-            folder=str(folder_of(home, request.name)),
+            name=name,
+            folder=folder_of(home, name),
             user=files.login(uid, gid)[0],
             uid=uid,
             gid=gid,
             bare=bare,
-            nics=model.make_nics(request.nics, request.rates, second),
+            nics=model.make_nics(nics, rates, second),
             hosts=hosts,
             sshd=found["sshd"],
             python=files.python_of_system(),
@@ -160,19 +136,18 @@ def up(
             path="/usr/local/bin:/usr/bin:/bin" + ("" if uid else ":/usr/sbin:/sbin"),
         )
         with contextlib.ExitStack() as undo:
-            undo.callback(_remove, home, request.name)
-            with storage_errors(Path(lab.folder)):
-                Path(lab.folder).mkdir(parents=True, mode=0o700)
+            undo.callback(_remove, home, name)
+            with storage_errors(lab.folder):
+                lab.folder.mkdir(parents=True, mode=0o700)
             files.write(lab, found["ssh-keygen"])
-            pid = _start(lab, found["unshare"], undo, progress)
-            entry = platform.process(pid)
-            born = entry.born if entry else ""
-            files.write_ssh_config(lab, pid, born)
-            files.write_group(home, lab, request.slots)
-            with storage_errors(Path(lab.folder)):
-                write_json(Path(lab.folder) / "state.json", {"pid": pid, "born": born})
+            entry = _start(lab, found["unshare"], undo, progress)
+            lab = replace(lab, pid=entry.pid, born=entry.born)
+            files.write_ssh_config(lab)
+            files.write_group(home, lab, slots)
+            with storage_errors(lab.folder):
+                write_json(lab.folder / "state.json", {"pid": lab.pid, "born": lab.born})
             undo.pop_all()
-    return KnownLab(lab, pid, born)
+    return lab
 
 
 def _locked(home: Path, name: str) -> AbstractContextManager[None]:
@@ -186,8 +161,8 @@ def _locked(home: Path, name: str) -> AbstractContextManager[None]:
 
 def _make_room(home: Path, name: str) -> None:
     """Removes what a lab that is gone has left; UsageError when the name is in use."""
-    known = read(home, name)
-    if known and known.alive:
+    lab = read(home, name)
+    if lab and lab.alive:
         raise UsageError(
             f"the lab {name} is up already",
             fix=f"shanty lab down {name}, or take another --name for a second one",
@@ -200,15 +175,15 @@ def _make_room(home: Path, name: str) -> None:
 
 def _start(
     lab: Lab, unshare: str, undo: contextlib.ExitStack, progress: Callable[[int], None]
-) -> int:
-    """Starts the lab's process, which outlives this one; returns its pid once all hosts answer."""
+) -> platform.Process:
+    """Starts the lab's process, which outlives this one; returns it once all hosts answer."""
     words = [unshare, "--net", "--mount", "--pid", "--fork", "--kill-child"]
     if lab.uid:
         words += ["--map-current-user", "--keep-caps"]
-    words += ["--", sys.executable, "-P", "-m", "shanty.launch.lab.supervisor", lab.folder]
+    words += ["--", sys.executable, "-P", "-m", "shanty.launch.lab.supervisor", str(lab.folder)]
     source = str(Path(shanty.__file__).parents[1])
-    env = {**os.environ, "PYTHONPATH": source, "PATH": search_path()}
-    log = Path(lab.folder) / "switch.log"
+    env = {**os.environ, "PYTHONPATH": source, "PATH": _search_path()}
+    log = lab.folder / "switch.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(
             words,
@@ -228,7 +203,7 @@ def _start(
             told = json.loads(line)
             if "done" in told:
                 (child,) = (e for e in platform.processes().values() if e.parent == process.pid)
-                return child.pid
+                return child
             if "error" in told:
                 raise forbidden(told["error"], told["errno"])
             ready += 1
@@ -243,28 +218,23 @@ def down(home: Path, name: str) -> None:
     if not folder.exists():
         find(home, name)
     with _locked(home, name):
-        known = read(home, name)
-        if known and known.alive:
-            _kill(known)
+        lab = read(home, name)
+        if lab and lab.alive and not kill(lab.pid, lab.born):
+            raise PrepareError(
+                f"the lab {name} does not end",
+                f"process {lab.pid} is still there {_END_TIME:.0f} s after SIGKILL",
+                "look for a process in state D (a disk or an NFS server that hangs)",
+            )
         _remove(home, name)
 
 
-def _kill(known: KnownLab) -> None:
-    """Ends the lab's first process, and with its namespace every other one."""
-    try:
-        watch = os.pidfd_open(known.pid)
-    except ProcessLookupError:
-        return
-    with os.fdopen(watch, "rb"):
-        if not known.alive:
-            return
-        signal.pidfd_send_signal(watch, signal.SIGKILL)
-        if not select.select([watch], [], [], _END_TIME)[0]:
-            raise PrepareError(
-                f"the lab {known.lab.name} does not end",
-                f"process {known.pid} is still there {_END_TIME:.0f} s after SIGKILL",
-                "look for a process in state D (a disk or an NFS server that hangs)",
-            )
+def kill(pid: int, born: str) -> bool:
+    """Ends the first process of a pid namespace, and so all in it; False where it stays."""
+    with contextlib.suppress(ProcessLookupError), os.fdopen(os.pidfd_open(pid), "rb") as watch:
+        if platform.is_alive(pid, born):
+            signal.pidfd_send_signal(watch.fileno(), signal.SIGKILL)
+            return bool(select.select([watch], [], [], _END_TIME)[0])
+    return True
 
 
 def _remove(home: Path, name: str) -> None:
@@ -277,19 +247,14 @@ def _remove(home: Path, name: str) -> None:
     folder = folder_of(home, name)
     if folder.exists():
         with storage_errors(folder):
-            _remove_tree(folder)
+            for path, names, _files in os.walk(folder):
+                for inner in (Path(path, name) for name in names):
+                    if not inner.is_symlink():
+                        inner.chmod(0o700)  # one that its owner cannot write could not be emptied
+            shutil.rmtree(folder)
 
 
-def _remove_tree(folder: Path) -> None:
-    for path, names, _files in os.walk(folder):
-        for inner in (Path(path, name) for name in names):
-            if not inner.is_symlink():
-                inner.chmod(0o700)  # a folder that its owner cannot write could not be emptied
-    shutil.rmtree(folder)
-
-
-def search_path() -> str:
-    """Returns the PATH on which the system's programs are looked for."""
+def _search_path() -> str:
     return os.environ.get("PATH", "/usr/bin:/bin") + ":" + _SYSTEM_PATH
 
 
@@ -301,7 +266,7 @@ def programs(names: Iterable[str]) -> dict[str, str]:
             f"its hosts are namespaces of the Linux kernel; this is {sys.platform}",
             "run shanty in a virtual machine or a container with Linux",
         )
-    found = {name: shutil.which(name, path=search_path()) for name in names}
+    found = {name: shutil.which(name, path=_search_path()) for name in names}
     missing = [name for name, path in found.items() if not path]
     if missing:
         packages = sorted({_PACKAGES[name] for name in missing})
@@ -316,7 +281,8 @@ def programs(names: Iterable[str]) -> dict[str, str]:
 def forbidden(text: str, number: int | None, root: Path = Path("/")) -> PrepareError:
     """Explains why the kernel does not allow a lab; `text` and `number` are its error."""
     for name, bad, good in _SETTINGS:
-        if os.getuid() and _setting(root, name) == bad:
+        path = root / "proc/sys" / name.replace(".", "/")
+        if os.getuid() and os.access(path, os.R_OK) and path.read_text().strip() == bad:
             return PrepareError(
                 "this machine does not let an ordinary user make a lab",
                 f"the kernel's setting {name} is {bad} ({text})",
@@ -331,10 +297,3 @@ def forbidden(text: str, number: int | None, root: Path = Path("/")) -> PrepareE
             "--security-opt systempaths=unconfined`",
         )
     return PrepareError("the lab could not be made", text)
-
-
-def _setting(root: Path, name: str) -> str:
-    try:
-        return (root / "proc/sys" / name.replace(".", "/")).read_text().strip()
-    except OSError:
-        return ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -43,7 +44,7 @@ def run_command(argv: Iterable[str], words: str = "") -> None:
 def become(lab: Lab, member: LabHost) -> NoReturn:
     """Becomes the host `member`, and then its sshd; OSError when that cannot be done."""
     _connect(lab, member)
-    syscalls.set_host_name(member.name)
+    socket.sethostname(member.name)
     _make_root(lab, member)
     _own_files()
     if lab.uid:
@@ -65,11 +66,11 @@ def _connect(lab: Lab, member: LabHost) -> None:
 
 
 def _make_root(lab: Lab, member: LabHost) -> None:
-    root = Path(lab.folder) / "root"
+    root = lab.folder / "root"
     syscalls.mount("none", "/", flags=syscalls.PRIVATE | syscalls.RECURSIVE)
-    syscalls.mount_memory(str(root))
+    syscalls.mount_memory(root)
     # Else a tree that has the lab's folder in it would show the new root within itself.
-    syscalls.mount("none", str(root), flags=syscalls.UNBINDABLE)
+    syscalls.mount("none", root, flags=syscalls.UNBINDABLE)
     top = Path(member.home).parts[1]
     for name in _in_root():
         if name in _FRESH or name == top or (lab.bare and name not in _SYSTEM):
@@ -87,13 +88,13 @@ def _make_root(lab: Lab, member: LabHost) -> None:
     for name in _CUSTOMARY:
         (root / name).mkdir(exist_ok=True)
     home.mkdir(parents=True)
-    syscalls.bind(str(lab.files(member) / "home"), str(home))
+    syscalls.bind(lab.files(member) / "home", home)
     _python_and_mpi(lab, root, top)
     own = root / OWN.lstrip("/")
     own.mkdir()
-    syscalls.bind(str(lab.files(member)), str(own))
+    syscalls.bind(lab.files(member), own)
     (root / ".old").mkdir()
-    syscalls.pivot_root(str(root), str(root / ".old"))
+    syscalls.pivot_root(root, root / ".old")
     syscalls.detach("/.old")
     Path("/.old").rmdir()
 
@@ -108,10 +109,10 @@ def _show(source: Path, target: Path) -> None:
         target.symlink_to(source.readlink())
     elif source.is_dir():
         target.mkdir()
-        syscalls.bind(str(source), str(target))
+        syscalls.bind(source, target)
     elif source.is_file():
         target.touch()
-        syscalls.bind(str(source), str(target))
+        syscalls.bind(source, target)
 
 
 def _own_folders(root: Path) -> None:
@@ -121,23 +122,23 @@ def _own_folders(root: Path) -> None:
     for name, kind in _PRIVATE_IN_VAR.items():
         folder = root / "var" / name
         if folder.is_dir() and not folder.is_symlink():
-            syscalls.mount_memory(str(folder), kind)
+            syscalls.mount_memory(folder, kind)
     with contextlib.suppress(OSError):
         (root / "var/log/lastlog").touch()  # sshd complains to the user when there is none
     _show(Path("/dev"), root / "dev")
     if (root / "dev/shm").is_dir():
-        syscalls.mount_memory(str(root / "dev/shm"), "1777")
+        syscalls.mount_memory(root / "dev/shm", "1777")
     if (root / "dev/pts").is_dir():
         options = "newinstance,ptmxmode=0666,mode=0620"
-        syscalls.mount("devpts", str(root / "dev/pts"), "devpts", data=options)
+        syscalls.mount("devpts", root / "dev/pts", "devpts", data=options)
     (root / "proc").mkdir()
-    syscalls.mount("proc", str(root / "proc"), "proc")
+    syscalls.mount("proc", root / "proc", "proc")
     (root / "sys").mkdir()
     try:
-        syscalls.mount("sysfs", str(root / "sys"), "sysfs")  # it tells this host's interfaces
-        syscalls.bind("/sys/fs/cgroup", str(root / "sys/fs/cgroup"))
+        syscalls.mount("sysfs", root / "sys", "sysfs")  # it tells this host's interfaces
+        syscalls.bind("/sys/fs/cgroup", root / "sys/fs/cgroup")
     except OSError:  # some containers forbid a new one
-        syscalls.bind("/sys", str(root / "sys"))
+        syscalls.bind("/sys", root / "sys")
 
 
 def _python_and_mpi(lab: Lab, root: Path, top: str) -> None:
@@ -151,10 +152,10 @@ def _python_and_mpi(lab: Lab, root: Path, top: str) -> None:
             _show(Path(path), target)
     for path in lab.emptied:
         if (root / path.lstrip("/")).is_dir():
-            syscalls.mount_memory(str(root / path.lstrip("/")))
+            syscalls.mount_memory(root / path.lstrip("/"))
     for path in lab.masked:
         if (root / path.lstrip("/")).exists():
-            syscalls.bind("/dev/null", str(root / path.lstrip("/")))
+            syscalls.bind("/dev/null", root / path.lstrip("/"))
 
 
 def _own_files() -> None:
@@ -164,7 +165,7 @@ def _own_files() -> None:
             target.parent.mkdir(parents=True, exist_ok=True)  # what systemd would have put there
             target.touch()
         if target.exists():
-            syscalls.bind(str(entry), str(target))
+            syscalls.bind(entry, target)
 
 
 def _start_sshd(lab: Lab) -> NoReturn:
