@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from shanty.launch.host import Host
 
 _ANOTHER = UsageError("another `shanty doctor --fix` is at work", fix="wait for it to end")
+_HERE = "this machine"
 _ROUNDS = 4  # what one repair uncovers is repaired in the next
 _LIMIT_AFTER_FAILURE = 9.0  # seconds: somebody waits who has seen the error already
 _LAUNCH_FAILED = (LaunchError.exit_code, WorldError.exit_code)
@@ -73,7 +75,12 @@ def doctor(
     the hosts that shanty.toml names.
     """
     if codes:
-        _list_codes(as_json=as_json)
+        from shanty.launch.doctor.codes import CODES
+
+        if as_json:
+            print(json.dumps(CODES))
+        else:
+            print_table(("CODE", "MEANING"), list(CODES.items()))
         return
     on, python = given["on"], given["python"]
     if target and on:
@@ -99,7 +106,7 @@ def doctor(
     report = examined(here, job, holds_ranks=holds_ranks)
     repairs: list[Repair] = []
     if fix:
-        consent, knows = _consent(unasked=yes), _knows(accepted)
+        consent, knows = partial(_consents, yes), partial(_knows, accepted)
         with storage_errors(here.home):
             here.home.mkdir(parents=True, exist_ok=True)
         with alone(here.home, _ANOTHER):
@@ -110,15 +117,6 @@ def doctor(
     else:
         show(report, notes=verbose)
     sys.exit(0 if report.healthy else PrepareError.exit_code)
-
-
-def _list_codes(*, as_json: bool) -> None:
-    from shanty.launch.doctor.codes import CODES
-
-    if as_json:
-        print(json.dumps(CODES))
-    else:
-        print_table(("CODE", "MEANING"), list(CODES.items()))
 
 
 def examined(
@@ -142,20 +140,26 @@ def show(report: Report, *, notes: bool) -> None:
     """Print a report: host by host, the worst first, and a line that sums up."""
     from shanty.launch.finding import Level
 
-    shown = [each for each in report.findings if notes or each.level is not Level.NOTE]
-    named = list(dict.fromkeys([*(each.host for each in shown)]))
-    for host in named:
-        print(_coloured(_title(host), 1, sys.stdout))
-        for each in shown:
-            if each.host == host:
-                print(*lines(each, sys.stdout), sep="\n")
+    by_host: dict[str, list[Finding]] = {}
+    for each in report.findings:
+        if notes or each.level is not Level.NOTE:
+            by_host.setdefault(each.host, []).append(each)
+    for host, found in by_host.items():
+        print(_coloured(host or _HERE, 1, sys.stdout))
+        for each in found:
+            print(*lines(each, sys.stdout), sep="\n")
         print()
-    well = [_title(host) for host in report.hosts if host not in named]
+    well = [host or _HERE for host in report.hosts if host not in by_host]
     if well:
         print(f"{_coloured('ok', 32, sys.stdout)}  {', '.join(well)}")
     for text in report.unfinished:
         print(f"{_coloured('?', 33, sys.stdout)}   not checked: {text}")
-    print(_summary(report, notes=notes))
+    counts = {level: sum(each.level is level for each in report.findings) for level in Level}
+    parts = [f"{number} {level}{'s' * (number != 1)}" for level, number in counts.items() if number]
+    count = len(report.hosts)
+    where = "1 host" if count == 1 else f"{count} hosts"
+    hidden = " (-v shows the notes)" if counts[Level.NOTE] and not notes else ""
+    print(f"{where}: {', '.join(parts) or 'nothing found'}{hidden}; {report.seconds:.1f} s")
 
 
 def lines(finding: Finding, out: TextIO) -> list[str]:
@@ -172,24 +176,8 @@ def lines(finding: Finding, out: TextIO) -> list[str]:
     return found
 
 
-def _title(host: str) -> str:
-    return host or "this machine"
-
-
 def _coloured(text: str, code: int, out: TextIO) -> str:
     return f"\033[{code}m{text}\033[0m" if out.isatty() else text
-
-
-def _summary(report: Report, *, notes: bool) -> str:
-    counts = [
-        (sum(each.level.value == level for each in report.findings), level)
-        for level in ("error", "warning", "note")
-    ]
-    parts = [f"{number} {level}{'s' * (number != 1)}" for number, level in counts if number]
-    hosts = len(report.hosts)
-    where = "1 host" if hosts == 1 else f"{hosts} hosts"
-    hidden = " (-v shows the notes)" if counts[2][0] and not notes else ""
-    return f"{where}: {', '.join(parts) or 'nothing found'}{hidden}; {report.seconds:.1f} s"
 
 
 def _repaired(
@@ -221,33 +209,23 @@ def _repaired(
     return report, done
 
 
-def _consent(*, unasked: bool) -> Consent:
-    """Return what answers a question: --yes, the person at the terminal, or a no."""
-
-    def asked(question: str) -> bool:
-        if unasked:
-            note(question.splitlines()[0])
-            return True
-        return _confirmed(question, "--yes does it")
-
-    return asked
+def _consents(unasked: bool, question: str) -> bool:
+    """Return the answer to a question: that of --yes, of the person at the terminal, or a no."""
+    if unasked:
+        note(question)
+    return unasked or _confirmed(question, "--yes does it")
 
 
-def _knows(accepted: Collection[str]) -> Knows:
-    """Return what judges a host's key: the fingerprints that were given, or a person who sees it.
+def _knows(accepted: Collection[str], host: str, shown: str) -> bool:
+    """Return true for a host's key that was given, or that a person who sees it knows.
 
     --yes does not count here: whoever has not seen a key cannot know whose it is.
     """
-
-    def known(host: str, fingerprint: str) -> bool:
-        if fingerprint.split()[0] in accepted:
-            return True
-        question = f"{host} shows the host key {fingerprint}. Is that the right one"
-        return _confirmed(
-            question, f"if it is the right one, --accept-key {fingerprint.split()[0]}"
-        )
-
-    return known
+    fingerprint = shown.split()[0]
+    return fingerprint in accepted or _confirmed(
+        f"{host} shows the host key {shown}. Is that the right one",
+        f"if it is the right one, --accept-key {fingerprint}",
+    )
 
 
 def _confirmed(question: str, otherwise: str) -> bool:
@@ -290,14 +268,9 @@ def findings(here: Context, job: JobSpec) -> list[Finding]:
 def explain(here: Context, job: JobSpec, said: str) -> None:
     """Print what the doctor finds, but what `said`, the failure in words, has named already."""
     here.progress("")
-    found = [each for each in findings(here, job) if not _is_in(each, said)]
-    if not found:
-        return
-    print("shanty: doctor finds:", file=sys.stderr)
+    found = [f for f in findings(here, job) if f"[{f.code}]" not in said or f.host not in said]
+    if found:
+        print("shanty: doctor finds:", file=sys.stderr)
     for each in found:
         shown = replace(each, what=f"{each.host}: {each.what}" if each.host else each.what)
         print(*lines(shown, sys.stderr), sep="\n", file=sys.stderr)
-
-
-def _is_in(finding: Finding, said: str) -> bool:
-    return f"[{finding.code}]" in said and finding.host in said

@@ -89,8 +89,7 @@ def list_all(as_json: bool) -> None:
     rows = []
     for known in found:
         nics = ", ".join(nic.name for nic in known.nics)
-        kind = "bare" if known.bare else ""
-        state = "up" if known.alive else "gone"
+        state, kind = "up" if known.alive else "gone", "bare" if known.bare else ""
         rows.append((known.name, state, str(len(known.hosts)), nics, kind))
     print_table(("LAB", "STATE", "HOSTS", "NICS", ""), rows)
 
@@ -132,20 +131,19 @@ def _add_action(name: str, help: str, done: str) -> None:
         note(done.format(host=host, count=count))
 
 
-for _words in (
-    (
-        "cut", "Pull a host's cables; `join` plugs them in again.",
-        "{host} is cut off; `shanty lab join {host}` ends that",
-    ),
-    ("join", "Plug a host's cables in again.", "{host} is on the network"),
-    (
-        "freeze", "Stop every process of a host, its sshd included; `thaw` lets them go on.",
-        "{host} is frozen ({count} processes); `shanty lab thaw {host}` ends that",
-    ),
-    ("thaw", "Let every process of a frozen host go on.", "{host} goes on"),
-    ("reboot", "Switch a host off and on again.", "{host} is up again"),
-):  # fmt: skip
-    _add_action(*_words)
+_add_action(
+    "cut",
+    "Pull a host's cables; `join` plugs them in again.",
+    "{host} is cut off; `shanty lab join {host}` ends that",
+)
+_add_action("join", "Plug a host's cables in again.", "{host} is on the network")
+_add_action(
+    "freeze",
+    "Stop every process of a host, its sshd included; `thaw` lets them go on.",
+    "{host} is frozen ({count} processes); `shanty lab thaw {host}` ends that",
+)
+_add_action("thaw", "Let every process of a frozen host go on.", "{host} goes on")
+_add_action("reboot", "Switch a host off and on again.", "{host} is up again")
 
 
 def _print_hosts(known: Lab) -> None:

@@ -16,8 +16,7 @@ from shanty.cli.table import ago, print_table
 
 if TYPE_CHECKING:
     from shanty.launch.network.results import Choice, Measured
-    from shanty.launch.network.selection import ReachedHost
-    from shanty.launch.network.topology import Network
+    from shanty.launch.network.topology import Network, SurveyedHost
 
 _MATRIX = 8  # hosts up to which every pair has a cell
 _SLOWEST = 5  # pairs that are shown of more
@@ -92,7 +91,7 @@ def _ports(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def _show(hosts: Sequence[ReachedHost], measured: Measured, choice: Choice) -> None:
+def _show(hosts: Sequence[SurveyedHost], measured: Measured, choice: Choice) -> None:
     from shanty.launch.network.report import interfaces, rate_text
 
     rows = []

@@ -27,9 +27,8 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as shells have it
 
 def _noted(lab: Lab) -> dict[str, tuple[int, bool]]:
     """Returns the inner pid of each host's first process, and whether its sshd has answered."""
-    hosts: dict[str, tuple[int, bool]] = (read_json(lab.folder / "pids.json") or {}).get(
-        "hosts", {}
-    )
+    noted = read_json(lab.folder / "pids.json") or {"hosts": {}}
+    hosts: dict[str, tuple[int, bool]] = noted["hosts"]
     return hosts
 
 
@@ -39,19 +38,12 @@ def first_processes(lab: Lab) -> dict[str, int]:
     found = {}
     for entry in platform.processes().values():
         if entry.parent == lab.pid:
-            inner = _pids_in_namespaces(entry.pid)[-2:-1]
-            if inner and inner[0] in names:
-                found[names[inner[0]]] = entry.pid
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{entry.pid}/status").read_text(errors="replace")
+                pids = status.partition("\nNSpid:")[2].partition("\n")[0].split()
+                if len(pids) > 1 and int(pids[-2]) in names:  # as the lab's namespace has it
+                    found[names[int(pids[-2])]] = entry.pid
     return found
-
-
-def _pids_in_namespaces(pid: int) -> list[int]:
-    """Returns the pids of a process, from the outermost namespace to its own."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
-            if line.startswith("NSpid:"):
-                return [int(word) for word in line.split()[1:]]
-    return []
 
 
 def states(lab: Lab) -> dict[str, str]:
@@ -63,14 +55,15 @@ def states(lab: Lab) -> dict[str, str]:
     found = {}
     for member in lab.hosts:
         entry = platform.process(pids.get(member.name, 0))
+        inner, answers = noted.get(member.name, (0, False))
         if entry is None:
-            state = "starting" if noted.get(member.name, [0])[0] else "gone"
+            state = "starting" if inner else "gone"
         elif entry.state == "T":
             state = "frozen"
         elif (lab.files(member) / "cut").exists():
             state = "cut"
         else:
-            state = "up" if noted.get(member.name, [0, False])[1] else "starting"
+            state = "up" if answers else "starting"
         found[member.name] = state
     return found
 
@@ -145,16 +138,14 @@ def join(lab: Lab, member: LabHost) -> None:
 
 
 def _set_links(lab: Lab, member: LabHost, state: str) -> None:
-    lines = [
-        f"link set {port_name(member.number, number)} {state}\n" for number in range(len(lab.nics))
-    ]
+    ports = [port_name(member.number, number) for number in range(len(lab.nics))]
     child = os.fork()
     if child == 0:  # the network of the supervisor is entered for good, so in a process of its own
         code = 1
         try:
             syscalls.enter(lab.pid, ("user", "net"))
             syscalls.keep_capabilities()
-            machine.run_command(["ip", "-batch", "-"], "".join(lines))
+            machine.set_network(f"link set {port} {state}" for port in ports)
             code = 0
         finally:
             os._exit(code)
@@ -165,11 +156,9 @@ def _set_links(lab: Lab, member: LabHost, state: str) -> None:
 def _processes(first: int) -> list[Process]:
     """Returns every process of a host, those of `lab exec` included."""
     space = _pid_space(first)
-    tree = {entry.pid: entry for entry in platform.descendants(first)}
-    for entry in platform.processes().values():
-        if entry.pid not in tree and _pid_space(entry.pid) == space:
-            tree[entry.pid] = entry
-    return list(tree.values())
+    tree = {entry.pid for entry in platform.descendants(first)}
+    every = platform.processes().values()
+    return [each for each in every if each.pid in tree or _pid_space(each.pid) == space]
 
 
 def _pid_space(pid: int) -> str:

@@ -122,7 +122,7 @@ def up(
         lab = Lab(
             name=name,
             folder=folder_of(home, name),
-            user=files.login(uid, gid)[0],
+            user=files.login(uid)[0],
             uid=uid,
             gid=gid,
             bare=bare,
@@ -130,7 +130,7 @@ def up(
             hosts=hosts,
             sshd=found["sshd"],
             python=files.python_of_system(),
-            shown=files.interpreter_folders() if bare else files.environment_folders(),
+            shown=files.python_folders(packages=not bare),
             emptied=files.emptied_folders(found["sshd"]) if bare else (),
             masked=files.masked_files() if bare else (),
             path="/usr/local/bin:/usr/bin:/bin" + ("" if uid else ":/usr/sbin:/sbin"),
@@ -167,7 +167,7 @@ def _make_room(home: Path, name: str) -> None:
             f"the lab {name} is up already",
             fix=f"shanty lab down {name}, or take another --name for a second one",
         )
-    group = read_json(files.group_file(home, name))
+    group = read_json(home / "hosts" / f"{name}.json")
     if group is not None and not group.get("lab"):
         raise UsageError(f"a group of hosts is called {name}", fix="take another --name")
     _remove(home, name)
@@ -239,11 +239,9 @@ def kill(pid: int, born: str) -> bool:
 
 def _remove(home: Path, name: str) -> None:
     """Removes the files of a lab whose processes are gone."""
-    group = files.group_file(home, name)
-    known = read_json(group)
-    if known is not None and known.get("lab"):
-        with contextlib.suppress(FileNotFoundError):
-            group.unlink()
+    group = home / "hosts" / f"{name}.json"
+    if (read_json(group) or {}).get("lab"):
+        group.unlink(missing_ok=True)
     folder = folder_of(home, name)
     if folder.exists():
         with storage_errors(folder):

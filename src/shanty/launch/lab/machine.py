@@ -41,6 +41,11 @@ def run_command(argv: Iterable[str], words: str = "") -> None:
         raise OSError(1, f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
 
 
+def set_network(lines: Iterable[str]) -> None:
+    """Does what the lines say in the words of ip(8); OSError when one of them fails."""
+    run_command(["ip", "-batch", "-"], "".join(f"{line}\n" for line in lines))
+
+
 def become(lab: Lab, member: LabHost) -> NoReturn:
     """Becomes the host `member`, and then its sshd; OSError when that cannot be done."""
     _connect(lab, member)
@@ -58,7 +63,7 @@ def _connect(lab: Lab, member: LabHost) -> None:
     for nic in lab.nics:
         lines.append(f"addr add {nic.address(member.number)}/24 dev {nic.name}")
         lines.append(f"link set {nic.name} up")
-    run_command(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+    set_network(lines)
     for nic in lab.nics:
         if nic.rate:
             words = f"qdisc add dev {nic.name} root tbf rate {nic.rate} burst 128kb latency 50ms"

@@ -63,7 +63,7 @@ class Supervisor:
                 f"link set br{number} up",
                 f"addr add {nic.network}.{GATEWAY}/24 dev br{number}",
             ]
-        machine.run_command(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+        machine.set_network(lines)
         for member in lab.hosts:
             self._hosts[member.name] = self._fork(member)
         self._release(list(self._hosts.values()))
@@ -92,8 +92,7 @@ class Supervisor:
         try:
             for number in range(len(self._lab.nics)):  # the kernel itself does so a while later
                 with contextlib.suppress(OSError):
-                    port = port_name(dead.member.number, number)
-                    machine.run_command(["ip", "link", "del", port])
+                    machine.set_network([f"link del {port_name(dead.member.number, number)}"])
             host = self._fork(dead.member)
             host.short_lives = lives
             self._hosts[dead.member.name] = host
@@ -133,7 +132,7 @@ class Supervisor:
                     f"address {nic.hardware_address(host.member.number)} netns {host.pid}",
                     f"link set {port} master br{number} {state}",
                 ]
-        machine.run_command(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+        machine.set_network(lines)
         for host in hosts:
             os.write(host.go, b"\n")
             os.close(host.go)

@@ -7,7 +7,7 @@ from typing import Any
 
 from shanty.launch.network.results import Choice, Contact, Measured, Pair
 from shanty.launch.network.route import Interface
-from shanty.launch.network.topology import HostWithNetworks, Network, usable
+from shanty.launch.network.topology import Network, SurveyedHost, usable
 
 _MOST = 6  # of several things that are named
 _SEEN = {
@@ -69,9 +69,7 @@ def contact_text(contact: Contact) -> str:
     return _SEEN[contact.kind]
 
 
-def as_json(
-    hosts: Sequence[HostWithNetworks], measured: Measured, choice: Choice
-) -> dict[str, Any]:
+def as_json(hosts: Sequence[SurveyedHost], measured: Measured, choice: Choice) -> dict[str, Any]:
     """Returns everything as plain JSON: rates and link speeds in bytes/s, times in seconds.
 
     What was not measured or is not known is null.

@@ -7,32 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.network import cache
 from shanty.launch.network.diagnosis import CLEARLY, findings, judge
 from shanty.launch.network.measure import measure, measure_all, reach
 from shanty.launch.network.report import rate_text
 from shanty.launch.network.results import Choice, Measured
 from shanty.launch.network.route import Route
-from shanty.launch.network.topology import HostWithNetworks, Network, fingerprint, networks
+from shanty.launch.network.topology import Network, SurveyedHost, fingerprint, networks
 
 STRIPED = 1.3  # times as fast: what several networks together have to be
 COUNTABLE = 2.5e9  # bytes/s; beyond it the processor is measured, not the cable
 Reach = Callable[[Sequence[Network]], Measured]
 
 
-class ReachedHost(HostWithNetworks, Protocol):
-    """A host that answers."""
-
-    @property
-    def client(self) -> RpcClient:
-        """Its RPC client."""
-
-
 def decide(
-    hosts: Sequence[ReachedHost],
+    hosts: Sequence[SurveyedHost],
     home: Path,
     say: Callable[[str], None] = lambda _text: None,
     *,
@@ -54,7 +45,7 @@ def decide(
 
 
 def examine(
-    hosts: Sequence[ReachedHost],
+    hosts: Sequence[SurveyedHost],
     home: Path,
     say: Callable[[str], None] = lambda _text: None,
     *,
@@ -72,7 +63,7 @@ def examine(
 def _known_or_measured(
     work: Callable[..., Measured],
     holds: Callable[[Reach, Measured, Route], bool],
-    hosts: Sequence[ReachedHost],
+    hosts: Sequence[SurveyedHost],
     home: Path,
     say: Callable[[str], None],
     ports: tuple[int, int] | None,
@@ -112,7 +103,7 @@ def _holds(reach: Reach, _before: Measured, route: Route) -> bool:
     return bool(rails) and all(map(reach(rails).joins, rails))
 
 
-def _key(hosts: Sequence[ReachedHost], ports: tuple[int, int] | None) -> str:
+def _key(hosts: Sequence[SurveyedHost], ports: tuple[int, int] | None) -> str:
     return fingerprint(hosts) + (f"-{ports[0]}-{ports[1]}" if ports else "")
 
 

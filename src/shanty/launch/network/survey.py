@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,8 @@ from shanty.launch.cluster.hostfiles import read_hostfile
 from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.host import Host
+from shanty.launch.network.topology import SurveyedHost
 from shanty.runtime.errors import PrepareError, UsageError
-
-
-@dataclass(frozen=True, slots=True)
-class SurveyedHost:
-    """A host that answers, as `decide` and `examine` take it."""
-
-    name: str
-    client: RpcClient
-    survey: Mapping[str, Any]
-    address: str
 
 
 def chosen(on: str | None, hostfile: str | None, home: Path) -> tuple[Host, ...]:

@@ -7,27 +7,24 @@ import ipaddress
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shanty.launch.network.route import Interface, Rail
+
+if TYPE_CHECKING:
+    from shanty.launch.cluster.rpc_client import RpcClient
 
 BY_SSH = "the addresses of ssh"  # the name of the network of last resort
 
 
-class HostWithNetworks(Protocol):
-    """A host, what its survey told, and the address by which the lead host's ssh reaches it."""
+@dataclass(frozen=True, slots=True)
+class SurveyedHost:
+    """A host that answers; `address` is where the lead host's ssh finds it, "" if not known."""
 
-    @property
-    def name(self) -> str:
-        """The name that the user gave it."""
-
-    @property
-    def survey(self) -> Mapping[str, Any]:
-        """The answer of its verb `survey`."""
-
-    @property
-    def address(self) -> str:
-        """Its address in numbers; "" if that is not known."""
+    name: str
+    client: RpcClient
+    survey: Mapping[str, Any]
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class Network:
         return [host for host in self.ends if host not in self.down and host not in self.doubled]
 
 
-def networks(hosts: Sequence[HostWithNetworks]) -> list[Network]:
+def networks(hosts: Sequence[SurveyedHost]) -> list[Network]:
     """Returns the networks of the hosts: that of ssh first, then those that join the most hosts,
     IPv4 before IPv6. Link-local addresses are left out, and so are networks that only one host has,
     but for those where its end is up and carries nothing."""
@@ -111,7 +108,7 @@ def networks(hosts: Sequence[HostWithNetworks]) -> list[Network]:
     return sorted(result, key=lambda one: (not one.ssh, -len(one.tried), one.version, one.name))
 
 
-def fingerprint(hosts: Iterable[HostWithNetworks]) -> str:
+def fingerprint(hosts: Iterable[SurveyedHost]) -> str:
     """Returns a hash of all that may change which network is best: the hosts' interfaces,
     addresses, speeds, and what carries; in whatever order hosts and addresses are."""
     facts = []
@@ -154,7 +151,7 @@ class _End(NamedTuple):
 _Group = dict[str, _End]  # by host
 
 
-def _ends_of(host: HostWithNetworks) -> Iterator[_End]:
+def _ends_of(host: SurveyedHost) -> Iterator[_End]:
     for entry in usable(host.survey["addresses"]):
         link = host.survey.get("links", {}).get(entry["interface"], {})
         interface = Interface(entry["interface"], entry["address"], entry["prefix"])

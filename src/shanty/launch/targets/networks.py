@@ -15,7 +15,7 @@ from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.spec import JobSpec
 
 if TYPE_CHECKING:
-    from shanty.launch.network.selection import ReachedHost
+    from shanty.launch.network.topology import SurveyedHost
 
 OPEN = Route()  # left to the MPI
 
@@ -23,7 +23,7 @@ OPEN = Route()  # left to the MPI
 def chosen(
     job: JobSpec,
     installation: Installation,
-    hosts: Sequence[ReachedHost],
+    hosts: Sequence[SurveyedHost],
     home: Path,
     say: Callable[[str], None],
     warn: Callable[[str], None],

@@ -25,6 +25,7 @@ from shanty.launch.doctor import check
 from shanty.launch.host import Host
 from shanty.launch.network.route import Route
 from shanty.launch.network.survey import chosen, connected
+from shanty.launch.network.topology import SurveyedHost
 from shanty.launch.settings import Settings
 from shanty.launch.targets import networks
 from shanty.launch.targets.base import Chunk, Handle, Reply, Stacks, Stop, Surroundings, limits_of
@@ -266,7 +267,8 @@ class SshTarget:
         surveys = {name: one.survey for name, one in seen.items()}
         surveyed = self._surveyed(hosts, clients, surveys)
         check.quick(job, list(seen.values()), installation, self._warn)
-        route = networks.chosen(job, installation, surveyed, self.home, self._say, self._warn)
+        joined = [SurveyedHost(one.name, one.client, one.survey, one.address) for one in surveyed]
+        route = networks.chosen(job, installation, joined, self.home, self._say, self._warn)
         return Facts(tuple(surveyed), installation, python, route)
 
     def _surveyed(
