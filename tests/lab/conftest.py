@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from runs import flavour, thin, wait_for
-from shanty.launch.lab import control, lifecycle
+from shanty.launch.lab import control
 from shanty.launch.lab.model import Lab
 
 __all__ = ["flavour"]
@@ -75,7 +75,7 @@ class LabHome:
         )
 
     def known(self, name: str = "lab") -> Lab:
-        return lifecycle.find(self.home, name)
+        return control.find(self.home, name)
 
     def remember(self, name: str) -> None:
         """Note the namespaces of a lab, to find out later whether something still is in them."""
@@ -201,7 +201,7 @@ def _bring_up(home: LabHome, count: int, *words: str) -> LabHosts:
 
 
 def _end(home: LabHome, before: list[str]) -> None:
-    for known in lifecycle.labs(home.home):
+    for known in control.labs(home.home):
         began = time.monotonic()
         done = home("lab", "down", known.name)
         assert done.returncode == 0, done.stderr

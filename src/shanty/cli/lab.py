@@ -40,7 +40,7 @@ def up(
     slots: int | None,
 ) -> None:  # fmt: skip
     """Start HOSTS virtual hosts [3]."""
-    from shanty.launch.lab import lifecycle
+    from shanty.launch.lab import control
 
     shown = sys.stderr.isatty()
 
@@ -50,7 +50,7 @@ def up(
 
     try:
         home = context().home
-        known = lifecycle.up(home, name, hosts, nics, rates, slots, progress, bare=bare)
+        known = control.up(home, name, hosts, nics, rates, slots, progress, bare=bare)
     finally:
         if shown:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
@@ -69,10 +69,10 @@ def up(
 @name_argument
 def down(name: str) -> None:
     """End a lab: its hosts, all that runs there, all files on them."""
-    from shanty.launch.lab import lifecycle, model
+    from shanty.launch.lab import control, model
 
     model.check_name(name)  # it becomes a folder that is removed
-    lifecycle.down(context().home, name)
+    control.down(context().home, name)
     note(f"the lab {name} is gone")
 
 
@@ -80,9 +80,9 @@ def down(name: str) -> None:
 @json_option
 def list_all(as_json: bool) -> None:
     """List the labs."""
-    from shanty.launch.lab import lifecycle
+    from shanty.launch.lab import control
 
-    found = lifecycle.labs(context().home)
+    found = control.labs(context().home)
     if as_json:
         print(json.dumps([_as_dict(known) for known in found]))
         return
@@ -99,9 +99,9 @@ def list_all(as_json: bool) -> None:
 @json_option
 def show(name: str, as_json: bool) -> None:
     """Show the hosts of a lab."""
-    from shanty.launch.lab import lifecycle
+    from shanty.launch.lab import control
 
-    known = lifecycle.find(context().home, name)
+    known = control.find(context().home, name)
     if as_json:
         print(json.dumps(_as_dict(known)))
     else:
@@ -113,9 +113,9 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(host: str, command: tuple[str, ...]) -> None:
     """Run COMMAND at the console of a host; its exit code is passed on."""
-    from shanty.launch.lab import control, lifecycle
+    from shanty.launch.lab import control
 
-    known, member = lifecycle.find_host(context().home, host)
+    known, member = control.find_host(context().home, host)
     sys.exit(control.execute(known, member, command))
 
 
@@ -125,9 +125,9 @@ def _add_action(name: str, help: str, done: str) -> None:
     @lab.command(name, help=help)
     @host_argument
     def act(host: str) -> None:
-        from shanty.launch.lab import control, lifecycle
+        from shanty.launch.lab import control
 
-        count = getattr(control, name)(*lifecycle.find_host(context().home, host))
+        count = getattr(control, name)(*control.find_host(context().home, host))
         note(done.format(host=host, count=count))
 
 

@@ -52,17 +52,13 @@ Work = Callable[[], list[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of an examination.
+    """The result of an examination."""
 
-    `hosts` are the names of those that were examined, "" for this machine, `unseen` of those that
-    there was no time for. `unfinished` says of each check that could not be made why not.
-    """
-
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...]  # the names of those that were examined, "" for this machine
     findings: tuple[Finding, ...]
-    unfinished: tuple[str, ...]
+    unfinished: tuple[str, ...]  # of each check that could not be made why not
     seconds: float
-    unseen: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()  # the names of hosts that there was no time for
 
     @property
     def healthy(self) -> bool:
@@ -135,10 +131,7 @@ def ask(client: RpcClient) -> Seen:
 
 
 def quick(job: JobSpec, seen: Sequence[Seen], installation: Installation, warn: Say) -> None:
-    """Checks the hosts of a run by their own surveys, without another question.
-
-    `warn` hears what may trouble it; FoundError for what would keep it from working.
-    """
+    """Checks the hosts of a run by their surveys alone; FoundError where it could not work."""
     surveys = {one.name: one.survey for one in seen}
     need = need_of(job, [one.host for one in seen], surveys, installation)
     found = [each for one in seen for each in hosts.of_host(one, need)]
@@ -280,10 +273,7 @@ class _Examination:
         blocked = any(each.code == "lead-blocked" for each in self.findings)
         reached = addressed(clients, surveys, blocked=blocked)
         choice = decide(reached, self.home, ports=flavour.ports(self.job.env), fresh=True)
-        route, found = user_settings.usable(choice.route, flavour, list(surveys))
-        given = user_settings.given(self.job, flavour)
-        unfit = user_settings.check(given, surveys, choice.joining, route)
-        return [*choice.findings, *found, *unfit]
+        return user_settings.settled(choice, self.job, flavour, surveys)[1]
 
     def take(self, answers: Mapping[str, Future[list[Finding]]], seconds: float) -> None:
         """Takes what checks find within that time and the limit; notes what could not be made."""
@@ -322,11 +312,9 @@ def _begun(works: Mapping[str, Work]) -> dict[str, Future[list[Finding]]]:
 
 
 def _names_for(own: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
-    """Returns the names that each host is to look up; `own` are those of each, the lead's first.
-
-    Of many hosts those of the lead and of the next ones: all at each would be too many.
-    """
+    """Returns the names that each host is to look up; `own` are those of each, the lead's first."""
     hosts = list(own)
+    # of many hosts those of the lead and of the next ones: all at each would be too many
     if len(hosts) <= _ALL_NAMES:
         return {host: {name for names in own.values() for name in names} for host in hosts}
     around, found = [*hosts, *hosts], {}

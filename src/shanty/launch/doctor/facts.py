@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partialmethod
 from typing import Any
 
 from shanty.launch.cluster.mpi_provision import tags_of
@@ -23,21 +24,15 @@ _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20))
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a run needs of its hosts.
+    """The needs of a run."""
 
-    `ranks` are those meant for each host, by its name; `memory` (bytes) and `gpus` are a rank's.
-    `hosts` are the names of all, the lead first. `flavour` is the MPI's key in FLAVOURS, `tags` are
-    the platform tags of its files where they are to be brought. `oversubscribe` says that more
-    ranks than cores are meant.
-    """
-
-    ranks: Mapping[str, int] = field(default_factory=dict)
-    memory: int = 0
-    gpus: int = 0
-    hosts: tuple[str, ...] = ()
-    flavour: str = ""
-    tags: tuple[str, ...] = ()
-    oversubscribe: bool = False
+    ranks: Mapping[str, int] = field(default_factory=dict)  # meant for each host, by its name
+    memory: int = 0  # bytes a rank
+    gpus: int = 0  # a rank
+    hosts: tuple[str, ...] = ()  # the names of all, the lead first
+    flavour: str = ""  # the MPI's key in FLAVOURS
+    tags: tuple[str, ...] = ()  # the platforms of its files where they are to be brought
+    oversubscribe: bool = False  # more ranks than cores are meant
 
     @property
     def footprint(self) -> Footprint:
@@ -47,20 +42,14 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The facts about one host that was reached.
-
-    `survey` and `health` are the answers of these verbs, the latter empty in the quick check of a
-    run. `clock_error` is by how many seconds the host's clock is ahead of this machine's, None
-    where it was not measured, and `clock_doubt` by how many that may be wrong. `client` is None
-    for this machine.
-    """
+    """The facts about one host that was reached: the answers of the verbs."""
 
     host: Host
     survey: Mapping[str, Any]
-    health: Mapping[str, Any]
-    client: RpcClient | None = None
-    clock_error: float | None = None
-    clock_doubt: float = 0.0
+    health: Mapping[str, Any]  # empty in the quick check of a run
+    client: RpcClient | None = None  # None for this machine
+    clock_error: float | None = None  # seconds by which its clock is ahead, where that is known
+    clock_doubt: float = 0.0  # seconds by which that may be wrong
 
     @property
     def name(self) -> str:
@@ -74,18 +63,13 @@ class Seen:
         return self.client
 
     def finding(
-        self, code: str, level: Level, what: str, *texts: str, fixable: bool = False
+        self, level: Level, code: str, what: str, *texts: str, fixable: bool = False
     ) -> Finding:
         """Makes a finding about this host; `texts` are its evidence, fix and command."""
         return Finding(code, level, self.name, what, *texts, fixable=fixable)
 
-    def error(self, code: str, what: str, *texts: str, fixable: bool = False) -> Finding:
-        """Makes an ERROR about this host."""
-        return self.finding(code, Level.ERROR, what, *texts, fixable=fixable)
-
-    def warning(self, code: str, what: str, *texts: str, fixable: bool = False) -> Finding:
-        """Makes a WARNING about this host."""
-        return self.finding(code, Level.WARNING, what, *texts, fixable=fixable)
+    error = partialmethod(finding, Level.ERROR)
+    warning = partialmethod(finding, Level.WARNING)
 
 
 def need_of(

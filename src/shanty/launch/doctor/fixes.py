@@ -1,15 +1,4 @@
-"""Repairs findings (`shanty doctor --fix`); asks before it changes who trusts whom.
-
-key-open            chmod 600 of the private key here
-host-key-unknown    shows the key's fingerprint, and keeps it where a person knows it
-password-needed     on a yes, lets the user's public key in, after one login by password
-home-open           chmod go-w of the home, ~/.ssh and authorized_keys
-mpi-parameters      makes the lines into comments, with a copy of the file beside it
-shm-full, tmp-full  removes what dead MPI jobs left there
-strays              ends processes of shanty's runs that ended
-disk-full           removes what shanty keeps there and no run uses
-packages-differ     makes the environment on the hosts, as `--env sync` does
-"""
+"""Repairs findings (`shanty doctor --fix`); asks before it changes who trusts whom."""
 
 from __future__ import annotations
 
@@ -279,11 +268,9 @@ def _run(argv: Sequence[str], timeout: float = 10) -> subprocess.CompletedProces
 
 _BY_THE_HOST = {
     "home-open": "close-home",
-    "shm-full": "clear-leftovers",
-    "tmp-full": "clear-leftovers",
+    **dict.fromkeys(("shm-full", "tmp-full"), "clear-leftovers"),
     "strays": "end-strays",
-    "disk-full": "make-room",
-    "inodes-full": "make-room",
+    **dict.fromkeys(("disk-full", "inodes-full"), "make-room"),
 }
 _PACKAGES = "packages-differ"
 # Host by host, in this order: to get there comes first.

@@ -126,8 +126,8 @@ def _home_disk(seen: Seen, folder: Mapping[str, Any]) -> Finding | None:
     full = error in _FULL or (free is not None and free < _DISK_NEEDED)
     if full or (free is not None and free < _DISK_SCARCE):
         return seen.finding(
-            "disk-full",
             Level.ERROR if full else Level.WARNING,
+            "disk-full",
             f"the disk of its home is {'' if full else 'nearly '}full",
             f"{path}: {amount(free or 0)} free" + (f", writing gives {error}" if error else ""),
             "remove what is not needed there: `du -xhd2 ~ | sort -h` shows what is large",
@@ -189,8 +189,8 @@ def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
     bigger = "make it larger: mount -o remount,size=4G /dev/shm; for a container, --shm-size=4g"
     if size and size < wanted:
         yield seen.finding(
-            "shm-small",
             level,
+            "shm-small",
             "/dev/shm is too small for the ranks' shared memory",
             f"it has {amount(size)}, {count} {amount(wanted)}",
             bigger,
@@ -198,8 +198,8 @@ def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
         )
     elif folder["error"] or (size and free < wanted):
         yield seen.finding(
-            "shm-full",
             Level.ERROR if folder["error"] or free < _MIB else level,
+            "shm-full",
             "/dev/shm cannot be written" if folder["error"] in _UNWRITABLE else "/dev/shm is full",
             f"{amount(free)} free of {amount(size)}, {count} {amount(wanted)}",
             "remove what is not needed there" + _leftovers(seen, "/dev/shm"),
@@ -208,8 +208,8 @@ def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
         )
     elif 0 < size <= _SHM_CONTAINER:
         yield seen.finding(
-            "shm-small",
             Level.NOTE,
+            "shm-small",
             "/dev/shm is as small as a container's",
             f"it has {amount(size)}; the workers of PyTorch's DataLoader pass batches through it",
             bigger,
@@ -227,8 +227,8 @@ def _limits(seen: Seen, need: Need) -> Iterator[Finding]:
         hard = room["limits"]["NOFILE"][1]
         more = "" if hard is None or hard > limit else f", and the user may not raise it ({hard})"
         yield seen.finding(
-            "files-limit",
             Level.ERROR if limit < needed else Level.WARNING,
+            "files-limit",
             f"a process may open {limit} files only",
             f"ulimit -n is {limit}{more}; {ranks} ranks need {needed}, and what they open "
             "themselves",
@@ -240,8 +240,8 @@ def _limits(seen: Seen, need: Need) -> Iterator[Finding]:
     if left is not None and left < _PROCESSES_SCARCE + ranks * _SCARCE_A_RANK:
         counted = "" if used is None else f", and {used} are there"
         yield seen.finding(
-            "processes-limit",
             Level.ERROR if left < needed and not room["privileged"] else Level.WARNING,
+            "processes-limit",
             f"the user may have {limit} processes and threads only",
             f"ulimit -u is {limit}{counted}; {ranks} ranks take {needed} and more",
             _RAISE_LIMIT,
@@ -251,8 +251,8 @@ def _limits(seen: Seen, need: Need) -> Iterator[Finding]:
         limit = soft[name]
         if limit is not None and limit < max(needed, _SPACE_SCARCE):
             yield seen.finding(
-                "memory-limit",
                 Level.ERROR if limit < needed else Level.WARNING,
+                "memory-limit",
                 f"a process may use {limit >> 20} MiB of memory only",
                 f"ulimit {flag} is {limit >> 10} (KiB); a rank needs {needed >> 20} MiB and more",
                 _RAISE_LIMIT,
@@ -278,8 +278,8 @@ def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
     short = memory and wanted > memory
     if short or (available is not None and wanted > available):
         yield seen.finding(
-            "memory-short",
             Level.ERROR if short else Level.WARNING,
+            "memory-short",
             f"{count} with {amount(need.memory)} each do not fit into its memory"
             + ("" if short else ", as it is used now"),
             f"it has {amount(memory)}"
@@ -329,8 +329,8 @@ def _rights(seen: Seen) -> Iterator[Finding]:
             # many sites give a home to a group of one's own
             level, who = Level.NOTE, "its group may write"
         yield seen.finding(
-            "home-open",
             level,
+            "home-open",
             f"{who} {path}, so sshd may refuse every key of the user's there (StrictModes)",
             f"mode {mode:03o}, owner {owner}",
             f"chown it to the user: {path}" if foreign else f"chmod go-w {path}",
@@ -362,8 +362,8 @@ def _own_name(seen: Seen, need: Need) -> Iterator[Finding]:
     meant = seen.health["resolves"].get(name)
     if len(need.hosts) > 1 and meant and all(each.startswith(("127.", "::1")) for each in meant):
         yield seen.finding(
-            "name-loopback",
             Level.NOTE,  # shanty goes by numbers
+            "name-loopback",
             f"its own name {name} means {meant[0]} there, where no other host can reach it",
             f"{name} is {' and '.join(meant)} on it",
             "shanty goes by addresses; for other programs give the name the host's address in "

@@ -94,8 +94,8 @@ def _names(one: Seen, other: Seen, own: Collection[str]) -> Iterator[Finding]:
         found = {_plain(each) for each in meant.get(name) or ()}
         if found and found.isdisjoint(own) and not _is_translated(found, own):
             yield one.finding(
-                "name-differs",
                 Level.NOTE,  # shanty goes by numbers
+                "name-differs",
                 f"it takes {name} for {' and '.join(sorted(found))}, which is not {other.name}'s",
                 f"{other.name} has {', '.join(sorted(own))}",
                 f"shanty goes by addresses; for other programs mend {name} in its /etc/hosts",
@@ -236,7 +236,24 @@ def _key_trial(
         try:
             authorized = list(pool.map(authorize, workers))
             tried = [one for one, (error, _) in zip(workers, authorized, strict=True) if not error]
-            outcomes = _tried(lead, tried, ways, known, pair, until)
+            timeout = max(_LEAST, until - time.monotonic() - _SHORTEST)
+            answer = lead.asked.ask(
+                "try-key",
+                key=pair.private.decode(),
+                known_hosts="".join(f"{line}\n" for one in tried for line in known[one.name]),
+                hosts=[
+                    {
+                        "alias": _alias(known[one.name]),
+                        "address": ways[one.name]["peer"],
+                        "port": ways[one.name]["port"],
+                        "user": one.survey["user"],
+                    }
+                    for one in tried
+                ],
+                timeout=timeout,
+                patience=timeout + 5.0,
+            )
+            outcomes = dict(zip((o.name for o in tried), answer.values["tries"], strict=True))
         finally:
             list(pool.map(revoke, workers))
     found = []
@@ -246,35 +263,6 @@ def _key_trial(
             address = ways[one.name]["peer"]
             found.append(_refused(lead, one, address, str(outcome["text"]), doubts))
     return found
-
-
-def _tried(
-    lead: Seen,
-    workers: Sequence[Seen],
-    ways: Mapping[str, Mapping[str, Any]],
-    known: Mapping[str, Sequence[str]],
-    pair: keys.KeyPair,
-    until: float,
-) -> dict[str, Mapping[str, Any]]:
-    """Lets the lead host log in to each of them; the results by name."""
-    timeout = max(_LEAST, until - time.monotonic() - _SHORTEST)
-    answer = lead.asked.ask(
-        "try-key",
-        key=pair.private.decode(),
-        known_hosts="".join(f"{line}\n" for one in workers for line in known[one.name]),
-        hosts=[
-            {
-                "alias": _alias(known[one.name]),
-                "address": ways[one.name]["peer"],
-                "port": ways[one.name]["port"],
-                "user": one.survey["user"],
-            }
-            for one in workers
-        ],
-        timeout=timeout,
-        patience=timeout + 5.0,
-    )
-    return dict(zip((one.name for one in workers), answer.values["tries"], strict=True))
 
 
 def _refused(lead: Seen, one: Seen, address: str, text: str, doubts: str) -> Finding:

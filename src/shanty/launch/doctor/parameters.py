@@ -60,8 +60,8 @@ def of_settings(seen: Seen, need: Need) -> Iterator[Finding]:
     for name, value, file, why, level in broken(seen, need):
         where = file or "the environment of a login"
         yield seen.finding(
-            "mpi-parameters",
             level,
+            "mpi-parameters",
             f"{where} sets {name} = {value}: {why}",
             f"{name} = {value}",
             f"remove that line from {where}" if file else f"unset {name} for logins",

@@ -180,11 +180,8 @@ def _with_timeout(route: Route, seconds: int) -> Route:
 
 
 def explain(refused: Sequence[Refusal], clients: Sequence[RpcClient] | None) -> list[Finding]:
-    """Makes a finding for each host that was not reached; `clients` are on its neighbours.
-
-    Without them, where there is no time to ask anybody, by ssh's message alone. What is wrong at
-    this end of the ways is one finding for all of them.
-    """
+    """Makes a finding for each host that was not reached; `clients` are on its neighbours, None
+    where there is no time to ask. What is wrong at this end is one finding for all hosts."""
     at_this_end: dict[str, Finding] = {}
     others = []
     with ThreadPoolExecutor(len(refused) or 1) as pool:

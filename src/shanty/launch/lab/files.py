@@ -209,16 +209,3 @@ def write_ssh_config(lab: Lab) -> None:
 
 def _quoted(path: Path) -> str:
     return '"' + str(path).replace("%", "%%") + '"'
-
-
-def write_group(home: Path, lab: Lab, slots: int | None) -> None:
-    """Writes the group of hosts that `--on NAME` reads."""
-    config = str(lab.folder / "ssh_config")
-    hosts = [
-        {"name": member.name, "user": None, "port": None, "slots": slots, "config": config}
-        for member in lab.hosts
-    ]
-    path = home / "hosts" / f"{lab.name}.json"
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"hosts": hosts, "lab": True})

@@ -83,8 +83,7 @@ class Supervisor:
                             self._restart(host)
 
     def _restart(self, dead: RunningHost) -> None:
-        short = time.monotonic() - dead.since < _SHORT_LIFE
-        lives = dead.short_lives + 1 if short else 0
+        lives = dead.short_lives + 1 if time.monotonic() - dead.since < _SHORT_LIFE else 0
         dead.pid, dead.up = 0, False
         self._note()
         if lives > _MOST_SHORT_LIVES:
@@ -102,8 +101,7 @@ class Supervisor:
                 self._wait_for_sshd(host, time.monotonic() + _START_TIME)
             host.up = True
         except OSError as error:
-            sys.stderr.write(f"{dead.member.name} did not start again: {error}\n")
-            sys.stderr.flush()
+            print(f"{dead.member.name} did not start again: {error}", file=sys.stderr, flush=True)
         self._note()
 
     def _fork(self, member: LabHost) -> RunningHost:
@@ -117,8 +115,7 @@ class Supervisor:
         os.close(go_in)
         os.waitpid(child, 0)
         result = os.fdopen(result_in)
-        pid = _answer(member, result)["pid"]
-        return RunningHost(member, pid, go_out, result, time.monotonic())
+        return RunningHost(member, _answer(member, result)["pid"], go_out, result, time.monotonic())
 
     def _release(self, hosts: list[RunningHost]) -> None:
         """Connects these hosts to the network and lets them start, up to their sshd."""
@@ -171,8 +168,7 @@ def port_name(host: int, nic: int) -> str:
 
 def tell(what: dict[str, Any]) -> None:
     """Reports to the process that started the lab."""
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
+    print(json.dumps(what), flush=True)
 
 
 def _first_process(lab: Lab, member: LabHost, go: int, result: int) -> NoReturn:

@@ -44,10 +44,7 @@ def pairs(count: int) -> list[tuple[int, int]]:
 
 
 def some_pairs(count: int) -> list[tuple[int, int]]:
-    """Returns the pairs that collectives use: i and i + 1, i + 2, i + 4 …, in both directions.
-
-    They are n log n, and show every host that cannot be reached.
-    """
+    """Returns the pairs that collectives use: i and i + 1, i + 2, i + 4 …, in both directions."""
     steps = [1 << k for k in range((count - 1).bit_length())]
     there = {(i, (i + step) % count) for i in range(count) for step in steps}
     return sorted(there | {(j, i) for i, j in there})

@@ -70,10 +70,7 @@ def contact_text(contact: Contact) -> str:
 
 
 def as_json(hosts: Sequence[SurveyedHost], measured: Measured, choice: Choice) -> dict[str, Any]:
-    """Returns everything as plain JSON: rates and link speeds in bytes/s, times in seconds.
-
-    What was not measured or is not known is null.
-    """
+    """Returns everything as plain JSON, in bytes/s and seconds; null where it is not known."""
     return {
         "hosts": [
             {"name": host.name, "address": host.address, "interfaces": interfaces(host.survey)}

@@ -16,15 +16,12 @@ _HELD_UP = ("large-lost", "large-lost-back", "silent")
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """The result of trying to reach one host from another one, as the verb `net-probe` tells.
-
-    `seconds` is the time of the bytes, there and back.
-    """
+    """The result of trying to reach one host from another one, as the verb `net-probe` tells."""
 
     kind: str
     text: str = ""
     via: str = ""
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the bytes, there and back
 
     @property
     def ok(self) -> bool:
@@ -73,11 +70,9 @@ class Measured:
         return {pair: one for pair, one in contacts.items() if not one.ok}
 
     def serving(self) -> list[Network]:
-        """Returns the networks that a run may take: they join all hosts, each over its own cables.
-
-        IPv6 only where IPv4 does not serve, since not every MPI can use it.
-        """
+        """Returns the networks that a run may take: they join all hosts over their own cables."""
         joining = [network for network in self.networks if self.joins(network)]
+        # not every MPI can use IPv6
         family = [network for network in joining if network.version == 4] or joining
         found: dict[frozenset[tuple[str, str]], Network] = {}
         for network in family:

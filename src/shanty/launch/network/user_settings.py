@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shanty.launch.finding import Finding, Level
+from shanty.launch.network.results import Choice
 from shanty.launch.network.route import Rail, Route
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.flavours import FLAVOURS
@@ -29,16 +30,12 @@ _VARIABLES = ("env", "genv")
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A setting that names interfaces or networks.
+    """A setting that names interfaces or networks."""
 
-    `written` is what the user wrote; `of_ranks` says that it is for the ranks' data, and not for
-    the launcher's or a library's.
-    """
-
-    written: str
+    written: str  # by the user
     variable: str
     value: str
-    of_ranks: bool
+    of_ranks: bool  # for the ranks' data, not for the launcher or a library
 
     @property
     def of_mpi(self) -> bool:
@@ -152,6 +149,23 @@ def named_interfaces(
         for word in words
         if is_named(entry["interface"], entry["address"].partition("%")[0], word)
     }
+
+
+def settled(
+    choice: Choice,
+    job: JobSpec,
+    flavour: Flavour,
+    surveys: Mapping[str, Mapping[str, Any]],
+) -> tuple[Route, list[Finding], list[Finding]]:
+    """Returns the route that a job takes, all findings, and those whose errors end the run.
+
+    Where the user has named the ranks' networks himself, only what is wrong with that counts.
+    """
+    route, unusable = usable(choice.route, flavour, list(surveys))
+    flags = given(job, flavour)
+    unfit = check(flags, surveys, choice.joining, route)
+    found = [*choice.findings, *unusable, *unfit]
+    return route, found, unfit if any(flag.of_ranks for flag in flags) else found
 
 
 def usable(route: Route, flavour: Flavour, hosts: Sequence[str]) -> tuple[Route, list[Finding]]:

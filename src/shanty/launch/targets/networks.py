@@ -38,17 +38,12 @@ def chosen(
     if len(hosts) < 2:
         return OPEN
     flavour = FLAVOURS[installation.flavour]
-    decision = decide(hosts, home, say, ports=flavour.ports(job.env))
-    given = user_settings.given(job, flavour)
+    choice = decide(hosts, home, say, ports=flavour.ports(job.env))
     surveys = {host.name: host.survey for host in hosts}
-    route, unusable = user_settings.usable(decision.route, flavour, list(surveys))
-    findings = [*decision.findings, *unusable]
-    unfit = user_settings.check(given, surveys, decision.joining, route)
-    decisive = unfit if any(flag.of_ranks for flag in given) else [*findings, *unfit]
+    route, findings, decisive = user_settings.settled(choice, job, flavour, surveys)
     errors = [one for one in decisive if one.level is Level.ERROR]
     if errors:
         raise refused(errors)
-    findings += unfit
     for one in findings:
         if one.level is not Level.NOTE:
             warn(sentence(one))
