@@ -25,7 +25,7 @@ from shanty.runtime.spec import JobSpec, Program, State, Status
 
 if TYPE_CHECKING:
     from shanty.launch.doctor.check import Report
-    from shanty.launch.doctor.fixes import Consent, Knows, Repair
+    from shanty.launch.doctor.fixes import Repair, Repairer
     from shanty.launch.finding import Finding
     from shanty.launch.host import Host
 
@@ -106,11 +106,14 @@ def doctor(
     report = examined(here, job, holds_ranks=holds_ranks)
     repairs: list[Repair] = []
     if fix:
-        consent, knows = partial(_consents, yes), partial(_knows, accepted)
+        from shanty.launch.doctor.fixes import Repairer
+
+        asking = (partial(_consents, yes), partial(_knows, accepted), note, here.progress)
+        repairer = Repairer(job, _hosts_of(here, job), here.home, here.environ, *asking)
         with storage_errors(here.home):
             here.home.mkdir(parents=True, exist_ok=True)
         with alone(here.home, _ANOTHER):
-            report, repairs = _repaired(here, job, report, consent, knows, holds_ranks=holds_ranks)
+            report, repairs = _repaired(here, job, report, repairer, holds_ranks=holds_ranks)
     if as_json:
         done = [each.to_json() for each in repairs]
         print(json.dumps({**report.to_json(), **({"repairs": done} if fix else {})}))
@@ -181,20 +184,10 @@ def _coloured(text: str, code: int, out: TextIO) -> str:
 
 
 def _repaired(
-    here: Context,
-    job: JobSpec,
-    report: Report,
-    consent: Consent,
-    knows: Knows,
-    *,
-    holds_ranks: bool,
+    here: Context, job: JobSpec, report: Report, repairer: Repairer, *, holds_ranks: bool
 ) -> tuple[Report, list[Repair]]:
     """Repair, and examine again, until nothing is left that can be repaired; what was done."""
-    from shanty.launch.doctor.fixes import Repairer
-
     done: list[Repair] = []
-    hosts = _hosts_of(here, job)
-    repairer = Repairer(job, hosts, here.home, here.environ, consent, knows, note, here.progress)
     for _ in range(_ROUNDS):
         repairs = repairer.repair(report)
         done += repairs
@@ -244,13 +237,6 @@ def is_a_launch(status: Status) -> bool:
     failure = status.failure
     ours = status.exit_code in _LAUNCH_FAILED and status.state in (State.FAILED, State.LOST)
     return ours and (failure is None or failure.rank is None)
-
-
-def is_explained(error: ShantyError) -> bool:
-    """Return true for an error that has come of the doctor's own checks."""
-    from shanty.launch.finding import FoundError
-
-    return isinstance(error, FoundError)
 
 
 def findings(here: Context, job: JobSpec) -> list[Finding]:

@@ -44,7 +44,6 @@ _LOCAL = 8.0  # seconds for this machine, where all else is done
 _ALL_NAMES = 16  # hosts that each look up the names of all
 _NEXT = 3  # hosts, beside the lead, whose names each looks up where there are more
 _REFUSED_BY_RUN = ("same-host",)  # with its own message
-_ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.NOTE: 2}
 R = TypeVar("R")
 Say = Callable[[str], None]
 Work = Callable[[], list[Finding]]
@@ -106,10 +105,10 @@ def examine(
         examination.close()
         say("")
     named = [*([""] if holds_ranks else []), *(host.name for host in chosen)]
-    order = {name: index for index, name in enumerate(["", *named])}
+    order, levels = {name: index for index, name in enumerate(["", *named])}, list(Level)
     found = sorted(
         without_consequences(examination.findings),
-        key=lambda each: (_ORDER[each.level], order.get(each.host, len(order)), each.code),
+        key=lambda each: (levels.index(each.level), order.get(each.host, len(order)), each.code),
     )
     return Report(
         tuple(name for name in named if name not in examination.unseen),

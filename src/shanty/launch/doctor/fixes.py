@@ -25,8 +25,6 @@ from shanty.runtime.errors import PrepareError, ShantyError, StorageError
 from shanty.runtime.file_edit import edit_file
 from shanty.runtime.spec import JobSpec
 
-Consent = Callable[[str], bool]  # is given a question; True is yes
-Knows = Callable[[str, str], bool]  # is given a host and the fingerprint of the key that it shows
 _OTHERS = 0o077
 _ALONE = ("ControlMaster=no", "ControlPath=none")
 
@@ -58,8 +56,10 @@ class Repairer:
     hosts: Sequence[Host]
     home: Path
     environ: Mapping[str, str]
-    consent: Consent
-    knows: Knows
+    consent: Callable[[str], bool]
+    knows: Callable[
+        [str, str], bool
+    ]  # is given a host and the fingerprint of the key that it shows
     say: Callable[[str], None]
     progress: Callable[[str], None]
     _seen: set[tuple[str, str]] = field(default_factory=set)

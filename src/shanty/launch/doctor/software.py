@@ -23,11 +23,8 @@ def mpi(clients: Sequence[RpcClient], installation: Installation | None) -> list
     if installation is None or installation.origin != "system":
         return []
 
-    def look(client: RpcClient) -> Finding | None:
-        answer = look_for(client, installation)
-        return None if answer["found"] else _lacking(client.host.name, installation, answer)
-
-    return [each for each in side_by_side(clients, look).values() if each is not None]
+    answers = side_by_side(clients, lambda client: look_for(client, installation))
+    return [_lacking(n, installation, each) for n, each in answers.items() if not each["found"]]
 
 
 def _lacking(host: str, installation: Installation, answer: Mapping[str, Any]) -> Finding:

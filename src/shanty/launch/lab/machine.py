@@ -28,7 +28,6 @@ _SYSTEM = frozenset(
 _CUSTOMARY = ("home", "mnt", "opt", "root", "srv")  # empty where nothing else is there
 _PRIVATE_IN_VAR = {"tmp": "1777", "log": "755"}
 _COMMAND_TIME = 20.0  # seconds that one call of ip or tc may take
-_STARTED_BY = {"LANG": "C.UTF-8"}
 
 
 def run_command(argv: Iterable[str], words: str = "") -> None:
@@ -77,11 +76,12 @@ def _make_root(lab: Lab, member: LabHost) -> None:
     # Else a tree that has the lab's folder in it would show the new root within itself.
     syscalls.mount("none", root, flags=syscalls.UNBINDABLE)
     top = Path(member.home).parts[1]
-    for name in _in_root():
+    for entry in sorted(Path("/").iterdir()):
+        name = entry.name
         if name in _FRESH or name == top or (lab.bare and name not in _SYSTEM):
             continue
         with contextlib.suppress(OSError) if name not in _SYSTEM else contextlib.nullcontext():
-            _show(Path("/", name), root / name)
+            _show(entry, root / name)
     _own_folders(root)
     home = root / member.home.lstrip("/")
     if not lab.bare and Path("/", top).is_dir():
@@ -102,10 +102,6 @@ def _make_root(lab: Lab, member: LabHost) -> None:
     syscalls.pivot_root(root, root / ".old")
     syscalls.detach("/.old")
     Path("/.old").rmdir()
-
-
-def _in_root() -> list[str]:
-    return sorted(entry.name for entry in Path("/").iterdir())
 
 
 def _show(source: Path, target: Path) -> None:
@@ -149,7 +145,8 @@ def _own_folders(root: Path) -> None:
 def _python_and_mpi(lab: Lab, root: Path, top: str) -> None:
     hidden = {f"/{name}" for name in _FRESH} | {f"/var/{name}" for name in _PRIVATE_IN_VAR}
     if lab.bare:
-        hidden |= {f"/{name}" for name in _in_root() if name not in _SYSTEM} | {f"/{top}"}
+        hidden |= {str(each) for each in Path("/").iterdir() if each.name not in _SYSTEM}
+        hidden.add(f"/{top}")
     for path in lab.shown:
         target = root / path.lstrip("/")
         if any(Path(path).is_relative_to(place) for place in hidden) and not target.exists():
@@ -184,4 +181,4 @@ def _start_sshd(lab: Lab) -> NoReturn:
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
     argv = [lab.sshd, "-D", "-e", "-f", f"{OWN}/sshd_config"]
-    os.execve(lab.sshd, argv, {"PATH": lab.path, **_STARTED_BY})
+    os.execve(lab.sshd, argv, {"PATH": lab.path, "LANG": "C.UTF-8"})

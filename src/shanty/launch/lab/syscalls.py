@@ -41,18 +41,6 @@ NAMESPACES = {
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class _Header(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
-
-
-class _Sets(ctypes.Structure):
-    _fields_ = [
-        ("effective", ctypes.c_uint32),
-        ("permitted", ctypes.c_uint32),
-        ("inheritable", ctypes.c_uint32),
-    ]
-
-
 def _checked(result: int, what: str) -> None:
     if result < 0:
         number = ctypes.get_errno()
@@ -111,12 +99,11 @@ def detach(target: str) -> None:
 
 def keep_capabilities() -> None:
     """Passes this process's capabilities to the programs it starts, though it is not root."""
-    header = _Header(_CAPABILITIES_VERSION, 0)
-    sets = (_Sets * 2)()
-    _checked(_libc.capget(ctypes.byref(header), ctypes.byref(sets)), "capget")
-    for part in sets:
-        part.inheritable = part.permitted
-    _checked(_libc.capset(ctypes.byref(header), ctypes.byref(sets)), "capset")
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)  # 0 is this process
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: 32 of each, then the rest
+    _checked(_libc.capget(header, sets), "capget")
+    sets[2], sets[5] = sets[1], sets[4]
+    _checked(_libc.capset(header, sets), "capset")
     for capability in range(_LAST_CAPABILITY + 1):
         _libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, capability, 0, 0)
 

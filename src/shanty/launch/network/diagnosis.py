@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shanty.launch.finding import Finding, Level
 from shanty.launch.network.report import kinds_text, names_text, pairs_text, rate_text
 from shanty.launch.network.results import Contact, Measured, Pair, Verdict
-from shanty.launch.network.topology import Network
+from shanty.launch.network.topology import Network, Surveys
 
 CLEARLY = 1.25  # times as fast: what another network than ssh's has to be
 SLOW = 37.5e6  # bytes/s, 300 Mbit/s: less is worth a warning
@@ -57,10 +57,7 @@ def judge(measured: Measured, network: Network, taken: Sequence[Network]) -> Ver
 
 
 def findings(
-    measured: Measured,
-    verdicts: Mapping[str, Verdict],
-    taken: Sequence[Network],
-    surveys: Mapping[str, Mapping[str, Any]],
+    measured: Measured, verdicts: Mapping[str, Verdict], taken: Sequence[Network], surveys: Surveys
 ) -> list[Finding]:
     """Finds all that is wrong. Where a run has taken a network, faults of others are notes; where
     there is none to take, the faults of the likeliest one are errors."""
@@ -106,11 +103,7 @@ def _broken(measured: Measured, verdicts: Mapping[str, Verdict]) -> Network | No
 
 
 def _about(
-    measured: Measured,
-    network: Network,
-    verdict: Verdict,
-    surveys: Mapping[str, Mapping[str, Any]],
-    level: Level,
+    measured: Measured, network: Network, verdict: Verdict, surveys: Surveys, level: Level
 ) -> list[Finding]:
     """Finds what is wrong with a network that does not join all hosts."""
     if verdict.kind == "isolated":
@@ -155,9 +148,7 @@ def _dead(network: Network, host: str, seen: str) -> Finding:
     return Finding("net-dead", Level.NOTE, host, what, f"{network.name}: {seen}", _KEPT_OFF)
 
 
-def _black_hole(
-    network: Network, culprit: _Culprit, surveys: Mapping[str, Mapping[str, Any]], level: Level
-) -> Finding:
+def _black_hole(network: Network, culprit: _Culprit, surveys: Surveys, level: Level) -> Finding:
     mtus = {
         name: surveys.get(name, {}).get("links", {}).get(end.name, {}).get("mtu", 0)
         for name, end in network.ends.items()

@@ -18,9 +18,11 @@ from typing import Any
 from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.network.results import Contact, Measured, Pace, Pair
-from shanty.launch.network.topology import Network
+from shanty.launch.network.topology import Network, Ports
 from shanty.runtime.errors import ShantyError
 
+Clients = Mapping[str, RpcClient]  # by the host's name
+Say = Callable[[str], None]
 Round = Sequence[tuple[int, int]]  # pairs of hosts, by number, that do it at the same time
 Talk = tuple[str, str, str]  # the network, the host that begins and the other one, by name
 
@@ -88,13 +90,7 @@ def every(count: int) -> list[list[tuple[int, int]]]:
     return tournament(count) if count <= _ALL_PACES else ring(count)
 
 
-def measure(
-    clients: Mapping[str, RpcClient],
-    networks: Sequence[Network],
-    say: Callable[[str], None],
-    *,
-    ports: tuple[int, int] | None = None,
-) -> Measured:
+def measure(clients: Clients, networks: Sequence[Network], say: Say, ports: Ports) -> Measured:
     """Measures for a run: which networks join all hosts; if several do, how fast they are.
 
     A single one is measured where it seems to be slow. Networks that some host lacks are not
@@ -115,13 +111,7 @@ def measure(
     return found
 
 
-def measure_all(
-    clients: Mapping[str, RpcClient],
-    networks: Sequence[Network],
-    say: Callable[[str], None],
-    *,
-    ports: tuple[int, int] | None = None,
-) -> Measured:
+def measure_all(clients: Clients, networks: Sequence[Network], say: Say, ports: Ports) -> Measured:
     """Measures for a person: all networks, also those that only some hosts have, and the speed
     between every two hosts (of more than 8: around a ring)."""
     several = [network for network in networks if len(network.tried) > 1]
@@ -131,22 +121,14 @@ def measure_all(
         return replace(_add_paces(hosts, found, joining, every(len(clients)), say), whole=True)
 
 
-def reach(
-    clients: Mapping[str, RpcClient],
-    networks: Sequence[Network],
-    *,
-    ports: tuple[int, int] | None = None,
-) -> Measured:
+def reach(clients: Clients, ports: Ports, networks: Sequence[Network]) -> Measured:
     """Tries with few pairs that the hosts reach each other over these networks."""
     with _listening(clients, networks, ports) as hosts:
         return Measured(tuple(clients), tuple(networks), hosts.contacts(networks, some_pairs))
 
 
 def _tried(
-    hosts: Listeners,
-    networks: Sequence[Network],
-    some: Sequence[Network],
-    say: Callable[[str], None],
+    hosts: Listeners, networks: Sequence[Network], some: Sequence[Network], say: Say
 ) -> Measured:
     count = "1 network" if len(some) == 1 else f"{len(some)} networks"
     say(f"tries {count} between {len(hosts.clients)} hosts")
@@ -158,7 +140,7 @@ def _add_paces(
     found: Measured,
     networks: Sequence[Network],
     rounds: Sequence[Round],
-    say: Callable[[str], None],
+    say: Say,
 ) -> Measured:
     """Adds to `found` how fast the networks are, alone and together."""
     paces = {}
@@ -189,10 +171,10 @@ def _add_paces(
 class Listeners:
     """Hosts that listen for each other at their ends of networks."""
 
-    clients: Mapping[str, RpcClient]
+    clients: Clients
     tokens: Mapping[str, str]
-    ports: Mapping[str, Mapping[str, int]]  # by host and address
-    errors: Mapping[str, Mapping[str, str]]  # why a host cannot listen at an address
+    answers: Mapping[str, Mapping[str, Any]]  # what each host says of its `ports`, by address, and
+    # its `errors`: why it cannot listen there
 
     def contacts(
         self,
@@ -207,7 +189,7 @@ class Listeners:
             ends = [name for name in self.clients if name in network.tried]
             for i, j in pairs(len(ends)):
                 talk = network.name, ends[i], ends[j]
-                deaf = self.errors[ends[j]].get(network.ends[ends[j]].address)
+                deaf = self.answers[ends[j]]["errors"].get(network.ends[ends[j]].address)
                 if deaf is not None:
                     found[talk] = Contact("error", f"{ends[j]}: {deaf}")
                 else:
@@ -285,16 +267,14 @@ class Listeners:
         address = network.ends[target].address
         return {
             "address": address,
-            "port": self.ports[target][address],
+            "port": self.answers[target]["ports"][address],
             "token": self.tokens[target],
             "source": network.ends[source].address,
         }
 
 
 @contextmanager
-def _listening(
-    clients: Mapping[str, RpcClient], networks: Sequence[Network], ports: tuple[int, int] | None
-) -> Iterator[Listeners]:
+def _listening(clients: Clients, networks: Sequence[Network], ports: Ports) -> Iterator[Listeners]:
     """Lets all hosts listen at their ends of the networks, up to the end of the block."""
     tokens = {name: secrets.token_hex(16) for name in clients}
 
@@ -306,10 +286,7 @@ def _listening(
 
     try:
         answers = side_by_side(list(clients.values()), listen)
-        ports_of, errors = (
-            {name: answer[key] for name, answer in answers.items()} for key in ("ports", "errors")
-        )
-        yield Listeners(clients, tokens, ports_of, errors)
+        yield Listeners(clients, tokens, answers)
     finally:
         with suppress(ShantyError):  # a host that is lost no longer listens
             side_by_side(

@@ -104,16 +104,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The route, the verdict on each network (by name), and what is wrong.
-
-    `joining` are the networks that joined all hosts when it was measured, `age` seconds ago; None
-    where it was measured now. How fast it is was not looked at again then. `seconds` is what the
-    choice took.
-    """
+    """The route that a run takes, and what is wrong."""
 
     route: Route
     findings: tuple[Finding, ...] = ()
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    joining: tuple[Rail, ...] = ()
-    age: float | None = None
-    seconds: float = 0.0
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)  # by the network's name
+    joining: tuple[Rail, ...] = ()  # all networks that joined all hosts
+    age: float | None = None  # seconds since they were measured; None where that was now
+    seconds: float = 0.0  # that the choice took

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from shanty.launch.network import cache
 from shanty.launch.network.diagnosis import CLEARLY, findings, judge
-from shanty.launch.network.measure import measure, measure_all, reach
+from shanty.launch.network.measure import Say, measure, measure_all, reach
 from shanty.launch.network.report import rate_text
 from shanty.launch.network.results import Choice, Measured
 from shanty.launch.network.route import Route
-from shanty.launch.network.topology import Network, SurveyedHost, fingerprint, networks
+from shanty.launch.network.topology import (
+    Network,
+    Ports,
+    SurveyedHost,
+    Surveys,
+    fingerprint,
+    networks,
+)
 
 STRIPED = 1.3  # times as fast: what several networks together have to be
 COUNTABLE = 2.5e9  # bytes/s; beyond it the processor is measured, not the cable
+Hosts = Sequence[SurveyedHost]
 Reach = Callable[[Sequence[Network]], Measured]
 
 
+def _unheard(_text: str) -> None:
+    """Says nothing to anybody."""
+
+
 def decide(
-    hosts: Sequence[SurveyedHost],
-    home: Path,
-    say: Callable[[str], None] = lambda _text: None,
-    *,
-    ports: tuple[int, int] | None = None,
-    fresh: bool = False,
+    hosts: Hosts, home: Path, say: Say = _unheard, *, ports: Ports = None, fresh: bool = False
 ) -> Choice:
     """Decides which networks a run over `hosts` takes; never raises for a network's faults.
 
@@ -45,12 +51,7 @@ def decide(
 
 
 def examine(
-    hosts: Sequence[SurveyedHost],
-    home: Path,
-    say: Callable[[str], None] = lambda _text: None,
-    *,
-    ports: tuple[int, int] | None = None,
-    fresh: bool = False,
+    hosts: Hosts, home: Path, say: Say = _unheard, *, ports: Ports = None, fresh: bool = False
 ) -> tuple[Measured, Choice]:
     """Measures every network of the hosts, and the speed between every two of them.
 
@@ -63,10 +64,10 @@ def examine(
 def _known_or_measured(
     work: Callable[..., Measured],
     holds: Callable[[Reach, Measured, Route], bool],
-    hosts: Sequence[SurveyedHost],
+    hosts: Hosts,
     home: Path,
-    say: Callable[[str], None],
-    ports: tuple[int, int] | None,
+    say: Say,
+    ports: Ports,
     fresh: bool,
 ) -> tuple[Measured, Choice]:
     """Returns what the cache has where a look shows that it `holds`, else what `work` measures."""
@@ -76,8 +77,8 @@ def _known_or_measured(
         return Measured(tuple(clients), ()), Choice(Route())
     key = _key(hosts, ports)
     found = None if fresh else cache.load(home, key)
-    if found is None or not holds(partial(reach, clients, ports=ports), found[0], found[1].route):
-        measured = work(clients, networks(hosts), say, ports=ports)
+    if found is None or not holds(partial(reach, clients, ports), found[0], found[1].route):
+        measured = work(clients, networks(hosts), say, ports)
         say("")
         found = measured, choose(measured, {host.name: host.survey for host in hosts})
         if found[1].route.rails:  # what is broken may be mended in the next minute
@@ -103,11 +104,11 @@ def _holds(reach: Reach, _before: Measured, route: Route) -> bool:
     return bool(rails) and all(map(reach(rails).joins, rails))
 
 
-def _key(hosts: Sequence[SurveyedHost], ports: tuple[int, int] | None) -> str:
+def _key(hosts: Hosts, ports: Ports) -> str:
     return fingerprint(hosts) + (f"-{ports[0]}-{ports[1]}" if ports else "")
 
 
-def choose(measured: Measured, surveys: Mapping[str, Mapping[str, Any]]) -> Choice:
+def choose(measured: Measured, surveys: Surveys) -> Choice:
     """Chooses the best route over what was measured; `surveys` are the hosts', for their MTUs."""
     taken, reason = _best(measured)
     verdicts = {network.name: judge(measured, network, taken) for network in measured.networks}

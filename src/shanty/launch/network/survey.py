@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from shanty.launch.cluster import contact, inventory, reachability
 from shanty.launch.cluster.hostfiles import read_hostfile
 from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.host import Host
-from shanty.launch.network.topology import SurveyedHost
+from shanty.launch.network.topology import SurveyedHost, Surveys
 from shanty.runtime.errors import PrepareError, UsageError
 
 
@@ -57,7 +56,7 @@ def survey(
 
 
 def addressed(
-    clients: Sequence[RpcClient], surveys: Mapping[str, Mapping[str, Any]], *, blocked: bool = False
+    clients: Sequence[RpcClient], surveys: Surveys, *, blocked: bool = False
 ) -> list[SurveyedHost]:
     """Returns the hosts by the addresses at which the lead host's ssh finds them; where it is
     `blocked`, or finds not all, by those at which this machine's does."""

@@ -14,6 +14,8 @@ from shanty.launch.network.route import Interface, Rail
 if TYPE_CHECKING:
     from shanty.launch.cluster.rpc_client import RpcClient
 
+Surveys = Mapping[str, Mapping[str, Any]]  # the hosts' own, by name
+Ports = tuple[int, int] | None  # the first and the last that are allowed; None for any
 BY_SSH = "the addresses of ssh"  # the name of the network of last resort
 
 
@@ -32,18 +34,15 @@ class Network:
     """Interfaces of several hosts that may reach each other.
 
     `name` is 10.0.0.0/24, the name of an interface where each host's is in a network of its own
-    and they may be routed to each other, or `BY_SSH`. `ends` has the interface of each host that
-    has one, by the host's name. `down` are hosts whose end carries nothing, `doubled` those
-    that have the same address as another one. `speeds` is what the kernel says of the ends, in
-    bytes/s, where it does. `ssh` is true where this is where ssh goes.
+    and they may be routed to each other, or `BY_SSH`.
     """
 
     name: str
-    ends: Mapping[str, Interface]
-    down: frozenset[str] = frozenset()
-    doubled: frozenset[str] = frozenset()
-    speeds: Mapping[str, float] = field(default_factory=dict)
-    ssh: bool = False
+    ends: Mapping[str, Interface]  # by the host's name
+    down: frozenset[str] = frozenset()  # hosts whose end carries nothing
+    doubled: frozenset[str] = frozenset()  # hosts with the same address as another one
+    speeds: Mapping[str, float] = field(default_factory=dict)  # bytes/s, where the kernel says it
+    ssh: bool = False  # ssh goes here
 
     @property
     def rail(self) -> Rail:

@@ -17,6 +17,7 @@ from typing import Any
 from shanty.launch.finding import Finding, Level
 from shanty.launch.network.results import Choice
 from shanty.launch.network.route import Rail, Route
+from shanty.launch.network.topology import Surveys
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.parameters import MEANINGS, plain
@@ -83,10 +84,7 @@ def _of_line(
 
 
 def check(
-    flags: Sequence[Flag],
-    surveys: Mapping[str, Mapping[str, Any]],
-    joining: Sequence[Rail],
-    route: Route,
+    flags: Sequence[Flag], surveys: Surveys, joining: Sequence[Rail], route: Route
 ) -> list[Finding]:
     """Finds what is wrong with the flags; `joining` are the networks that join all hosts."""
     fix = "leave it out"
@@ -152,10 +150,7 @@ def named_interfaces(
 
 
 def settled(
-    choice: Choice,
-    job: JobSpec,
-    flavour: Flavour,
-    surveys: Mapping[str, Mapping[str, Any]],
+    choice: Choice, job: JobSpec, flavour: Flavour, surveys: Surveys
 ) -> tuple[Route, list[Finding], list[Finding]]:
     """Returns the route that a job takes, all findings, and those whose errors end the run.
 

@@ -207,7 +207,7 @@ class Wire(measure.Listeners):
     """Hosts on a wire on which a host can have so many talks at once; some pairs never pass."""
 
     def __init__(self, names: list[str], room: int, never: set[tuple[str, str]]) -> None:
-        super().__init__(dict.fromkeys(names), {}, {}, {name: {} for name in names})  # type: ignore[arg-type]
+        super().__init__(dict.fromkeys(names), {}, {name: {"errors": {}} for name in names})  # type: ignore[arg-type]
         self.room, self.never = room, never
         self.rounds: list[int] = []
 
