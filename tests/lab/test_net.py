@@ -205,7 +205,7 @@ def test_a_run_s_decision(two: LabHosts) -> None:
     with firewall(two, "lab2", "iifname tb0 drop"):
         blocked = decided(two)
     assert blocked.age is None
-    assert blocked.route.networks == (network(two, "eth0"),)
+    assert [rail.networks for rail in blocked.route.rails] == [(network(two, "eth0"),)]
     assert blocked.seconds < 10
 
 

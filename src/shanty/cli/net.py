@@ -142,25 +142,25 @@ def _show_network(measured: Measured, choice: Choice, network: Network) -> None:
 
 
 def _cell(measured: Measured, network: Network, source: str, target: str) -> str:
-    from shanty.launch.network.report import contact_text, rate_text, time_text
+    from shanty.launch.network.report import SEEN, rate_text, time_text
 
     contact = measured.contacts[network.name].get((source, target))
     if source == target or contact is None:
         return ""
     pace = measured.paces.get(network.name, {}).get((source, target))
     if not contact.ok or pace is None:
-        return contact_text(contact)
+        return SEEN[contact.kind]
     return f"{rate_text(pace.rate)}, {time_text(pace.latency)}"
 
 
 def _show_slowest(measured: Measured, network: Network) -> None:
-    from shanty.launch.network.report import contact_text
+    from shanty.launch.network.report import SEEN
 
     contacts = measured.contacts[network.name]
     failed = list(measured.failed(network))
     paces = measured.paces.get(network.name, {})
     print(f"{len(contacts)} pairs tried, {len(failed)} failed, {len(paces)} measured")
-    rows = [(*pair, contact_text(contacts[pair])) for pair in failed[:_SLOWEST]]
+    rows = [(*pair, SEEN[contacts[pair].kind]) for pair in failed[:_SLOWEST]]
     slowest = sorted(paces, key=lambda pair: paces[pair].rate)[:_SLOWEST]
     rows += [(*pair, _cell(measured, network, *pair)) for pair in slowest]
     if rows:

@@ -80,8 +80,7 @@ def need_of(
 ) -> Need:
     """Returns what a job needs of its hosts, which are filled with ranks one after the other.
 
-    Of a user's own mpirun line nothing is known but the slots that were typed. `installation`
-    is the MPI that the job takes, None where there is none.
+    Of a user's own mpirun line nothing is known but the slots that were typed.
     """
     by_gpus = any(survey["gpus"] for survey in surveys.values())
     ranks: dict[str, int] = {}

@@ -61,8 +61,7 @@ def of_host(seen: Seen, need: Need) -> Iterator[Finding]:
 def clock(before: float, after: float, values: Mapping[str, Any]) -> tuple[float, float]:
     """Returns by how many seconds a host's clock is ahead, and by how many that may be wrong.
 
-    `values` is the answer of the verb `health`, asked for between `before` and `after` on the
-    clock here.
+    `values` is what its verb `health` said between `before` and `after` on the clock here.
     """
     travelled = max(0.0, after - before - float(values["took"]))
     return float(values["time"]) - (after - travelled / 2), travelled / 2

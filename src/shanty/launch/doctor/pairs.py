@@ -20,6 +20,8 @@ from shanty.runtime.rundir import new_id
 # Seconds. Files of two hosts are compared by their times (make, rsync), and logs laid side by
 # side; time servers keep clocks within milliseconds, so this much means that none does.
 CLOCKS = 5.0
+Ways = Mapping[str, Mapping[str, Any]]  # of the lead to each host, as the verb `reach` tells them
+Known = Mapping[str, Sequence[str]]  # the known_hosts lines of each host
 _REACH = 2.0  # seconds for the lead to get through: TCP sends a lost first packet again after one
 _SHORTEST = 0.5
 _LEAST = 1.0  # seconds without which a key is not tried
@@ -123,9 +125,8 @@ def _is_translated(meant: Collection[str], own: Collection[str]) -> bool:
 def between(seen: Sequence[Seen], until: float) -> Iterator[Finding]:
     """Lets the hosts try to reach each other, until time.monotonic() is `until`.
 
-    The first host is the lead: `lead-blocked` and `run-key-refused` of all others side by side;
-    and `same-host-key`, by the keys that ssh knows the hosts by. Raises ShantyError when the
-    lead is lost.
+    The first host is the lead, which tries all others side by side; ShantyError when it is lost.
+    The keys that ssh knows the hosts by are compared.
     """
     hosts = [one for one in distinct_machines(seen) if one.client is not None]
     if len(hosts) < 2:
@@ -176,7 +177,7 @@ def _known(hosts: Sequence[Seen]) -> dict[str, list[str]]:
     return {one.name: each for one, each in zip(hosts, found, strict=True)}
 
 
-def _same_keys(hosts: Sequence[Seen], known: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+def _same_keys(hosts: Sequence[Seen], known: Known) -> Iterator[Finding]:
     owner: dict[str, Seen] = {}
     for one in hosts:
         lines = [line for line in known[one.name] if not line.startswith("@")]
@@ -194,11 +195,7 @@ def _same_keys(hosts: Sequence[Seen], known: Mapping[str, Sequence[str]]) -> Ite
 
 
 def _key_trial(
-    lead: Seen,
-    workers: Sequence[Seen],
-    ways: Mapping[str, Mapping[str, Any]],
-    known: Mapping[str, Sequence[str]],
-    until: float,
+    lead: Seen, workers: Sequence[Seen], ways: Ways, known: Known, until: float
 ) -> list[Finding]:
     """Authorizes a new key on every worker, lets the lead host try it, and removes it.
 

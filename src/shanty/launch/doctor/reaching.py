@@ -1,8 +1,7 @@
 """Logs in to hosts within a time limit, and finds out why some cannot be reached.
 
-ssh says no more than that nothing came back. Whether the host is off, or up behind a firewall, or
-frozen, shows in what else of it answers: to this machine, where the way is direct, and to its
-neighbours, which are asked through their RPC clients.
+ssh says no more than that nothing came back. Whether the host is off, or behind a firewall, or
+frozen, shows in what else of it answers: to this machine, and to its neighbours.
 """
 
 from __future__ import annotations

@@ -28,10 +28,7 @@ _OF_THE_START = ("home-readonly", "disk-full", "inodes-full")
 def check_before_run(
     job: JobSpec, home: Path, environ: Mapping[str, str], warn: Callable[[str], None]
 ) -> None:
-    """Looks at two folders, and at more only where these call for it.
-
-    `warn` hears what may trouble a run here; FoundError for what would end it.
-    """
+    """Looks at two folders, and at more only where these call for it; FoundError for errors."""
     tmp = capacity.folder("/tmp")
     shared = capacity.folder(platform.SHARED_MEMORY) if platform.SHARED_MEMORY else {}
     little = shared.get("free", _PLENTY) < _PLENTY

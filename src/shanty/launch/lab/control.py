@@ -125,7 +125,16 @@ def up(
     model.make_nics(nics, rates, 0)
     found = programs(_PACKAGES)
     with _locked(home, name):
-        _make_room(home, name)
+        known = read(home, name)
+        if known and known.alive:
+            raise UsageError(
+                f"the lab {name} is up already",
+                fix=f"shanty lab down {name}, or take another --name for a second one",
+            )
+        group_file = read_json(home / "hosts" / f"{name}.json")
+        if group_file is not None and not group_file.get("lab"):
+            raise UsageError(f"a group of hosts is called {name}", fix="take another --name")
+        _remove(home, name)  # what a lab that is gone has left
         second = model.free_network(model.routes_of_machine(), labs(home))
         uid, gid = os.getuid(), os.getgid()
         lab = Lab(
@@ -168,20 +177,6 @@ def _locked(home: Path, name: str) -> AbstractContextManager[None]:
         fix="wait for it, or take another --name",
     )
     return alone(home / "lab" / f".{name}.lock", refusal)
-
-
-def _make_room(home: Path, name: str) -> None:
-    """Removes what a lab that is gone has left; UsageError when the name is in use."""
-    lab = read(home, name)
-    if lab and lab.alive:
-        raise UsageError(
-            f"the lab {name} is up already",
-            fix=f"shanty lab down {name}, or take another --name for a second one",
-        )
-    group = read_json(home / "hosts" / f"{name}.json")
-    if group is not None and not group.get("lab"):
-        raise UsageError(f"a group of hosts is called {name}", fix="take another --name")
-    _remove(home, name)
 
 
 def _start(
@@ -230,7 +225,7 @@ def down(home: Path, name: str) -> None:
         find(home, name)
     with _locked(home, name):
         lab = read(home, name)
-        if lab and lab.alive and not kill(lab.pid, lab.born):
+        if lab and lab.alive and not _kill(lab.pid, lab.born):
             raise PrepareError(
                 f"the lab {name} does not end",
                 f"process {lab.pid} is still there {_END_TIME:.0f} s after SIGKILL",
@@ -239,7 +234,7 @@ def down(home: Path, name: str) -> None:
         _remove(home, name)
 
 
-def kill(pid: int, born: str) -> bool:
+def _kill(pid: int, born: str) -> bool:
     """Ends the first process of a pid namespace, and so all in it; False where it stays."""
     with contextlib.suppress(ProcessLookupError), os.fdopen(os.pidfd_open(pid), "rb") as watch:
         if platform.is_alive(pid, born):
@@ -437,7 +432,7 @@ def reboot(lab: Lab, member: LabHost) -> None:
     """Restarts a host; its files in the user's home stay."""
     first = _first_process(lab, member)
     if entry := platform.process(first):
-        kill(first, entry.born)
+        _kill(first, entry.born)
     until = time.monotonic() + _REBOOT_TIME
     while first_processes(lab).get(member.name, first) == first or (
         states(lab)[member.name] not in ("up", "cut")

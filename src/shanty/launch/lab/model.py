@@ -126,12 +126,9 @@ def make_nics(extra: Iterable[str], rates: Iterable[str], second: int) -> tuple[
 
 
 def free_network(routes: Iterable[ipaddress.IPv4Network], labs: Iterable[Lab]) -> int:
-    """Returns the second number of a 10.x.0.0/16 that neither this machine nor another lab uses.
-
-    A lab's network ends at its own bridges, so a clash would do no harm but confuse people; a
-    route for all of 10.0.0.0/8, as VPNs have it, is therefore no obstacle.
-    """
+    """Returns the second number of a 10.x.0.0/16 that neither this machine nor another lab uses."""
     taken: set[int] = {int(lab.nics[0].network.split(".")[1]) for lab in labs}
+    # a clash does no harm but confuse people, so a VPN's route for all of 10.0.0.0/8 is no obstacle
     used = [route for route in routes if route.prefixlen > 8]
     for step in range(256):
         second = (_FIRST_NETWORK + step) % 256

@@ -1,9 +1,8 @@
 """Measures which networks join hosts, and how fast those are.
 
-First every network between every two hosts at once (only silence takes long, and it is waited for
-once). On a slow wire they may hold each other up: then what failed is tried again by few. Then,
-one network after the other, how fast those are that join all hosts: between disjoint pairs at a
-time, so that no two of them share a host's cable.
+First every network between every two hosts at once, since silence takes long. On a slow wire they
+may hold each other up: what failed is tried again by few. Then, one network after the other, how
+fast those are that join all hosts: between disjoint pairs, so that no two share a host's cable.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from shanty.launch.network.route import Interface
 from shanty.launch.network.topology import Network, SurveyedHost, usable
 
 _MOST = 6  # of several things that are named
-_SEEN = {
+SEEN = {  # by the kind of a contact
     "ok": "reached",
     "no-answer": "no answer",
     "refused": "connection refused",
@@ -35,7 +35,7 @@ def rate_text(rate: float) -> str:
 def kinds_text(contacts: Iterable[Contact]) -> str:
     """Names the results, each once."""
     said = (
-        f"{_SEEN[one.kind]}{f' ({one.text})' if one.kind == 'error' else ''}" for one in contacts
+        f"{SEEN[one.kind]}{f' ({one.text})' if one.kind == 'error' else ''}" for one in contacts
     )
     return ", ".join(dict.fromkeys(said))
 
@@ -62,11 +62,6 @@ def _first(words: Sequence[str]) -> str:
 def time_text(seconds: float) -> str:
     """Returns a short time as text: 45 µs, 1.2 ms."""
     return f"{seconds * 1e3:.2g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
-
-
-def contact_text(contact: Contact) -> str:
-    """Names the result in a few words."""
-    return _SEEN[contact.kind]
 
 
 def as_json(hosts: Sequence[SurveyedHost], measured: Measured, choice: Choice) -> dict[str, Any]:

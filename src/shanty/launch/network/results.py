@@ -44,20 +44,17 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measurements of `networks` between `hosts`; the mappings are by network's name.
-
-    `together` has the rates of networks that were used at the same time, by their names and by
-    pair, in the order of the names. `whole` is true for what `measure_all` found.
-    """
+    """The measurements of `networks` between `hosts`; the mappings are by network's name."""
 
     hosts: tuple[str, ...]
     networks: tuple[Network, ...]
     contacts: Mapping[str, Mapping[Pair, Contact]] = field(default_factory=dict)
     paces: Mapping[str, Mapping[Pair, Pace]] = field(default_factory=dict)
+    # the rates of networks that were used at the same time, in the order of their names
     together: Mapping[tuple[str, ...], Mapping[Pair, tuple[float, ...]]] = field(
         default_factory=dict
     )
-    whole: bool = False
+    whole: bool = False  # `measure_all` has found it
 
     def joins(self, network: Network) -> bool:
         """True when every pair of hosts that was tried could talk over the network."""

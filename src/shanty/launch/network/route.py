@@ -44,8 +44,3 @@ class Route:
 
     rails: tuple[Rail, ...] = ()
     reason: str = ""
-
-    @property
-    def networks(self) -> tuple[str, ...]:
-        """The networks of all rails."""
-        return tuple(dict.fromkeys(net for rail in self.rails for net in rail.networks))

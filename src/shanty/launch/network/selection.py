@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from shanty.launch.network import cache
 from shanty.launch.network.diagnosis import CLEARLY, findings, judge
 from shanty.launch.network.measure import Say, measure, measure_all, reach
 from shanty.launch.network.report import rate_text
@@ -22,19 +25,20 @@ from shanty.launch.network.topology import (
     fingerprint,
     networks,
 )
+from shanty.launch.plain_json import decode, encode
+from shanty.runtime.rundir import read_json, write_json
 
 STRIPED = 1.3  # times as fast: what several networks together have to be
 COUNTABLE = 2.5e9  # bytes/s; beyond it the processor is measured, not the cable
+_FORM = 2  # of the files in <home>/net; those of another form are not read
+_LIFE = 7 * 86400.0  # seconds after which is measured anew, whatever the hosts look like
+_LIFE_BROKEN = 600.0  # the same where a network was broken, since somebody may mend it
 Hosts = Sequence[SurveyedHost]
 Reach = Callable[[Sequence[Network]], Measured]
 
 
-def _unheard(_text: str) -> None:
-    """Says nothing to anybody."""
-
-
 def decide(
-    hosts: Hosts, home: Path, say: Say = _unheard, *, ports: Ports = None, fresh: bool = False
+    hosts: Hosts, home: Path, say: Say = lambda _: None, *, ports: Ports = None, fresh: bool = False
 ) -> Choice:
     """Decides which networks a run over `hosts` takes; never raises for a network's faults.
 
@@ -51,7 +55,7 @@ def decide(
 
 
 def examine(
-    hosts: Hosts, home: Path, say: Say = _unheard, *, ports: Ports = None, fresh: bool = False
+    hosts: Hosts, home: Path, say: Say = lambda _: None, *, ports: Ports = None, fresh: bool = False
 ) -> tuple[Measured, Choice]:
     """Measures every network of the hosts, and the speed between every two of them.
 
@@ -76,13 +80,13 @@ def _known_or_measured(
     if len(hosts) < 2:
         return Measured(tuple(clients), ()), Choice(Route())
     key = _key(hosts, ports)
-    found = None if fresh else cache.load(home, key)
+    found = None if fresh else load(home, key)
     if found is None or not holds(partial(reach, clients, ports), found[0], found[1].route):
         measured = work(clients, networks(hosts), say, ports)
         say("")
         found = measured, choose(measured, {host.name: host.survey for host in hosts})
         if found[1].route.rails:  # what is broken may be mended in the next minute
-            cache.save(home, key, *found)
+            save(home, key, *found)
     return found[0], replace(found[1], seconds=time.monotonic() - began)
 
 
@@ -156,3 +160,44 @@ def _striped(measured: Measured, paced: Sequence[Network]) -> tuple[list[Network
             order = sorted(names, key=measured.rate, reverse=True)
             return [by_name[name] for name in order], total
     return [], 0.0
+
+
+# ------------------------------------------------------------ what is remembered of it
+
+
+def load(home: Path, fingerprint: str) -> tuple[Measured, Choice] | None:
+    """Returns what was measured and chosen; None where nothing is fresh."""
+    value = read_json(_path(home, fingerprint))
+    if value is None or value.pop("sum", "") != _sum(value) or value["form"] != _FORM:
+        return None
+    age = time.time() - value["time"]
+    measured, choice = decode(Measured, value["measured"]), decode(Choice, value["choice"])
+    whole = all(one.ok for each in measured.contacts.values() for one in each.values())
+    fresh = -60 < age < (_LIFE if whole else _LIFE_BROKEN)
+    return (measured, replace(choice, age=max(0.0, age))) if fresh else None
+
+
+def save(home: Path, fingerprint: str, measured: Measured, choice: Choice) -> None:
+    """Keeps it, and removes what is too old; a home that cannot be written costs time, no run."""
+    path = _path(home, fingerprint)
+    value = {
+        "form": _FORM,
+        "time": time.time(),
+        "measured": encode(measured),
+        "choice": encode(choice),
+    }
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {**value, "sum": _sum(value)})
+        for old in path.parent.glob("*.json"):
+            if time.time() - old.stat().st_mtime > _LIFE:
+                old.unlink()
+
+
+def _sum(value: Mapping[str, Any]) -> str:
+    """Returns a checksum: a file that was changed is not used."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _path(home: Path, fingerprint: str) -> Path:
+    return home / "net" / f"{fingerprint}.json"

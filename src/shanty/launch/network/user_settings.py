@@ -1,8 +1,7 @@
 """Checks the user's own settings for networks, and what the MPI can use of a route.
 
-The settings stand in the job's environment (`-e`, shanty.toml) or in the user's own launcher's
-line, and win; a name that is wrong on one host makes an MPI take all interfaces there, or crash, or
-wait.
+They stand in the job's environment or in the user's own launcher's line, and win; a name that is
+wrong on one host makes an MPI take all interfaces there, or crash, or wait.
 """
 
 from __future__ import annotations
@@ -37,11 +36,6 @@ class Flag:
     variable: str
     value: str
     of_ranks: bool  # for the ranks' data, not for the launcher or a library
-
-    @property
-    def of_mpi(self) -> bool:
-        """True where the run's MPI reads it, and not only a library beside it."""
-        return self.of_ranks or self.variable not in _BESIDE
 
 
 def given(job: JobSpec, flavour: Flavour) -> list[Flag]:
@@ -107,7 +101,8 @@ def check(
                 taken[host] = names
         lacking = [host for host, names in taken.items() if not names]
         if lacking:
-            hopeless = len(lacking) == len(surveys) and flag.of_mpi
+            of_mpi = flag.of_ranks or flag.variable not in _BESIDE
+            hopeless = of_mpi and len(lacking) == len(surveys)
             level = Level.ERROR if hopeless else Level.WARNING
             add(flag, lacking, "names no interface that is there", level)
             continue
@@ -124,10 +119,9 @@ def check(
 def named_interfaces(
     value: str, meaning: str, addresses: Sequence[Mapping[str, Any]]
 ) -> set[str] | None:
-    """Returns the interfaces of a host that a setting names; None where nothing can be said of it.
+    """Returns the interfaces of a host that a setting with that meaning (MEANINGS) names.
 
-    That is so for all that is left out instead of named, and for devices that are no interfaces.
-    `meaning` is the setting's in MEANINGS, `addresses` are the host's as in its survey.
+    None where it names what is left out, or devices that are no interfaces.
     """
     prefixes = meaning == "NCCL's interfaces" and not value.startswith("=")
     words = [word.strip() for word in value.removeprefix("=").split(",") if word.strip()]

@@ -16,7 +16,7 @@ import pytest
 
 from clients import client
 from shanty.launch.cluster.rpc_client import Answer, RpcClient
-from shanty.launch.network import cache, measure, selection
+from shanty.launch.network import measure, selection
 from shanty.launch.network.measure import Talk
 from shanty.launch.network.results import Contact, Measured
 from shanty.launch.network.route import Interface
@@ -122,7 +122,7 @@ def test_what_no_longer_holds_is_measured_again(
     old = Measured(NAMES, (gone,), {gone.name: {pair: Contact("ok") for pair in every}})
     choice = choose(old, {})
     assert choice.route.rails
-    cache.save(tmp_path, selection._key(hosts, None), old, choice)
+    selection.save(tmp_path, selection._key(hosts, None), old, choice)
     seen(monkeypatch, network(0))
     found = selection.decide(hosts, tmp_path)
     assert found.age is None
@@ -265,7 +265,7 @@ def test_what_is_shown_is_measured_again_where_it_has_changed(
     now = selection.examine(hosts, tmp_path)[0]
     failed = {**now.contacts["127.0.1.0/24"], ("a", "b"): Contact("no-answer")}
     before = replace(now, contacts={**now.contacts, "127.0.1.0/24": failed})
-    cache.save(tmp_path, selection._key(hosts, None), before, choose(before, {}))
+    selection.save(tmp_path, selection._key(hosts, None), before, choose(before, {}))
     asked.clear()
     assert selection.examine(hosts, tmp_path)[0].joins(network(1))
     assert "net-send" in asked
