@@ -123,11 +123,8 @@ def _is_translated(meant: Collection[str], own: Collection[str]) -> bool:
 
 
 def between(seen: Sequence[Seen], until: float) -> Iterator[Finding]:
-    """Lets the hosts try to reach each other, until time.monotonic() is `until`.
-
-    The first host is the lead, which tries all others side by side; ShantyError when it is lost.
-    The keys that ssh knows the hosts by are compared.
-    """
+    """Lets the hosts try to reach each other, until time.monotonic() is `until`; the first is the
+    lead, which tries all others side by side. ShantyError when it is lost."""
     hosts = [one for one in distinct_machines(seen) if one.client is not None]
     if len(hosts) < 2:
         return

@@ -1,8 +1,7 @@
 """Finds settings of MPIs, in files and in a login's environment, that break runs; pure.
 
-Most of them lose against shanty's own settings, wherever they stand, and break only what is started
-by hand: a warning. Those that break a run of shanty's too are errors; each was tried in a lab of
-three hosts, with the MPIs that it is about (`BREAKS`).
+Most of them lose against shanty's own settings, and break only what is started by hand: a warning.
+Those that break a run of shanty's too (`BREAKS`, each was tried in a lab) are errors.
 """
 
 from __future__ import annotations
