@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from runs import flavour, thin, wait_for
-from shanty.launch.lab import control, lifecycle
-from shanty.launch.lab.lifecycle import KnownLab
+from shanty.launch.lab import control
+from shanty.launch.lab.model import Lab
 
 __all__ = ["flavour"]
 CANNOT = 69  # the exit code of a PrepareError
@@ -74,8 +74,8 @@ class LabHome:
             env=self.environ,
         )
 
-    def known(self, name: str = "lab") -> KnownLab:
-        return lifecycle.find(self.home, name)
+    def known(self, name: str = "lab") -> Lab:
+        return control.find(self.home, name)
 
     def remember(self, name: str) -> None:
         """Note the namespaces of a lab, to find out later whether something still is in them."""
@@ -142,7 +142,7 @@ class LabHosts:
 
     @property
     def hosts(self) -> list[str]:
-        return [member.name for member in self.shanty.known(self.name).lab.hosts]
+        return [member.name for member in self.shanty.known(self.name).hosts]
 
     def ssh_words(self, host: str, *words: str) -> list[str]:
         return ["ssh", "-F", str(self.config), "-o", "ConnectTimeout=2", host, *words]
@@ -201,9 +201,9 @@ def _bring_up(home: LabHome, count: int, *words: str) -> LabHosts:
 
 
 def _end(home: LabHome, before: list[str]) -> None:
-    for known in lifecycle.labs(home.home):
+    for known in control.labs(home.home):
         began = time.monotonic()
-        done = home("lab", "down", known.lab.name)
+        done = home("lab", "down", known.name)
         assert done.returncode == 0, done.stderr
         assert time.monotonic() - began < 10
     wait_for(lambda: not home.left(), 5, f"the labs leave something: {home.left()}")

@@ -43,13 +43,12 @@ class World:
 
     def member(self, host: str) -> LabHost:
         """The host as the lab knows it."""
-        found = self.lab.shanty.known(self.lab.name).host(host)
-        assert found is not None
-        return found
+        hosts = self.lab.shanty.known(self.lab.name).hosts
+        return next(member for member in hosts if member.name == host)
 
     def address(self, host: str) -> str:
         """Its address on eth0."""
-        return self.lab.shanty.known(self.lab.name).lab.address(self.member(host))
+        return self.lab.shanty.known(self.lab.name).address(self.member(host))
 
     def own(self, host: str, name: str) -> Path:
         """A file of the host's folder, as it is seen from outside; its OWN/name inside."""

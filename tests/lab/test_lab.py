@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from runs import wait_for
-from shanty.launch.lab import lifecycle, model
+from shanty.launch.lab import control, model
 from shanty.runtime import platform
 from shanty.runtime.errors import PrepareError
 
@@ -397,14 +397,14 @@ def test_a_kernel_that_forbids_it_is_named(make_lab: MakeLab, setting: str) -> N
 
 def test_missing_programs_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(lifecycle, "_SYSTEM_PATH", "/nowhere")
+    monkeypatch.setattr(control, "_SYSTEM_PATH", "/nowhere")
     with pytest.raises(PrepareError) as caught:
-        lifecycle.programs(("sshd", "ip", "tc"))
+        control.programs(("sshd", "ip", "tc"))
     assert "a lab needs sshd, ip, tc" in caught.value.what
     assert "apt-get install iproute2 openssh-server" in caught.value.fix
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(PrepareError, match="a lab needs Linux"):
-        lifecycle.programs(("sshd",))
+        control.programs(("sshd",))
 
 
 @pytest.mark.parametrize(
@@ -421,13 +421,13 @@ def test_settings_of_other_kernels_are_named(
     path.parent.mkdir(parents=True)
     path.write_text(f"{value}\n")
     monkeypatch.setattr(os, "getuid", lambda: 1000)
-    error = lifecycle.forbidden("Operation not permitted", 1, tmp_path)
+    error = control.forbidden("Operation not permitted", 1, tmp_path)
     assert f"{name} is {value}" in error.why
     assert error.fix.startswith(f"sudo sysctl -w {name}=")
 
 
 def test_a_container_that_forbids_it_is_named(tmp_path: Path) -> None:
-    error = lifecycle.forbidden("unshare failed: Operation not permitted", None, tmp_path)
+    error = control.forbidden("unshare failed: Operation not permitted", None, tmp_path)
     assert "--privileged" in error.fix
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from conftest import LabHosts, lab_in
 
-from shanty.launch.network.selection import Decision, decide
+from shanty.launch.network.results import Choice
+from shanty.launch.network.selection import decide
 from shanty.launch.network.survey import chosen, survey
 
 NFT = "nft add table inet trap; nft 'add chain inet trap in { type filter hook input priority 0; }'"
@@ -173,7 +174,7 @@ def test_what_is_known_is_not_measured_until_an_interface_comes(two: LabHosts) -
     assert net(two)["age"] > 0
 
 
-def decided(lab: LabHosts) -> Decision:
+def decided(lab: LabHosts) -> Choice:
     """What a run decides."""
     home = lab.shanty.home
     hosts = survey(chosen(lab.name, None, home), home, lambda _text: None, terminal=False)
@@ -193,18 +194,18 @@ def forget(lab: LabHosts) -> None:
 def test_a_run_s_decision(two: LabHosts) -> None:
     forget(two)
     cold = decided(two)
-    assert cold.measured
+    assert cold.age is None
     assert cold.seconds < 10
     assert cold.findings == ()
     assert [one.name for one in cold.route.rails[0].interfaces.values()] == ["tb0"] * 3
     warm = decided(two)
-    assert not warm.measured
+    assert warm.age is not None
     assert warm.route == cold.route
     # the address is still there, so only a look shows that it leads nowhere
     with firewall(two, "lab2", "iifname tb0 drop"):
         blocked = decided(two)
-    assert blocked.measured
-    assert blocked.route.networks == (network(two, "eth0"),)
+    assert blocked.age is None
+    assert [rail.networks for rail in blocked.route.rails] == [(network(two, "eth0"),)]
     assert blocked.seconds < 10
 
 
@@ -269,7 +270,7 @@ def test_a_bad_cable(two: LabHosts) -> None:
         forget(two)
         decision = decided(two)
     assert serious(found) == [("net-slow", "lab2")]
-    assert not known.measured
+    assert known.age is not None
     assert "net-slow" not in [one.code for one in known.findings]  # it was said before
     # a run tries only whether it works, and sees that it takes long
     assert ("net-slow", "lab2") in [(one.code, one.host) for one in decision.findings]

@@ -48,14 +48,13 @@ class Context:
         """Return the targets: where runs go."""
         from shanty.launch.targets.registry import Targets
 
-        terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
         return Targets(
             self.home,
             self.environ,
             self.settings,
             lambda text: self.progress(text),
             lambda text: self.progress.finding(text),
-            terminal=terminal,
+            terminal=at_terminal(),
         )
 
     @cached_property
@@ -64,6 +63,11 @@ class Context:
         from shanty.launch.index import Runs
 
         return Runs(self.home, self.targets)
+
+
+def at_terminal() -> bool:
+    """Return true where a person can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def context() -> Context:

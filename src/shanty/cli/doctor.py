@@ -7,13 +7,14 @@ import os
 import sys
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from shanty.cli import jobs
-from shanty.cli.context import Context, context, note, show_error
+from shanty.cli.context import Context, at_terminal, context, note, show_error
 from shanty.cli.options import OPTIONS, complete_group, json_option, typed
 from shanty.cli.table import print_table
 from shanty.launch import interpreter
@@ -24,10 +25,12 @@ from shanty.runtime.spec import JobSpec, Program, State, Status
 
 if TYPE_CHECKING:
     from shanty.launch.doctor.check import Report
-    from shanty.launch.doctor.fixes import Consent, Knows, Repair
+    from shanty.launch.doctor.fixes import Repair, Repairer
     from shanty.launch.finding import Finding
+    from shanty.launch.host import Host
 
 _ANOTHER = UsageError("another `shanty doctor --fix` is at work", fix="wait for it to end")
+_HERE = "this machine"
 _ROUNDS = 4  # what one repair uncovers is repaired in the next
 _LIMIT_AFTER_FAILURE = 9.0  # seconds: somebody waits who has seen the error already
 _LAUNCH_FAILED = (LaunchError.exit_code, WorldError.exit_code)
@@ -72,7 +75,12 @@ def doctor(
     the hosts that shanty.toml names.
     """
     if codes:
-        _list_codes(as_json=as_json)
+        from shanty.launch.doctor.codes import CODES
+
+        if as_json:
+            print(json.dumps(CODES))
+        else:
+            print_table(("CODE", "MEANING"), list(CODES.items()))
         return
     on, python = given["on"], given["python"]
     if target and on:
@@ -98,11 +106,14 @@ def doctor(
     report = examined(here, job, holds_ranks=holds_ranks)
     repairs: list[Repair] = []
     if fix:
-        consent, knows = _consent(unasked=yes), _knows(accepted)
+        from shanty.launch.doctor.fixes import Repairer
+
+        asking = (partial(_consents, yes), partial(_knows, accepted), note, here.progress)
+        repairer = Repairer(job, _hosts_of(here, job), here.home, here.environ, *asking)
         with storage_errors(here.home):
             here.home.mkdir(parents=True, exist_ok=True)
         with alone(here.home, _ANOTHER):
-            report, repairs = _repaired(here, job, report, consent, knows, holds_ranks=holds_ranks)
+            report, repairs = _repaired(here, job, report, repairer, holds_ranks=holds_ranks)
     if as_json:
         done = [each.to_json() for each in repairs]
         print(json.dumps({**report.to_json(), **({"repairs": done} if fix else {})}))
@@ -111,46 +122,47 @@ def doctor(
     sys.exit(0 if report.healthy else PrepareError.exit_code)
 
 
-def _list_codes(*, as_json: bool) -> None:
-    from shanty.launch.doctor.codes import CODES
-
-    if as_json:
-        print(json.dumps(CODES))
-    else:
-        print_table(("CODE", "MEANING"), list(CODES.items()))
-
-
 def examined(
     here: Context, job: JobSpec, *, holds_ranks: bool, limit: float | None = None
 ) -> Report:
     """Examine the hosts of a job within `limit` seconds, and tell how far it is."""
     from shanty.launch.doctor.check import LIMIT, examine
 
-    hosts = here.targets.hosts.hosts_of(job) if job.on or job.hostfile else ()
     say = here.progress if sys.stderr.isatty() else lambda _text: None
-    return examine(
-        job, hosts, here.home, here.environ, say, holds_ranks=holds_ranks, limit=limit or LIMIT
-    )
+    hosts, limit = _hosts_of(here, job), limit or LIMIT
+    return examine(job, hosts, here.home, here.environ, say, holds_ranks=holds_ranks, limit=limit)
+
+
+def _hosts_of(here: Context, job: JobSpec) -> tuple[Host, ...]:
+    from shanty.launch.network.survey import chosen
+
+    return chosen(job.on, job.hostfile, here.home) if job.on or job.hostfile else ()
 
 
 def show(report: Report, *, notes: bool) -> None:
     """Print a report: host by host, the worst first, and a line that sums up."""
     from shanty.launch.finding import Level
 
-    shown = [each for each in report.findings if notes or each.level is not Level.NOTE]
-    named = list(dict.fromkeys([*(each.host for each in shown)]))
-    for host in named:
-        print(_coloured(_title(host), 1, sys.stdout))
-        for each in shown:
-            if each.host == host:
-                print(*lines(each, sys.stdout), sep="\n")
+    by_host: dict[str, list[Finding]] = {}
+    for each in report.findings:
+        if notes or each.level is not Level.NOTE:
+            by_host.setdefault(each.host, []).append(each)
+    for host, found in by_host.items():
+        print(_coloured(host or _HERE, 1, sys.stdout))
+        for each in found:
+            print(*lines(each, sys.stdout), sep="\n")
         print()
-    well = [_title(host) for host in report.hosts if host not in named]
+    well = [host or _HERE for host in report.hosts if host not in by_host]
     if well:
         print(f"{_coloured('ok', 32, sys.stdout)}  {', '.join(well)}")
     for text in report.unfinished:
         print(f"{_coloured('?', 33, sys.stdout)}   not checked: {text}")
-    print(_summary(report, notes=notes))
+    counts = {level: sum(each.level is level for each in report.findings) for level in Level}
+    parts = [f"{number} {level}{'s' * (number != 1)}" for level, number in counts.items() if number]
+    count = len(report.hosts)
+    where = "1 host" if count == 1 else f"{count} hosts"
+    hidden = " (-v shows the notes)" if counts[Level.NOTE] and not notes else ""
+    print(f"{where}: {', '.join(parts) or 'nothing found'}{hidden}; {report.seconds:.1f} s")
 
 
 def lines(finding: Finding, out: TextIO) -> list[str]:
@@ -167,41 +179,15 @@ def lines(finding: Finding, out: TextIO) -> list[str]:
     return found
 
 
-def _title(host: str) -> str:
-    return host or "this machine"
-
-
 def _coloured(text: str, code: int, out: TextIO) -> str:
     return f"\033[{code}m{text}\033[0m" if out.isatty() else text
 
 
-def _summary(report: Report, *, notes: bool) -> str:
-    counts = [
-        (sum(each.level.value == level for each in report.findings), level)
-        for level in ("error", "warning", "note")
-    ]
-    parts = [f"{number} {level}{'s' * (number != 1)}" for number, level in counts if number]
-    hosts = len(report.hosts)
-    where = "1 host" if hosts == 1 else f"{hosts} hosts"
-    hidden = " (-v shows the notes)" if counts[2][0] and not notes else ""
-    return f"{where}: {', '.join(parts) or 'nothing found'}{hidden}; {report.seconds:.1f} s"
-
-
 def _repaired(
-    here: Context,
-    job: JobSpec,
-    report: Report,
-    consent: Consent,
-    knows: Knows,
-    *,
-    holds_ranks: bool,
+    here: Context, job: JobSpec, report: Report, repairer: Repairer, *, holds_ranks: bool
 ) -> tuple[Report, list[Repair]]:
     """Repair, and examine again, until nothing is left that can be repaired; what was done."""
-    from shanty.launch.doctor.fixes import Repairer
-
     done: list[Repair] = []
-    hosts = here.targets.hosts.hosts_of(job) if job.on or job.hostfile else ()
-    repairer = Repairer(job, hosts, here.home, here.environ, consent, knows, note, here.progress)
     for _ in range(_ROUNDS):
         repairs = repairer.repair(report)
         done += repairs
@@ -216,38 +202,28 @@ def _repaired(
     return report, done
 
 
-def _consent(*, unasked: bool) -> Consent:
-    """Return what answers a question: --yes, the person at the terminal, or a no."""
-
-    def asked(question: str) -> bool:
-        if unasked:
-            note(question.splitlines()[0])
-            return True
-        return _confirmed(question, "--yes does it")
-
-    return asked
+def _consents(unasked: bool, question: str) -> bool:
+    """Return the answer to a question: that of --yes, of the person at the terminal, or a no."""
+    if unasked:
+        note(question)
+    return unasked or _confirmed(question, "--yes does it")
 
 
-def _knows(accepted: Collection[str]) -> Knows:
-    """Return what judges a host's key: the fingerprints that were given, or a person who sees it.
+def _knows(accepted: Collection[str], host: str, shown: str) -> bool:
+    """Return true for a host's key that was given, or that a person who sees it knows.
 
     --yes does not count here: whoever has not seen a key cannot know whose it is.
     """
-
-    def known(host: str, fingerprint: str) -> bool:
-        if fingerprint.split()[0] in accepted:
-            return True
-        question = f"{host} shows the host key {fingerprint}. Is that the right one"
-        return _confirmed(
-            question, f"if it is the right one, --accept-key {fingerprint.split()[0]}"
-        )
-
-    return known
+    fingerprint = shown.split()[0]
+    return fingerprint in accepted or _confirmed(
+        f"{host} shows the host key {shown}. Is that the right one",
+        f"if it is the right one, --accept-key {fingerprint}",
+    )
 
 
 def _confirmed(question: str, otherwise: str) -> bool:
     """Ask the person at the terminal; the answer is no where there is none."""
-    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
+    if not at_terminal():
         note(f"{question}\n  not done: there is no terminal to ask at; {otherwise}")
         return False
     return click.confirm(f"shanty: {question}?", err=True)
@@ -261,13 +237,6 @@ def is_a_launch(status: Status) -> bool:
     failure = status.failure
     ours = status.exit_code in _LAUNCH_FAILED and status.state in (State.FAILED, State.LOST)
     return ours and (failure is None or failure.rank is None)
-
-
-def is_explained(error: ShantyError) -> bool:
-    """Return true for an error that has come of the doctor's own checks."""
-    from shanty.launch.finding import FoundError
-
-    return isinstance(error, FoundError)
 
 
 def findings(here: Context, job: JobSpec) -> list[Finding]:
@@ -285,14 +254,9 @@ def findings(here: Context, job: JobSpec) -> list[Finding]:
 def explain(here: Context, job: JobSpec, said: str) -> None:
     """Print what the doctor finds, but what `said`, the failure in words, has named already."""
     here.progress("")
-    found = [each for each in findings(here, job) if not _is_in(each, said)]
-    if not found:
-        return
-    print("shanty: doctor finds:", file=sys.stderr)
+    found = [f for f in findings(here, job) if f"[{f.code}]" not in said or f.host not in said]
+    if found:
+        print("shanty: doctor finds:", file=sys.stderr)
     for each in found:
         shown = replace(each, what=f"{each.host}: {each.what}" if each.host else each.what)
         print(*lines(shown, sys.stderr), sep="\n", file=sys.stderr)
-
-
-def _is_in(finding: Finding, said: str) -> bool:
-    return f"[{finding.code}]" in said and finding.host in said

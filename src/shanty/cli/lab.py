@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +14,7 @@ from shanty.cli.options import json_option
 from shanty.cli.table import print_table
 
 if TYPE_CHECKING:
-    from shanty.launch.lab.lifecycle import KnownLab
+    from shanty.launch.lab.model import Lab
 
 name_argument = click.argument("name", default="lab")
 host_argument = click.argument("host")
@@ -41,9 +40,8 @@ def up(
     slots: int | None,
 ) -> None:  # fmt: skip
     """Start HOSTS virtual hosts [3]."""
-    from shanty.launch.lab import lifecycle
+    from shanty.launch.lab import control
 
-    wish = lifecycle.LabRequest(name, hosts, nics, rates, bare, slots)
     shown = sys.stderr.isatty()
 
     def progress(ready: int) -> None:
@@ -51,16 +49,17 @@ def up(
             print(f"\r{ready} of {hosts} hosts are up", end="", file=sys.stderr, flush=True)
 
     try:
-        known = lifecycle.up(context().home, wish, progress)
+        home = context().home
+        known = control.up(home, name, hosts, nics, rates, slots, progress, bare=bare)
     finally:
         if shown:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
     _print_hosts(known)
-    first = known.lab.hosts[0].name
+    first = known.hosts[0].name
     note(
         f"the lab {name} is up. For example:\n"
         f"  shanty run --on {name} -n {hosts} train.py\n"
-        f"  ssh -F {Path(known.lab.folder) / 'ssh_config'} {first} hostname\n"
+        f"  ssh -F {known.folder / 'ssh_config'} {first} hostname\n"
         f"  shanty lab exec {first} ip addr\n"
         f"  shanty lab down{'' if name == 'lab' else f' {name}'}"
     )
@@ -70,10 +69,10 @@ def up(
 @name_argument
 def down(name: str) -> None:
     """End a lab: its hosts, all that runs there, all files on them."""
-    from shanty.launch.lab import lifecycle, model
+    from shanty.launch.lab import control, model
 
     model.check_name(name)  # it becomes a folder that is removed
-    lifecycle.down(context().home, name)
+    control.down(context().home, name)
     note(f"the lab {name} is gone")
 
 
@@ -81,18 +80,17 @@ def down(name: str) -> None:
 @json_option
 def list_all(as_json: bool) -> None:
     """List the labs."""
-    from shanty.launch.lab import lifecycle
+    from shanty.launch.lab import control
 
-    found = lifecycle.labs(context().home)
+    found = control.labs(context().home)
     if as_json:
         print(json.dumps([_as_dict(known) for known in found]))
         return
     rows = []
     for known in found:
-        nics = ", ".join(nic.name for nic in known.lab.nics)
-        kind = "bare" if known.lab.bare else ""
-        state = "up" if known.alive else "gone"
-        rows.append((known.lab.name, state, str(len(known.lab.hosts)), nics, kind))
+        nics = ", ".join(nic.name for nic in known.nics)
+        state, kind = "up" if known.alive else "gone", "bare" if known.bare else ""
+        rows.append((known.name, state, str(len(known.hosts)), nics, kind))
     print_table(("LAB", "STATE", "HOSTS", "NICS", ""), rows)
 
 
@@ -101,9 +99,9 @@ def list_all(as_json: bool) -> None:
 @json_option
 def show(name: str, as_json: bool) -> None:
     """Show the hosts of a lab."""
-    from shanty.launch.lab import lifecycle
+    from shanty.launch.lab import control
 
-    known = lifecycle.find(context().home, name)
+    known = control.find(context().home, name)
     if as_json:
         print(json.dumps(_as_dict(known)))
     else:
@@ -115,9 +113,9 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(host: str, command: tuple[str, ...]) -> None:
     """Run COMMAND at the console of a host; its exit code is passed on."""
-    from shanty.launch.lab import control, lifecycle
+    from shanty.launch.lab import control
 
-    known, member = lifecycle.find_host(context().home, host)
+    known, member = control.find_host(context().home, host)
     sys.exit(control.execute(known, member, command))
 
 
@@ -127,29 +125,28 @@ def _add_action(name: str, help: str, done: str) -> None:
     @lab.command(name, help=help)
     @host_argument
     def act(host: str) -> None:
-        from shanty.launch.lab import control, lifecycle
+        from shanty.launch.lab import control
 
-        count = getattr(control, name)(*lifecycle.find_host(context().home, host))
+        count = getattr(control, name)(*control.find_host(context().home, host))
         note(done.format(host=host, count=count))
 
 
-for _words in (
-    (
-        "cut", "Pull a host's cables; `join` plugs them in again.",
-        "{host} is cut off; `shanty lab join {host}` ends that",
-    ),
-    ("join", "Plug a host's cables in again.", "{host} is on the network"),
-    (
-        "freeze", "Stop every process of a host, its sshd included; `thaw` lets them go on.",
-        "{host} is frozen ({count} processes); `shanty lab thaw {host}` ends that",
-    ),
-    ("thaw", "Let every process of a frozen host go on.", "{host} goes on"),
-    ("reboot", "Switch a host off and on again.", "{host} is up again"),
-):  # fmt: skip
-    _add_action(*_words)
+_add_action(
+    "cut",
+    "Pull a host's cables; `join` plugs them in again.",
+    "{host} is cut off; `shanty lab join {host}` ends that",
+)
+_add_action("join", "Plug a host's cables in again.", "{host} is on the network")
+_add_action(
+    "freeze",
+    "Stop every process of a host, its sshd included; `thaw` lets them go on.",
+    "{host} is frozen ({count} processes); `shanty lab thaw {host}` ends that",
+)
+_add_action("thaw", "Let every process of a frozen host go on.", "{host} goes on")
+_add_action("reboot", "Switch a host off and on again.", "{host} is up again")
 
 
-def _print_hosts(known: KnownLab) -> None:
+def _print_hosts(known: Lab) -> None:
     from shanty.launch.lab import control
 
     state = control.states(known)
@@ -157,32 +154,32 @@ def _print_hosts(known: KnownLab) -> None:
         (
             member.name,
             state[member.name],
-            *(nic.address(member.number) for nic in known.lab.nics),
-            f"{known.lab.user}:{member.home}",
+            *(nic.address(member.number) for nic in known.nics),
+            f"{known.user}:{member.home}",
         )
-        for member in known.lab.hosts
+        for member in known.hosts
     ]
-    print_table(("HOST", "STATE", *(n.name.upper() for n in known.lab.nics), "USER:HOME"), rows)
+    print_table(("HOST", "STATE", *(n.name.upper() for n in known.nics), "USER:HOME"), rows)
 
 
-def _as_dict(known: KnownLab) -> dict[str, object]:
+def _as_dict(known: Lab) -> dict[str, object]:
     from shanty.launch.lab import control
 
     state = control.states(known)
     return {
-        "name": known.lab.name,
+        "name": known.name,
         "alive": known.alive,
-        "bare": known.lab.bare,
-        "user": known.lab.user,
-        "ssh_config": str(Path(known.lab.folder) / "ssh_config"),
-        "nics": [asdict(nic) for nic in known.lab.nics],
+        "bare": known.bare,
+        "user": known.user,
+        "ssh_config": str(known.folder / "ssh_config"),
+        "nics": [asdict(nic) for nic in known.nics],
         "hosts": [
             {
                 "name": member.name,
                 "state": state[member.name],
                 "home": member.home,
-                "addresses": {n.name: n.address(member.number) for n in known.lab.nics},
+                "addresses": {n.name: n.address(member.number) for n in known.nics},
             }
-            for member in known.lab.hosts
+            for member in known.hosts
         ],
     }

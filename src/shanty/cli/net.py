@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shanty.cli.context import context, note
+from shanty.cli.context import at_terminal, context, note
 from shanty.cli.options import complete_group, json_option
 from shanty.cli.table import ago, print_table
 
 if TYPE_CHECKING:
-    from shanty.launch.network.results import Examined, Measured
-    from shanty.launch.network.selection import ReachedHost
-    from shanty.launch.network.topology import Network
+    from shanty.launch.network.results import Choice, Measured
+    from shanty.launch.network.topology import Network, SurveyedHost
 
 _MATRIX = 8  # hosts up to which every pair has a cell
 _SLOWEST = 5  # pairs that are shown of more
@@ -60,10 +59,9 @@ def net(
     hosts = chosen(target, files, here.home)
     say = here.progress
     say.quiet = as_json
-    terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-    visited = survey(hosts, here.home, say, terminal=terminal)
+    visited = survey(hosts, here.home, say, terminal=at_terminal())
     try:
-        examined = examine(visited, here.home, say, ports=allowed, fresh=fresh)
+        measured, choice = examine(visited, here.home, say, ports=allowed, fresh=fresh)
     finally:
         say("")
         for host in visited:
@@ -71,16 +69,16 @@ def net(
     if as_json:
         from shanty.launch.network.report import as_json as report
 
-        print(json.dumps(report(visited, examined)))
+        print(json.dumps(report(visited, measured, choice)))
     else:
-        _show(visited, examined)
+        _show(visited, measured, choice)
     if svg is not None:
         from shanty.launch.network.drawing import draw
 
         with storage_errors(svg, "--svg names a file in a folder that can be written"):
-            svg.write_text(draw(examined.measured, examined.choice), encoding="utf-8")
+            svg.write_text(draw(measured, choice), encoding="utf-8")
         note(f"the picture is in {svg}")
-    if len(visited) > 1 and not examined.choice.route.rails:
+    if len(visited) > 1 and not choice.route.rails:
         sys.exit(69)  # as a run would end that needs these networks
 
 
@@ -93,37 +91,29 @@ def _ports(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def _show(hosts: Sequence[ReachedHost], examined: Examined) -> None:
+def _show(hosts: Sequence[SurveyedHost], measured: Measured, choice: Choice) -> None:
     from shanty.launch.network.report import interfaces, rate_text
 
     rows = []
     for host in hosts:
         for end in interfaces(host.survey):
             link = rate_text(end["speed"]) if end["speed"] else end["kind"]
-            rows.append(
-                (
-                    host.name,
-                    end["interface"],
-                    f"{end['address']}/{end['prefix']}",
-                    link if end["carries"] else "carries nothing",
-                )
-            )
+            link = link if end["carries"] else "carries nothing"
+            address = f"{end['address']}/{end['prefix']}"
+            rows.append((host.name, end["interface"], address, link))
     print_table(("HOST", "INTERFACE", "ADDRESS", "LINK"), rows)
-    for network in examined.measured.networks:
-        _show_network(examined, network)
-    for names, pairs in examined.measured.together.items():
+    for network in measured.networks:
+        _show_network(measured, choice, network)
+    for names, pairs in measured.together.items():
         least = min((sum(rates) for rates in pairs.values()), default=0.0)
         print(f"\n{' and '.join(names)} at the same time: {rate_text(least)} or more")
     print()
-    route = examined.choice.route
-    if route.rails:
-        chosen = " and ".join(", ".join(rail.networks) for rail in route.rails)
-        print(f"a run takes {chosen}: {examined.choice.reason}")
-    elif len(hosts) > 1:
-        print(f"a run takes none: {examined.choice.reason}")
+    if len(hosts) > 1:
+        chosen = " and ".join(", ".join(rail.networks) for rail in choice.route.rails)
+        print(f"a run takes {chosen or 'none'}: {choice.route.reason}")
     else:
         print("one host needs no network")
-    for finding in examined.choice.findings:
+    for finding in choice.findings:
         where = f"{finding.host}: " if finding.host else ""
         print(f"{finding.level}: {where}{finding.what} [{finding.code}]")
         for word, text in (("seen", finding.evidence), ("fix", finding.fix)):
@@ -131,50 +121,46 @@ def _show(hosts: Sequence[ReachedHost], examined: Examined) -> None:
                 print(f"  {word}: {text}")
         if finding.command:
             print(f"       {finding.command}")
-    if examined.age:
-        note(f"measured {ago(examined.age)} ago; --fresh measures again")
-    elif examined.seconds:
-        note(f"measured in {examined.seconds:.1f} s")
+    if choice.age is not None:
+        note(f"measured {ago(choice.age)} ago; --fresh measures again")
+    elif choice.seconds:
+        note(f"measured in {choice.seconds:.1f} s")
 
 
-def _show_network(examined: Examined, network: Network) -> None:
-    verdict = examined.choice.verdicts[network.name]
+def _show_network(measured: Measured, choice: Choice, network: Network) -> None:
+    verdict = choice.verdicts[network.name]
     print(f"\n{network.name}  {verdict.kind}: {verdict.text}")
-    contacts = examined.measured.contacts.get(network.name, {})
+    contacts = measured.contacts.get(network.name, {})
     if not contacts or (verdict.kind == "dead" and not any(one.ok for one in contacts.values())):
         return
-    if len(network.ends) <= _MATRIX:
-        _show_matrix(examined.measured, network)
-    else:
-        _show_slowest(examined.measured, network)
-
-
-def _show_matrix(measured: Measured, network: Network) -> None:
+    if len(network.ends) > _MATRIX:
+        _show_slowest(measured, network)
+        return
     names = [host for host in measured.hosts if host in network.ends]
     rows = [(name, *(_cell(measured, network, name, to) for to in names)) for name in names]
     print_table(("FROM", *(f"TO {name}" for name in names)), rows)
 
 
 def _cell(measured: Measured, network: Network, source: str, target: str) -> str:
-    from shanty.launch.network.report import contact_text, rate_text, time_text
+    from shanty.launch.network.report import SEEN, rate_text, time_text
 
     contact = measured.contacts[network.name].get((source, target))
     if source == target or contact is None:
         return ""
     pace = measured.paces.get(network.name, {}).get((source, target))
     if not contact.ok or pace is None:
-        return contact_text(contact)
+        return SEEN[contact.kind]
     return f"{rate_text(pace.rate)}, {time_text(pace.latency)}"
 
 
 def _show_slowest(measured: Measured, network: Network) -> None:
-    from shanty.launch.network.report import contact_text
+    from shanty.launch.network.report import SEEN
 
     contacts = measured.contacts[network.name]
-    failed = [pair for pair, one in contacts.items() if not one.ok]
+    failed = list(measured.failed(network))
     paces = measured.paces.get(network.name, {})
     print(f"{len(contacts)} pairs tried, {len(failed)} failed, {len(paces)} measured")
-    rows = [(*pair, contact_text(contacts[pair])) for pair in failed[:_SLOWEST]]
+    rows = [(*pair, SEEN[contacts[pair].kind]) for pair in failed[:_SLOWEST]]
     slowest = sorted(paces, key=lambda pair: paces[pair].rate)[:_SLOWEST]
     rows += [(*pair, _cell(measured, network, *pair)) for pair in slowest]
     if rows:

@@ -25,10 +25,11 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
         if detach or dry_run or show.quiet or show.as_json:
             raise
         from shanty.cli import doctor
+        from shanty.launch.finding import FoundError
 
         context.progress("")
         show_error(error)
-        if not doctor.is_explained(error):
+        if not isinstance(error, FoundError):  # the doctor's own checks
             doctor.explain(context, job, str(error))
         return error.exit_code
 

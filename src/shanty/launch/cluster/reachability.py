@@ -153,20 +153,3 @@ def addresses(survey: Mapping[str, Any]) -> list[str]:
 def own_address(survey: Mapping[str, Any]) -> str:
     """Returns an address at which a host reaches itself."""
     return next(iter(addresses(survey)), "127.0.0.1")
-
-
-def ssh_address(survey: Mapping[str, Any]) -> str:
-    """Returns the address at which this machine's ssh reached a host, "" where none did."""
-    return str((survey["ssh"] or {}).get("server", ""))
-
-
-def addresses_of(
-    hosts: Sequence[Host], clients: Sequence[RpcClient], surveys: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
-    """Returns the addresses at which the lead host's ssh finds each, else those where ours does."""
-    try:
-        found = to_hosts(hosts, clients[0], surveys)
-    except PrepareError:
-        return [ssh_address(surveys[host.name]) for host in hosts]
-    own = next((way["source"] for way in found[1:]), "")
-    return [own, *(way["peer"] for way in found[1:])]

@@ -9,23 +9,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from shanty.launch import mpis
-from shanty.launch.cluster import reachability
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.doctor import hosts, pairs, reaching, software, this_machine
 from shanty.launch.doctor.codes import without_consequences
 from shanty.launch.doctor.facts import Seen, need_of
 from shanty.launch.doctor.reaching import Reaching
-from shanty.launch.finding import Finding, Level
+from shanty.launch.finding import Finding, Level, tell
 from shanty.launch.host import Host
 from shanty.launch.network import user_settings
 from shanty.launch.network.selection import decide
-from shanty.launch.network.survey import SurveyedHost
+from shanty.launch.network.survey import addressed
 from shanty.runtime.errors import NotFoundError, PrepareError, ShantyError
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.flavours import FLAVOURS
@@ -43,7 +43,7 @@ LIMIT = 18.0  # seconds for all of it
 _LOCAL = 8.0  # seconds for this machine, where all else is done
 _ALL_NAMES = 16  # hosts that each look up the names of all
 _NEXT = 3  # hosts, beside the lead, whose names each looks up where there are more
-_ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.NOTE: 2}
+_REFUSED_BY_RUN = ("same-host",)  # with its own message
 R = TypeVar("R")
 Say = Callable[[str], None]
 Work = Callable[[], list[Finding]]
@@ -51,18 +51,13 @@ Work = Callable[[], list[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of an examination.
+    """The result of an examination."""
 
-    `hosts` are the names of those that were examined, "" for this machine. `unfinished` says of
-    each check that could not be made why not. `seconds` is what it all took. `unseen` are the
-    names of hosts that there was no time for.
-    """
-
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...]  # the names of those that were examined, "" for this machine
     findings: tuple[Finding, ...]
-    unfinished: tuple[str, ...]
+    unfinished: tuple[str, ...]  # of each check that could not be made why not
     seconds: float
-    unseen: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()  # the names of hosts that there was no time for
 
     @property
     def healthy(self) -> bool:
@@ -92,13 +87,11 @@ def examine(
     """Examines the hosts for a job, and this machine; it never asks anything of a person.
 
     `chosen` are the hosts that the job names, none for a run on this machine; `holds_ranks` says
-    that this machine is to be looked at as one of them. `home` is shanty's folder here, `say`
-    hears what is being done, "" at the end. It takes `limit` seconds and hardly more; for what
-    there was no time left is among the `unfinished` of the report.
+    that this machine is one of them. `home` is shanty's folder here, `say` hears what is being
+    done, "" at the end. It takes `limit` seconds and hardly more.
 
     shanty's own code is put on the hosts, and stays. What else is changed is taken back within
-    seconds: a key for one command is let in by authorized_keys to see whether sshd takes it, and
-    files are written to see whether a folder takes them.
+    seconds: a key for one command in authorized_keys, and files that are written as a trial.
     """
     began = time.monotonic()
     examination = _Examination(job, chosen, home, environ, say, began + limit - _CLOSING)
@@ -112,10 +105,10 @@ def examine(
         examination.close()
         say("")
     named = [*([""] if holds_ranks else []), *(host.name for host in chosen)]
-    order = {name: index for index, name in enumerate(["", *named])}
+    order, levels = {name: index for index, name in enumerate(["", *named])}, list(Level)
     found = sorted(
         without_consequences(examination.findings),
-        key=lambda each: (_ORDER[each.level], order.get(each.host, len(order)), each.code),
+        key=lambda each: (levels.index(each.level), order.get(each.host, len(order)), each.code),
     )
     return Report(
         tuple(name for name in named if name not in examination.unseen),
@@ -124,6 +117,28 @@ def examine(
         time.monotonic() - began,
         tuple(examination.unseen),
     )
+
+
+def ask(client: RpcClient) -> Seen:
+    """Asks a host of a run for its survey, and measures by how much its clock is off."""
+    before = time.time()
+    survey = client.ask("survey").values
+    after = time.time()
+    # Its clock was read some time between: so all of that is doubt.
+    ahead, doubt = hosts.clock(before, after, {"time": survey["time"], "took": 0.0})
+    return Seen(client.host, survey, {}, client, ahead, doubt)
+
+
+def quick(job: JobSpec, seen: Sequence[Seen], installation: Installation, warn: Say) -> None:
+    """Checks the hosts of a run by their surveys alone; FoundError where it could not work."""
+    surveys = {one.name: one.survey for one in seen}
+    need = need_of(job, [one.host for one in seen], surveys, installation)
+    found = [each for one in seen for each in hosts.of_host(one, need)]
+    found = without_consequences([*found, *pairs.of_hosts(seen)])
+    for index, each in enumerate(found):  # too few GPUs for a run that asked for none
+        if each.code == "gpus-short" and job.gpus_per_rank is None:
+            found[index] = replace(each, level=Level.WARNING)
+    tell([each for each in found if each.code not in _REFUSED_BY_RUN], warn)
 
 
 @dataclass
@@ -156,23 +171,20 @@ class _Examination:
         try:
             self.findings += absent.result(min(_ASKED, self._left))
         except TimeoutError:
-            self.findings += reaching.explain_by_ssh(refused)
+            self.findings += reaching.explain(refused, None)
             self._no_time(what)
         for client in self.clients:
             self.findings += reaching.shell_noise(client)
-        need = need_of(
-            self.job, self.chosen, {one.name: one.survey for one in seen}, self._installation()
-        )
+        installation: Installation | None = None
+        with suppress(NotFoundError, PrepareError):  # `this_machine` says it
+            environ = {**self.environ, **self.job.env}
+            installation = mpis.select(self.job.mpi, self.home, environ)
+        surveys = {one.name: one.survey for one in seen}
+        need = need_of(self.job, self.chosen, surveys, installation)
         for one in seen:
             self.findings += hosts.of_host(one, need)
         self.findings += pairs.of_hosts(seen)
-        self._between(seen)
-
-    def _installation(self) -> Installation | None:
-        try:
-            return mpis.select(self.job.mpi, self.home, {**self.environ, **self.job.env})
-        except (NotFoundError, PrepareError):
-            return None  # `this_machine` says it
+        self._between(pairs.distinct_machines(seen), installation)
 
     @property
     def _left(self) -> float:
@@ -196,8 +208,10 @@ class _Examination:
         names = _names_for(own)
 
         def look(client: RpcClient, seconds: float) -> Seen:
-            name = client.host.name
-            return _examined(client, surveys[name], names[name], seconds)
+            name, before = client.host.name, time.time()
+            health = client.ask("health", names=sorted(names[name]), patience=seconds).values
+            ahead, doubt = hosts.clock(before, time.time(), health)
+            return Seen(client.host, surveys[name], health, client, ahead, doubt)
 
         return list(self._answers("the health", look).values())
 
@@ -207,43 +221,38 @@ class _Examination:
         `ask` gets how many seconds it may take. Silence is a finding only after a fair time.
         """
 
-        def asked(client: RpcClient) -> R | None:
+        def asked(client: RpcClient) -> R | ShantyError | None:
             seconds = min(_ASKED, self._left)
             try:
                 return ask(client, seconds) if seconds else None
-            except ShantyError:
-                if self._left:
-                    raise
-                return None
+            except ShantyError as error:
+                return error if self._left else None
 
         found: dict[str, R] = {}
         late = []
-        with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(self.clients)))) as pool:
-            answers = [(client, pool.submit(asked, client)) for client in self.clients]
-        for client, answer in answers:
-            try:
-                value = answer.result()
-            except ShantyError as error:
-                self.findings.append(_lost(client, error))
-                continue
+        for client, value in zip(self.clients, _each(asked, self.clients), strict=True):
+            name = client.host.name
             if value is None:
-                late.append(client.host.name)
+                late.append(name)
+            elif isinstance(value, ShantyError):
+                seen = "; ".join(filter(None, [value.what, value.why]))
+                said = "it was logged in to, and then said nothing"
+                lost = Finding("host-silent", Level.ERROR, name, said, seen, value.fix)
+                self.findings.append(lost)
             else:
-                found[client.host.name] = value
+                found[name] = value
         self._unseen(f"{what} of", late)
         return found
 
-    def _between(self, every: Sequence[Seen]) -> None:
-        # two names of one machine have nothing between them
-        seen = pairs.distinct_machines(every)
+    def _between(self, seen: Sequence[Seen], installation: Installation | None) -> None:
+        """Checks what is between different machines."""
         clients = [one.client for one in seen if one.client is not None]
         if not clients:
             return
         self.say("comparing packages and MPIs" + ", trying ssh between hosts" * (len(seen) > 1))
-        asking = (clients, self.job, self.home, self.environ)
         works: dict[str, Work] = {
-            "packages": partial(software.packages, *asking),
-            "the MPI": partial(software.mpi, *asking),
+            "packages": partial(software.packages, clients, self.job, self.home, self.environ),
+            "the MPI": partial(software.mpi, clients, installation),
         }
         if len(seen) > 1:
             until = min(time.monotonic() + _BETWEEN, self.until)
@@ -254,11 +263,16 @@ class _Examination:
                 self._no_time("the network")
                 return
             self.say("trying the networks between hosts")
-            taken = self._installation()
-            flavour = FLAVOURS[taken.flavour if taken is not None else mpis.DEFAULT]
-            blocked = any(each.code == "lead-blocked" for each in self.findings)
-            network = partial(_network, seen, self.home, self.job, flavour, from_here=blocked)
-            self.take(_begun({"the network": network}), _NETWORK)
+            flavour = FLAVOURS[installation.flavour if installation is not None else mpis.DEFAULT]
+            self.take(_begun({"the network": partial(self._network, seen, flavour)}), _NETWORK)
+
+    def _network(self, seen: Sequence[Seen], flavour: Flavour) -> list[Finding]:
+        surveys = {one.name: one.survey for one in seen}
+        clients = [one.client for one in seen if one.client is not None]
+        blocked = any(each.code == "lead-blocked" for each in self.findings)
+        reached = addressed(clients, surveys, blocked=blocked)
+        choice = decide(reached, self.home, ports=flavour.ports(self.job.env), fresh=True)
+        return user_settings.settled(choice, self.job, flavour, surveys)[1]
 
     def take(self, answers: Mapping[str, Future[list[Finding]]], seconds: float) -> None:
         """Takes what checks find within that time and the limit; notes what could not be made."""
@@ -279,8 +293,12 @@ class _Examination:
 
     def close(self) -> None:
         """Closes the connections to the hosts."""
-        with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(self.held)))) as pool:
-            list(pool.map(lambda client: client.close(0.5), self.held))
+        _each(lambda client: client.close(0.5), self.held)
+
+
+def _each(work: Callable[[RpcClient], R], clients: Sequence[RpcClient]) -> list[R]:
+    with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(clients)))) as pool:
+        return list(pool.map(work, clients))
 
 
 def _begun(works: Mapping[str, Work]) -> dict[str, Future[list[Finding]]]:
@@ -293,69 +311,13 @@ def _begun(works: Mapping[str, Work]) -> dict[str, Future[list[Finding]]]:
 
 
 def _names_for(own: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
-    """Returns the names that each host is to look up; `own` are those of each, the lead's first.
-
-    Of many hosts those of the lead and of the next ones: all at each would be too many.
-    """
+    """Returns the names that each host is to look up; `own` are those of each, the lead's first."""
     hosts = list(own)
+    # of many hosts those of the lead and of the next ones: all at each would be too many
     if len(hosts) <= _ALL_NAMES:
-        every = {name for names in own.values() for name in names}
-        return dict.fromkeys(hosts, every)
+        return {host: {name for names in own.values() for name in names} for host in hosts}
     around, found = [*hosts, *hosts], {}
     for index, host in enumerate(hosts):
         some = (hosts[0], *around[index + 1 : index + 1 + _NEXT])
         found[host] = {name for one in some for name in own[one]}
     return found
-
-
-def _examined(
-    client: RpcClient, survey: Mapping[str, Any], names: Collection[str], seconds: float
-) -> Seen:
-    before = time.time()
-    health = client.ask("health", names=sorted(names), patience=seconds).values
-    ahead, doubt = hosts.clock(before, time.time(), health)
-    return Seen(client.host, survey, health, client, ahead, doubt)
-
-
-def _lost(client: RpcClient, error: ShantyError) -> Finding:
-    return Finding(
-        "host-silent",
-        Level.ERROR,
-        client.host.name,
-        "it was logged in to, and then said nothing",
-        "; ".join(filter(None, [error.what, error.why])),
-        error.fix,
-    )
-
-
-def _surveyed(seen: Sequence[Seen], *, from_here: bool = False) -> list[SurveyedHost]:
-    """Returns the hosts by the addresses at which a run's lead host reaches them.
-
-    `from_here` takes those at which this machine's ssh reached them.
-    """
-    surveys = {one.name: one.survey for one in seen}
-    clients = [one.client for one in seen if one.client is not None]
-    hosts = [one.host for one in seen]
-    if from_here:
-        found = [reachability.ssh_address(survey) for survey in surveys.values()]
-    else:
-        found = reachability.addresses_of(hosts, clients, surveys)
-    return [
-        SurveyedHost(
-            one.name, one.client, one.survey, place or reachability.own_address(one.survey)
-        )
-        for one, place in zip(seen, found, strict=True)
-        if one.client is not None
-    ]
-
-
-def _network(
-    seen: Sequence[Seen], home: Path, job: JobSpec, flavour: Flavour, *, from_here: bool
-) -> list[Finding]:
-    reached = _surveyed(seen, from_here=from_here)
-    decision = decide(reached, home, ports=flavour.ports(job.env), fresh=True)
-    surveys = {one.name: one.survey for one in seen}
-    route, found = user_settings.usable(decision.route, flavour, list(surveys))
-    given = user_settings.given(job, flavour)
-    unfit = user_settings.check(given, surveys, decision.joining, route)
-    return [*decision.findings, *found, *unfit]

@@ -84,10 +84,6 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
 def without_consequences(findings: Iterable[Finding]) -> list[Finding]:
     """Returns the findings without those that an error on the same host explains."""
     every = list(findings)
-    explained = {
-        (consequence, each.host)
-        for each in every
-        if each.level is Level.ERROR
-        for consequence in EXPLAINS.get(each.code, ())
-    }
+    errors = [each for each in every if each.level is Level.ERROR]
+    explained = {(code, each.host) for each in errors for code in EXPLAINS.get(each.code, ())}
     return [each for each in every if (each.code, each.host) not in explained]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partialmethod
 from typing import Any
 
 from shanty.launch.cluster.mpi_provision import tags_of
 from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.cluster.ssh_errors import login_words
 from shanty.launch.finding import Finding, Level
 from shanty.launch.host import Host
 from shanty.launch.mpis import DEFAULT
@@ -22,21 +24,15 @@ _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20))
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a run needs of its hosts.
+    """The needs of a run."""
 
-    `ranks` are those meant for each host, by its name; `memory` is in bytes a rank, `gpus` a rank.
-    `hosts` are the names of all hosts, the lead first. `flavour` is the MPI's key in FLAVOURS,
-    `tags` are the platform tags of its files where they are to be brought. `oversubscribe` says
-    that more ranks than cores are meant.
-    """
-
-    ranks: Mapping[str, int] = field(default_factory=dict)
-    memory: int = 0
-    gpus: int = 0
-    hosts: tuple[str, ...] = ()
-    flavour: str = ""
-    tags: tuple[str, ...] = ()
-    oversubscribe: bool = False
+    ranks: Mapping[str, int] = field(default_factory=dict)  # meant for each host, by its name
+    memory: int = 0  # bytes a rank
+    gpus: int = 0  # a rank
+    hosts: tuple[str, ...] = ()  # the names of all, the lead first
+    flavour: str = ""  # the MPI's key in FLAVOURS
+    tags: tuple[str, ...] = ()  # the platforms of its files where they are to be brought
+    oversubscribe: bool = False  # more ranks than cores are meant
 
     @property
     def footprint(self) -> Footprint:
@@ -46,40 +42,34 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The facts about one host that was reached.
-
-    `survey` is the answer of the verb `survey`. `health` is that of the verb `health`, empty in
-    the quick check of a run, which asks nothing more. `clock_error` is by how many seconds the
-    host's clock is ahead of this machine's, None where it was not measured, and
-    `clock_doubt` the half of the time that the question took, by which it may be wrong.
-    `client` is None for this machine, which is asked without one.
-    """
+    """The facts about one host that was reached: the answers of the verbs."""
 
     host: Host
     survey: Mapping[str, Any]
-    health: Mapping[str, Any]
-    client: RpcClient | None = None
-    clock_error: float | None = None
-    clock_doubt: float = 0.0
+    health: Mapping[str, Any]  # empty in the quick check of a run
+    client: RpcClient | None = None  # None for this machine
+    clock_error: float | None = None  # seconds by which its clock is ahead, where that is known
+    clock_doubt: float = 0.0  # seconds by which that may be wrong
 
     @property
     def name(self) -> str:
         """The name that the user gave the host; "" for this machine."""
         return self.host.name
 
+    @property
+    def asked(self) -> RpcClient:
+        """The RPC client of a host that is not this machine."""
+        assert self.client is not None
+        return self.client
+
     def finding(
-        self, code: str, level: Level, what: str, *texts: str, fixable: bool = False
+        self, level: Level, code: str, what: str, *texts: str, fixable: bool = False
     ) -> Finding:
         """Makes a finding about this host; `texts` are its evidence, fix and command."""
         return Finding(code, level, self.name, what, *texts, fixable=fixable)
 
-    def error(self, code: str, what: str, *texts: str, fixable: bool = False) -> Finding:
-        """Makes an ERROR about this host."""
-        return self.finding(code, Level.ERROR, what, *texts, fixable=fixable)
-
-    def warning(self, code: str, what: str, *texts: str, fixable: bool = False) -> Finding:
-        """Makes a WARNING about this host."""
-        return self.finding(code, Level.WARNING, what, *texts, fixable=fixable)
+    error = partialmethod(finding, Level.ERROR)
+    warning = partialmethod(finding, Level.WARNING)
 
 
 def need_of(
@@ -90,19 +80,16 @@ def need_of(
 ) -> Need:
     """Returns what a job needs of its hosts, which are filled with ranks one after the other.
 
-    Of a user's own mpirun line nothing is known but the slots that were typed. `installation`
-    is the MPI that the job takes, None where there is none.
+    Of a user's own mpirun line nothing is known but the slots that were typed.
     """
     by_gpus = any(survey["gpus"] for survey in surveys.values())
     ranks: dict[str, int] = {}
     left = job.ranks
     for host in hosts:
         survey = surveys.get(host.name)
-        if survey is None:
+        if survey is None or (host.slots is None and isinstance(job.command, Raw)):
             continue
         slots = host.slots
-        if slots is None and isinstance(job.command, Raw):
-            continue
         if slots is None:
             slots = len(survey["gpus"]) if by_gpus else int(survey["cores"])
         most = job.ranks_per_host or slots
@@ -119,20 +106,17 @@ def need_of(
         ranks,
         job.memory_per_rank or 0,
         gpus,
-        flavour=installation.flavour if installation is not None else "",
-        tags=tags_of(installation) if brought and installation is not None else (),
-        hosts=tuple(host.name for host in hosts),
-        oversubscribe=job.oversubscribe,
+        tuple(host.name for host in hosts),
+        installation.flavour if installation is not None else "",
+        tags_of(installation) if brought and installation is not None else (),
+        job.oversubscribe,
     )
 
 
 def command_on(host: Host, *words: str) -> str:
     """Returns a command to paste here that runs `words` on the host."""
-    if not host.name:
-        return shlex.join(words)
-    options = ["-F", host.config] if host.config else []
-    options += ["-p", str(host.port)] if host.port else []
-    return shlex.join(["ssh", *options, host.login, shlex.join(words)])
+    line = shlex.join(words)
+    return f"ssh {login_words(host)} {shlex.quote(line)}" if host.name else line
 
 
 def amount(size: int) -> str:

@@ -1,40 +1,32 @@
-"""Repairs findings (`shanty doctor --fix`); asks before it changes who trusts whom.
-
-key-open            chmod 600 of the private key here
-host-key-unknown    shows the key's fingerprint, and keeps it where a person knows it
-password-needed     on a yes, lets the user's public key in, after one login by password
-home-open           chmod go-w of the home, ~/.ssh and authorized_keys
-mpi-parameters      makes the lines into comments, with a copy of the file beside it
-shm-full, tmp-full  removes what dead MPI jobs left there
-strays              ends processes of shanty's runs that ended
-disk-full           removes what shanty keeps there and no run uses
-packages-differ     makes the environment on the hosts, as `--env sync` does
-"""
+"""Repairs findings (`shanty doctor --fix`); asks before it changes who trusts whom."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from shanty.launch import interpreter
 from shanty.launch.cluster import contact
 from shanty.launch.cluster.parallel import Step
 from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.doctor import trust
+from shanty.launch.connections import openssh
 from shanty.launch.doctor.check import Report
+from shanty.launch.doctor.facts import Need, Seen
 from shanty.launch.finding import Finding
 from shanty.launch.host import Host
-from shanty.runtime.errors import PrepareError, ShantyError
+from shanty.runtime.errors import PrepareError, ShantyError, StorageError
+from shanty.runtime.file_edit import edit_file
 from shanty.runtime.spec import JobSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-Consent = Callable[[str], bool]  # is given a question; True is yes
-Knows = Callable[[str, str], bool]  # is given a host and the fingerprint of the key that it shows
+_OTHERS = 0o077
+_ALONE = ("ControlMaster=no", "ControlPath=none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +56,10 @@ class Repairer:
     hosts: Sequence[Host]
     home: Path
     environ: Mapping[str, str]
-    consent: Consent
-    knows: Knows
+    consent: Callable[[str], bool]
+    knows: Callable[
+        [str, str], bool
+    ]  # is given a host and the fingerprint of the key that it shows
     say: Callable[[str], None]
     progress: Callable[[str], None]
     _seen: set[tuple[str, str]] = field(default_factory=set)
@@ -77,49 +71,58 @@ class Repairer:
             if each.fixable and (each.code, each.host) not in self._seen:
                 wanted.setdefault(each.code, []).append(each)
                 self._seen.add((each.code, each.host))
-        done = []
+        done: list[Repair] = []
+
+        def note(code: str, host: str, texts: Sequence[str]) -> None:
+            for text in texts:
+                self.say(f"{host or 'here'}: {text}")
+            if texts:
+                done.append(Repair(code, host, tuple(texts)))
+
         for code, repair in _REPAIRS.items():
             for finding in wanted.get(code, ()):
                 try:
-                    texts = repair(self, finding)
+                    note(code, finding.host, repair(self, finding))
                 except ShantyError as error:
                     done.append(Repair(code, finding.host, error=error))
-                    continue
-                for text in texts:
-                    self.say(f"{finding.host or 'here'}: {text}")
-                if texts:
-                    done.append(Repair(code, finding.host, tuple(texts)))
-        if wanted.get(_PACKAGES):
-            done += self._alike(wanted[_PACKAGES])  # all hosts at once
+        differing = [each.host for each in wanted.get(_PACKAGES, ())]
+        try:
+            for name, path in self._alike(differing).items():  # all hosts at once
+                note(_PACKAGES, name, [f"the environment of this machine is at {path}"])
+        except ShantyError as error:
+            done += [Repair(_PACKAGES, name, error=error) for name in differing]
         return done
 
     # ------------------------------------------------------------------------- trust
 
     def close_keys(self, _finding: Finding) -> list[str]:
         """Lets nobody else read the private keys that ssh uses for the hosts."""
-        return trust.close_keys(self.hosts)
+        done = []
+        for path in dict.fromkeys(path for host in self.hosts for path in _identity_files(host)):
+            if stat.S_IMODE(path.stat().st_mode) & _OTHERS and path.stat().st_uid == os.getuid():
+                path.chmod(0o600)
+                done.append(f"only you may read {path} now")
+        return done
 
     def remember_host(self, finding: Finding) -> list[str]:
         """Keeps the key of a host, once a person has compared it."""
         host = self._host(finding.host)
-        offered = trust.offered_key(host)
+        offered = offered_key(host)
         if not self.knows(host.name, offered.fingerprint):
             return []
-        path = trust.remember(host, offered)
-        return [f"its host key {offered.fingerprint} is in {path}"]
+        return [f"its host key {offered.fingerprint} is in {remember(host, offered)}"]
 
     def authorize(self, finding: Finding) -> list[str]:
         """Puts the user's public key where the host's sshd finds it; ssh asks for the password."""
         host = self._host(finding.host)
-        public = trust.public_key(host)
-        question = f"put your key {public.path} into ~/.ssh/authorized_keys on {host.name}"
-        if not self.consent(question):
+        path, key = _public_key(host)
+        if not self.consent(f"put your key {path} into ~/.ssh/authorized_keys on {host.name}"):
             return []
         (outcome,) = contact.attempt([host], terminal=True)
         if not isinstance(outcome, RpcClient):
             raise contact.failure([outcome], 1)
         try:
-            return _done(outcome, "let-in", key=public.text)
+            return _done(outcome, "let-in", key=key)
         finally:
             outcome.close()
             outcome.connection.close()  # the next login is to be one by the key
@@ -133,48 +136,36 @@ class Repairer:
 
     def comment_out(self, finding: Finding) -> list[str]:
         """Makes settings that break runs into comments."""
-        from shanty.launch.doctor.parameters import Surroundings, harmful
+        from shanty.launch.doctor.parameters import broken
 
         with self._client(finding.host) as client:
-            survey = client.ask("survey").values
-            health = client.ask("health").values
-            lead = not self.hosts or self.hosts[0].name == finding.host
-            host = Surroundings(survey["addresses"], survey["fabrics"], len(self.hosts) > 1, lead)
-            own = survey["home"].rstrip("/") + "/"
-            found = [
-                [each.file, each.name]
-                for each in harmful(health["settings"], host)
-                if each.file.startswith(own)
-            ]
+            host = self._host(finding.host)
+            seen = Seen(host, client.ask("survey").values, client.ask("health").values)
+            need = Need(hosts=tuple(each.name for each in self.hosts))
+            own = seen.survey["home"].rstrip("/") + "/"
+            found = [[s.file, s.name] for s in broken(seen, need) if s.file.startswith(own)]
             return _done(client, "comment-out", settings=found) if found else []
 
-    def _alike(self, findings: Sequence[Finding]) -> list[Repair]:
-        """Makes the environment of this machine on all hosts that have another one."""
+    def _alike(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Makes the environment of this machine on hosts; returns its path on each."""
         from shanty.launch.cluster import environment, sync
 
-        clients: list[RpcClient] = []
+        if not names:
+            return {}
 
         def told(step: Step) -> None:
             self.progress(f"{step.host}: {step.what}, {step.done} of {step.total} {step.unit}")
 
+        clients = contact.connect([self._host(name) for name in names], terminal=False)
         try:
-            clients = contact.connect([self._host(each.host) for each in findings], terminal=False)
             environ = {**self.environ, **self.job.env}
             python = interpreter.choose(self.job.python, Path(self.job.workdir), environ)
             here = environment.local_environment(python, self.home)
-            made = sync.sync(clients, here, self.home, told, environ)
-        except ShantyError as error:
-            return [Repair(_PACKAGES, each.host, error=error) for each in findings]
+            return sync.sync(clients, here, self.home, told, environ)
         finally:
             self.progress("")
             for client in clients:
                 client.close()
-        for name, path in made.items():
-            self.say(f"{name}: the environment of this machine is at {path}")
-        return [
-            Repair(_PACKAGES, name, (f"the environment of this machine is at {path}",))
-            for name, path in made.items()
-        ]
 
     def _host(self, name: str) -> Host:
         return next((host for host in self.hosts if host.name == name), Host("localhost"))
@@ -195,13 +186,91 @@ def _done(client: RpcClient, what: str, **args: Any) -> list[str]:
     return list(values["done"])
 
 
+# ------------------------------------------------------------------------- keys of ssh
+
+
+class OfferedKey(NamedTuple):
+    """The key that a host shows: its fingerprint, and its lines for known_hosts."""
+
+    fingerprint: str
+    lines: bytes
+
+
+def _identity_files(host: Host) -> list[Path]:
+    """Returns the files of private keys that ssh may use for a host, and that are there."""
+    names = openssh.resolved(host).get("identityfile", "").splitlines()
+    paths = [Path(name.strip('"')).expanduser() for name in names]
+    return [path for path in paths if path.exists()]
+
+
+def _public_key(host: Host) -> tuple[Path, str]:
+    """Returns the first key that ssh would offer: its file, and the line for authorized_keys."""
+    for path in _identity_files(host):
+        beside = path.with_name(path.name + ".pub")
+        if beside.is_file():
+            return path, beside.read_text(encoding="utf-8").strip()
+        done = _run(["ssh-keygen", "-y", "-P", "", "-f", str(path)])
+        if done.returncode == 0:
+            return path, done.stdout.strip()
+    raise PrepareError(
+        "you have no ssh key",
+        f"ssh finds none for {host.name}",
+        "make one: ssh-keygen -t ed25519",
+    )
+
+
+def offered_key(host: Host) -> OfferedKey:
+    """Asks a host for its key, without logging in; PrepareError when it shows none."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "known_hosts")
+        options = (
+            *_ALONE,
+            f'UserKnownHostsFile="{file}"',
+            "GlobalKnownHostsFile=/dev/null",
+            "StrictHostKeyChecking=accept-new",
+            "PreferredAuthentications=none",
+            "BatchMode=yes",
+        )
+        argv = [*openssh.command_to(openssh.route_to(host), options), "--", host.login, "true"]
+        try:
+            said = _run(argv, openssh.CONNECT_TIMEOUT + 5).stderr
+        except subprocess.TimeoutExpired:
+            said = "no answer"
+        lines = file.read_bytes() if file.exists() else b""
+        shown = _run(["ssh-keygen", "-l", "-f", str(file)]) if lines else None
+    if shown is None or shown.returncode:
+        raise PrepareError(f"{host.name} does not show its host key", said.strip())
+    words = shown.stdout.split()
+    return OfferedKey(f"{words[1]} {words[-1]}", lines)
+
+
+def remember(host: Host, offered: OfferedKey) -> str:
+    """Adds a host's key to the user's known hosts; returns the file's path. StorageError."""
+    path = openssh.known_hosts_file(openssh.resolved(host))
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{path.parent} cannot be made", str(error)) from error
+
+    def change(content: bytes | None) -> bytes:
+        old = content or b""
+        return old + (b"" if not old or old.endswith(b"\n") else b"\n") + offered.lines
+
+    edit_file(str(path), change)
+    return str(path)
+
+
+def _run(argv: Sequence[str], timeout: float = 10) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
 _BY_THE_HOST = {
     "home-open": "close-home",
-    "shm-full": "clear-leftovers",
-    "tmp-full": "clear-leftovers",
+    **dict.fromkeys(("shm-full", "tmp-full"), "clear-leftovers"),
     "strays": "end-strays",
-    "disk-full": "make-room",
-    "inodes-full": "make-room",
+    **dict.fromkeys(("disk-full", "inodes-full"), "make-room"),
 }
 _PACKAGES = "packages-differ"
 # Host by host, in this order: to get there comes first.

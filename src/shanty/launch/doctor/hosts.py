@@ -61,8 +61,7 @@ def of_host(seen: Seen, need: Need) -> Iterator[Finding]:
 def clock(before: float, after: float, values: Mapping[str, Any]) -> tuple[float, float]:
     """Returns by how many seconds a host's clock is ahead, and by how many that may be wrong.
 
-    `values` is the answer of the verb `health`, asked for between `before` and `after` on the
-    clock here.
+    `values` is what its verb `health` said between `before` and `after` on the clock here.
     """
     travelled = max(0.0, after - before - float(values["took"]))
     return float(values["time"]) - (after - travelled / 2), travelled / 2
@@ -78,24 +77,19 @@ def _machine(seen: Seen, need: Need) -> Iterator[Finding]:
     }
     if not need.tags or runs_on(need.tags, kind):
         return
-    wanted = " or ".join(need.tags)
-    if not any(tag.endswith((f"_{survey['arch']}", "_universal2")) for tag in need.tags):
-        yield seen.error(
-            "arch-differs",
-            f"its processors are {survey['arch']}, which the MPI of this machine is not built for",
-            f"that is built for {wanted}",
-            "take hosts of one kind, or install the same MPI on all by the system's packages and "
-            "name it with --mpi",
-        )
-    else:
-        yield seen.error(
-            "libc-old",
-            f"the MPI of this machine does not run with its C library, "
-            f"{f'glibc {version}' if name == 'glibc' else 'which is not glibc'}",
-            f"that is built for {wanted}",
-            "take hosts with a newer system, or install the same MPI on all by the system's "
-            "packages and name it with --mpi",
-        )
+    code, others = "arch-differs", "of one kind"
+    what = f"its processors are {survey['arch']}, which the MPI of this machine is not built for"
+    if any(tag.endswith((f"_{survey['arch']}", "_universal2")) for tag in need.tags):
+        code, others = "libc-old", "with a newer system"
+        library = f"glibc {version}" if name == "glibc" else "which is not glibc"
+        what = f"the MPI of this machine does not run with its C library, {library}"
+    yield seen.error(
+        code,
+        what,
+        f"that is built for {' or '.join(need.tags)}",
+        f"take hosts {others}, or install the same MPI on all by the system's packages and "
+        "name it with --mpi",
+    )
 
 
 def _home_folder(seen: Seen, need: Need) -> Iterator[Finding]:
@@ -131,8 +125,8 @@ def _home_disk(seen: Seen, folder: Mapping[str, Any]) -> Finding | None:
     full = error in _FULL or (free is not None and free < _DISK_NEEDED)
     if full or (free is not None and free < _DISK_SCARCE):
         return seen.finding(
-            "disk-full",
             Level.ERROR if full else Level.WARNING,
+            "disk-full",
             f"the disk of its home is {'' if full else 'nearly '}full",
             f"{path}: {amount(free or 0)} free" + (f", writing gives {error}" if error else ""),
             "remove what is not needed there: `du -xhd2 ~ | sort -h` shows what is large",
@@ -194,8 +188,8 @@ def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
     bigger = "make it larger: mount -o remount,size=4G /dev/shm; for a container, --shm-size=4g"
     if size and size < wanted:
         yield seen.finding(
-            "shm-small",
             level,
+            "shm-small",
             "/dev/shm is too small for the ranks' shared memory",
             f"it has {amount(size)}, {count} {amount(wanted)}",
             bigger,
@@ -203,8 +197,8 @@ def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
         )
     elif folder["error"] or (size and free < wanted):
         yield seen.finding(
-            "shm-full",
             Level.ERROR if folder["error"] or free < _MIB else level,
+            "shm-full",
             "/dev/shm cannot be written" if folder["error"] in _UNWRITABLE else "/dev/shm is full",
             f"{amount(free)} free of {amount(size)}, {count} {amount(wanted)}",
             "remove what is not needed there" + _leftovers(seen, "/dev/shm"),
@@ -213,8 +207,8 @@ def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
         )
     elif 0 < size <= _SHM_CONTAINER:
         yield seen.finding(
-            "shm-small",
             Level.NOTE,
+            "shm-small",
             "/dev/shm is as small as a container's",
             f"it has {amount(size)}; the workers of PyTorch's DataLoader pass batches through it",
             bigger,
@@ -226,53 +220,38 @@ def _limits(seen: Seen, need: Need) -> Iterator[Finding]:
     room = seen.survey["room"]
     ranks = max(1, need.ranks.get(seen.name, 1))
     soft = {name: (limit or [None])[0] for name, limit in room["limits"].items()}
-    yield from _files_limit(seen, ranks, soft["NOFILE"])
-    yield from _processes_limit(seen, ranks, soft["NPROC"], room["processes"])
-    yield from _memory_limit(seen, need, soft)
-
-
-def _files_limit(seen: Seen, ranks: int, limit: int | None) -> Iterator[Finding]:
     needed = _FILES + ranks * _FILES_A_RANK
-    if limit is None or limit >= max(needed, _FILES_SCARCE):
-        return
-    hard = seen.survey["room"]["limits"]["NOFILE"][1]
-    more = "" if hard is None or hard > limit else f", and the user may not raise it ({hard})"
-    yield seen.finding(
-        "files-limit",
-        Level.ERROR if limit < needed else Level.WARNING,
-        f"a process may open {limit} files only",
-        f"ulimit -n is {limit}{more}; {ranks} ranks need {needed}, and what they open themselves",
-        _RAISE_LIMIT,
-    )
-
-
-def _processes_limit(
-    seen: Seen, ranks: int, limit: int | None, used: int | None
-) -> Iterator[Finding]:
-    if limit is None:
-        return
-    left = limit - (used or 0)
+    limit = soft["NOFILE"]
+    if limit is not None and limit < max(needed, _FILES_SCARCE):
+        hard = room["limits"]["NOFILE"][1]
+        more = "" if hard is None or hard > limit else f", and the user may not raise it ({hard})"
+        yield seen.finding(
+            Level.ERROR if limit < needed else Level.WARNING,
+            "files-limit",
+            f"a process may open {limit} files only",
+            f"ulimit -n is {limit}{more}; {ranks} ranks need {needed}, and what they open "
+            "themselves",
+            _RAISE_LIMIT,
+        )
     needed = _PROCESSES + ranks * _PROCESSES_A_RANK
-    if left >= _PROCESSES_SCARCE + ranks * _SCARCE_A_RANK:
-        return
-    counted = "" if used is None else f", and {used} are there"
-    yield seen.finding(
-        "processes-limit",
-        Level.ERROR if left < needed and not seen.survey["room"]["privileged"] else Level.WARNING,
-        f"the user may have {limit} processes and threads only",
-        f"ulimit -u is {limit}{counted}; {ranks} ranks take {needed} and more",
-        _RAISE_LIMIT,
-    )
-
-
-def _memory_limit(seen: Seen, need: Need, soft: dict[str, Any]) -> Iterator[Finding]:
+    limit, used = soft["NPROC"], room["processes"]
+    left = None if limit is None else limit - (used or 0)
+    if left is not None and left < _PROCESSES_SCARCE + ranks * _SCARCE_A_RANK:
+        counted = "" if used is None else f", and {used} are there"
+        yield seen.finding(
+            Level.ERROR if left < needed and not room["privileged"] else Level.WARNING,
+            "processes-limit",
+            f"the user may have {limit} processes and threads only",
+            f"ulimit -u is {limit}{counted}; {ranks} ranks take {needed} and more",
+            _RAISE_LIMIT,
+        )
     needed = need.footprint.address_space + need.memory
     for name, flag in (("AS", "-v"), ("DATA", "-d")):
         limit = soft[name]
         if limit is not None and limit < max(needed, _SPACE_SCARCE):
             yield seen.finding(
-                "memory-limit",
                 Level.ERROR if limit < needed else Level.WARNING,
+                "memory-limit",
                 f"a process may use {limit >> 20} MiB of memory only",
                 f"ulimit {flag} is {limit >> 10} (KiB); a rank needs {needed >> 20} MiB and more",
                 _RAISE_LIMIT,
@@ -298,8 +277,8 @@ def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
     short = memory and wanted > memory
     if short or (available is not None and wanted > available):
         yield seen.finding(
-            "memory-short",
             Level.ERROR if short else Level.WARNING,
+            "memory-short",
             f"{count} with {amount(need.memory)} each do not fit into its memory"
             + ("" if short else ", as it is used now"),
             f"it has {amount(memory)}"
@@ -344,14 +323,13 @@ def _rights(seen: Seen) -> Iterator[Finding]:
         foreign = owner not in (0, seen.survey["uid"])
         if not foreign and not mode & (_FOREIGN_WRITE | _GROUP_WRITE):
             continue
-        serious = foreign or bool(mode & _FOREIGN_WRITE)
-        who = "another user owns" if foreign else "others may write"
-        if not serious:
-            who = "its group may write"
-        yield seen.finding(
-            "home-open",
+        level, who = Level.WARNING, "another user owns" if foreign else "others may write"
+        if not foreign and not mode & _FOREIGN_WRITE:
             # many sites give a home to a group of one's own
-            Level.WARNING if serious else Level.NOTE,
+            level, who = Level.NOTE, "its group may write"
+        yield seen.finding(
+            level,
+            "home-open",
             f"{who} {path}, so sshd may refuse every key of the user's there (StrictModes)",
             f"mode {mode:03o}, owner {owner}",
             f"chown it to the user: {path}" if foreign else f"chmod go-w {path}",
@@ -365,16 +343,15 @@ def _strays(seen: Seen) -> Iterator[Finding]:
     strays = seen.health["strays"]
     if not strays:
         return
-    pids = [str(each["pid"]) for each in strays]
     told = [f"{each['name']} (pid {each['pid']})" for each in strays[:_SHOWN]]
-    more = ["…"] if len(strays) > _SHOWN else []
-    count = "a process" if len(strays) == 1 else f"{len(strays)} processes"
+    one = len(strays) == 1
     yield seen.warning(
         "strays",
-        f"{count} of a run that ended {'is' if len(strays) == 1 else 'are'} still there",
-        ", ".join([*told, *more]),
+        f"{'a process' if one else f'{len(strays)} processes'} of a run that ended "
+        f"{'is' if one else 'are'} still there",
+        ", ".join([*told, *["…"] * (len(strays) > _SHOWN)]),
         "end what is left, it may hold cores and ports",
-        command_on(seen.host, "kill", *pids),
+        command_on(seen.host, "kill", *(str(each["pid"]) for each in strays)),
         fixable=any(each["run"] for each in strays),  # others' are not for shanty to end
     )
 
@@ -384,8 +361,8 @@ def _own_name(seen: Seen, need: Need) -> Iterator[Finding]:
     meant = seen.health["resolves"].get(name)
     if len(need.hosts) > 1 and meant and all(each.startswith(("127.", "::1")) for each in meant):
         yield seen.finding(
-            "name-loopback",
             Level.NOTE,  # shanty goes by numbers
+            "name-loopback",
             f"its own name {name} means {meant[0]} there, where no other host can reach it",
             f"{name} is {' and '.join(meant)} on it",
             "shanty goes by addresses; for other programs give the name the host's address in "

@@ -1,8 +1,7 @@
 """Logs in to hosts within a time limit, and finds out why some cannot be reached.
 
-ssh says no more than that nothing came back. Whether the host is off, or up behind a firewall, or
-frozen, shows in what else of it answers: to this machine, where the way is direct, and to its
-neighbours, which are asked through their RPC clients.
+ssh says no more than that nothing came back. Whether the host is off, or behind a firewall, or
+frozen, shows in what else of it answers: to this machine, and to its neighbours.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import starmap
 from typing import Any
 
 from shanty.launch.cluster import contact
@@ -63,6 +63,7 @@ _FILTERED = (
     "it is up, but its ssh port does not answer",
     "let its firewall pass TCP to that port",
 )
+_NOBODY = ("host-unreachable", "nothing answers there", "see whether it is up and on this network")
 _PROXY = (
     "proxy-failed",
     "what its connection goes through (ProxyCommand) ends before the login",
@@ -107,12 +108,15 @@ class Reaching:
             )
         finally:
             end.cancel()
-        met = [each for each in outcomes if each.host not in self.late]
+        clients, refused = [], []
         for each in outcomes:
-            if isinstance(each, RpcClient) and each.host in self.late:
+            if isinstance(each, Refusal):
+                refused.append(each)
+            elif each.host in self.late:
                 each.close(0.0)  # it was ended in the moment in which it came
-        clients = [each for each in met if isinstance(each, RpcClient)]
-        return clients, [each for each in met if isinstance(each, Refusal)]
+            else:
+                clients.append(each)
+        return clients, [each for each in refused if each.host not in self.late]
 
     @property
     def left(self) -> float:
@@ -158,8 +162,7 @@ class _LimitedSSH(FreshSSH):
     def route(self) -> Route:
         """The route to the host; ssh is asked once."""
         self._reaching.begin(self.host)
-        seconds = min(_CONNECT, int(self._reaching.left))
-        return _with_timeout(super().route, seconds)
+        return _with_timeout(super().route, min(_CONNECT, int(self._reaching.left)))
 
     def start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         """Starts `argv` there, if there is time."""
@@ -175,45 +178,30 @@ def _with_timeout(route: Route, seconds: int) -> Route:
     return replace(route, via=via, timeout=seconds)
 
 
-def explain(refused: Sequence[Refusal], clients: Sequence[RpcClient]) -> list[Finding]:
-    """Makes a finding for each host that was not reached; `clients` are on its neighbours.
-
-    What is wrong at this end of the ways is one finding for all of them.
-    """
-    if not refused:
-        return []
-    with ThreadPoolExecutor(len(refused)) as pool:
-        views = list(pool.map(lambda one: _views(one, clients), refused))
-    return _merged([_finding(one, each) for one, each in zip(refused, views, strict=True)])
-
-
-def explain_by_ssh(refused: Sequence[Refusal]) -> list[Finding]:
-    """Makes the same findings by ssh's message alone, where there is no time to ask anybody."""
-    return _merged([_finding(one, {}) for one in refused])
-
-
-def _merged(found: Sequence[Finding]) -> list[Finding]:
+def explain(refused: Sequence[Refusal], clients: Sequence[RpcClient] | None) -> list[Finding]:
+    """Makes a finding for each host that was not reached; `clients` are on its neighbours, None
+    where there is no time to ask. What is wrong at this end is one finding for all hosts."""
     at_this_end: dict[str, Finding] = {}
-    for each in found:
-        if each.code in _HERE:
-            at_this_end.setdefault(each.code, replace(each, host=""))
-    return [*at_this_end.values(), *(each for each in found if each.code not in _HERE)]
-
-
-def _finding(refused: Refusal, views: Mapping[str, Mapping[str, Any]]) -> Finding:
-    code, what, fix = judged(refused, views)
-    same = code == refused.code
-    seen = [_view_text(name, view) for name, view in views.items()]
-    return Finding(
-        code,
-        Level.ERROR,
-        refused.host.name,
-        what,
-        "; ".join(filter(None, [refused.detail, *seen])),
-        fix,
-        refused.command if same else "",
-        fixable=code in _FIXABLE,
-    )
+    others = []
+    with ThreadPoolExecutor(len(refused) or 1) as pool:
+        every = pool.map(lambda one: {} if clients is None else _views(one, clients), refused)
+        for one, views in zip(refused, every, strict=True):
+            code, what, fix = judged(one, views)
+            found = Finding(
+                code,
+                Level.ERROR,
+                "" if code in _HERE else one.host.name,
+                what,
+                "; ".join(filter(None, [one.detail, *starmap(_view_text, views.items())])),
+                fix,
+                one.command if code == one.code else "",
+                fixable=code in _FIXABLE,
+            )
+            if code in _HERE:
+                at_this_end.setdefault(code, found)
+            else:
+                others.append(found)
+    return [*at_this_end.values(), *others]
 
 
 def judged(refused: Refusal, views: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, str]:
@@ -232,18 +220,8 @@ def judged(refused: Refusal, views: Mapping[str, Mapping[str, Any]]) -> tuple[st
         if any(view["alive"] for view in views.values()):
             return _FILTERED
         if views and refused.code == "host-silent":  # so ssh calls it where it has a ProxyCommand
-            return (
-                "host-unreachable",
-                "nothing answers there",
-                "see whether it is up and on this network",
-            )
+            return _NOBODY
     return refused.code, refused.what, refused.fix
-
-
-def _liveness(client: RpcClient, place: str, port: int) -> dict[str, Any]:
-    """Asks one of the hosts what it sees of another."""
-    patience = _LOOK + 2
-    return client.ask("knock", host=place, port=port, timeout=_LOOK, patience=patience).values
 
 
 def _views(refused: Refusal, clients: Sequence[RpcClient]) -> dict[str, dict[str, Any]]:
@@ -255,22 +233,23 @@ def _views(refused: Refusal, clients: Sequence[RpcClient]) -> dict[str, dict[str
     except ShantyError:
         return {}
     place, port = settings.get("hostname", refused.host.name), int(settings.get("port", 22))
-    askers: dict[str, Callable[[], dict[str, Any]]] = {}
+    words: dict[str, Any] = {"host": place, "port": port, "timeout": _LOOK}
+
+    def ask(client: RpcClient | None) -> dict[str, Any]:
+        if client is None:
+            return look(place, port, _LOOK)
+        try:
+            return client.ask("knock", **words, patience=_LOOK + 2).values
+        except ShantyError:
+            return {}  # that host is in trouble itself; its own checks tell
+
+    askers: dict[str, RpcClient | None] = {each.host.name: each for each in clients[:_WITNESSES]}
     indirect = ("proxycommand", "proxyjump")
     if all(settings.get(key, "none").lower() == "none" for key in indirect):
-        askers[""] = lambda: look(place, port, _LOOK)
-    for client in clients[:_WITNESSES]:
-        askers[client.host.name] = partial(_liveness, client, place, port)
-    if not askers:
-        return {}
-    found = {}
-    with ThreadPoolExecutor(len(askers)) as pool:
-        for name, answer in [(name, pool.submit(ask)) for name, ask in askers.items()]:
-            try:
-                found[name] = answer.result()
-            except ShantyError:
-                continue  # that host is in trouble itself; its own checks tell
-    return found
+        askers = {"": None, **askers}
+    with ThreadPoolExecutor(len(askers) or 1) as pool:
+        answers = pool.map(ask, askers.values())
+        return {name: view for name, view in zip(askers, answers, strict=True) if view}
 
 
 def _view_text(name: str, view: Mapping[str, Any]) -> str:
@@ -278,18 +257,14 @@ def _view_text(name: str, view: Mapping[str, Any]) -> str:
     return f"seen from {name or 'here'}: {_WORDS[view['port']]}{more}"
 
 
-def shell_noise(client: RpcClient) -> list[Finding]:
+def shell_noise(client: RpcClient) -> Iterator[Finding]:
     """Checks what the login itself showed on a host that was reached."""
-    if not client.noise:
-        return []
-    line = client.noise.splitlines()[0][:80]
-    return [
-        Finding(
+    if client.noise:
+        yield Finding(
             "shell-noise",
             Level.WARNING,
             client.host.name,
             "its login shell prints text where no person is, which breaks scp and rsync",
-            f"it begins with {line!r}",
+            f"it begins with {client.noise.splitlines()[0][:80]!r}",
             "print only for a person: in ~/.bashrc, put `[ -t 1 ] || return` before it",
         )
-    ]

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shanty.launch import interpreter, mpis
+from shanty.launch import interpreter
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.finding import Finding, Level
-from shanty.runtime.errors import NotFoundError, PrepareError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.spec import JobSpec
@@ -17,24 +16,15 @@ from shanty.runtime.spec import JobSpec
 _LEVELS = {"check": Level.ERROR, "none": Level.WARNING}  # else a run makes them the same
 
 
-def mpi(
-    clients: Sequence[RpcClient], job: JobSpec, home: Path, environ: Mapping[str, str]
-) -> list[Finding]:
+def mpi(clients: Sequence[RpcClient], installation: Installation | None) -> list[Finding]:
     """Checks that the hosts have the job's MPI, where shanty does not bring it."""
     from shanty.launch.cluster.mpi_provision import look_for, side_by_side
 
-    try:
-        installation = mpis.select(job.mpi, home, {**environ, **job.env})
-    except (NotFoundError, PrepareError):
-        return []  # `this_machine` says it
-    if installation.origin != "system":
+    if installation is None or installation.origin != "system":
         return []
 
-    def look(client: RpcClient) -> Finding | None:
-        answer = look_for(client, installation)
-        return None if answer["found"] else _lacking(client.host.name, installation, answer)
-
-    return [each for each in side_by_side(clients, look).values() if each is not None]
+    answers = side_by_side(clients, lambda client: look_for(client, installation))
+    return [_lacking(n, installation, each) for n, each in answers.items() if not each["found"]]
 
 
 def _lacking(host: str, installation: Installation, answer: Mapping[str, Any]) -> Finding:
@@ -75,7 +65,8 @@ def packages(
             "packages-differ",
             _LEVELS.get(job.environment or "", Level.NOTE),
             name,
-            f"{_count(len(each.rows))} of its Python not the same as here",
+            ("1 package is" if len(each.rows) == 1 else f"{len(each.rows)} packages are")
+            + " of its Python not the same as here",
             ", ".join(
                 f"{row.name} {row.there or 'missing'}, here {row.here}" for row in each.rows[:5]
             )
@@ -87,7 +78,3 @@ def packages(
         for name, each in found.items()
         if not each.passes
     ]
-
-
-def _count(number: int) -> str:
-    return "1 package is" if number == 1 else f"{number} packages are"

@@ -28,10 +28,7 @@ _OF_THE_START = ("home-readonly", "disk-full", "inodes-full")
 def check_before_run(
     job: JobSpec, home: Path, environ: Mapping[str, str], warn: Callable[[str], None]
 ) -> None:
-    """Looks at two folders, and at more only where these call for it.
-
-    `warn` hears what may trouble a run here; FoundError for what would end it.
-    """
+    """Looks at two folders, and at more only where these call for it; FoundError for errors."""
     tmp = capacity.folder("/tmp")
     shared = capacity.folder(platform.SHARED_MEMORY) if platform.SHARED_MEMORY else {}
     little = shared.get("free", _PLENTY) < _PLENTY
@@ -69,12 +66,9 @@ def findings(
     from shanty.launch.doctor.hosts import of_host
     from shanty.runtime.rpc import health, survey
 
-    def ignore(_progress: Mapping[str, Any]) -> None:
-        """Nobody waits for the progress of this."""
-
-    nothing = io.BytesIO()
-    facts = survey.survey({}, nothing, ignore)
-    seen = Seen(HERE, facts, health.health({}, nothing, ignore))
+    nobody: tuple[Any, ...] = ({}, io.BytesIO(), lambda _progress: None)
+    facts = survey.survey(*nobody)
+    seen = Seen(HERE, facts, health.health(*nobody))
     installation, found = _mpi(job, home, {**environ, **job.env})
     need = need_of(job, [HERE] if holds_ranks else [], {"": facts}, installation)
     own = of_host(seen, need)

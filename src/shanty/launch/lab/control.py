@@ -1,102 +1,332 @@
-"""Controls the hosts of a lab from outside: commands, cables, power."""
+"""Makes, finds, controls and ends labs; says what this machine lacks for one."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
 import select
+import shutil
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
-from shanty.launch.lab import files, machine, syscalls
-from shanty.launch.lab.lifecycle import KnownLab
-from shanty.launch.lab.model import LabHost
+import shanty
+from shanty.launch.cluster import inventory
+from shanty.launch.host import Host
+from shanty.launch.lab import files, machine, model, syscalls
+from shanty.launch.lab.model import Lab, LabHost
 from shanty.launch.lab.supervisor import port_name
+from shanty.launch.lock import alone
+from shanty.launch.plain_json import decode
 from shanty.runtime import platform
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
 from shanty.runtime.platform import Process
-from shanty.runtime.rundir import read_json
+from shanty.runtime.rundir import read_json, storage_errors, write_json
 
 _REBOOT_TIME = 40.0
 _FREEZE_TIME = 10.0
-_END_TIME = 10.0
 _PAUSE = 0.02
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as shells have it
+_END_TIME = 10.0  # seconds for a killed lab to be gone
+_PACKAGES = {
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "unshare": "util-linux",
+}
+_SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"  # not on every user's PATH
+# A setting of the kernel, the value that forbids a lab, and the one that allows it.
+_SETTINGS = (
+    ("user.max_user_namespaces", "0", "15000"),
+    ("kernel.unprivileged_userns_clone", "0", "1"),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+)
 
 
-def first_processes(known: KnownLab) -> dict[str, int]:
+def folder_of(home: Path, name: str) -> Path:
+    """Returns the folder of a lab."""
+    return home / "lab" / name
+
+
+def labs(home: Path) -> list[Lab]:
+    """Returns all labs, those included whose processes are gone."""
+    parent = home / "lab"
+    entries = parent.iterdir() if parent.is_dir() else ()
+    names = sorted(entry.name for entry in entries if entry.is_dir())
+    return [lab for name in names if (lab := read(home, name)) is not None]
+
+
+def read(home: Path, name: str) -> Lab | None:
+    """Returns the lab of that name, if its files can be read."""
+    folder = folder_of(home, name)
+    value, state = read_json(folder / "lab.json"), read_json(folder / "state.json")
+    with contextlib.suppress(AttributeError, KeyError, TypeError):
+        lab: Lab = decode(Lab, {**(value or {}), **(state or {})})
+        return lab
+    return None
+
+
+def find(home: Path, name: str) -> Lab:
+    """Returns the lab of that name; NotFoundError when there is none."""
+    lab = read(home, name)
+    if lab is not None:
+        return lab
+    fix = "shanty lab up 3" + ("" if name == "lab" else f" --name {name}")
+    names = ", ".join(lab.name for lab in labs(home))
+    raise NotFoundError(
+        f"there is no lab {name}", fix=f"these are there: {names}" if names else fix
+    )
+
+
+def find_host(home: Path, name: str) -> tuple[Lab, LabHost]:
+    """Returns the host of that name in a lab that is up; NotFoundError when there is none."""
+    for lab, member in ((each, member) for each in labs(home) for member in each.hosts):
+        if member.name == name and not lab.alive:
+            raise NotFoundError(
+                f"{name} is gone",
+                f"the processes of the lab {lab.name} have ended (a restart?)",
+                f"shanty lab up {len(lab.hosts)} --name {lab.name}",
+            )
+        if member.name == name:
+            return lab, member
+    raise NotFoundError(f"there is no lab host {name}", fix="shanty lab list shows all hosts")
+
+
+def up(
+    home: Path,
+    name: str,
+    count: int,
+    nics: Sequence[str],
+    rates: Sequence[str],
+    slots: int | None,
+    progress: Callable[[int], None],
+    *,
+    bare: bool,
+) -> Lab:
+    """Makes a lab and waits until all its hosts answer; `progress` is told how many do.
+
+    `nics` are those besides eth0, `rates` are NIC=RATE; without `slots` a host has as many as it
+    finds cores. UsageError when the lab is up already or this makes no sense, PrepareError when
+    this machine cannot have a lab. Nothing is left behind by either.
+    """
+    model.check_name(name)
+    if slots is not None and slots < 1:
+        raise UsageError(f"--slots must be 1 or more, not {slots}")
+    hosts = model.make_hosts(name, count)
+    model.make_nics(nics, rates, 0)
+    found = programs(_PACKAGES)
+    with _locked(home, name):
+        known = read(home, name)
+        if known and known.alive:
+            raise UsageError(
+                f"the lab {name} is up already",
+                fix=f"shanty lab down {name}, or take another --name for a second one",
+            )
+        group_file = read_json(home / "hosts" / f"{name}.json")
+        if group_file is not None and not group_file.get("lab"):
+            raise UsageError(f"a group of hosts is called {name}", fix="take another --name")
+        _remove(home, name)  # what a lab that is gone has left
+        second = model.free_network(model.routes_of_machine(), labs(home))
+        uid, gid = os.getuid(), os.getgid()
+        lab = Lab(
+            name=name,
+            folder=folder_of(home, name),
+            user=files.login(uid)[0],
+            uid=uid,
+            gid=gid,
+            bare=bare,
+            nics=model.make_nics(nics, rates, second),
+            hosts=hosts,
+            sshd=found["sshd"],
+            python=files.python_of_system(),
+            shown=files.python_folders(packages=not bare),
+            emptied=files.emptied_folders(found["sshd"]) if bare else (),
+            masked=files.masked_files() if bare else (),
+            path="/usr/local/bin:/usr/bin:/bin" + ("" if uid else ":/usr/sbin:/sbin"),
+        )
+        with contextlib.ExitStack() as undo:
+            undo.callback(_remove, home, name)
+            with storage_errors(lab.folder):
+                lab.folder.mkdir(parents=True, mode=0o700)
+            files.write(lab, found["ssh-keygen"])
+            entry = _start(lab, found["unshare"], undo, progress)
+            lab = replace(lab, pid=entry.pid, born=entry.born)
+            files.write_ssh_config(lab)
+            config = str(lab.folder / "ssh_config")
+            group = tuple(Host(m.name, slots=slots, config=config) for m in lab.hosts)
+            inventory.save(inventory.Group(name, group, lab=True), home)
+            with storage_errors(lab.folder):
+                write_json(lab.folder / "state.json", {"pid": lab.pid, "born": lab.born})
+            undo.pop_all()
+    return lab
+
+
+def _locked(home: Path, name: str) -> AbstractContextManager[None]:
+    """Locks the lab of that name: nobody else makes or ends it, while the block lasts."""
+    refusal = UsageError(
+        f"someone else is making or ending the lab {name} right now",
+        fix="wait for it, or take another --name",
+    )
+    return alone(home / "lab" / f".{name}.lock", refusal)
+
+
+def _start(
+    lab: Lab, unshare: str, undo: contextlib.ExitStack, progress: Callable[[int], None]
+) -> Process:
+    """Starts the lab's process, which outlives this one; returns it once all hosts answer."""
+    words = [unshare, "--net", "--mount", "--pid", "--fork", "--kill-child"]
+    if lab.uid:
+        words += ["--map-current-user", "--keep-caps"]
+    words += ["--", sys.executable, "-P", "-m", "shanty.launch.lab.supervisor", str(lab.folder)]
+    source = str(Path(shanty.__file__).parents[1])
+    env = {**os.environ, "PYTHONPATH": source, "PATH": _search_path()}
+    log = lab.folder / "switch.log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd="/",  # it changes its root
+            env=env,
+            start_new_session=True,
+        )
+    undo.callback(process.wait)
+    undo.callback(process.kill)  # which kills the lab, by --kill-child
+    assert process.stdout is not None
+    ready = 0
+    with process.stdout as output:
+        for line in output:
+            told = json.loads(line)
+            if "done" in told:
+                (child,) = (e for e in platform.processes().values() if e.parent == process.pid)
+                return child
+            if "error" in told:
+                raise forbidden(told["error"], told["errno"])
+            ready += 1
+            progress(ready)
+    said = log.read_text(errors="replace").strip()
+    raise forbidden(said.splitlines()[-1] if said else "it ended without a word", None)
+
+
+def down(home: Path, name: str) -> None:
+    """Ends a lab and removes all that it kept; NotFoundError when there is nothing of it."""
+    folder = folder_of(home, name)
+    if not folder.exists():
+        find(home, name)
+    with _locked(home, name):
+        lab = read(home, name)
+        if lab and lab.alive and not _kill(lab.pid, lab.born):
+            raise PrepareError(
+                f"the lab {name} does not end",
+                f"process {lab.pid} is still there {_END_TIME:.0f} s after SIGKILL",
+                "look for a process in state D (a disk or an NFS server that hangs)",
+            )
+        _remove(home, name)
+
+
+def _kill(pid: int, born: str) -> bool:
+    """Ends the first process of a pid namespace, and so all in it; False where it stays."""
+    with contextlib.suppress(ProcessLookupError), os.fdopen(os.pidfd_open(pid), "rb") as watch:
+        if platform.is_alive(pid, born):
+            signal.pidfd_send_signal(watch.fileno(), signal.SIGKILL)
+            return bool(select.select([watch], [], [], _END_TIME)[0])
+    return True
+
+
+def _remove(home: Path, name: str) -> None:
+    """Removes the files of a lab whose processes are gone."""
+    group = home / "hosts" / f"{name}.json"
+    if (read_json(group) or {}).get("lab"):
+        group.unlink(missing_ok=True)
+    folder = folder_of(home, name)
+    if folder.exists():
+        with storage_errors(folder):
+            for path, names, _files in os.walk(folder):
+                for inner in (Path(path, name) for name in names):
+                    if not inner.is_symlink():
+                        inner.chmod(0o700)  # one that its owner cannot write could not be emptied
+            shutil.rmtree(folder)
+
+
+# ---------------------------------------------------------------------- the hosts of a lab
+
+
+def _noted(lab: Lab) -> dict[str, tuple[int, bool]]:
+    """Returns the inner pid of each host's first process, and whether its sshd has answered."""
+    noted = read_json(lab.folder / "pids.json") or {"hosts": {}}
+    hosts: dict[str, tuple[int, bool]] = noted["hosts"]
+    return hosts
+
+
+def first_processes(lab: Lab) -> dict[str, int]:
     """Returns the pid, as seen here, of every host's first process."""
-    hosts = (read_json(Path(known.lab.folder) / "pids.json") or {}).get("hosts", {})
-    names = {pid: name for name, (pid, _up) in hosts.items() if pid}
+    names = {pid: name for name, (pid, _up) in _noted(lab).items() if pid}
     found = {}
     for entry in platform.processes().values():
-        if entry.parent == known.pid:
-            inner = _pids_in_namespaces(entry.pid)[-2:-1]
-            if inner and inner[0] in names:
-                found[names[inner[0]]] = entry.pid
+        if entry.parent == lab.pid:
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{entry.pid}/status").read_text(errors="replace")
+                pids = status.partition("\nNSpid:")[2].partition("\n")[0].split()
+                if len(pids) > 1 and int(pids[-2]) in names:  # as the lab's namespace has it
+                    found[names[int(pids[-2])]] = entry.pid
     return found
 
 
-def _pids_in_namespaces(pid: int) -> list[int]:
-    """Returns the pids of a process, from the outermost namespace to its own."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
-            if line.startswith("NSpid:"):
-                return [int(word) for word in line.split()[1:]]
-    return []
-
-
-def states(known: KnownLab) -> dict[str, str]:
+def states(lab: Lab) -> dict[str, str]:
     """Returns the state of every host: up, cut, frozen, starting, or gone."""
-    if not known.alive:
-        return {member.name: "gone" for member in known.lab.hosts}
-    noted = (read_json(Path(known.lab.folder) / "pids.json") or {}).get("hosts", {})
-    pids = first_processes(known)
+    if not lab.alive:
+        return {member.name: "gone" for member in lab.hosts}
+    noted = _noted(lab)
+    pids = first_processes(lab)
     found = {}
-    for member in known.lab.hosts:
+    for member in lab.hosts:
         entry = platform.process(pids.get(member.name, 0))
+        inner, answers = noted.get(member.name, (0, False))
         if entry is None:
-            state = "starting" if noted.get(member.name, [0])[0] else "gone"
+            state = "starting" if inner else "gone"
         elif entry.state == "T":
             state = "frozen"
-        elif (known.lab.files(member) / "cut").exists():
+        elif (lab.files(member) / "cut").exists():
             state = "cut"
         else:
-            state = "up" if noted.get(member.name, [0, False])[1] else "starting"
+            state = "up" if answers else "starting"
         found[member.name] = state
     return found
 
 
-def first_process(known: KnownLab, member: LabHost) -> int:
-    """Returns the pid of a host's first process; NotFoundError when the host is not there."""
-    pid = first_processes(known).get(member.name)
+def _first_process(lab: Lab, member: LabHost) -> int:
+    pid = first_processes(lab).get(member.name)
     if pid is None:
         raise NotFoundError(
             f"{member.name} has no process",
             "it is just starting, or it did not start again",
-            f"see {Path(known.lab.folder) / 'switch.log'} and "
-            f"{known.lab.files(member) / 'sshd.log'}",
+            f"see {lab.folder / 'switch.log'} and {lab.files(member) / 'sshd.log'}",
         )
     return pid
 
 
-def execute(known: KnownLab, member: LabHost, argv: Sequence[str]) -> int:
+def execute(lab: Lab, member: LabHost, argv: Sequence[str]) -> int:
     """Runs a command on a host's console, with our standard streams; returns its exit code.
 
-    It needs no network and has power over the host's network and mounts. The calling process
-    goes into the host for good, so this is for a program that does nothing else afterwards.
+    It needs no network, and has power over the host's. The calling process stays in the host.
     """
-    pid = first_process(known, member)
+    pid = _first_process(lab, member)
     env = {
         "HOME": member.home,
-        "USER": known.lab.user,
-        "LOGNAME": known.lab.user,
+        "USER": lab.user,
+        "LOGNAME": lab.user,
         "SHELL": "/bin/sh",
-        "PATH": files.host_path(known.lab) + ("" if not known.lab.uid else ":/usr/sbin:/sbin"),
+        "PATH": files.host_path(lab) + ("" if not lab.uid else ":/usr/sbin:/sbin"),
         **{key: os.environ[key] for key in ("TERM", "LANG") if key in os.environ},
     }
     syscalls.enter(pid, tuple(syscalls.NAMESPACES))
@@ -104,7 +334,7 @@ def execute(known: KnownLab, member: LabHost, argv: Sequence[str]) -> int:
     process: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
+    def pass_on(number: int, _frame: object) -> None:
         if process is None:
             early.append(number)
         else:
@@ -116,11 +346,11 @@ def execute(known: KnownLab, member: LabHost, argv: Sequence[str]) -> int:
         process = subprocess.Popen(list(argv), cwd=member.home, env=env)
     except OSError as error:
         absent = isinstance(error, FileNotFoundError)
-        raise _CommandError(
-            f"{argv[0]} cannot be run on {member.name}",
-            error.strerror or str(error),
-            exit_code=_NOT_FOUND if absent else _NOT_EXECUTABLE,
-        ) from error
+        failure = UsageError(
+            f"{argv[0]} cannot be run on {member.name}", error.strerror or str(error)
+        )
+        failure.exit_code = _NOT_FOUND if absent else _NOT_EXECUTABLE
+        raise failure from error
 
     for each in early:
         process.send_signal(each)
@@ -129,38 +359,27 @@ def execute(known: KnownLab, member: LabHost, argv: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-class _CommandError(UsageError):
-    """A command that a host does not have."""
-
-    def __init__(self, what: str, why: str, exit_code: int) -> None:
-        super().__init__(what, why)
-        self.exit_code = exit_code
-
-
-def cut(known: KnownLab, member: LabHost) -> None:
+def cut(lab: Lab, member: LabHost) -> None:
     """Pulls the host's cables: nothing is delivered from or to it, and nobody is told."""
-    (known.lab.files(member) / "cut").touch()
-    _set_links(known, member, "down")
+    (lab.files(member) / "cut").touch()
+    _set_links(lab, member, "down")
 
 
-def join(known: KnownLab, member: LabHost) -> None:
+def join(lab: Lab, member: LabHost) -> None:
     """Plugs the host's cables in again."""
-    (known.lab.files(member) / "cut").unlink(missing_ok=True)
-    _set_links(known, member, "up")
+    (lab.files(member) / "cut").unlink(missing_ok=True)
+    _set_links(lab, member, "up")
 
 
-def _set_links(known: KnownLab, member: LabHost, state: str) -> None:
-    lines = [
-        f"link set {port_name(member.number, number)} {state}\n"
-        for number in range(len(known.lab.nics))
-    ]
+def _set_links(lab: Lab, member: LabHost, state: str) -> None:
+    ports = [port_name(member.number, number) for number in range(len(lab.nics))]
     child = os.fork()
     if child == 0:  # the network of the supervisor is entered for good, so in a process of its own
         code = 1
         try:
-            syscalls.enter(known.pid, ("user", "net"))
+            syscalls.enter(lab.pid, ("user", "net"))
             syscalls.keep_capabilities()
-            machine.run_command(["ip", "-batch", "-"], "".join(lines))
+            machine.set_network(f"link set {port} {state}" for port in ports)
             code = 0
         finally:
             os._exit(code)
@@ -171,11 +390,9 @@ def _set_links(known: KnownLab, member: LabHost, state: str) -> None:
 def _processes(first: int) -> list[Process]:
     """Returns every process of a host, those of `lab exec` included."""
     space = _pid_space(first)
-    tree = {entry.pid: entry for entry in platform.descendants(first)}
-    for entry in platform.processes().values():
-        if entry.pid not in tree and _pid_space(entry.pid) == space:
-            tree[entry.pid] = entry
-    return list(tree.values())
+    tree = {entry.pid for entry in platform.descendants(first)}
+    every = platform.processes().values()
+    return [each for each in every if each.pid in tree or _pid_space(each.pid) == space]
 
 
 def _pid_space(pid: int) -> str:
@@ -185,20 +402,20 @@ def _pid_space(pid: int) -> str:
         return f"of {pid}, which is gone or not ours"
 
 
-def freeze(known: KnownLab, member: LabHost) -> int:
+def freeze(lab: Lab, member: LabHost) -> int:
     """Stops every process of a host, its sshd included; returns how many there are."""
-    return _signal_all(known, member, signal.SIGSTOP, "T")
+    return _signal_all(lab, member, signal.SIGSTOP, "T")
 
 
-def thaw(known: KnownLab, member: LabHost) -> int:
+def thaw(lab: Lab, member: LabHost) -> int:
     """Continues every process of a host; returns how many there are."""
-    return _signal_all(known, member, signal.SIGCONT, "RSDI")
+    return _signal_all(lab, member, signal.SIGCONT, "RSDI")
 
 
-def _signal_all(known: KnownLab, member: LabHost, number: signal.Signals, wanted: str) -> int:
+def _signal_all(lab: Lab, member: LabHost, number: signal.Signals, wanted: str) -> int:
     """Signals until all are as wanted: one that forks meanwhile leaves a child behind."""
     until = time.monotonic() + _FREEZE_TIME
-    first = first_process(known, member)
+    first = _first_process(lab, member)
     while True:
         entries = _processes(first)
         others = [entry for entry in entries if entry.state not in wanted]
@@ -211,20 +428,64 @@ def _signal_all(known: KnownLab, member: LabHost, number: signal.Signals, wanted
         time.sleep(_PAUSE)
 
 
-def reboot(known: KnownLab, member: LabHost) -> None:
+def reboot(lab: Lab, member: LabHost) -> None:
     """Restarts a host; its files in the user's home stay."""
-    first = first_process(known, member)
-    with (
-        contextlib.suppress(ProcessLookupError),
-        os.fdopen(os.pidfd_open(first), "rb") as watch,
-    ):
-        signal.pidfd_send_signal(watch.fileno(), signal.SIGKILL)
-        select.select([watch], [], [], _END_TIME)
+    first = _first_process(lab, member)
+    if entry := platform.process(first):
+        _kill(first, entry.born)
     until = time.monotonic() + _REBOOT_TIME
-    while first_processes(known).get(member.name, first) == first or (
-        states(known)[member.name] not in ("up", "cut")
+    while first_processes(lab).get(member.name, first) == first or (
+        states(lab)[member.name] not in ("up", "cut")
     ):
-        if time.monotonic() > until or not known.alive:
-            log = Path(known.lab.folder) / "switch.log"
+        if time.monotonic() > until or not lab.alive:
+            log = lab.folder / "switch.log"
             raise PrepareError(f"{member.name} does not come back", fix=f"see {log}")
         time.sleep(_PAUSE)
+
+
+# ------------------------------------------------------------------ what a lab needs here
+
+
+def _search_path() -> str:
+    return os.environ.get("PATH", "/usr/bin:/bin") + ":" + _SYSTEM_PATH
+
+
+def programs(names: Iterable[str]) -> dict[str, str]:
+    """Returns the paths of programs; PrepareError naming the packages of those that are missing."""
+    if not sys.platform.startswith("linux"):
+        raise PrepareError(
+            "a lab needs Linux",
+            f"its hosts are namespaces of the Linux kernel; this is {sys.platform}",
+            "run shanty in a virtual machine or a container with Linux",
+        )
+    found = {name: shutil.which(name, path=_search_path()) for name in names}
+    missing = [name for name, path in found.items() if not path]
+    if missing:
+        packages = sorted({_PACKAGES[name] for name in missing})
+        raise PrepareError(
+            f"a lab needs {', '.join(missing)}",
+            "not on PATH, nor in /usr/sbin",
+            f"sudo apt-get install {' '.join(packages)}   (the names in Debian and Ubuntu)",
+        )
+    return {name: path for name, path in found.items() if path}
+
+
+def forbidden(text: str, number: int | None, root: Path = Path("/")) -> PrepareError:
+    """Explains why the kernel does not allow a lab; `text` and `number` are its error."""
+    for name, bad, good in _SETTINGS:
+        path = root / "proc/sys" / name.replace(".", "/")
+        if os.getuid() and os.access(path, os.R_OK) and path.read_text().strip() == bad:
+            return PrepareError(
+                "this machine does not let an ordinary user make a lab",
+                f"the kernel's setting {name} is {bad} ({text})",
+                f"sudo sysctl -w {name}={good}   (or run `sudo shanty lab …`)",
+            )
+    if number in (errno.EPERM, errno.EACCES) or "not permitted" in text:
+        return PrepareError(
+            "this machine does not allow the namespaces that a lab is made of",
+            f"{text}; inside a container its runtime forbids them",
+            "start the container with `--privileged`, or with `--cap-add SYS_ADMIN,NET_ADMIN "
+            "--security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+            "--security-opt systempaths=unconfined`",
+        )
+    return PrepareError("the lab could not be made", text)

@@ -20,6 +20,7 @@ from pathlib import Path
 import shanty
 from shanty.launch.lab import machine
 from shanty.launch.lab.model import Lab, LabHost
+from shanty.launch.plain_json import encode
 from shanty.runtime.rundir import storage_errors, write_json
 
 _MPI_PROGRAMS = (
@@ -58,21 +59,13 @@ def python_of_system() -> str:
     return str(found if found.exists() else Path(sys.executable).resolve())
 
 
-def interpreter_folders() -> tuple[str, ...]:
-    """Returns the folders without which the interpreter behind this Python cannot run."""
-    return _folders([sys.base_prefix, str(Path(python_of_system()).resolve().parents[1])])
-
-
-def environment_folders() -> tuple[str, ...]:
-    """Returns the folders without which this Python, with all its packages, cannot run."""
-    own = [sys.prefix, str(Path(shanty.__file__).parents[1]), *sys.path]
-    return tuple(dict.fromkeys(interpreter_folders() + _folders(own)))
-
-
-def _folders(paths: Iterable[str]) -> tuple[str, ...]:
-    """Returns those of `paths` that are folders, and what they are links to."""
+def python_folders(*, packages: bool) -> tuple[str, ...]:
+    """Returns the folders without which this Python, or all its packages too, cannot run."""
+    paths = [sys.base_prefix, str(Path(python_of_system()).resolve().parents[1])]
+    if packages:
+        paths += [sys.prefix, str(Path(shanty.__file__).parents[1]), *sys.path]
     found = [path for path in paths if path.startswith("/") and Path(path).is_dir()]
-    return tuple(dict.fromkeys(found + [str(Path(path).resolve()) for path in found]))
+    return tuple(dict.fromkeys(each for p in found for each in (p, str(Path(p).resolve()))))
 
 
 def emptied_folders(sshd: str) -> tuple[str, ...]:
@@ -90,22 +83,15 @@ def emptied_folders(sshd: str) -> tuple[str, ...]:
 def masked_files() -> tuple[str, ...]:
     """Returns the programs and libraries of the MPIs that are installed on this machine."""
     prefix = Path(sys.base_prefix)
+    libraries = [folder for each in _LIBRARY_FOLDERS for folder in Path("/").glob(each[1:])]
     places: list[tuple[Path, tuple[str, ...]]]
     places = [(Path(folder), _MPI_PROGRAMS) for folder in (*_PROGRAM_FOLDERS, prefix / "bin")]
-    for pattern in _LIBRARY_FOLDERS:
-        places += [(folder, _MPI_LIBRARIES) for folder in Path("/").glob(pattern[1:])]
-    places.append((prefix / "lib", _MPI_LIBRARIES))
-    found = {
-        str(path.resolve())
-        for folder, patterns in places
-        for pattern in patterns
-        for path in folder.glob(pattern)
-        if path.is_file()
-    }
-    return tuple(sorted(found))
+    places += [(folder, _MPI_LIBRARIES) for folder in (*libraries, prefix / "lib")]
+    found = [p for folder, names in places for name in names for p in folder.glob(name)]
+    return tuple(sorted({str(path.resolve()) for path in found if path.is_file()}))
 
 
-def login(uid: int, gid: int) -> tuple[str, str]:
+def login(uid: int) -> tuple[str, str]:
     """Returns the name and the shell of the user; made up where the system has none."""
     try:
         entry = pwd.getpwuid(uid)
@@ -117,16 +103,17 @@ def login(uid: int, gid: int) -> tuple[str, str]:
 
 def write(lab: Lab, keygen: str) -> None:
     """Makes all files of a lab; StorageError or CalledProcessError when that fails."""
-    folder = Path(lab.folder)
+    folder = lab.folder
     with storage_errors(folder):
         (folder / "root").mkdir()
-        write_json(folder / "lab.json", lab.to_json())
+        write_json(folder / "lab.json", encode(lab))
         for member in lab.hosts:
             (lab.files(member) / "etc").mkdir(parents=True)
             (lab.files(member) / "bin").mkdir()
             (lab.files(member) / "home" / ".ssh").mkdir(parents=True, mode=0o700)
         _make_keys(lab, keygen)
         public = (folder / "id_ed25519.pub").read_text()
+        known = []
         for member in lab.hosts:
             files = lab.files(member)
             (files / "bin" / "python3").symlink_to(lab.python)
@@ -138,7 +125,9 @@ def write(lab: Lab, keygen: str) -> None:
             keys.chmod(0o600)
             for name, text in _system_files(lab, member).items():
                 (files / "etc" / name).write_text(text)
-        (folder / "known_hosts").write_text(_known_hosts(lab))
+            kind, key, *_ = (files / "host_key.pub").read_text().split()
+            known.append(f"{member.name},{lab.address(member)} {kind} {key}")
+        (folder / "known_hosts").write_text(_lines(known))
         (folder / "ssh_config").write_text("# Written by `shanty lab up`.\n")
 
 
@@ -148,7 +137,7 @@ def host_path(lab: Lab) -> str:
 
 
 def _make_keys(lab: Lab, keygen: str) -> None:
-    wanted = {Path(lab.folder) / "id_ed25519": f"shanty-lab-{lab.name}"}
+    wanted = {lab.folder / "id_ed25519": f"shanty-lab-{lab.name}"}
     wanted |= {lab.files(member) / "host_key": member.name for member in lab.hosts}
     running = [
         subprocess.Popen(
@@ -165,10 +154,11 @@ def _make_keys(lab: Lab, keygen: str) -> None:
 
 def _system_files(lab: Lab, member: LabHost) -> dict[str, str]:
     """Returns the files of /etc that differ from the machine's."""
-    name, shell = login(lab.uid, lab.gid)
+    name, shell = login(lab.uid)
     mine = f"{name}:x:{lab.uid}:{lab.gid}:{name}:{member.home}:{shell}"
     others = [e for e in pwd.getpwall() if e.pw_uid != lab.uid and e.pw_name != name]
-    passwd = [mine, *(_passwd_line(entry) for entry in others if entry.pw_uid < 1000)]
+    system = ((e.pw_name, "x", *e[2:]) for e in others if e.pw_uid < 1000)
+    passwd = [mine, *(":".join(map(str, entry)) for entry in system)]
     if "sshd" not in {entry.pw_name for entry in others}:
         passwd.append("sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin")
     # Without a group `tty`, sshd gives a terminal to the user's own: in a user namespace the
@@ -186,31 +176,18 @@ def _system_files(lab: Lab, member: LabHost) -> dict[str, str]:
     }
 
 
-def _passwd_line(entry: pwd.struct_passwd) -> str:
-    fields = (entry.pw_name, "x", entry.pw_uid, entry.pw_gid, entry.pw_gecos, entry.pw_dir)
-    return ":".join(map(str, (*fields, entry.pw_shell)))
-
-
 def _lines(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _known_hosts(lab: Lab) -> str:
-    lines = []
-    for member in lab.hosts:
-        kind, key, *_ = (lab.files(member) / "host_key.pub").read_text().split()
-        lines.append(f"{member.name},{lab.address(member)} {kind} {key}")
-    return _lines(lines)
-
-
-def write_ssh_config(lab: Lab, pid: int, born: str) -> None:
-    """Writes how ssh reaches the hosts; `pid` is the lab's first process, `born` its start."""
-    folder = Path(lab.folder)
+def write_ssh_config(lab: Lab) -> None:
+    """Writes how ssh reaches the hosts."""
+    folder = lab.folder
     proxy = str(Path(__file__).with_name("proxy_command.py"))
     blocks = ["# Written by `shanty lab up`: ssh -F THIS-FILE HOST"]
     for member in lab.hosts:
         address = lab.address(member)
-        words = [sys.executable, "-I", "-S", proxy, str(pid), born, address, "22"]
+        words = [sys.executable, "-I", "-S", proxy, str(lab.pid), lab.born, address, "22"]
         blocks.append(
             f"Host {member.name} {address}\n"
             f"    HostName {address}\n"
@@ -232,21 +209,3 @@ def write_ssh_config(lab: Lab, pid: int, born: str) -> None:
 
 def _quoted(path: Path) -> str:
     return '"' + str(path).replace("%", "%%") + '"'
-
-
-def group_file(home: Path, name: str) -> Path:
-    """Returns the path of the group by which `--on NAME` finds the hosts of a lab."""
-    return home / "hosts" / f"{name}.json"
-
-
-def write_group(home: Path, lab: Lab, slots: int | None) -> None:
-    """Writes the group of hosts that `--on NAME` reads."""
-    config = str(Path(lab.folder) / "ssh_config")
-    hosts = [
-        {"name": member.name, "user": None, "port": None, "slots": slots, "config": config}
-        for member in lab.hosts
-    ]
-    path = group_file(home, lab.name)
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"hosts": hosts, "lab": True})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,7 +28,6 @@ _SYSTEM = frozenset(
 _CUSTOMARY = ("home", "mnt", "opt", "root", "srv")  # empty where nothing else is there
 _PRIVATE_IN_VAR = {"tmp": "1777", "log": "755"}
 _COMMAND_TIME = 20.0  # seconds that one call of ip or tc may take
-_STARTED_BY = {"LANG": "C.UTF-8"}
 
 
 def run_command(argv: Iterable[str], words: str = "") -> None:
@@ -40,10 +40,15 @@ def run_command(argv: Iterable[str], words: str = "") -> None:
         raise OSError(1, f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
 
 
+def set_network(lines: Iterable[str]) -> None:
+    """Does what the lines say in the words of ip(8); OSError when one of them fails."""
+    run_command(["ip", "-batch", "-"], "".join(f"{line}\n" for line in lines))
+
+
 def become(lab: Lab, member: LabHost) -> NoReturn:
     """Becomes the host `member`, and then its sshd; OSError when that cannot be done."""
     _connect(lab, member)
-    syscalls.set_host_name(member.name)
+    socket.sethostname(member.name)
     _make_root(lab, member)
     _own_files()
     if lab.uid:
@@ -57,7 +62,7 @@ def _connect(lab: Lab, member: LabHost) -> None:
     for nic in lab.nics:
         lines.append(f"addr add {nic.address(member.number)}/24 dev {nic.name}")
         lines.append(f"link set {nic.name} up")
-    run_command(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+    set_network(lines)
     for nic in lab.nics:
         if nic.rate:
             words = f"qdisc add dev {nic.name} root tbf rate {nic.rate} burst 128kb latency 50ms"
@@ -65,17 +70,18 @@ def _connect(lab: Lab, member: LabHost) -> None:
 
 
 def _make_root(lab: Lab, member: LabHost) -> None:
-    root = Path(lab.folder) / "root"
+    root = lab.folder / "root"
     syscalls.mount("none", "/", flags=syscalls.PRIVATE | syscalls.RECURSIVE)
-    syscalls.mount_memory(str(root))
+    syscalls.mount_memory(root)
     # Else a tree that has the lab's folder in it would show the new root within itself.
-    syscalls.mount("none", str(root), flags=syscalls.UNBINDABLE)
+    syscalls.mount("none", root, flags=syscalls.UNBINDABLE)
     top = Path(member.home).parts[1]
-    for name in _in_root():
+    for entry in sorted(Path("/").iterdir()):
+        name = entry.name
         if name in _FRESH or name == top or (lab.bare and name not in _SYSTEM):
             continue
         with contextlib.suppress(OSError) if name not in _SYSTEM else contextlib.nullcontext():
-            _show(Path("/", name), root / name)
+            _show(entry, root / name)
     _own_folders(root)
     home = root / member.home.lstrip("/")
     if not lab.bare and Path("/", top).is_dir():
@@ -87,19 +93,15 @@ def _make_root(lab: Lab, member: LabHost) -> None:
     for name in _CUSTOMARY:
         (root / name).mkdir(exist_ok=True)
     home.mkdir(parents=True)
-    syscalls.bind(str(lab.files(member) / "home"), str(home))
+    syscalls.bind(lab.files(member) / "home", home)
     _python_and_mpi(lab, root, top)
     own = root / OWN.lstrip("/")
     own.mkdir()
-    syscalls.bind(str(lab.files(member)), str(own))
+    syscalls.bind(lab.files(member), own)
     (root / ".old").mkdir()
-    syscalls.pivot_root(str(root), str(root / ".old"))
+    syscalls.pivot_root(root, root / ".old")
     syscalls.detach("/.old")
     Path("/.old").rmdir()
-
-
-def _in_root() -> list[str]:
-    return sorted(entry.name for entry in Path("/").iterdir())
 
 
 def _show(source: Path, target: Path) -> None:
@@ -108,10 +110,10 @@ def _show(source: Path, target: Path) -> None:
         target.symlink_to(source.readlink())
     elif source.is_dir():
         target.mkdir()
-        syscalls.bind(str(source), str(target))
+        syscalls.bind(source, target)
     elif source.is_file():
         target.touch()
-        syscalls.bind(str(source), str(target))
+        syscalls.bind(source, target)
 
 
 def _own_folders(root: Path) -> None:
@@ -121,29 +123,30 @@ def _own_folders(root: Path) -> None:
     for name, kind in _PRIVATE_IN_VAR.items():
         folder = root / "var" / name
         if folder.is_dir() and not folder.is_symlink():
-            syscalls.mount_memory(str(folder), kind)
+            syscalls.mount_memory(folder, kind)
     with contextlib.suppress(OSError):
         (root / "var/log/lastlog").touch()  # sshd complains to the user when there is none
     _show(Path("/dev"), root / "dev")
     if (root / "dev/shm").is_dir():
-        syscalls.mount_memory(str(root / "dev/shm"), "1777")
+        syscalls.mount_memory(root / "dev/shm", "1777")
     if (root / "dev/pts").is_dir():
         options = "newinstance,ptmxmode=0666,mode=0620"
-        syscalls.mount("devpts", str(root / "dev/pts"), "devpts", data=options)
+        syscalls.mount("devpts", root / "dev/pts", "devpts", data=options)
     (root / "proc").mkdir()
-    syscalls.mount("proc", str(root / "proc"), "proc")
+    syscalls.mount("proc", root / "proc", "proc")
     (root / "sys").mkdir()
     try:
-        syscalls.mount("sysfs", str(root / "sys"), "sysfs")  # it tells this host's interfaces
-        syscalls.bind("/sys/fs/cgroup", str(root / "sys/fs/cgroup"))
+        syscalls.mount("sysfs", root / "sys", "sysfs")  # it tells this host's interfaces
+        syscalls.bind("/sys/fs/cgroup", root / "sys/fs/cgroup")
     except OSError:  # some containers forbid a new one
-        syscalls.bind("/sys", str(root / "sys"))
+        syscalls.bind("/sys", root / "sys")
 
 
 def _python_and_mpi(lab: Lab, root: Path, top: str) -> None:
     hidden = {f"/{name}" for name in _FRESH} | {f"/var/{name}" for name in _PRIVATE_IN_VAR}
     if lab.bare:
-        hidden |= {f"/{name}" for name in _in_root() if name not in _SYSTEM} | {f"/{top}"}
+        hidden |= {str(each) for each in Path("/").iterdir() if each.name not in _SYSTEM}
+        hidden.add(f"/{top}")
     for path in lab.shown:
         target = root / path.lstrip("/")
         if any(Path(path).is_relative_to(place) for place in hidden) and not target.exists():
@@ -151,10 +154,10 @@ def _python_and_mpi(lab: Lab, root: Path, top: str) -> None:
             _show(Path(path), target)
     for path in lab.emptied:
         if (root / path.lstrip("/")).is_dir():
-            syscalls.mount_memory(str(root / path.lstrip("/")))
+            syscalls.mount_memory(root / path.lstrip("/"))
     for path in lab.masked:
         if (root / path.lstrip("/")).exists():
-            syscalls.bind("/dev/null", str(root / path.lstrip("/")))
+            syscalls.bind("/dev/null", root / path.lstrip("/"))
 
 
 def _own_files() -> None:
@@ -164,7 +167,7 @@ def _own_files() -> None:
             target.parent.mkdir(parents=True, exist_ok=True)  # what systemd would have put there
             target.touch()
         if target.exists():
-            syscalls.bind(str(entry), str(target))
+            syscalls.bind(entry, target)
 
 
 def _start_sshd(lab: Lab) -> NoReturn:
@@ -178,4 +181,4 @@ def _start_sshd(lab: Lab) -> NoReturn:
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
     argv = [lab.sshd, "-D", "-e", "-f", f"{OWN}/sshd_config"]
-    os.execve(lab.sshd, argv, {"PATH": lab.path, **_STARTED_BY})
+    os.execve(lab.sshd, argv, {"PATH": lab.path, "LANG": "C.UTF-8"})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from shanty.runtime import platform
 from shanty.runtime.errors import UsageError
 
 MOST_HOSTS = 200  # an address each in a /24, with room left for the gateway
@@ -48,10 +48,10 @@ class LabHost:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """A lab as it was asked for; `folder` holds all that it keeps."""
+    """A lab as it was asked for, and its first process; `folder` holds all that it keeps."""
 
     name: str
-    folder: str
+    folder: Path
     user: str
     uid: int
     gid: int
@@ -64,6 +64,13 @@ class Lab:
     emptied: tuple[str, ...] = ()  # folders that are empty on every host
     masked: tuple[str, ...] = ()  # files that cannot be used on any host
     path: str = "/usr/local/bin:/usr/bin:/bin"
+    pid: int = 0  # while it is made there is none
+    born: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """True while the lab runs."""
+        return self.pid > 0 and platform.is_alive(self.pid, self.born)
 
     def address(self, member: LabHost) -> str:
         """Returns the address by which a host is reached: that of its first interface."""
@@ -71,21 +78,7 @@ class Lab:
 
     def files(self, member: LabHost) -> Path:
         """Returns the folder of one host's files."""
-        return Path(self.folder) / "hosts" / member.name
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the lab as a JSON object."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Lab:
-        """Returns the lab that `to_json` was called on; KeyError or TypeError when it is none."""
-        lists = {
-            "nics": tuple(Nic(**nic) for nic in value["nics"]),
-            "hosts": tuple(LabHost(**member) for member in value["hosts"]),
-        }
-        lists.update({key: tuple(value[key]) for key in ("shown", "emptied", "masked")})
-        return cls(**{**value, **lists})
+        return self.folder / "hosts" / member.name
 
 
 def check_name(name: str) -> None:
@@ -98,19 +91,14 @@ def check_name(name: str) -> None:
         )
 
 
-def home_of(name: str, number: int) -> str:
-    """Returns the home of a host's user: three different kinds of folder, in turn."""
-    places = (f"/home/{name}", f"/srv/{name}/home", f"/export/users/{name}")
-    return places[(number - 1) % len(places)]
-
-
 def make_hosts(name: str, count: int) -> tuple[LabHost, ...]:
     """Makes the hosts of a lab of that name."""
     if not 1 <= count <= MOST_HOSTS:
         raise UsageError(f"a lab has 1 to {MOST_HOSTS} hosts, not {count}")
-    names = [f"{name}{number}" for number in range(1, count + 1)]
+    homes = ("/home/{}", "/srv/{}/home", "/export/users/{}")  # different ones, in turn
     return tuple(
-        LabHost(host, number, home_of(host, number)) for number, host in enumerate(names, 1)
+        LabHost(f"{name}{number}", number, homes[(number - 1) % 3].format(f"{name}{number}"))
+        for number in range(1, count + 1)
     )
 
 
@@ -138,12 +126,9 @@ def make_nics(extra: Iterable[str], rates: Iterable[str], second: int) -> tuple[
 
 
 def free_network(routes: Iterable[ipaddress.IPv4Network], labs: Iterable[Lab]) -> int:
-    """Returns the second number of a 10.x.0.0/16 that neither this machine nor another lab uses.
-
-    A lab's network ends at its own bridges, so a clash would do no harm but confuse people; a
-    route for all of 10.0.0.0/8, as VPNs have it, is therefore no obstacle.
-    """
+    """Returns the second number of a 10.x.0.0/16 that neither this machine nor another lab uses."""
     taken: set[int] = {int(lab.nics[0].network.split(".")[1]) for lab in labs}
+    # a clash does no harm but confuse people, so a VPN's route for all of 10.0.0.0/8 is no obstacle
     used = [route for route in routes if route.prefixlen > 8]
     for step in range(256):
         second = (_FIRST_NETWORK + step) % 256

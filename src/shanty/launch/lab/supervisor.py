@@ -18,10 +18,11 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from shanty.launch.lab import machine, syscalls
 from shanty.launch.lab.model import GATEWAY, Lab, LabHost
+from shanty.launch.plain_json import decode
 from shanty.runtime.rundir import read_json, write_json
 
 _START_TIME = 30.0  # seconds for all sshds to answer
@@ -35,9 +36,9 @@ class RunningHost:
     """A host that was started."""
 
     member: LabHost
-    pid: int  # of its first process, as this process sees it
+    pid: int  # of its first process, as this process sees it; 0 where that has ended
     go: int  # write a byte here when its links are there
-    result: int  # what keeps it from its sshd can be read here
+    result: TextIO  # what keeps it from its sshd can be read here
     since: float
     up: bool = False
     short_lives: int = 0
@@ -62,7 +63,7 @@ class Supervisor:
                 f"link set br{number} up",
                 f"addr add {nic.network}.{GATEWAY}/24 dev br{number}",
             ]
-        machine.run_command(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+        machine.set_network(lines)
         for member in lab.hosts:
             self._hosts[member.name] = self._fork(member)
         self._release(list(self._hosts.values()))
@@ -82,14 +83,15 @@ class Supervisor:
                             self._restart(host)
 
     def _restart(self, dead: RunningHost) -> None:
-        short = time.monotonic() - dead.since < _SHORT_LIFE
-        lives = dead.short_lives + 1 if short else 0
-        self._hosts[dead.member.name] = RunningHost(dead.member, 0, -1, -1, 0.0)
+        lives = dead.short_lives + 1 if time.monotonic() - dead.since < _SHORT_LIFE else 0
+        dead.pid, dead.up = 0, False
         self._note()
         if lives > _MOST_SHORT_LIVES:
             return
         try:
-            self._unplug(dead.member)
+            for number in range(len(self._lab.nics)):  # the kernel itself does so a while later
+                with contextlib.suppress(OSError):
+                    machine.set_network([f"link del {port_name(dead.member.number, number)}"])
             host = self._fork(dead.member)
             host.short_lives = lives
             self._hosts[dead.member.name] = host
@@ -99,8 +101,7 @@ class Supervisor:
                 self._wait_for_sshd(host, time.monotonic() + _START_TIME)
             host.up = True
         except OSError as error:
-            sys.stderr.write(f"{dead.member.name} did not start again: {error}\n")
-            sys.stderr.flush()
+            print(f"{dead.member.name} did not start again: {error}", file=sys.stderr, flush=True)
         self._note()
 
     def _fork(self, member: LabHost) -> RunningHost:
@@ -113,9 +114,8 @@ class Supervisor:
         os.close(result_out)
         os.close(go_in)
         os.waitpid(child, 0)
-        answer = json.loads(_line(result_in))
-        _raise_error(member, answer)
-        return RunningHost(member, answer["pid"], go_out, result_in, time.monotonic())
+        result = os.fdopen(result_in)
+        return RunningHost(member, _answer(member, result)["pid"], go_out, result, time.monotonic())
 
     def _release(self, hosts: list[RunningHost]) -> None:
         """Connects these hosts to the network and lets them start, up to their sshd."""
@@ -129,21 +129,13 @@ class Supervisor:
                     f"address {nic.hardware_address(host.member.number)} netns {host.pid}",
                     f"link set {port} master br{number} {state}",
                 ]
-        machine.run_command(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+        machine.set_network(lines)
         for host in hosts:
             os.write(host.go, b"\n")
             os.close(host.go)
         for host in hosts:
-            answer = _line(host.result)
-            os.close(host.result)
-            if answer:
-                _raise_error(host.member, json.loads(answer))
-
-    def _unplug(self, member: LabHost) -> None:
-        """Removes the links of a dead host, which the kernel itself does only some time later."""
-        for number in range(len(self._lab.nics)):
-            with contextlib.suppress(OSError):
-                machine.run_command(["ip", "link", "del", port_name(member.number, number)])
+            with host.result:
+                _answer(host.member, host.result)
 
     def _is_cut(self, member: LabHost) -> bool:
         return (self._lab.files(member) / "cut").exists()
@@ -166,7 +158,7 @@ class Supervisor:
 
     def _note(self) -> None:
         hosts = {host.member.name: [host.pid, host.up] for host in self._hosts.values()}
-        write_json(Path(self._lab.folder) / "pids.json", {"hosts": hosts})
+        write_json(self._lab.folder / "pids.json", {"hosts": hosts})
 
 
 def port_name(host: int, nic: int) -> str:
@@ -176,20 +168,13 @@ def port_name(host: int, nic: int) -> str:
 
 def tell(what: dict[str, Any]) -> None:
     """Reports to the process that started the lab."""
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
+    print(json.dumps(what), flush=True)
 
 
 def _first_process(lab: Lab, member: LabHost, go: int, result: int) -> NoReturn:
     """Forks the host's first process into new namespaces; reports its pid and ends."""
     try:
-        syscalls.unshare(
-            syscalls.NEW_MOUNTS
-            | syscalls.NEW_NETWORK
-            | syscalls.NEW_NAME
-            | syscalls.NEW_IPC
-            | syscalls.NEW_PIDS
-        )
+        syscalls.unshare("mnt", "net", "uts", "ipc", "pid")
         pid = os.fork()
         if pid:
             os.write(result, json.dumps({"pid": pid}).encode() + b"\n")
@@ -207,26 +192,18 @@ def _first_process(lab: Lab, member: LabHost, go: int, result: int) -> NoReturn:
         os._exit(1)
 
 
-def _line(descriptor: int) -> bytes:
-    """Reads a line from a pipe, or the rest when it ends."""
-    data = b""
-    while not data.endswith(b"\n"):
-        byte = os.read(descriptor, 1)
-        if not byte:
-            break
-        data += byte
-    return data
-
-
-def _raise_error(member: LabHost, answer: dict[str, Any]) -> None:
+def _answer(member: LabHost, result: TextIO) -> dict[str, Any]:
+    """Reads what a new process says, nothing where it has become a host; OSError if it failed."""
+    answer: dict[str, Any] = json.loads(result.readline() or "{}")
     if "error" in answer:
         raise OSError(answer["errno"] or 0, f"{member.name}: {answer['error']}")
+    return answer
 
 
 def main() -> NoReturn:
     """Runs the lab until killed."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    lab = Lab.from_json(read_json(Path(sys.argv[1]) / "lab.json") or {})
+    lab: Lab = decode(Lab, read_json(Path(sys.argv[1]) / "lab.json"))
     supervisor = Supervisor(lab)
     try:
         supervisor.start()

@@ -13,13 +13,6 @@ import os
 import platform
 from pathlib import Path
 
-NEW_MOUNTS = 0x00020000
-NEW_NAME = 0x04000000
-NEW_IPC = 0x08000000
-NEW_USERS = 0x10000000
-NEW_PIDS = 0x20000000
-NEW_NETWORK = 0x40000000
-
 BIND = 0x1000
 RECURSIVE = 0x4000
 PRIVATE = 0x40000
@@ -37,27 +30,15 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s39
 
 # A file of /proc/PID/ns each, in the order in which they have to be entered.
 NAMESPACES = {
-    "user": NEW_USERS,
-    "net": NEW_NETWORK,
-    "uts": NEW_NAME,
-    "ipc": NEW_IPC,
-    "pid": NEW_PIDS,
-    "mnt": NEW_MOUNTS,
+    "user": 0x10000000,
+    "net": 0x40000000,
+    "uts": 0x04000000,
+    "ipc": 0x08000000,
+    "pid": 0x20000000,
+    "mnt": 0x00020000,
 }
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class _Header(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
-
-
-class _Sets(ctypes.Structure):
-    _fields_ = [
-        ("effective", ctypes.c_uint32),
-        ("permitted", ctypes.c_uint32),
-        ("inheritable", ctypes.c_uint32),
-    ]
 
 
 def _checked(result: int, what: str) -> None:
@@ -66,9 +47,9 @@ def _checked(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-def unshare(kinds: int) -> None:
+def unshare(*kinds: str) -> None:
     """Leaves the namespaces of these kinds for new ones (pids: the next child does)."""
-    _checked(_libc.unshare(kinds), "unshare")
+    _checked(_libc.unshare(sum(NAMESPACES[kind] for kind in kinds)), "unshare")
 
 
 def enter(pid: int, kinds: tuple[str, ...]) -> None:
@@ -83,29 +64,26 @@ def enter(pid: int, kinds: tuple[str, ...]) -> None:
             _checked(_libc.setns(file.fileno(), NAMESPACES[kind]), f"setns {kind}")
 
 
-def mount(source: str, target: str, kind: str = "none", flags: int = 0, data: str = "") -> None:
+def mount(
+    source: str | Path, target: str | Path, kind: str = "none", flags: int = 0, data: str = ""
+) -> None:
     """Calls mount(2)."""
-    result = _libc.mount(
-        os.fsencode(source),
-        os.fsencode(target),
-        kind.encode(),
-        ctypes.c_ulong(flags),
-        data.encode() or None,
-    )
+    words = (os.fsencode(source), os.fsencode(target), kind.encode())
+    result = _libc.mount(*words, ctypes.c_ulong(flags), data.encode() or None)
     _checked(result, f"mount {target}")
 
 
-def bind(source: str, target: str) -> None:
+def bind(source: str | Path, target: str | Path) -> None:
     """Shows the file or tree `source`, with all that is mounted in it, at `target` too."""
     mount(source, target, flags=BIND | RECURSIVE)
 
 
-def mount_memory(target: str, mode: str = "755") -> None:
+def mount_memory(target: str | Path, mode: str = "755") -> None:
     """Mounts an empty file system in memory at `target`."""
     mount("tmpfs", target, "tmpfs", _NOSUID | _NODEV, f"mode={mode}")
 
 
-def pivot_root(new: str, old: str) -> None:
+def pivot_root(new: Path, old: Path) -> None:
     """Makes the mount `new` the root; the old one is at `old`, a folder beneath it, afterwards."""
     number = _PIVOT_ROOT.get(platform.machine())
     if number is None:
@@ -119,20 +97,13 @@ def detach(target: str) -> None:
     _checked(_libc.umount2(os.fsencode(target), _DETACH), f"umount {target}")
 
 
-def set_host_name(name: str) -> None:
-    """Names the host of this UTS namespace."""
-    encoded = name.encode()
-    _checked(_libc.sethostname(encoded, len(encoded)), "sethostname")
-
-
 def keep_capabilities() -> None:
     """Passes this process's capabilities to the programs it starts, though it is not root."""
-    header = _Header(_CAPABILITIES_VERSION, 0)
-    sets = (_Sets * 2)()
-    _checked(_libc.capget(ctypes.byref(header), ctypes.byref(sets)), "capget")
-    for part in sets:
-        part.inheritable = part.permitted
-    _checked(_libc.capset(ctypes.byref(header), ctypes.byref(sets)), "capset")
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)  # 0 is this process
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: 32 of each, then the rest
+    _checked(_libc.capget(header, sets), "capget")
+    sets[2], sets[5] = sets[1], sets[4]
+    _checked(_libc.capset(header, sets), "capset")
     for capability in range(_LAST_CAPABILITY + 1):
         _libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, capability, 0, 0)
 

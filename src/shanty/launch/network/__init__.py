@@ -1,4 +1,1 @@
-"""Finds the networks that join the hosts of a run, their speed, and the one that the run takes.
-
-`measure` asks the hosts, `selection` decides, `cache` remembers.
-"""
+"""Finds the networks that join the hosts of a run, their speed, and the one that the run takes."""

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from shanty.launch.finding import Finding, Level
 from shanty.launch.network.report import kinds_text, names_text, pairs_text, rate_text
 from shanty.launch.network.results import Contact, Measured, Pair, Verdict
-from shanty.launch.network.topology import Network
+from shanty.launch.network.topology import Network, Surveys
 
 CLEARLY = 1.25  # times as fast: what another network than ssh's has to be
 SLOW = 37.5e6  # bytes/s, 300 Mbit/s: less is worth a warning
 _UNLIKE = 4.0  # times as slow as the others' ends: an interface that fell back
+_LARGE = ("large-lost", "large-lost-back")
 _KEPT_OFF = "nothing: shanty keeps runs off it"
+_SAME_MTU = (
+    "see that all interfaces and switches on the way have the same MTU, and that firewalls "
+    "let large packets and ICMP pass"
+)
+_LOOK_AT = "look at cables, switch ports and radio; `shanty net` measures every pair"
 _FIREWALL = (
     "let TCP connections from the other hosts in on the ports 1024-65535, or hold the MPI to "
     "ports that are open (docs/network.md)"
@@ -38,7 +43,7 @@ def judge(measured: Measured, network: Network, taken: Sequence[Network]) -> Ver
     if network.down:
         return Verdict("dead", f"carries nothing on {names_text(measured, network.down)}")
     contacts = measured.contacts.get(network.name, {})
-    failed = {pair: one for pair, one in contacts.items() if not one.ok}
+    failed = measured.failed(network)
     if not failed:
         lack = [name for name in measured.hosts if name not in network.ends]
         return Verdict("partial", f"not on {names_text(measured, lack)}")
@@ -52,10 +57,7 @@ def judge(measured: Measured, network: Network, taken: Sequence[Network]) -> Ver
 
 
 def findings(
-    measured: Measured,
-    verdicts: Mapping[str, Verdict],
-    taken: Sequence[Network],
-    surveys: Mapping[str, Mapping[str, Any]],
+    measured: Measured, verdicts: Mapping[str, Verdict], taken: Sequence[Network], surveys: Surveys
 ) -> list[Finding]:
     """Finds all that is wrong. Where a run has taken a network, faults of others are notes; where
     there is none to take, the faults of the likeliest one are errors."""
@@ -67,7 +69,19 @@ def findings(
             found += _about(measured, network, verdicts[network.name], surveys, level)
     if taken:
         return found + _slow(measured, taken[0])
-    return found if should is not None else [*found, _none(measured, verdicts)]
+    if should is None:
+        seen = [f"{network.name}: {verdicts[network.name].text}" for network in measured.networks]
+        found.append(
+            Finding(
+                "net-none",
+                Level.ERROR,
+                "",
+                "no network joins all hosts",
+                "; ".join(seen) or "they have no network in common",
+                "connect them to one network, or take hosts that are",
+            )
+        )
+    return found
 
 
 def _broken(measured: Measured, verdicts: Mapping[str, Verdict]) -> Network | None:
@@ -82,96 +96,66 @@ def _broken(measured: Measured, verdicts: Mapping[str, Verdict]) -> Network | No
         and set(network.tried) == set(measured.hosts)
     ]
     where = [
-        {one.host for one in _culprits(_failed(measured, each), measured.contacts[each.name])}
+        {one.host for one in _culprits(measured.failed(each), measured.contacts[each.name])}
         for each in likely
     ]
     return likely[0] if likely and where.count(where[0]) == len(where) else None
 
 
-def _none(measured: Measured, verdicts: Mapping[str, Verdict]) -> Finding:
-    seen = [f"{network.name}: {verdicts[network.name].text}" for network in measured.networks]
-    return Finding(
-        "net-none",
-        Level.ERROR,
-        "",
-        "no network joins all hosts",
-        "; ".join(seen) or "they have no network in common",
-        "connect them to one network, or take hosts that are",
-    )
-
-
 def _about(
-    measured: Measured,
-    network: Network,
-    verdict: Verdict,
-    surveys: Mapping[str, Mapping[str, Any]],
-    level: Level,
+    measured: Measured, network: Network, verdict: Verdict, surveys: Surveys, level: Level
 ) -> list[Finding]:
     """Finds what is wrong with a network that does not join all hosts."""
     if verdict.kind == "isolated":
         hosts = [name for name in measured.hosts if name in network.doubled]
         end = network.ends[hosts[0]]
-        return [
-            Finding(
-                "net-isolated",
-                Level.NOTE,
-                "",
-                f"{end.name} is a network inside of each host",
-                f"{end.address} is the address of {names_text(measured, hosts)}",
-                _KEPT_OFF,
-            )
-        ]
+        what = f"{end.name} is a network inside of each host"
+        seen = f"{end.address} is the address of {names_text(measured, hosts)}"
+        return [Finding("net-isolated", Level.NOTE, "", what, seen, _KEPT_OFF)]
     if verdict.kind == "dead":
         gone = network.down or frozenset(network.ends)
-        whole = gone == frozenset(network.ends) and len(gone) > 1
-        return [
-            _dead(network, name, verdict.text)
-            for name in ([""] if whole else measured.hosts)
-            if whole or name in gone
-        ]
+        if gone == frozenset(network.ends) and len(gone) > 1:
+            return [_dead(network, "", verdict.text)]
+        return [_dead(network, name, verdict.text) for name in measured.hosts if name in gone]
     contacts = measured.contacts.get(network.name, {})
-    failed = _failed(measured, network)
-    large = _lost(failed)
-    shut = {pair: one for pair, one in failed.items() if not one.kind.startswith("large-lost")}
-    found = [_black_hole(network, one, surveys, level) for one in _culprits(large, contacts)]
+    failed = measured.failed(network)
+    shut = {pair: one for pair, one in failed.items() if one.kind not in _LARGE}
+    lost = _culprits(_lost(failed), contacts)
+    found = [_black_hole(network, one, surveys, level) for one in lost]
     for one in _culprits(shut, contacts):
+        seen = f"{kinds_text(shut[pair] for pair in one.pairs)} ({pairs_text(one.pairs)})"
         if level is Level.NOTE and one.way == "to and from":
-            seen = kinds_text(shut[pair] for pair in one.pairs)
-            found.append(_dead(network, one.host, f"{seen} ({pairs_text(one.pairs)})"))
-        else:
-            found.append(_shut(network, one, shut, contacts, level))
+            found.append(_dead(network, one.host, seen))
+            continue
+        back = [(b, a) for a, b in one.pairs if (b, a) in contacts and contacts[b, a].ok]
+        other = f", while {pairs_text(back)} works" if back else ""
+        found.append(
+            Finding(
+                "port-blocked",
+                level,
+                one.host,
+                f"connections {one.where} on the ports that MPI uses are held back",
+                f"{network.name}: {seen}{other}",
+                f"on {one.host or 'all hosts'}: {_FIREWALL}",
+            )
+        )
     return found
 
 
 def _dead(network: Network, host: str, seen: str) -> Finding:
-    names = [end.name for name, end in network.ends.items() if host in ("", name)]
-    return Finding(
-        "net-dead",
-        Level.NOTE,
-        host,
-        f"{' and '.join(dict.fromkeys(names))} leads to no other host",
-        f"{network.name}: {seen}",
-        _KEPT_OFF,
-    )
+    names = dict.fromkeys(end.name for name, end in network.ends.items() if host in ("", name))
+    what = f"{' and '.join(names)} leads to no other host"
+    return Finding("net-dead", Level.NOTE, host, what, f"{network.name}: {seen}", _KEPT_OFF)
 
 
-def _black_hole(
-    network: Network,
-    culprit: _Culprit,
-    surveys: Mapping[str, Mapping[str, Any]],
-    level: Level,
-) -> Finding:
+def _black_hole(network: Network, culprit: _Culprit, surveys: Surveys, level: Level) -> Finding:
     mtus = {
         name: surveys.get(name, {}).get("links", {}).get(end.name, {}).get("mtu", 0)
         for name, end in network.ends.items()
     }
     known = {mtu for mtu in mtus.values() if mtu}
     told = ", ".join(f"{name} {mtu}" for name, mtu in mtus.items() if mtu)
-    fix = (
-        "see that all interfaces and switches on the way have the same MTU, and that firewalls "
-        "let large packets and ICMP pass"
-    )
-    command = ""
+    fix, command = _SAME_MTU, ""
     if len(known) > 1:
         fix = f"set the same MTU on all hosts, {min(known)} for instance"
         if culprit.host:
@@ -189,66 +173,39 @@ def _black_hole(
     )
 
 
-def _shut(
-    network: Network,
-    culprit: _Culprit,
-    failed: Mapping[Pair, Contact],
-    contacts: Mapping[Pair, Contact],
-    level: Level,
-) -> Finding:
-    back = [(b, a) for a, b in culprit.pairs if (b, a) in contacts and contacts[b, a].ok]
-    seen = kinds_text(failed[pair] for pair in culprit.pairs)
-    other = f", while {pairs_text(back)} works" if back else ""
-    where = f"on {culprit.host}" if culprit.host else "on all hosts"
-    return Finding(
-        "port-blocked",
-        level,
-        culprit.host,
-        f"connections {culprit.where} on the ports that MPI uses are held back",
-        f"{network.name}: {seen} ({pairs_text(culprit.pairs)}){other}",
-        f"{where}: {_FIREWALL}",
-    )
-
-
 def _slow(measured: Measured, network: Network) -> list[Finding]:
     """Makes warnings about the network that is taken."""
+
+    def slow(host: str, what: str, seen: str) -> Finding:
+        seen = f"{network.name}: {seen}"
+        return Finding("net-slow", Level.WARNING, host, f"{what} is slow", seen, _LOOK_AT)
+
     paces = measured.paces.get(network.name, {})
-    slow = {pair: pace.rate for pair, pace in paces.items() if pace.rate < SLOW}
-    if len(slow) == len(paces) > 0:  # all are slow; is it due to some of them?
-        usual = statistics.median(slow.values())
-        slow = {p: rate for p, rate in slow.items() if rate * _UNLIKE <= usual} or slow
+    rates = {pair: pace.rate for pair, pace in paces.items() if pace.rate < SLOW}
+    if len(rates) == len(paces) > 0:  # all are slow; is it due to some of them?
+        usual = statistics.median(rates.values())
+        rates = {pair: rate for pair, rate in rates.items() if rate * _UNLIKE <= usual} or rates
     found = []
-    for culprit in _culprits(slow, paces):
-        worst = min(culprit.pairs, key=lambda pair: slow[pair])
-        seen = f"{rate_text(slow[worst])} from {worst[0]} to {worst[1]}"
-        found.append(_slow_finding(network, culprit.host, f"data {culprit.where}", seen))
-    if found:
+    for culprit in _culprits(rates, paces):
+        worst = min(culprit.pairs, key=lambda pair: rates[pair])
+        seen = f"{rate_text(rates[worst])} from {worst[0]} to {worst[1]}"
+        found.append(slow(culprit.host, f"data {culprit.where}", seen))
+    if found or not network.speeds:
         return found
-    speeds = network.speeds
-    usual = statistics.median(speeds.values()) if speeds else 0.0
-    for name in measured.hosts:
-        if name in speeds and speeds[name] * _UNLIKE <= usual:
-            seen = (
-                f"the link of {network.ends[name].name} runs at {rate_text(speeds[name])}, "
-                f"those of the other hosts at {rate_text(usual)}"
-            )
-            found.append(_slow_finding(network, name, f"the link of {name}", seen))
-    return found
+    usual = statistics.median(network.speeds.values())
+    return [
+        slow(
+            name,
+            f"the link of {name}",
+            f"the link of {network.ends[name].name} runs at {rate_text(network.speeds[name])}, "
+            f"those of the other hosts at {rate_text(usual)}",
+        )
+        for name in measured.hosts
+        if network.speeds.get(name, usual) * _UNLIKE <= usual
+    ]
 
 
-def _slow_finding(network: Network, host: str, what: str, seen: str) -> Finding:
-    return Finding(
-        "net-slow",
-        Level.WARNING,
-        host,
-        f"{what} is slow",
-        f"{network.name}: {seen}",
-        "look at cables, switch ports and radio; `shanty net` measures every pair",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Culprit:
+class _Culprit(NamedTuple):
     """The host that explains what failed between `pairs`; "" where it is all of them.
 
     `way` is "to", "from", "to and from" the host, or "between" all.
@@ -256,7 +213,7 @@ class _Culprit:
 
     host: str
     way: str
-    pairs: tuple[Pair, ...]
+    pairs: Sequence[Pair]
 
     @property
     def where(self) -> str:
@@ -273,23 +230,22 @@ def _culprits(failed: Collection[Pair], tried: Collection[Pair]) -> list[_Culpri
     """
     left = list(failed)
     if len(left) == len(tried) > 0:
-        return [_Culprit("", "between", tuple(left))]
+        return [_Culprit("", "between", left)]
     found = []
     hosts = list(dict.fromkeys(name for pair in tried for name in pair))
     for name in hosts:
         own = [pair for pair in tried if name in pair]
         if len(own) > 2 and all(pair in failed for pair in own):
-            found.append(_Culprit(name, "to and from", tuple(p for p in left if name in p)))
+            found.append(_Culprit(name, "to and from", [pair for pair in left if name in pair]))
             left = [pair for pair in left if name not in pair]
     while left:
-        counts = [
+        _count, side, order = max(
             (sum(pair[side] == name for pair in left), side, -order)
             for order, name in enumerate(hosts)
             for side in (1, 0)
-        ]
-        _count, side, order = max(counts)
+        )
         name = hosts[-order]
-        mine = tuple(pair for pair in left if pair[side] == name)
+        mine = [pair for pair in left if pair[side] == name]
         found.append(_Culprit(name, "to" if side else "from", mine))
         left = [pair for pair in left if pair not in mine]
     return [each for each in found if each.pairs]
@@ -297,15 +253,5 @@ def _culprits(failed: Collection[Pair], tried: Collection[Pair]) -> list[_Culpri
 
 def _lost(failed: Mapping[Pair, Contact]) -> list[Pair]:
     """Returns the directions in which large packets vanish."""
-    found = []
-    for (source, target), contact in failed.items():
-        if contact.kind == "large-lost":
-            found.append((source, target))
-        elif contact.kind == "large-lost-back":
-            found.append((target, source))
-    return list(dict.fromkeys(found))
-
-
-def _failed(measured: Measured, network: Network) -> dict[Pair, Contact]:
-    contacts = measured.contacts.get(network.name, {})
-    return {pair: one for pair, one in contacts.items() if not one.ok}
+    large = [(pair, one.kind) for pair, one in failed.items() if one.kind in _LARGE]
+    return list(dict.fromkeys((a, b) if kind == _LARGE[0] else (b, a) for (a, b), kind in large))

@@ -1,9 +1,8 @@
 """Measures which networks join hosts, and how fast those are.
 
-First every network between every two hosts at once (only silence takes long, and it is waited for
-once). On a slow wire they may hold each other up: then what failed is tried again by few. Then,
-one network after the other, how fast those are that join all hosts: between disjoint pairs at a
-time, so that no two of them share a host's cable.
+First every network between every two hosts at once, since silence takes long. On a slow wire they
+may hold each other up: what failed is tried again by few. Then, one network after the other, how
+fast those are that join all hosts: between disjoint pairs, so that no two share a host's cable.
 """
 
 from __future__ import annotations
@@ -18,9 +17,12 @@ from typing import Any
 from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.network.results import Contact, Measured, Pace, Pair
-from shanty.launch.network.topology import Network
+from shanty.launch.network.topology import Network, Ports
 from shanty.runtime.errors import ShantyError
 
+Clients = Mapping[str, RpcClient]  # by the host's name
+Say = Callable[[str], None]
+Round = Sequence[tuple[int, int]]  # pairs of hosts, by number, that do it at the same time
 Talk = tuple[str, str, str]  # the network, the host that begins and the other one, by name
 
 TIMEOUT = 2.0  # seconds for a connection, and again for the bytes; a lost SYN is sent again after 1
@@ -43,10 +45,7 @@ def pairs(count: int) -> list[tuple[int, int]]:
 
 
 def some_pairs(count: int) -> list[tuple[int, int]]:
-    """Returns the pairs that collectives use: i and i + 1, i + 2, i + 4 …, in both directions.
-
-    They are n log n, and show every host that cannot be reached.
-    """
+    """Returns the pairs that collectives use: i and i + 1, i + 2, i + 4 …, in both directions."""
     steps = [1 << k for k in range((count - 1).bit_length())]
     there = {(i, (i + step) % count) for i in range(count) for step in steps}
     return sorted(there | {(j, i) for i, j in there})
@@ -78,11 +77,10 @@ def few(talks: Sequence[Talk], each: int) -> tuple[list[Talk], list[Talk]]:
     taken: list[Talk] = []
     rest: list[Talk] = []
     for talk in talks:
-        ends = talk[1:]
-        fits = max(busy[name] for name in ends) < each
+        fits = max(busy[name] for name in talk[1:]) < each
         (taken if fits else rest).append(talk)
         if fits:
-            busy.update(ends)
+            busy.update(talk[1:])
     return taken, rest
 
 
@@ -91,13 +89,7 @@ def every(count: int) -> list[list[tuple[int, int]]]:
     return tournament(count) if count <= _ALL_PACES else ring(count)
 
 
-def measure(
-    clients: Mapping[str, RpcClient],
-    networks: Sequence[Network],
-    say: Callable[[str], None],
-    *,
-    ports: tuple[int, int] | None = None,
-) -> Measured:
+def measure(clients: Clients, networks: Sequence[Network], say: Say, ports: Ports) -> Measured:
     """Measures for a run: which networks join all hosts; if several do, how fast they are.
 
     A single one is measured where it seems to be slow. Networks that some host lacks are not
@@ -105,59 +97,49 @@ def measure(
     """
     whole = [network for network in networks if set(network.tried) == set(clients)]
     with _listening(clients, whole, ports) as hosts:
-        say(f"tries {_count(len(whole))} between {len(clients)} hosts")
-        found = Measured(tuple(clients), tuple(networks), hosts.contacts(whole))
+        found = _tried(hosts, networks, whole, say)
         rivals = found.serving()
         if len(rivals) > 1:
             rivals.sort(
                 key=lambda one: (not found.by_ssh(one), -min(one.speeds.values(), default=0.0))
             )
-            rivals = rivals[:_MOST_NETWORKS]
-            found = _add_paces(hosts, found, rivals, ring(len(clients)), say)
-        elif any(
-            one.seconds > _SUSPECT
-            for network in rivals
-            for one in found.contacts[network.name].values()
-        ):
-            found = _add_paces(hosts, found, rivals, every(len(clients)), say)
+            return _add_paces(hosts, found, rivals[:_MOST_NETWORKS], ring(len(clients)), say)
+        alone = [one for network in rivals for one in found.contacts[network.name].values()]
+        if any(one.seconds > _SUSPECT for one in alone):
+            return _add_paces(hosts, found, rivals, every(len(clients)), say)
     return found
 
 
-def measure_all(
-    clients: Mapping[str, RpcClient],
-    networks: Sequence[Network],
-    say: Callable[[str], None],
-    *,
-    ports: tuple[int, int] | None = None,
-) -> Measured:
+def measure_all(clients: Clients, networks: Sequence[Network], say: Say, ports: Ports) -> Measured:
     """Measures for a person: all networks, also those that only some hosts have, and the speed
     between every two hosts (of more than 8: around a ring)."""
-    count = len(clients)
     several = [network for network in networks if len(network.tried) > 1]
     with _listening(clients, several, ports) as hosts:
-        say(f"tries {_count(len(several))} between {count} hosts")
-        found = Measured(tuple(clients), tuple(networks), hosts.contacts(several))
+        found = _tried(hosts, networks, several, say)
         joining = [network for network in several if found.joins(network)]
-        return replace(_add_paces(hosts, found, joining, every(count), say), whole=True)
+        return replace(_add_paces(hosts, found, joining, every(len(clients)), say), whole=True)
 
 
-def reach(
-    clients: Mapping[str, RpcClient],
-    networks: Sequence[Network],
-    *,
-    ports: tuple[int, int] | None = None,
-) -> Measured:
+def reach(clients: Clients, ports: Ports, networks: Sequence[Network]) -> Measured:
     """Tries with few pairs that the hosts reach each other over these networks."""
     with _listening(clients, networks, ports) as hosts:
         return Measured(tuple(clients), tuple(networks), hosts.contacts(networks, some_pairs))
+
+
+def _tried(
+    hosts: Listeners, networks: Sequence[Network], some: Sequence[Network], say: Say
+) -> Measured:
+    count = "1 network" if len(some) == 1 else f"{len(some)} networks"
+    say(f"tries {count} between {len(hosts.clients)} hosts")
+    return Measured(tuple(hosts.clients), tuple(networks), hosts.contacts(some))
 
 
 def _add_paces(
     hosts: Listeners,
     found: Measured,
     networks: Sequence[Network],
-    rounds: Sequence[Sequence[tuple[int, int]]],
-    say: Callable[[str], None],
+    rounds: Sequence[Round],
+    say: Say,
 ) -> Measured:
     """Adds to `found` how fast the networks are, alone and together."""
     paces = {}
@@ -174,7 +156,9 @@ def _add_paces(
     for network in near:  # once more: a host that was busy must not make striping look good
         say(f"measures {network.name} again")
         for pair, pace in hosts.paces(network, edges).items():
-            paces[network.name][pair] = max(pace, paces[network.name][pair], key=_rate)
+            paces[network.name][pair] = max(
+                pace, paces[network.name][pair], key=lambda each: each.rate
+            )
     say(f"measures {' and '.join(network.name for network in near)} together")
     both = {
         pair: tuple(pace.rate for pace in each) for pair, each in hosts.floods(near, edges).items()
@@ -182,18 +166,14 @@ def _add_paces(
     return replace(found, together={tuple(network.name for network in near): both})
 
 
-def _rate(pace: Pace) -> float:
-    return pace.rate
-
-
 @dataclass
 class Listeners:
     """Hosts that listen for each other at their ends of networks."""
 
-    clients: Mapping[str, RpcClient]
+    clients: Clients
     tokens: Mapping[str, str]
-    ports: Mapping[str, Mapping[str, int]]  # by host and address
-    errors: Mapping[str, Mapping[str, str]]  # why a host cannot listen at an address
+    answers: Mapping[str, Mapping[str, Any]]  # what each host says of its `ports`, by address, and
+    # its `errors`: why it cannot listen there
 
     def contacts(
         self,
@@ -206,12 +186,13 @@ class Listeners:
         plan: dict[Talk, Network] = {}
         for network in networks:
             ends = [name for name in self.clients if name in network.tried]
-            for source, target in ((ends[i], ends[j]) for i, j in pairs(len(ends))):
-                deaf = self.errors[target].get(network.ends[target].address)
+            for i, j in pairs(len(ends)):
+                talk = network.name, ends[i], ends[j]
+                deaf = self.answers[ends[j]]["errors"].get(network.ends[ends[j]].address)
                 if deaf is not None:
-                    found[network.name, source, target] = Contact("error", f"{target}: {deaf}")
+                    found[talk] = Contact("error", f"{ends[j]}: {deaf}")
                 else:
-                    plan[network.name, source, target] = network
+                    plan[talk] = network
         tried = self._try(plan, TIMEOUT)
         found |= tried
         if any(contact.crowded for contact in tried.values()):
@@ -229,11 +210,11 @@ class Listeners:
         while left:
             now, rest = few(left, each)
             tried = self._try({talk: plan[talk] for talk in now}, _AGAIN)
-            if each > 1 and any(contact.ok for contact in tried.values()):
-                tried = {talk: contact for talk, contact in tried.items() if contact.ok}
-                each = 1
-            elif not any(contact.ok for contact in tried.values()):
+            passed = {talk: contact for talk, contact in tried.items() if contact.ok}
+            if not passed:
                 each *= 4
+            elif each > 1:
+                tried, each = passed, 1
             found |= tried
             left = [*rest, *(talk for talk in now if talk not in tried)]
         return found
@@ -251,21 +232,17 @@ class Listeners:
             return [Contact(*(one[key] for key in _CONTACT)) for one in answer]
 
         asked = [client for name, client in self.clients.items() if own[name]]
-        results = side_by_side(asked, probe)
-        return {
-            talk: contact
-            for name, contacts in results.items()
-            for talk, contact in zip(own[name], contacts, strict=True)
-        }
+        found: dict[Talk, Contact] = {}
+        for name, contacts in side_by_side(asked, probe).items():
+            found.update(zip(own[name], contacts, strict=True))
+        return found
 
-    def paces(
-        self, network: Network, rounds: Sequence[Sequence[tuple[int, int]]]
-    ) -> dict[Pair, Pace]:
+    def paces(self, network: Network, rounds: Sequence[Round]) -> dict[Pair, Pace]:
         """Measures how fast the pairs are over one network."""
         return {pair: each[0] for pair, each in self.floods([network], rounds).items()}
 
     def floods(
-        self, networks: Sequence[Network], rounds: Sequence[Sequence[tuple[int, int]]]
+        self, networks: Sequence[Network], rounds: Sequence[Round]
     ) -> dict[Pair, list[Pace]]:
         """Measures how fast the pairs are over all of the networks at the same time."""
         names = list(self.clients)
@@ -289,45 +266,28 @@ class Listeners:
         address = network.ends[target].address
         return {
             "address": address,
-            "port": self.ports[target][address],
+            "port": self.answers[target]["ports"][address],
             "token": self.tokens[target],
             "source": network.ends[source].address,
         }
 
 
 @contextmanager
-def _listening(
-    clients: Mapping[str, RpcClient], networks: Sequence[Network], ports: tuple[int, int] | None
-) -> Iterator[Listeners]:
+def _listening(clients: Clients, networks: Sequence[Network], ports: Ports) -> Iterator[Listeners]:
     """Lets all hosts listen at their ends of the networks, up to the end of the block."""
     tokens = {name: secrets.token_hex(16) for name in clients}
 
     def listen(client: RpcClient) -> dict[str, Any]:
         name = client.host.name
         ends = {network.ends[name].address for network in networks if name in network.tried}
-        return client.ask(
-            "net-listen",
-            addresses=sorted(ends),
-            token=tokens[name],
-            ports=ports,
-            patience=_PATIENCE,
-        ).values
+        words: dict[str, Any] = {"addresses": sorted(ends), "token": tokens[name], "ports": ports}
+        return client.ask("net-listen", **words, patience=_PATIENCE).values
 
     try:
         answers = side_by_side(list(clients.values()), listen)
-        yield Listeners(
-            clients,
-            tokens,
-            {name: answer["ports"] for name, answer in answers.items()},
-            {name: answer["errors"] for name, answer in answers.items()},
-        )
+        yield Listeners(clients, tokens, answers)
     finally:
         with suppress(ShantyError):  # a host that is lost no longer listens
             side_by_side(
-                list(clients.values()),
-                lambda client: client.ask("net-close", patience=_PATIENCE).values,
+                list(clients.values()), lambda each: each.ask("net-close", patience=_PATIENCE)
             )
-
-
-def _count(number: int) -> str:
-    return f"{number} network" if number == 1 else f"{number} networks"

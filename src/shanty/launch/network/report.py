@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from shanty.launch.network.results import Contact, Examined, Measured, Pair
+from shanty.launch.network.results import Choice, Contact, Measured, Pair
 from shanty.launch.network.route import Interface
-from shanty.launch.network.topology import HostWithNetworks, Network, usable
+from shanty.launch.network.topology import Network, SurveyedHost, usable
 
 _MOST = 6  # of several things that are named
-_SEEN = {
+SEEN = {  # by the kind of a contact
     "ok": "reached",
     "no-answer": "no answer",
     "refused": "connection refused",
@@ -36,16 +35,14 @@ def rate_text(rate: float) -> str:
 def kinds_text(contacts: Iterable[Contact]) -> str:
     """Names the results, each once."""
     said = (
-        f"{_SEEN[one.kind]}{f' ({one.text})' if one.kind == 'error' else ''}" for one in contacts
+        f"{SEEN[one.kind]}{f' ({one.text})' if one.kind == 'error' else ''}" for one in contacts
     )
     return ", ".join(dict.fromkeys(said))
 
 
 def pairs_text(pairs: Iterable[Pair]) -> str:
     """Names the first few of the pairs: a → b, b → c."""
-    written = [f"{source} → {target}" for source, target in pairs]
-    more = f" and {len(written) - _MOST} more" if len(written) > _MOST else ""
-    return ", ".join(written[:_MOST]) + more
+    return _first([f"{source} → {target}" for source, target in pairs])
 
 
 def names_text(measured: Measured, hosts: Iterable[str]) -> str:
@@ -54,8 +51,12 @@ def names_text(measured: Measured, hosts: Iterable[str]) -> str:
     names = [name for name in measured.hosts if name in wanted]
     if len(names) == len(measured.hosts) > 2:
         return "all hosts"
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    return ", ".join(names[:_MOST]) + more
+    return _first(names)
+
+
+def _first(words: Sequence[str]) -> str:
+    more = f" and {len(words) - _MOST} more" if len(words) > _MOST else ""
+    return ", ".join(words[:_MOST]) + more
 
 
 def time_text(seconds: float) -> str:
@@ -63,17 +64,8 @@ def time_text(seconds: float) -> str:
     return f"{seconds * 1e3:.2g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
 
 
-def contact_text(contact: Contact) -> str:
-    """Names the result in a few words."""
-    return _SEEN[contact.kind]
-
-
-def as_json(hosts: Sequence[HostWithNetworks], examined: Examined) -> dict[str, Any]:
-    """Returns everything as plain JSON: rates and link speeds in bytes/s, times in seconds.
-
-    What was not measured or is not known is null.
-    """
-    measured, choice = examined.measured, examined.choice
+def as_json(hosts: Sequence[SurveyedHost], measured: Measured, choice: Choice) -> dict[str, Any]:
+    """Returns everything as plain JSON, in bytes/s and seconds; null where it is not known."""
     return {
         "hosts": [
             {"name": host.name, "address": host.address, "interfaces": interfaces(host.survey)}
@@ -94,17 +86,16 @@ def as_json(hosts: Sequence[HostWithNetworks], examined: Examined) -> dict[str, 
             {
                 "networks": list(names),
                 "pairs": [
-                    {"from": pair[0], "to": pair[1], "rates": list(rates)}
-                    for pair, rates in each.items()
+                    {"from": a, "to": b, "rates": list(rates)} for (a, b), rates in each.items()
                 ],
             }
             for names, each in measured.together.items()
         ],
         "route": [_ends(rail.interfaces) for rail in choice.route.rails],
-        "reason": choice.reason,
+        "reason": choice.route.reason,
         "findings": [finding.to_json() for finding in choice.findings],
-        "age": examined.age,
-        "seconds": examined.seconds,
+        "age": choice.age or 0.0,
+        "seconds": choice.seconds if choice.age is None else 0.0,
     }
 
 
@@ -114,13 +105,11 @@ def interfaces(survey: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = []
     for entry in usable(survey["addresses"]):
         link = links.get(entry["interface"], {})
-        network = ipaddress.ip_interface(f"{entry['address']}/{entry['prefix']}").network
+        end = Interface(entry["interface"], entry["address"], entry["prefix"])
         found.append(
             {
-                "interface": entry["interface"],
-                "address": entry["address"],
-                "prefix": entry["prefix"],
-                "network": str(network),
+                **_end(end),
+                "network": end.network,
                 "carries": entry["up"],
                 "speed": link["speed"] * 125e3 if link.get("speed") else None,
                 "mtu": link.get("mtu") or None,
@@ -131,25 +120,25 @@ def interfaces(survey: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ends(ends: Mapping[str, Interface]) -> dict[str, Any]:
-    return {
-        host: {"interface": end.name, "address": end.address, "prefix": end.prefix}
-        for host, end in ends.items()
-    }
+    return {host: _end(end) for host, end in ends.items()}
+
+
+def _end(end: Interface) -> dict[str, Any]:
+    return {"interface": end.name, "address": end.address, "prefix": end.prefix}
 
 
 def _pairs(measured: Measured, network: Network) -> list[dict[str, Any]]:
-    contacts = measured.contacts.get(network.name, {})
-    paces = measured.paces.get(network.name, {})
-
-    def pair(ends: Pair) -> dict[str, Any]:
-        contact, pace = contacts[ends], paces.get(ends)
-        return {
-            "from": ends[0],
-            "to": ends[1],
-            "contact": contact.kind,
-            "via": contact.via,
-            "rate": pace.rate if pace else None,
-            "latency": pace.latency if pace else None,
-        }
-
-    return [pair(ends) for ends in contacts]
+    found = []
+    for (source, target), contact in measured.contacts.get(network.name, {}).items():
+        pace = measured.paces.get(network.name, {}).get((source, target))
+        found.append(
+            {
+                "from": source,
+                "to": target,
+                "contact": contact.kind,
+                "via": contact.via,
+                "rate": pace.rate if pace else None,
+                "latency": pace.latency if pace else None,
+            }
+        )
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shanty.launch.finding import Finding
-from shanty.launch.network.route import Route
+from shanty.launch.network.route import Rail, Route
 from shanty.launch.network.topology import Network
 
 Pair = tuple[str, str]  # from one host to another one, by name
@@ -16,15 +16,12 @@ _HELD_UP = ("large-lost", "large-lost-back", "silent")
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """The result of trying to reach one host from another one, as the verb `net-probe` tells.
-
-    `seconds` is the time of the bytes, there and back.
-    """
+    """The result of trying to reach one host from another one, as the verb `net-probe` tells."""
 
     kind: str
     text: str = ""
     via: str = ""
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the bytes, there and back
 
     @property
     def ok(self) -> bool:
@@ -47,34 +44,32 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measurements of `networks` between `hosts`; the mappings are by network's name.
-
-    `together` has the rates of several networks that were used at the same time, by the names
-    of them and by pair: one for each network, in that order. `whole` is true for what
-    `measure_all` found.
-    """
+    """The measurements of `networks` between `hosts`; the mappings are by network's name."""
 
     hosts: tuple[str, ...]
     networks: tuple[Network, ...]
     contacts: Mapping[str, Mapping[Pair, Contact]] = field(default_factory=dict)
     paces: Mapping[str, Mapping[Pair, Pace]] = field(default_factory=dict)
+    # the rates of networks that were used at the same time, in the order of their names
     together: Mapping[tuple[str, ...], Mapping[Pair, tuple[float, ...]]] = field(
         default_factory=dict
     )
-    whole: bool = False
+    whole: bool = False  # `measure_all` has found it
 
     def joins(self, network: Network) -> bool:
         """True when every pair of hosts that was tried could talk over the network."""
+        tried = set(network.tried) == set(self.hosts) and self.contacts.get(network.name)
+        return bool(tried) and not self.failed(network)
+
+    def failed(self, network: Network) -> dict[Pair, Contact]:
+        """Returns the pairs that could not talk over the network."""
         contacts = self.contacts.get(network.name, {})
-        whole = set(network.tried) == set(self.hosts)
-        return whole and bool(contacts) and all(one.ok for one in contacts.values())
+        return {pair: one for pair, one in contacts.items() if not one.ok}
 
     def serving(self) -> list[Network]:
-        """Returns the networks that a run may take: they join all hosts, each over its own cables.
-
-        IPv6 only where IPv4 does not serve, since not every MPI can use it.
-        """
+        """Returns the networks that a run may take: they join all hosts over their own cables."""
         joining = [network for network in self.networks if self.joins(network)]
+        # not every MPI can use IPv6
         family = [network for network in joining if network.version == 4] or joining
         found: dict[frozenset[tuple[str, str]], Network] = {}
         for network in family:
@@ -106,19 +101,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The route and its reason, the verdict on each network (by name), and what is wrong."""
+    """The route that a run takes, and what is wrong."""
 
     route: Route
-    verdicts: Mapping[str, Verdict]
-    findings: tuple[Finding, ...]
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """What was measured and chosen, how old that is, and how long it took; seconds."""
-
-    measured: Measured
-    choice: Choice
-    age: float = 0.0
-    seconds: float = 0.0
+    findings: tuple[Finding, ...] = ()
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)  # by the network's name
+    joining: tuple[Rail, ...] = ()  # all networks that joined all hosts
+    age: float | None = None  # seconds since they were measured; None where that was now
+    seconds: float = 0.0  # that the choice took

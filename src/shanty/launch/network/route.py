@@ -14,6 +14,14 @@ class Interface:
     address: str
     prefix: int
 
+    @property
+    def network(self) -> str:
+        """The network, as 10.0.0.0/24."""
+        import ipaddress
+
+        plain = self.address.partition("%")[0]
+        return str(ipaddress.ip_interface(f"{plain}/{self.prefix}").network)
+
 
 @dataclass(frozen=True, slots=True)
 class Rail:
@@ -23,27 +31,16 @@ class Rail:
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """The network, or networks where hosts are routed to each other, as 10.0.0.0/24."""
-        import ipaddress
-
-        found = [
-            str(ipaddress.ip_interface(f"{each.address.partition('%')[0]}/{each.prefix}").network)
-            for each in self.interfaces.values()
-        ]
-        return tuple(dict.fromkeys(found))
+        """The network, or networks where hosts are routed to each other."""
+        return tuple(dict.fromkeys(each.network for each in self.interfaces.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """The chosen networks: the best rail first; more than one where striping measured faster.
 
-    Empty where there is nothing to choose: one host, or nothing known. `reason` is for people.
+    Empty where there is nothing to choose, or no network joins all hosts. `reason` is for people.
     """
 
     rails: tuple[Rail, ...] = ()
     reason: str = ""
-
-    @property
-    def networks(self) -> tuple[str, ...]:
-        """The networks of all rails."""
-        return tuple(dict.fromkeys(net for rail in self.rails for net in rail.networks))

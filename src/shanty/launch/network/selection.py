@@ -2,136 +2,99 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.finding import Finding
-from shanty.launch.network import cache
 from shanty.launch.network.diagnosis import CLEARLY, findings, judge
-from shanty.launch.network.measure import measure, measure_all, reach
+from shanty.launch.network.measure import Say, measure, measure_all, reach
 from shanty.launch.network.report import rate_text
-from shanty.launch.network.results import Choice, Examined, Measured
-from shanty.launch.network.route import Rail, Route
-from shanty.launch.network.topology import HostWithNetworks, Network, fingerprint, networks
+from shanty.launch.network.results import Choice, Measured
+from shanty.launch.network.route import Route
+from shanty.launch.network.topology import (
+    Network,
+    Ports,
+    SurveyedHost,
+    Surveys,
+    fingerprint,
+    networks,
+)
+from shanty.launch.plain_json import decode, encode
+from shanty.runtime.rundir import read_json, write_json
 
 STRIPED = 1.3  # times as fast: what several networks together have to be
 COUNTABLE = 2.5e9  # bytes/s; beyond it the processor is measured, not the cable
-
-
-class ReachedHost(HostWithNetworks, Protocol):
-    """A host that answers."""
-
-    @property
-    def client(self) -> RpcClient:
-        """Its RPC client."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The result of `decide`.
-
-    `route` is empty where there is nothing to choose (one host) and where no network joins all
-    hosts; then `findings` has an ERROR that says why. `measured` is false where the cache knew
-    and a look showed that it still holds; how fast it is was not looked at, so nothing is found to
-    be slow then. `seconds` is what it took. `joining` are all networks that joined all hosts when
-    it was measured, `reason` says why this route in a few words.
-    """
-
-    route: Route
-    findings: tuple[Finding, ...] = ()
-    measured: bool = False
-    seconds: float = 0.0
-    joining: tuple[Rail, ...] = ()
-    reason: str = ""
+_FORM = 2  # of the files in <home>/net; those of another form are not read
+_LIFE = 7 * 86400.0  # seconds after which is measured anew, whatever the hosts look like
+_LIFE_BROKEN = 600.0  # the same where a network was broken, since somebody may mend it
+Hosts = Sequence[SurveyedHost]
+Reach = Callable[[Sequence[Network]], Measured]
 
 
 def decide(
-    hosts: Sequence[ReachedHost],
-    home: Path,
-    say: Callable[[str], None] = lambda _text: None,
-    *,
-    ports: tuple[int, int] | None = None,
-    fresh: bool = False,
-) -> Decision:
+    hosts: Hosts, home: Path, say: Say = lambda _: None, *, ports: Ports = None, fresh: bool = False
+) -> Choice:
     """Decides which networks a run over `hosts` takes; never raises for a network's faults.
 
-    `home` is shanty's folder here, which has the cache; `say` hears what is being done, "" at
-    the end. `ports` is the first and the last of the TCP ports that the user allows between the
-    hosts, None where the system chooses. `fresh` asks for a measurement whatever the cache has:
-    a network that has become slow still works. PrepareError when a host is lost meanwhile.
+    Where no network joins all hosts the route is empty, and an ERROR says why. `home` is shanty's
+    folder here, which has the cache; `say` hears what is being done, "" at the end. `ports` are
+    the first and the last TCP port that the user allows between the hosts, None where the system
+    chooses. `fresh` asks for a measurement whatever the cache has: a network that has become slow
+    still works. PrepareError when a host is lost meanwhile.
     """
-    began = time.monotonic()
-    if len(hosts) < 2:
-        return Decision(Route())
-    known = None if fresh else cache.load(home, _key(hosts, ports))
-    if known is not None and _holds(hosts, known[1].route, ports):
-        measured, choice, _age = known
-        found = tuple(one for one in choice.findings if one.code != "net-slow")
-    else:
-        known = None
-        examined = _examined(hosts, home, say, ports, measure)
-        measured, choice = examined.measured, examined.choice
-        found = choice.findings
-    return Decision(
-        choice.route,
-        found,
-        measured=known is None,
-        seconds=time.monotonic() - began,
-        joining=tuple(network.rail for network in measured.networks if measured.joins(network)),
-        reason=choice.reason,
-    )
+    choice = _known_or_measured(measure, _holds, hosts, home, say, ports, fresh)[1]
+    if choice.age is None:
+        return choice
+    return replace(choice, findings=tuple(f for f in choice.findings if f.code != "net-slow"))
 
 
 def examine(
-    hosts: Sequence[ReachedHost],
-    home: Path,
-    say: Callable[[str], None] = lambda _text: None,
-    *,
-    ports: tuple[int, int] | None = None,
-    fresh: bool = False,
-) -> Examined:
+    hosts: Hosts, home: Path, say: Say = lambda _: None, *, ports: Ports = None, fresh: bool = False
+) -> tuple[Measured, Choice]:
     """Measures every network of the hosts, and the speed between every two of them.
 
-    From the cache where that has it all, and where a look shows that the same hosts reach each
-    other, unless it has to be `fresh`; a run then knows it too.
+    Arguments are those of `decide`; the cache serves where it has it all, and the same hosts
+    still reach each other. A run then knows what was measured.
     """
-    if len(hosts) < 2:
-        names = tuple(host.name for host in hosts)
-        return Examined(Measured(names, ()), Choice(Route(), {}, ()))
-    known = None if fresh else cache.load(home, _key(hosts, ports))
-    if known is not None and known[0].whole and _unchanged(hosts, known[0], ports):
-        measured, choice, age = known
-        return Examined(measured, choice, age)
-    return _examined(hosts, home, say, ports, measure_all)
+    return _known_or_measured(measure_all, _unchanged, hosts, home, say, ports, fresh)
 
 
-def _examined(
-    hosts: Sequence[ReachedHost],
-    home: Path,
-    say: Callable[[str], None],
-    ports: tuple[int, int] | None,
+def _known_or_measured(
     work: Callable[..., Measured],
-) -> Examined:
+    holds: Callable[[Reach, Measured, Route], bool],
+    hosts: Hosts,
+    home: Path,
+    say: Say,
+    ports: Ports,
+    fresh: bool,
+) -> tuple[Measured, Choice]:
+    """Returns what the cache has where a look shows that it `holds`, else what `work` measures."""
     began = time.monotonic()
     clients = {host.name: host.client for host in hosts}
-    measured = work(clients, networks(hosts), say, ports=ports)
-    say("")
-    choice = choose(measured, {host.name: host.survey for host in hosts})
-    if choice.route.rails:  # what is broken may be mended in the next minute
-        cache.save(home, _key(hosts, ports), measured, choice)
-    return Examined(measured, choice, 0.0, time.monotonic() - began)
+    if len(hosts) < 2:
+        return Measured(tuple(clients), ()), Choice(Route())
+    key = _key(hosts, ports)
+    found = None if fresh else load(home, key)
+    if found is None or not holds(partial(reach, clients, ports), found[0], found[1].route):
+        measured = work(clients, networks(hosts), say, ports)
+        say("")
+        found = measured, choose(measured, {host.name: host.survey for host in hosts})
+        if found[1].route.rails:  # what is broken may be mended in the next minute
+            save(home, key, *found)
+    return found[0], replace(found[1], seconds=time.monotonic() - began)
 
 
-def _unchanged(
-    hosts: Sequence[ReachedHost], before: Measured, ports: tuple[int, int] | None
-) -> bool:
-    """True when over every network the same hosts reach each other as before."""
-    tried = [network for network in before.networks if before.contacts.get(network.name)]
-    now = reach({host.name: host.client for host in hosts}, tried, ports=ports)
+def _unchanged(reach: Reach, before: Measured, _route: Route) -> bool:
+    """True where all was measured, and the same hosts reach each other over every network."""
+    if not before.whole:
+        return False
+    now = reach([network for network in before.networks if before.contacts.get(network.name)])
     return all(
         contact.ok == before.contacts[name][pair].ok
         for name, contacts in now.contacts.items()
@@ -139,23 +102,26 @@ def _unchanged(
     )
 
 
-def _holds(hosts: Sequence[ReachedHost], route: Route, ports: tuple[int, int] | None) -> bool:
+def _holds(reach: Reach, _before: Measured, route: Route) -> bool:
     """True when all hosts still reach each other over the route."""
     rails = [Network(f"rail {index}", rail.interfaces) for index, rail in enumerate(route.rails)]
-    measured = reach({host.name: host.client for host in hosts}, rails, ports=ports)
-    return bool(rails) and all(map(measured.joins, rails))
+    return bool(rails) and all(map(reach(rails).joins, rails))
 
 
-def _key(hosts: Sequence[ReachedHost], ports: tuple[int, int] | None) -> str:
+def _key(hosts: Hosts, ports: Ports) -> str:
     return fingerprint(hosts) + (f"-{ports[0]}-{ports[1]}" if ports else "")
 
 
-def choose(measured: Measured, surveys: Mapping[str, Mapping[str, Any]]) -> Choice:
+def choose(measured: Measured, surveys: Surveys) -> Choice:
     """Chooses the best route over what was measured; `surveys` are the hosts', for their MTUs."""
     taken, reason = _best(measured)
     verdicts = {network.name: judge(measured, network, taken) for network in measured.networks}
-    found = findings(measured, verdicts, taken, surveys)
-    return Choice(Route(tuple(network.rail for network in taken)), verdicts, tuple(found), reason)
+    return Choice(
+        Route(tuple(network.rail for network in taken), reason),
+        tuple(findings(measured, verdicts, taken, surveys)),
+        verdicts,
+        tuple(network.rail for network in measured.networks if measured.joins(network)),
+    )
 
 
 def _best(measured: Measured) -> tuple[list[Network], str]:
@@ -194,3 +160,44 @@ def _striped(measured: Measured, paced: Sequence[Network]) -> tuple[list[Network
             order = sorted(names, key=measured.rate, reverse=True)
             return [by_name[name] for name in order], total
     return [], 0.0
+
+
+# ------------------------------------------------------------ what is remembered of it
+
+
+def load(home: Path, fingerprint: str) -> tuple[Measured, Choice] | None:
+    """Returns what was measured and chosen; None where nothing is fresh."""
+    value = read_json(_path(home, fingerprint))
+    if value is None or value.pop("sum", "") != _sum(value) or value["form"] != _FORM:
+        return None
+    age = time.time() - value["time"]
+    measured, choice = decode(Measured, value["measured"]), decode(Choice, value["choice"])
+    whole = all(one.ok for each in measured.contacts.values() for one in each.values())
+    fresh = -60 < age < (_LIFE if whole else _LIFE_BROKEN)
+    return (measured, replace(choice, age=max(0.0, age))) if fresh else None
+
+
+def save(home: Path, fingerprint: str, measured: Measured, choice: Choice) -> None:
+    """Keeps it, and removes what is too old; a home that cannot be written costs time, no run."""
+    path = _path(home, fingerprint)
+    value = {
+        "form": _FORM,
+        "time": time.time(),
+        "measured": encode(measured),
+        "choice": encode(choice),
+    }
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {**value, "sum": _sum(value)})
+        for old in path.parent.glob("*.json"):
+            if time.time() - old.stat().st_mtime > _LIFE:
+                old.unlink()
+
+
+def _sum(value: Mapping[str, Any]) -> str:
+    """Returns a checksum: a file that was changed is not used."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _path(home: Path, fingerprint: str) -> Path:
+    return home / "net" / f"{fingerprint}.json"

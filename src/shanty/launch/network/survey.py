@@ -1,28 +1,17 @@
-"""Connects to hosts to look at their networks, when no run is planned."""
+"""Finds the hosts that a user means, connects to them, and asks each for its survey."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from shanty.launch.cluster import contact, inventory, reachability
 from shanty.launch.cluster.hostfiles import read_hostfile
 from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.host import Host
-from shanty.runtime.errors import UsageError
-
-
-@dataclass(frozen=True, slots=True)
-class SurveyedHost:
-    """A host that answers, as `decide` and `examine` take it."""
-
-    name: str
-    client: RpcClient
-    survey: Mapping[str, Any]
-    address: str
+from shanty.launch.network.topology import SurveyedHost, Surveys
+from shanty.runtime.errors import PrepareError, UsageError
 
 
 def chosen(on: str | None, hostfile: str | None, home: Path) -> tuple[Host, ...]:
@@ -34,25 +23,53 @@ def chosen(on: str | None, hostfile: str | None, home: Path) -> tuple[Host, ...]
     hosts = read_hostfile(Path(hostfile)) if hostfile else inventory.resolve(on or "", home)
     hosts = inventory.recognised(hosts, home)
     names = [host.name for host in hosts]
-    if len(set(names)) < len(names):
-        raise UsageError("a host is named more than once, with another user or port")
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(
+                f"{name} is named more than once, with another user or port",
+                "hosts are told from each other by their names",
+                "give each a name of its own in ~/.ssh/config (Host, HostName, Port, User)",
+            )
     return hosts
+
+
+def connected(
+    hosts: Sequence[Host], home: Path, say: Callable[[str], None], *, terminal: bool
+) -> list[RpcClient]:
+    """Connects to all hosts; PrepareError names those that fail."""
+    return contact.connect(
+        hosts,
+        terminal=terminal,
+        progress=lambda host, text: say(f"{host.name}: {text}"),
+        groups=inventory.names(home),
+    )
 
 
 def survey(
     hosts: Sequence[Host], home: Path, say: Callable[[str], None], *, terminal: bool
 ) -> list[SurveyedHost]:
     """Connects to all hosts and asks for their surveys; PrepareError names those that fail."""
-    clients = contact.connect(
-        hosts,
-        terminal=terminal,
-        progress=lambda host, text: say(f"{host.name}: {text}"),
-        groups=inventory.names(home),
-    )
+    clients = connected(hosts, home, say, terminal=terminal)
     surveys = side_by_side(clients, lambda client: client.ask("survey").values)
     reachability.distinct(hosts, surveys)
-    addresses = reachability.addresses_of(hosts, clients, surveys)
+    return addressed(clients, surveys)
+
+
+def addressed(
+    clients: Sequence[RpcClient], surveys: Surveys, *, blocked: bool = False
+) -> list[SurveyedHost]:
+    """Returns the hosts by the addresses at which the lead host's ssh finds them; where it is
+    `blocked`, or finds not all, by those at which this machine's does."""
+    found = [(surveys[client.host.name]["ssh"] or {}).get("server", "") for client in clients]
+    if not blocked:
+        try:
+            ways = reachability.to_hosts([each.host for each in clients], clients[0], surveys)
+            own = next((way["source"] for way in ways[1:]), "")
+            found = [own, *(way["peer"] for way in ways[1:])]
+        except PrepareError:
+            pass
     return [
-        SurveyedHost(client.host.name, client, surveys[client.host.name], address)
-        for client, address in zip(clients, addresses, strict=True)
+        SurveyedHost(each.host.name, each, own, address or reachability.own_address(own))
+        for each, address in zip(clients, found, strict=True)
+        for own in [surveys[each.host.name]]
     ]

@@ -1,8 +1,7 @@
 """Checks the user's own settings for networks, and what the MPI can use of a route.
 
-The settings stand in the job's environment (`-e`, shanty.toml) or in the user's own launcher's
-line, and win; a name that is wrong on one host makes an MPI take all interfaces there, or crash, or
-wait.
+They stand in the job's environment or in the user's own launcher's line, and win; a name that is
+wrong on one host makes an MPI take all interfaces there, or crash, or wait.
 """
 
 from __future__ import annotations
@@ -15,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from shanty.launch.finding import Finding, Level
+from shanty.launch.network.results import Choice
 from shanty.launch.network.route import Rail, Route
+from shanty.launch.network.topology import Surveys
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.parameters import MEANINGS, plain
@@ -25,26 +26,16 @@ _BESIDE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES")
 _PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
 _PARAMETERS = ("mca", "gmca", "prtemca", "pmixmca")  # options with a name and a value
 _VARIABLES = ("env", "genv")
-_SETTINGS = ("x",)  # NAME=VALUE
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A setting that names interfaces or networks.
+    """A setting that names interfaces or networks."""
 
-    `written` is what the user wrote; `of_ranks` says that it is for the ranks' data, and not for
-    the launcher's or a library's.
-    """
-
-    written: str
+    written: str  # by the user
     variable: str
     value: str
-    of_ranks: bool
-
-    @property
-    def of_mpi(self) -> bool:
-        """True where the run's MPI reads it, and not only a library beside it."""
-        return self.of_ranks or self.variable not in _BESIDE
+    of_ranks: bool  # for the ranks' data, not for the launcher or a library
 
 
 def given(job: JobSpec, flavour: Flavour) -> list[Flag]:
@@ -69,33 +60,38 @@ def _of_line(
             words = shlex.split(command.argv[0])
         except ValueError:  # a quote without its other half: the shell will say so
             return
-    for index, word in enumerate(words):
-        option, rest = word.lstrip("-"), words[index + 1 : index + 3]
-        if word.startswith("-") and option in _PARAMETERS and len(rest) == 2:
-            for prefix in _PREFIXES:
-                if prefix + rest[0] in known:
-                    yield f"{word} {rest[0]} {rest[1]}", prefix + rest[0], rest[1]
-                    break
-        elif word.startswith("-") and option in _VARIABLES and len(rest) == 2:
-            yield f"{word} {rest[0]} {rest[1]}", rest[0], rest[1]
-        elif word.startswith("-") and option in _SETTINGS and rest:
-            name, _, value = rest[0].partition("=")
-            yield f"{word} {rest[0]}", name, value
-        elif word.startswith("-") and option == "iface" and rest:
-            yield f"{word} {rest[0]}", launch[0], rest[0]
-        elif "=" in word and not word.startswith("-") and "-x" not in words[index - 1 : index]:
-            name, _, value = word.partition("=")
+    words = ["", *words, "", ""]
+    for before, word, first, second in zip(words, words[1:], words[2:], words[3:], strict=False):
+        option = word.lstrip("-") if word.startswith("-") else ""
+        name, _, value = (first if option else word).partition("=")
+        if option in _PARAMETERS:
+            full = next((prefix + first for prefix in _PREFIXES if prefix + first in known), "")
+            yield f"{word} {first} {second}", full, second
+        elif option in _VARIABLES:
+            yield f"{word} {first} {second}", first, second
+        elif option == "x":
+            yield f"{word} {first}", name, value
+        elif option == "iface":
+            yield f"{word} {first}", launch[0], first
+        elif not option and "=" in word and before != "-x":
             yield word, name, value
 
 
 def check(
-    flags: Sequence[Flag],
-    surveys: Mapping[str, Mapping[str, Any]],
-    joining: Sequence[Rail],
-    route: Route,
+    flags: Sequence[Flag], surveys: Surveys, joining: Sequence[Rail], route: Route
 ) -> list[Finding]:
     """Finds what is wrong with the flags; `joining` are the networks that join all hosts."""
+    fix = "leave it out"
+    if route.rails:
+        usual = dict.fromkeys(one.name for one in route.rails[0].interfaces.values())
+        fix = f"leave it out, then {' / '.join(usual)} is taken"
     found = []
+
+    def add(flag: Flag, hosts: Sequence[str], what: str, level: Level = Level.WARNING) -> None:
+        what = f"{flag.written} {what} on {', '.join(hosts)}"
+        host = hosts[0] if len(hosts) == 1 else ""
+        found.append(Finding("flag-interface", level, host, what, fix=fix))
+
     for flag in flags:
         meaning = MEANINGS.get(plain(flag.variable), "")
         taken = {}
@@ -105,10 +101,10 @@ def check(
                 taken[host] = names
         lacking = [host for host, names in taken.items() if not names]
         if lacking:
-            text = "names no interface that is there"
-            hopeless = len(lacking) == len(surveys) and flag.of_mpi
+            of_mpi = flag.of_ranks or flag.variable not in _BESIDE
+            hopeless = of_mpi and len(lacking) == len(surveys)
             level = Level.ERROR if hopeless else Level.WARNING
-            found.append(_finding(flag, lacking, text, route, level))
+            add(flag, lacking, "names no interface that is there", level)
             continue
         if not joining or not taken:
             continue  # that is said already, or nothing can be said
@@ -116,34 +112,16 @@ def check(
         astray = [host for host, names in taken.items() if names - leading[host]]
         if astray:
             strange = sorted(set().union(*(taken[host] - leading[host] for host in astray)))
-            text = f"takes {', '.join(strange)}, which does not lead to all other hosts"
-            found.append(_finding(flag, astray, text, route))
+            add(flag, astray, f"takes {', '.join(strange)}, which does not lead to all other hosts")
     return found
-
-
-def _finding(
-    flag: Flag, hosts: Sequence[str], what: str, route: Route, level: Level = Level.WARNING
-) -> Finding:
-    fix = "leave it out"
-    if route.rails:
-        names = dict.fromkeys(one.name for one in route.rails[0].interfaces.values())
-        fix = f"leave it out, then {' / '.join(names)} is taken"
-    return Finding(
-        "flag-interface",
-        level,
-        hosts[0] if len(hosts) == 1 else "",
-        f"{flag.written} {what} on {', '.join(hosts)}",
-        fix=fix,
-    )
 
 
 def named_interfaces(
     value: str, meaning: str, addresses: Sequence[Mapping[str, Any]]
 ) -> set[str] | None:
-    """Returns the interfaces of a host that a setting names; None where nothing can be said of it.
+    """Returns the interfaces of a host that a setting with that meaning (MEANINGS) names.
 
-    That is so for all that is left out instead of named, and for devices that are no interfaces.
-    `meaning` is the setting's in MEANINGS, `addresses` are the host's as in its survey.
+    None where it names what is left out, or devices that are no interfaces.
     """
     prefixes = meaning == "NCCL's interfaces" and not value.startswith("=")
     words = [word.strip() for word in value.removeprefix("=").split(",") if word.strip()]
@@ -165,6 +143,20 @@ def named_interfaces(
     }
 
 
+def settled(
+    choice: Choice, job: JobSpec, flavour: Flavour, surveys: Surveys
+) -> tuple[Route, list[Finding], list[Finding]]:
+    """Returns the route that a job takes, all findings, and those whose errors end the run.
+
+    Where the user has named the ranks' networks himself, only what is wrong with that counts.
+    """
+    route, unusable = usable(choice.route, flavour, list(surveys))
+    flags = given(job, flavour)
+    unfit = check(flags, surveys, choice.joining, route)
+    found = [*choice.findings, *unusable, *unfit]
+    return route, found, unfit if any(flag.of_ranks for flag in flags) else found
+
+
 def usable(route: Route, flavour: Flavour, hosts: Sequence[str]) -> tuple[Route, list[Finding]]:
     """Returns the rails that an MPI can use together, all of one family, that of the best one.
 
@@ -172,7 +164,8 @@ def usable(route: Route, flavour: Flavour, hosts: Sequence[str]) -> tuple[Route,
     """
     rails = [rail for rail in route.rails if flavour.ipv6 or not _is_ipv6(rail)]
     if rails or not route.rails:
-        return Route(tuple(rail for rail in rails if _is_ipv6(rail) == _is_ipv6(rails[0]))), []
+        one_family = tuple(rail for rail in rails if _is_ipv6(rail) == _is_ipv6(rails[0]))
+        return Route(one_family, route.reason if one_family == route.rails else ""), []
     able = " or ".join(f"--mpi {one.name}" for one in FLAVOURS.values() if one.ipv6)
     unusable = Finding(
         "ipv6-only",

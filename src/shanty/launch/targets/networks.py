@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.spec import JobSpec
 
 if TYPE_CHECKING:
-    from shanty.launch.network.selection import ReachedHost
+    from shanty.launch.network.topology import SurveyedHost
 
 OPEN = Route()  # left to the MPI
 
@@ -23,7 +23,7 @@ OPEN = Route()  # left to the MPI
 def chosen(
     job: JobSpec,
     installation: Installation,
-    hosts: Sequence[ReachedHost],
+    hosts: Sequence[SurveyedHost],
     home: Path,
     say: Callable[[str], None],
     warn: Callable[[str], None],
@@ -38,21 +38,16 @@ def chosen(
     if len(hosts) < 2:
         return OPEN
     flavour = FLAVOURS[installation.flavour]
-    decision = decide(hosts, home, say, ports=flavour.ports(job.env))
-    given = user_settings.given(job, flavour)
+    choice = decide(hosts, home, say, ports=flavour.ports(job.env))
     surveys = {host.name: host.survey for host in hosts}
-    route, unusable = user_settings.usable(decision.route, flavour, list(surveys))
-    findings = [*decision.findings, *unusable]
-    unfit = user_settings.check(given, surveys, decision.joining, route)
-    decisive = unfit if any(flag.of_ranks for flag in given) else [*findings, *unfit]
+    route, findings, decisive = user_settings.settled(choice, job, flavour, surveys)
     errors = [one for one in decisive if one.level is Level.ERROR]
     if errors:
         raise refused(errors)
-    findings += unfit
     for one in findings:
         if one.level is not Level.NOTE:
             warn(sentence(one))
-    return replace(route, reason=decision.reason if route.rails == decision.route.rails else "")
+    return route
 
 
 def interfaces_of(route: Route, host: str) -> tuple[tuple[str, str], ...]:

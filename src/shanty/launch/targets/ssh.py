@@ -16,21 +16,22 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from shanty.launch import interpreter, mpis
-from shanty.launch.cluster import contact, inventory, keys, reachability, stdin_forward
-from shanty.launch.cluster.hostfiles import read_hostfile
+from shanty.launch.cluster import keys, reachability, stdin_forward
 from shanty.launch.cluster.mpi_provision import side_by_side
 from shanty.launch.cluster.prepare import Prepared
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.run_mirror import Link
-from shanty.launch.doctor import quick
+from shanty.launch.doctor import check
 from shanty.launch.host import Host
 from shanty.launch.network.route import Route
+from shanty.launch.network.survey import chosen, connected
+from shanty.launch.network.topology import SurveyedHost
 from shanty.launch.settings import Settings
 from shanty.launch.targets import networks
 from shanty.launch.targets.base import Planned, Reply, Surroundings, plan_of, scratch_of
 from shanty.runtime.agent.connections import worker_command
 from shanty.runtime.agent.worker_agent import KEY_LIFE
-from shanty.runtime.errors import NotFoundError, ShantyError, UsageError
+from shanty.runtime.errors import NotFoundError, ShantyError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Attempt, Node, Plan
@@ -233,32 +234,18 @@ class SshTarget:
 
     def survey(self, job: JobSpec) -> Facts:
         """Reach all hosts and see what they are; PrepareError names those that fail."""
-        hosts = self.hosts_of(job)
+        hosts = chosen(job.on, job.hostfile, self.home)
         environ = {**self.environ, **job.env}
         installation = mpis.select(job.mpi, self.home, environ)
         python = interpreter.choose(job.python, Path(job.workdir), environ)
-        clients = contact.connect(
-            hosts,
-            terminal=self._terminal,
-            progress=lambda host, text: self._say(f"{host.name}: {text}"),
-            groups=inventory.names(self.home),
-        )
-        seen = side_by_side(clients, quick.ask)
+        clients = connected(hosts, self.home, self._say, terminal=self._terminal)
+        seen = side_by_side(clients, check.ask)
         surveys = {name: one.survey for name, one in seen.items()}
         surveyed = self._surveyed(hosts, clients, surveys)
-        quick.look(job, list(seen.values()), installation, self._warn)
-        route = networks.chosen(job, installation, surveyed, self.home, self._say, self._warn)
+        check.quick(job, list(seen.values()), installation, self._warn)
+        joined = [SurveyedHost(one.name, one.client, one.survey, one.address) for one in surveyed]
+        route = networks.chosen(job, installation, joined, self.home, self._say, self._warn)
         return Facts(tuple(surveyed), installation, python, route)
-
-    def hosts_of(self, job: JobSpec) -> tuple[Host, ...]:
-        """The hosts that a job names; UsageError where it names none, or one twice."""
-        if job.hostfile:
-            hosts = read_hostfile(Path(job.hostfile))
-            if job.on:
-                raise UsageError("--on and --hostfile both say on which hosts", fix="give one")
-        else:
-            hosts = inventory.resolve(job.on or "", self.home)
-        return _distinct(inventory.recognised(hosts, self.home))
 
     def _surveyed(
         self,
@@ -468,16 +455,3 @@ def _sweep(client: RpcClient) -> None:
     client.ask("sweep-runs")
     client.ask("sweep-keys")
     client.ask("store-sweep", days=_UNUSED)
-
-
-def _distinct(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
-    """The hosts; UsageError when two have one name, by which all that is known of them is kept."""
-    names = [host.name for host in hosts]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(
-                f"{name} is named more than once, with another user or port",
-                "hosts are told from each other by their names",
-                "give each a name of its own in ~/.ssh/config (Host, HostName, Port, User)",
-            )
-    return hosts

@@ -464,8 +464,17 @@ def test_what_breaks_shantys_runs_too_is_an_error(
     assert found.level is level
 
 
+def harmless(meaning: str) -> bool:
+    """Nothing that such a setting says on a host without a fast network is found to be harmful."""
+    names = [name for name, means in MEANINGS.items() if means == meaning]
+    values = ("ib0", "self,sm", "shm", "psm2", "/opt/site/launch")
+    return not any(
+        list(parameters.harmful([[name, value, ""]], TWO)) for name in names for value in values
+    )
+
+
 def test_what_is_known_of_settings_fits_together() -> None:
-    assert set(MEANINGS.values()) == set(parameters._JUDGES)
+    assert {meaning for meaning in MEANINGS.values() if harmless(meaning)} == set()
     assert set(BREAKS) <= set(MEANINGS)
     assert {name for about in BREAKS.values() for name in about} <= set(FLAVOURS)
 

@@ -7,6 +7,7 @@ import os
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,16 @@ from hypothesis import strategies as st
 
 from shanty.launch.doctor.codes import CODES
 from shanty.launch.finding import Level
-from shanty.launch.network import cache
+from shanty.launch.network import selection
 from shanty.launch.network.diagnosis import CLEARLY
 from shanty.launch.network.drawing import draw
 from shanty.launch.network.measure import few, pairs, ring, some_pairs, tournament
 from shanty.launch.network.report import rate_text, time_text
 from shanty.launch.network.results import Choice, Contact, Measured, Pace, Pair
-from shanty.launch.network.route import Interface
+from shanty.launch.network.route import Interface, Route
 from shanty.launch.network.selection import choose
 from shanty.launch.network.topology import Network
+from shanty.launch.plain_json import decode, encode
 
 HOSTS = ("a", "b", "c")
 MBIT = 125e3
@@ -68,6 +70,11 @@ def chosen(found: Measured, surveys: Mapping[str, Any] | None = None) -> Choice:
     return choice
 
 
+def names_of(route: Route) -> tuple[str, ...]:
+    """The networks of all rails of a route."""
+    return tuple(network for rail in route.rails for network in rail.networks)
+
+
 def said(choice: Choice) -> list[tuple[str, str, str]]:
     return [(one.level.value, one.code, one.host) for one in choice.findings]
 
@@ -77,7 +84,7 @@ def said(choice: Choice) -> list[tuple[str, str, str]]:
 
 def test_the_only_one_is_taken_without_a_figure() -> None:
     choice = chosen(measured(network(0)))
-    assert choice.route.networks == ("10.0.0.0/24",)
+    assert names_of(choice.route) == ("10.0.0.0/24",)
     assert choice.findings == ()
 
 
@@ -87,7 +94,7 @@ def test_ssh_s_network_is_left_only_for_one_that_is_clearly_faster(
 ) -> None:
     both = (network(0), network(1))
     choice = chosen(measured(*both, paces={0: paces(400 * MBIT), 1: paces(400 * MBIT * factor)}))
-    assert choice.route.networks == (both[expected].name,)
+    assert names_of(choice.route) == (both[expected].name,)
 
 
 def test_the_slowest_pair_counts() -> None:
@@ -96,14 +103,14 @@ def test_the_slowest_pair_counts() -> None:
         network(1),
         paces={0: paces(1000 * MBIT), 1: paces(9000 * MBIT, {RING[2]: 500 * MBIT})},
     )
-    assert chosen(found).route.networks == ("10.0.0.0/24",)
+    assert names_of(chosen(found).route) == ("10.0.0.0/24",)
 
 
 def test_beyond_what_can_be_counted_the_kernel_s_word_counts() -> None:
     speeds = dict.fromkeys(HOSTS, 12500000000.0)
     both = (network(0, speeds={**speeds, "a": 3.1e9}), network(1, speeds=speeds))
     found = measured(*both, paces={0: paces(3.3e9), 1: paces(3.2e9)})
-    assert chosen(found).route.networks == ("10.1.0.0/24",)
+    assert names_of(chosen(found).route) == ("10.1.0.0/24",)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +134,7 @@ def test_several_rails_only_where_they_carry_more(
     choice = chosen(found)
     assert len(choice.route.rails) == rails
     if rails == 2:
-        assert choice.route.networks == ("10.1.0.0/24", "10.0.0.0/24")  # the best one first
+        assert names_of(choice.route) == ("10.1.0.0/24", "10.0.0.0/24")  # the best one first
         assert {one.kind for one in choice.verdicts.values()} == {"chosen"}
 
 
@@ -140,9 +147,9 @@ def test_ipv6_only_where_nothing_else_serves() -> None:
     only = chosen(measured(ipv6(ssh=True)))
     assert only.route.rails[0].interfaces["a"] == Interface("eth0", "fd00::1", 64)
     both = chosen(measured(ipv6(ssh=True), network(0, ssh=False)))
-    assert both.route.networks == ("10.0.0.0/24",)
+    assert names_of(both.route) == ("10.0.0.0/24",)
     broken = chosen(measured(network(0), ipv6(), failed={0: {("a", "b"): "refused"}}))
-    assert broken.route.networks == ("fd00::/64",)
+    assert names_of(broken.route) == ("fd00::/64",)
 
 
 # ------------------------------------------------------------------------- what is wrong, and where
@@ -222,7 +229,7 @@ def test_what_is_wrong_beside_a_network_that_serves_is_a_note(
     choice = chosen(measured(network(0), network(1, **other), failed=failed))
     assert said(choice) == expected
     assert choice.verdicts["10.1.0.0/24"].kind == verdict
-    assert choice.route.networks == ("10.0.0.0/24",)
+    assert names_of(choice.route) == ("10.0.0.0/24",)
 
 
 def test_each_network_broken_elsewhere_is_no_network() -> None:
@@ -343,8 +350,8 @@ def test_what_is_taken_is_no_clearly_slower_than_another(found: Measured) -> Non
 
 @given(_measured())
 def test_what_is_kept_comes_back(found: Measured) -> None:
-    text = json.dumps(cache.measured_to_json(found))
-    assert cache.measured_from_json(json.loads(text)) == found
+    for value in (found, chosen(found)):
+        assert decode(type(value), json.loads(json.dumps(encode(value)))) == value
 
 
 @given(_measured())
@@ -374,19 +381,20 @@ def _with(found: Measured, **more: Any) -> tuple[Measured, Choice]:
 def test_the_cache_keeps_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = measured(network(0), network(1), paces={0: paces(9e6), 1: paces(1e9)}, whole=True)
     choice = chosen(found)
-    assert cache.load(tmp_path, "ab") is None
-    cache.save(tmp_path, "ab", found, choice)
-    known = cache.load(tmp_path, "ab")
+    assert selection.load(tmp_path, "ab") is None
+    selection.save(tmp_path, "ab", found, choice)
+    known = selection.load(tmp_path, "ab")
     assert known is not None
-    assert known[:2] == (found, choice)
-    assert 0 <= known[2] < 60
-    assert cache.load(tmp_path, "cd") is None
+    age = known[1].age
+    assert known == (found, replace(choice, age=age))
+    assert age is not None and 0 <= age < 60
+    assert selection.load(tmp_path, "cd") is None
     with monkeypatch.context() as later:
         now = time.time()
-        later.setattr(cache.time, "time", lambda: now + 30 * 86400)
-        assert cache.load(tmp_path, "ab") is None
+        later.setattr(selection.time, "time", lambda: now + 30 * 86400)
+        assert selection.load(tmp_path, "ab") is None
     os.utime(tmp_path / "net/ab.json", (0, 0))
-    cache.save(tmp_path, "cd", found, choice)  # takes the old one away
+    selection.save(tmp_path, "cd", found, choice)  # takes the old one away
     assert [path.name for path in (tmp_path / "net").iterdir()] == ["cd.json"]
 
 
@@ -395,42 +403,42 @@ def test_what_was_broken_may_be_mended_soon(
 ) -> None:
     for name, failed in (("ab", {1: TO_C}), ("cd", {})):
         found = measured(network(0), network(1), failed=failed)
-        cache.save(tmp_path, name, found, chosen(found))
-        assert cache.load(tmp_path, name) is not None
+        selection.save(tmp_path, name, found, chosen(found))
+        assert selection.load(tmp_path, name) is not None
     now = time.time()
-    monkeypatch.setattr(cache.time, "time", lambda: now + 3600)
-    assert cache.load(tmp_path, "ab") is None
-    assert cache.load(tmp_path, "cd") is not None
+    monkeypatch.setattr(selection.time, "time", lambda: now + 3600)
+    assert selection.load(tmp_path, "ab") is None
+    assert selection.load(tmp_path, "cd") is not None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"form": 1}', '{"form": 1, "time": "x"}'])
 def test_a_damaged_file_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "net").mkdir()
     (tmp_path / "net/ab.json").write_text(text)
-    assert cache.load(tmp_path, "ab") is None
+    assert selection.load(tmp_path, "ab") is None
 
 
 def test_a_file_that_lost_a_part_is_none(tmp_path: Path) -> None:
     found = measured(network(0))
-    cache.save(tmp_path, "ab", found, chosen(found))
+    selection.save(tmp_path, "ab", found, chosen(found))
     path = tmp_path / "net/ab.json"
     value = json.loads(path.read_text())
     for broken in (
         {**value, "form": 0},
         {**value, "measured": None},
         {**value, "measured": {**value["measured"], "networks": [{"name": "x"}]}},
-        {**value, "choice": {**value["choice"], "route": [{"a": ["eth0"]}]}},
+        {**value, "choice": {**value["choice"], "route": {"rails": [{"a": ["eth0"]}]}}},
         {**value, "choice": {**value["choice"], "findings": [{"code": 3}]}},
     ):
         path.write_text(json.dumps(broken))
-        assert cache.load(tmp_path, "ab") is None
+        assert selection.load(tmp_path, "ab") is None
 
 
 def test_a_home_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "net").write_text("in the way")
     found = measured(network(0))
-    cache.save(tmp_path, "ab", found, chosen(found))
-    assert cache.load(tmp_path, "ab") is None
+    selection.save(tmp_path, "ab", found, chosen(found))
+    assert selection.load(tmp_path, "ab") is None
 
 
 # ----------------------------------------------------------------------------------- the pairs

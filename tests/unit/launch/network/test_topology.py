@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.launch.network.topology import BY_SSH, Network, fingerprint, networks
+from shanty.launch.network.topology import BY_SSH, Network, SurveyedHost, fingerprint, networks
 
 
-@dataclass(frozen=True)
-class Host:
-    name: str
-    address: str
-    survey: dict[str, Any] = field(default_factory=dict)
-
-
-def host(name: str, *ends: str, address: str | None = None, **links: Any) -> Host:
+def host(name: str, *ends: str, address: str | None = None, **links: Any) -> SurveyedHost:
     """`host("a", "eth0 10.0.0.1/24", "tun0 10.9.0.1/24 down", speed={"eth0": 1000})`."""
     entries = []
     for end in ends:
@@ -49,7 +41,9 @@ def host(name: str, *ends: str, address: str | None = None, **links: Any) -> Hos
         "time": 1.0,
         "free": {"home": 7},
     }
-    return Host(name, entries[0]["address"] if address is None else address, survey)
+    nobody: Any = None
+    own = entries[0]["address"] if address is None else address
+    return SurveyedHost(name, nobody, survey, own)
 
 
 def names(found: list[Network]) -> list[str]:
@@ -189,7 +183,7 @@ _HOSTS = st.lists(_ENDS, min_size=1, max_size=4).map(
 
 
 @given(_HOSTS, st.randoms())
-def test_the_order_makes_no_difference(hosts: list[Host], chance: Any) -> None:
+def test_the_order_makes_no_difference(hosts: list[SurveyedHost], chance: Any) -> None:
     before = fingerprint(hosts)
     mixed = copy.deepcopy(hosts)
     chance.shuffle(mixed)
@@ -199,7 +193,7 @@ def test_the_order_makes_no_difference(hosts: list[Host], chance: Any) -> None:
 
 
 @given(_HOSTS)
-def test_what_changes_all_the_time_makes_no_difference(hosts: list[Host]) -> None:
+def test_what_changes_all_the_time_makes_no_difference(hosts: list[SurveyedHost]) -> None:
     before = fingerprint(hosts)
     for each in hosts:
         each.survey.update(time=2.0, free={"home": 1}, path="/bin")
@@ -211,7 +205,7 @@ def test_what_changes_all_the_time_makes_no_difference(hosts: list[Host]) -> Non
 
 
 @given(_HOSTS, st.data())
-def test_what_may_change_the_choice_makes_another_one(hosts: list[Host], data: Any) -> None:
+def test_what_may_change_the_choice_makes_another_one(hosts: list[SurveyedHost], data: Any) -> None:
     before = fingerprint(hosts)
     one = data.draw(st.sampled_from(hosts)).survey
     entry = data.draw(st.sampled_from(one["addresses"]))
@@ -232,7 +226,7 @@ def test_what_may_change_the_choice_makes_another_one(hosts: list[Host], data: A
 
 
 @given(_HOSTS)
-def test_every_network_is_consistent(hosts: list[Host]) -> None:
+def test_every_network_is_consistent(hosts: list[SurveyedHost]) -> None:
     own = {each.name for each in hosts}
     found = networks(hosts)
     assert len(set(names(found))) == len(found)

@@ -11,8 +11,8 @@ import pytest
 
 from shanty.launch.finding import Finding, Level
 from shanty.launch.network import selection, user_settings
+from shanty.launch.network.results import Choice
 from shanty.launch.network.route import Interface, Rail, Route
-from shanty.launch.network.selection import Decision
 from shanty.launch.targets import networks
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.mpi.flavour import Flavour
@@ -201,9 +201,9 @@ def test_the_ports_that_the_user_allows(
 class Chosen:
     """`networks.chosen` with a decision that is made up; what it warned of."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, decision: Decision) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, choice: Choice) -> None:
         self.warnings: list[str] = []
-        monkeypatch.setattr(selection, "decide", lambda *_, **__: decision)
+        monkeypatch.setattr(selection, "decide", lambda *_, **__: choice)
 
     def __call__(self, name: str, job: JobSpec = JOB) -> Route:
         installation = Installation(name, "1", "/mpi", "/mpi/bin/mpirun", "/mpi/lib/m", "shanty")
@@ -225,14 +225,14 @@ BLOCKED = Finding("port-blocked", Level.ERROR, "b", "a → b is blocked", "no an
 def test_what_was_chosen_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     note = Finding("net-dead", Level.NOTE, "a", "tun0 is dead")
     slow = Finding("net-slow", Level.WARNING, "a", "it is slow", "94 Mbit/s", "see to the cable")
-    choose = Chosen(monkeypatch, Decision(ROUTE, (note, slow), joining=(FAST,), reason="fast"))
+    choose = Chosen(monkeypatch, Choice(Route((FAST,), "fast"), (note, slow), joining=(FAST,)))
     assert choose("mpich") == Route((FAST,), "fast")
     assert choose.warnings == ["a: it is slow (94 Mbit/s); see to the cable [net-slow]"]
 
 
 def test_an_error_ends_the_run_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PrepareError) as error:
-        Chosen(monkeypatch, Decision(Route(), (BLOCKED,)))("mpich")
+        Chosen(monkeypatch, Choice(Route(), (BLOCKED,)))("mpich")
     assert (error.value.what, error.value.why) == (
         "b: a → b is blocked [port-blocked]",
         "no answer",
@@ -241,14 +241,14 @@ def test_an_error_ends_the_run_before_it_begins(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_user_may_know_better(monkeypatch: pytest.MonkeyPatch) -> None:
-    choose = Chosen(monkeypatch, Decision(Route(), (BLOCKED,), joining=(FAST,)))
+    choose = Chosen(monkeypatch, Choice(Route(), (BLOCKED,), joining=(FAST,)))
     assert choose("mpich", replace(JOB, env={"UCX_NET_DEVICES": "tb0"})) == Route()
     assert choose.warnings == ["b: a → b is blocked (no answer); open it [port-blocked]"]
 
 
 @pytest.mark.parametrize("name", FLAVOURS)
 def test_hosts_that_are_joined_by_ipv6_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    choose = Chosen(monkeypatch, Decision(Route((IPV6,)), joining=(IPV6,)))
+    choose = Chosen(monkeypatch, Choice(Route((IPV6,)), joining=(IPV6,)))
     if name == "openmpi5":
         assert choose(name).rails == (IPV6,)
         return
