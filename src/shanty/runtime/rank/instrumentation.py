@@ -108,25 +108,24 @@ class RankProcess:
         if mpi.Is_initialized():
             self._joined()
             return
-        for name in ("Init", "Init_thread"):
-            setattr(mpi, name, self._then_joined(getattr(mpi, name)))
 
-    def _then_joined(self, init: Callable[..., Any]) -> Callable[..., Any]:
-        def initialise(*args: Any, **kwargs: Any) -> Any:
-            result = init(*args, **kwargs)
-            self._joined()
-            return result
+        def then_joined(init: Callable[..., Any]) -> Callable[..., Any]:
+            def initialise(*args: Any, **kwargs: Any) -> Any:
+                result = init(*args, **kwargs)
+                self._joined()
+                return result
 
-        initialise.__doc__ = init.__doc__
-        return initialise
+            initialise.__doc__ = init.__doc__
+            return initialise
+
+        mpi.Init, mpi.Init_thread = then_joined(mpi.Init), then_joined(mpi.Init_thread)
 
     def _joined(self) -> None:
-        mpi = self.mpi
+        mpi, world = self.mpi, self.mpi.COMM_WORLD
         if self.has_joined or os.getpid() != self.pid:
             return
         if mpi.Comm.Get_parent() != mpi.COMM_NULL:
             return
-        world = mpi.COMM_WORLD
         self.joined(mpi, world.Get_rank(), world.Get_size())
         atexit.register(self._finalize)
 
@@ -214,17 +213,17 @@ class MpiFinder:
         return None
 
 
-class PartFinder:
-    """Stands first in sys.meta_path: a part of ours gets to see some modules once imported.
+class HookFinder:
+    """Stands first in sys.meta_path: `import_hooks` gets to see some modules once imported.
 
     `claim` tells whether this process is the rank, when it is asked.
     """
 
-    parts = {  # noqa: RUF012  typing takes time to import
-        "torch.distributed.distributed_c10d": "rank/torch_mpi",  # it makes groups
-        "xgboost": "rank/xgboost_rabit",
-        "mlx.core": "rank/mlx_mpi",  # it brings up MPI
-        "mpi4py.futures._core": "rank/mpi_futures",  # it spawns processes
+    hooks = {  # noqa: RUF012  typing takes time to import
+        "torch.distributed.distributed_c10d": "torch",  # it makes groups
+        "xgboost": "xgboost",
+        "mlx.core": "mlx",  # it brings up MPI
+        "mpi4py.futures._core": "futures",  # it spawns processes
     }
 
     def __init__(self, process: RankProcess, claim: Callable[[], bool]) -> None:
@@ -232,13 +231,13 @@ class PartFinder:
         self.claim = claim
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find one of the modules, with a loader that offers it to the part."""
-        part = self.parts.get(name)
-        if part is None:
+        """Find one of the modules, with a loader that offers it to its hook."""
+        if name not in self.hooks:
             return None
 
         def offer(module: Any) -> None:
-            load_part(part).offer(module, self.process, self.claim)
+            hook = getattr(load_part("rank/import_hooks"), self.hooks[name])
+            hook(module, self.process, self.claim)
 
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
@@ -263,20 +262,15 @@ class _CallingLoader:
         self._then(module)
 
 
-class StandInFinder:
+class HorovodFinder:
     """Stands early in sys.meta_path: our own horovod where Python has none."""
 
-    names = ("horovod",)
-
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find a package that we stand in for, as `stand_in` decides."""
-        if name not in self.names:
+        """Find Horovod, as `find_horovod` decides."""
+        if name != "horovod":
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
-        spec, ours = load_part("rank/horovod_import").find(name, target, others)
-        if ours:
-            hook_children()
-        return spec
+        return load_part("rank/import_hooks").find_horovod(name, target, others)
 
 
 def hook_children() -> None:
@@ -318,12 +312,12 @@ def start() -> RankProcess | None:
         folder, _, python = environ.get(variable, "").partition("|")
         if folder and python in ("", sys.implementation.cache_tag):
             sys.meta_path.append(FallbackFinder(folder, names))
-    sys.meta_path.insert(0, StandInFinder())
+    sys.meta_path.insert(0, HorovodFinder())
     return RankProcess(run_dir, rank, environ.get("SHANTY_WORLD", "0"))
 
 
 def follow_imports(
     process: RankProcess, then: Callable[[Any], None], claim: Callable[[], bool]
 ) -> None:
-    """See what the process imports: `then` gets mpi4py.MPI, and parts of ours some others."""
-    sys.meta_path[:0] = [PartFinder(process, claim), MpiFinder(process.loading, then)]
+    """See what the process imports: `then` gets mpi4py.MPI, hooks of ours some others."""
+    sys.meta_path[:0] = [HookFinder(process, claim), MpiFinder(process.loading, then)]
