@@ -16,8 +16,15 @@ from shanty.runtime.localhost import all_here
 from shanty.runtime.mpi.hostfiles import FOREIGN_HOSTFILES, hosts_in, read_file
 from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.rank import redirect
-from shanty.runtime.rank.dmlc_options import CLUSTERS, LOG_LEVELS, OPTIONS, REFUSED
-from shanty.runtime.rank.option_table import WHOLE, Given, Interpreter, Option, Parser
+from shanty.runtime.rank.option_table import (
+    SWITCH,
+    TEXT,
+    WHOLE,
+    Given,
+    Interpreter,
+    Option,
+    table,
+)
 
 NAME = "dmlc-submit"
 CLUSTER = "DMLC_SUBMIT_CLUSTER"  # the variable with the cluster, where the line names none
@@ -30,6 +37,93 @@ _BEGINNING = re.compile(r"\s*(?:\S+\s+\S|[A-Za-z_]\w*=)")  # several words, or a
 _FOR_A_SHELL = re.compile(r"[$|&;<>*`'\"\\\n]")
 
 Read = Callable[[str], Optional[str]]
+
+CLUSTERS = ("mpi", "local", "ssh", "slurm", "sge", "yarn", "mesos", "kubernetes")
+LOG_LEVELS = ("INFO", "DEBUG")
+
+# ---------------------------------------------------------------------------- the options
+
+_SERVER = "-there is no parameter server, the ranks talk to each other"
+_YARN = "-it is for --cluster yarn"
+_KUBERNETES = "-it is for --cluster kubernetes"
+
+# The names are those of dmlc-core's tracker (tracker/dmlc_tracker/opts.py) and the short ones of
+# its forerunners (dmlc_mpi.py, mxnet's launch.py).
+OPTIONS = table(
+    # How many and where
+    ("--cluster", TEXT, "@set cluster", "mpi, local or ssh [$DMLC_SUBMIT_CLUSTER, else mpi]."),
+    ("--num-workers -n --nworker", WHOLE, "@count ranks", "Ranks in all."),
+    ("--host-file -H --hostfile", TEXT, "@set hostfile",
+     "The hosts: mpirun's file; HOST[:PORT] (ssh)."),
+    ("--worker-cores", WHOLE, "@count cores", "Cores of each rank."),
+    ("--worker-memory", TEXT, "@memory", "What each rank must find: 4g, 500m."),
+    ("--worker-memory-mb", WHOLE, "@memory-mb", "The same in MiB."),
+    # What ranks find
+    ("--env", TEXT, "@env", "Variables: KEY=VALUE or KEY, several with commas."),
+    ("--env-worker", TEXT, "@env-worker", "Variables: KEY:VALUE, several with commas."),
+    ("--files", TEXT, "@files", "A file that must be there (repeatable)."),
+    # The job
+    ("--jobname", TEXT, "@set name", "The name of the run."),
+    ("--log-file", TEXT, "@set log_file", "All output goes there, too."),
+    ("--log-level", TEXT, "@log-level", "DEBUG shows the command [INFO]."),
+    ("--help -h", SWITCH, "@switch help", "Show this."),
+    ("--queue", TEXT, "-a run starts at once and waits in no queue"),
+    ("--local-num-attempt", WHOLE, "-a run ends with the first rank that fails; `shanty rerun`"),
+    # Without meaning
+    ("--num-servers -s --server-nodes / --slurm-server-nodes", WHOLE, _SERVER),
+    ("--server-cores / --server-memory-mb", WHOLE, _SERVER),
+    ("--server-memory / --env-server", TEXT, _SERVER),
+    ("--kube-server-image / --kube-server-template", TEXT, _SERVER),
+    ("--host-ip", TEXT, "-the run finds the address itself, there is no tracker to reach"),
+    ("--sync-dst-dir", TEXT, "-the workspace is brought to all hosts, to a folder of its own"),
+    ("--auto-file-cache", TEXT, "-files keep their names: ranks run in the workspace"),
+    ("--archives", TEXT, "-nothing is unpacked: put into the workspace what is in them"),
+    ("--ship-libcxx", TEXT, "-programs find their libraries as they do without it"),
+    ("--slurm-worker-nodes", WHOLE, "-it is for --cluster slurm"),
+    ("--sge-log-dir", TEXT, "-it is for --cluster sge"),
+    ("--mesos-master", TEXT, "-it is for --cluster mesos"),
+    ("--hdfs-tempdir / --yarn-app-classpath / --yarn-app-dir", TEXT, _YARN),
+    ("--kube-namespace / --kube-worker-image / --kube-worker-template", TEXT, _KUBERNETES),
+)  # fmt: skip
+VERB = table(
+    ("--on", TEXT, "@verb on", "Where, as for `shanty run`: a,b:4 or a group."),
+    ("--mpi", TEXT, "@verb mpi", "openmpi (default), openmpi4, mpich, intel, or a prefix."),
+    ("--oversubscribe", SWITCH, "@verb oversubscribe", "Allow more ranks than cores."),
+    ("--dry-run", SWITCH, "@verb dry-run", "Print what would be run, and run nothing."),
+    ("--detach -d", SWITCH, "@verb detach", "Start it and come back at once."),
+    ("--quiet -q", SWITCH, "@verb quiet", "Only the ranks' own output."),
+    ("--json", SWITCH, "@verb json", "One JSON object a line on stdout."),
+)
+"""What `shanty dmlc-submit` takes beside them."""
+
+_BY_SSH = "name the hosts: --cluster ssh --host-file FILE"
+# Why a cluster is refused, and what to do instead.
+REFUSED: Dict[str, Tuple[str, str]] = {
+    "slurm": (
+        "shanty hands no jobs to Slurm yet",
+        "within an allocation name its hosts: shanty dmlc-submit --cluster mpi "
+        '--on "$(scontrol show hostnames | paste -sd,)" …',
+    ),
+    "sge": (
+        "shanty hands no jobs to Grid Engine",
+        "within a job name its hosts: shanty dmlc-submit --cluster mpi "
+        '--on "$(awk \'{print $1":"$2}\' $PE_HOSTFILE | paste -sd,)" …',
+    ),
+    "yarn": (
+        "a run goes to hosts by ssh, not to Hadoop's scheduler",
+        _BY_SSH,
+    ),
+    "mesos": (
+        "a run goes to hosts by ssh, not to Mesos",
+        _BY_SSH,
+    ),
+    "kubernetes": (
+        "shanty starts no pods yet",
+        "use --cluster local in one pod, or --cluster ssh --host-file FILE where sshd runs in them",
+    ),
+}
+
+# ------------------------------------------------------------------------- reading a line
 
 
 @dataclass
@@ -62,7 +156,7 @@ class Wanted:
     command: List[str] = field(default_factory=list)
 
     def leave_out(self, said: str, reason: str) -> None:
-        """Take down that the option `said` has no meaning here."""
+        """Takes down that the option `said` has no meaning here."""
         self.left_out.setdefault(reason, []).append(said)
 
     @property
@@ -87,13 +181,12 @@ def parse(
     of, that lacks its value or has a wrong one, a file that is not there and a cluster that runs
     do not go to.
     """
-    parser = Parser(NAME, options)
-    given, command = parser.split(words)
+    wanted = Wanted()
+    interpreter = _Interpreter(options, wanted)
+    interpreter.environ, interpreter.read = environ, read
+    given, wanted.command = interpreter.split(words)
     if not any(option.names[0] == "--num-workers" for _, option, _ in given):
-        later, command = _from_command(command, parser)
-        given += later
-    wanted = Wanted(command=command)
-    interpreter = _Interpreter(wanted, environ, read)
+        given += interpreter.from_command()
     for each in given:
         interpreter.take(*each)
     if not wanted.help:
@@ -101,39 +194,37 @@ def parse(
     return wanted
 
 
-def _from_command(words: Sequence[str], parser: Parser) -> Tuple[List[Given], List[str]]:
-    """Returns the options that stand after the command, where DMLC's tracker takes them as well.
-
-    Asked only for a line that would be incomplete without: else they are the command's own.
-    """
-    given: List[Given] = []
-    rest: List[str] = []
-    index = 0
-    while index < len(words):
-        name, equals, value = words[index].partition("=")
-        if index and name.startswith("--") and name in OPTIONS:
-            after = words[index + 1 :]
-            used, one = parser.valued(name, OPTIONS[name], value if equals else None, after)
-            given.append(one)
-            index += used
-        else:
-            rest.append(words[index])
-        index += 1
-    return given, rest
-
-
 class _Interpreter(Interpreter):
     """Puts what the options say into a `Wanted`; a method for each code of the table."""
 
+    program = NAME
     wanted: Wanted
+    environ: Mapping[str, str]
+    read: Read
 
-    def __init__(self, wanted: Wanted, environ: Mapping[str, str], read: Read) -> None:
-        super().__init__("dmlc-submit", wanted)
-        self.environ = environ
-        self.read = read
+    def from_command(self) -> List[Given]:
+        """Takes the options out of the command that DMLC's tracker finds there as well.
+
+        Asked only for a line that would be incomplete without: else they are the command's own.
+        """
+        words, rest = self.wanted.command, self.wanted.command[:1]
+        given: List[Given] = []
+        index = 1
+        while index < len(words):
+            name, equals, value = words[index].partition("=")
+            if name.startswith("--") and name in OPTIONS:
+                after = words[index + 1 :]
+                used, one = self.valued(name, OPTIONS[name], value if equals else None, after)
+                given.append(one)
+                index += used
+            else:
+                rest.append(words[index])
+            index += 1
+        self.wanted.command = rest
+        return given
 
     def leave_out(self, spelled: str, option: Option, value: str) -> None:
-        """Take down that an option has no meaning here; "no servers" has."""
+        """Takes down that an option has no meaning here; "no servers" has."""
         if option.takes != WHOLE or int(value):
             self.wanted.leave_out(f"{spelled} {value}", option.rule[1:])
 
@@ -141,7 +232,7 @@ class _Interpreter(Interpreter):
         self.wanted.verb[name] = value or "yes"
 
     def finish(self) -> None:
-        """Work out what the options mean together."""
+        """Works out what the options mean together."""
         wanted = self.wanted
         given = wanted.cluster or self.environ.get(CLUSTER, "")
         wanted.cluster = _cluster(given, "--cluster" if wanted.cluster else f"${CLUSTER}")

@@ -25,9 +25,8 @@ from shanty.runtime.rank.option_table import (
     Given,
     Interpreter,
     Option,
-    Parser,
-    check,
-)  # fmt: skip
+    table,
+)
 
 HOROVOD = "0.28.1"  # whose line this is
 _HOSTS = re.compile(r"^[\w.-]+(:[0-9]+)?(,[\w.-]+(:[0-9]+)?)*$")
@@ -37,116 +36,102 @@ Run = Callable[[str], str]
 
 # ---------------------------------------------------------------------------- the options
 
-_ALL: List[Option] = []
-
-
-def _row(names: str, takes: str, rule: str = "") -> None:
-    _ALL.append(Option(tuple(names.split()), takes, rule))
-
-
 _LEVELS = "-how an allreduce goes over the hosts is decided by the run"
 _TUNING = "-nothing is tuned while a job runs"
 _FIXED = "-the number of ranks does not change while a job runs; a job that was broken off \
 resumes from its last commit when it is run again"
 _GLOO = "-ranks share their gradients over MPI"
 
-# How many and where
-_row("-np --num-proc", WHOLE, "@count ranks")
-_row("-H --hosts", TEXT, "@hosts")
-_row("--hostfile -hostfile", TEXT, "@hostfile")
-_row("--host-discovery-script", TEXT, "@discover")
-_row("--slots-per-host", WHOLE, "@whole slots")
-_row("--network-interfaces --network-interface", TEXT, "@interfaces")
-_row("-p --ssh-port", WHOLE, "@ssh -p")
-_row("-i --ssh-identity-file", TEXT, "@ssh -i")
-
-# The start
-_row("-v --version", SWITCH, "@ask version")
-_row("-cb --check-build", SWITCH, "@ask build")
-_row("-h --help", SWITCH, "@ask help")
-_row("--disable-cache", SWITCH)
-_row("--start-timeout", WHOLE, "@whole start_timeout")
-_row("--verbose", SWITCH, "@switch verbose")
-_row("--output-filename", TEXT, "@set output")
-_row("--prefix-output-with-timestamp -prefix-timestamp", SWITCH, "@words --timestamp-output")
-_row("--config-file", TEXT, "@config")
-_row("--gloo", SWITCH, _GLOO)
-_row("--mpi", SWITCH)
-_row("--jsrun", SWITCH, "!jsrun is LSF's own launcher, a run has another|leave it out")
-
-# Fusion, cycles, cache
-_row("--fusion-threshold-mb", WHOLE, "@mebibytes HOROVOD_FUSION_THRESHOLD")
-_row("--cycle-time-ms", NUMBER, "=HOROVOD_CYCLE_TIME")
-_row("--cache-capacity", WHOLE, "=HOROVOD_CACHE_CAPACITY")
-for _name in ("hierarchical-allreduce", "hierarchical-allgather", "torus-allreduce"):
-    _row("--" + _name, SWITCH, _LEVELS)
-    _row("--no-" + _name, SWITCH)
-_row("--autotune", SWITCH, _TUNING)
-_row("--no-autotune", SWITCH)
-_row("--autotune-log-file", TEXT, _TUNING)
-for _name in ("warmup-samples", "steps-per-sample", "bayes-opt-max-samples"):
-    _row(f"--autotune-{_name}", WHOLE, _TUNING)
-_row("--autotune-gaussian-process-noise", NUMBER, _TUNING)
-
-# A changing number of ranks
-for _name in ("min-np --min-num-proc", "max-np --max-num-proc", "elastic-timeout", "reset-limit"):
-    _row("--" + _name, WHOLE, _FIXED)
-_row("--blacklist-cooldown-range", PAIR, _FIXED)
-
-# Timeline, stalls, log
-_row("--timeline-filename", TEXT, "=HOROVOD_TIMELINE")
-_row("--timeline-mark-cycles", SWITCH, "=HOROVOD_TIMELINE_MARK_CYCLES 1")
-_row("--no-timeline-mark-cycles", SWITCH, "=HOROVOD_TIMELINE_MARK_CYCLES 0")
-_row("--no-stall-check", SWITCH, "=HOROVOD_STALL_CHECK_DISABLE 1")
-_row("--stall-check", SWITCH, "=HOROVOD_STALL_CHECK_DISABLE 0")
-_row("--stall-check-warning-time-seconds", WHOLE, "=HOROVOD_STALL_CHECK_TIME_SECONDS")
-_row("--stall-check-shutdown-time-seconds", WHOLE, "=HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
-_row("--log-level", TEXT, "@log-level")
-_row("--log-with-timestamp --no-log-hide-timestamp", SWITCH, "=HOROVOD_LOG_HIDE_TIME 0")
-_row("--log-without-timestamp --log-hide-timestamp", SWITCH, "=HOROVOD_LOG_HIDE_TIME 1")
-
-# Libraries
-_row("--mpi-threads-disable", SWITCH, "-communication has a thread of its own")
-_row("--no-mpi-threads-disable", SWITCH)
-_row("--mpi-args", TEXT, "@mpi-args")
-_row("--binding-args", TEXT, "@mpi-args")
-_row("--tcp", SWITCH, "@tcp")
-_row("--num-nccl-streams", WHOLE, "-NCCL's streams are PyTorch's own matter")
-_row("--thread-affinity", WHOLE, "-the thread that communicates is bound as its rank is")
-_row("--gloo-timeout-seconds", WHOLE, _GLOO)
-
-OPTIONS: Mapping[str, Option] = {name: option for option in _ALL for name in option.names}
-"""Each option by each of its names, with their dashes."""
+OPTIONS = table(
+    # How many and where
+    ("-np --num-proc", WHOLE, "@count ranks"),
+    ("-H --hosts", TEXT, "@hosts"),
+    ("--hostfile -hostfile", TEXT, "@hostfile"),
+    ("--host-discovery-script", TEXT, "@discover"),
+    ("--slots-per-host", WHOLE, "@whole slots"),
+    ("--network-interfaces --network-interface", TEXT, "@interfaces"),
+    ("-p --ssh-port", WHOLE, "@ssh -p"),
+    ("-i --ssh-identity-file", TEXT, "@ssh -i"),
+    # The start
+    ("-v --version", SWITCH, "@ask version"),
+    ("-cb --check-build", SWITCH, "@ask build"),
+    ("-h --help", SWITCH, "@ask help"),
+    ("--start-timeout", WHOLE, "@whole start_timeout"),
+    ("--verbose", SWITCH, "@switch verbose"),
+    ("--output-filename", TEXT, "@set output"),
+    ("--prefix-output-with-timestamp -prefix-timestamp", SWITCH, "@words --timestamp-output"),
+    ("--config-file", TEXT, "@config"),
+    ("--gloo", SWITCH, _GLOO),
+    ("--mpi / --disable-cache", SWITCH, ""),
+    ("--jsrun", SWITCH, "!jsrun is LSF's own launcher, a run has another|leave it out"),
+    # Fusion, cycles, cache
+    ("--fusion-threshold-mb", WHOLE, "@mebibytes HOROVOD_FUSION_THRESHOLD"),
+    ("--cycle-time-ms", NUMBER, "=HOROVOD_CYCLE_TIME"),
+    ("--cache-capacity", WHOLE, "=HOROVOD_CACHE_CAPACITY"),
+    ("--hierarchical-allreduce / --hierarchical-allgather / --torus-allreduce", SWITCH, _LEVELS),
+    ("--autotune", SWITCH, _TUNING),
+    ("--autotune-log-file", TEXT, _TUNING),
+    ("--autotune-warmup-samples / --autotune-steps-per-sample", WHOLE, _TUNING),
+    ("--autotune-bayes-opt-max-samples", WHOLE, _TUNING),
+    ("--autotune-gaussian-process-noise", NUMBER, _TUNING),
+    ("--no-hierarchical-allreduce / --no-hierarchical-allgather", SWITCH, ""),
+    ("--no-torus-allreduce / --no-autotune / --no-mpi-threads-disable", SWITCH, ""),
+    # A changing number of ranks
+    ("--min-np --min-num-proc / --max-np --max-num-proc", WHOLE, _FIXED),
+    ("--elastic-timeout / --reset-limit", WHOLE, _FIXED),
+    ("--blacklist-cooldown-range", PAIR, _FIXED),
+    # Timeline, stalls, log
+    ("--timeline-filename", TEXT, "=HOROVOD_TIMELINE"),
+    ("--timeline-mark-cycles", SWITCH, "=HOROVOD_TIMELINE_MARK_CYCLES 1"),
+    ("--no-timeline-mark-cycles", SWITCH, "=HOROVOD_TIMELINE_MARK_CYCLES 0"),
+    ("--no-stall-check", SWITCH, "=HOROVOD_STALL_CHECK_DISABLE 1"),
+    ("--stall-check", SWITCH, "=HOROVOD_STALL_CHECK_DISABLE 0"),
+    ("--stall-check-warning-time-seconds", WHOLE, "=HOROVOD_STALL_CHECK_TIME_SECONDS"),
+    ("--stall-check-shutdown-time-seconds", WHOLE, "=HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"),
+    ("--log-level", TEXT, "@log-level"),
+    ("--log-with-timestamp --no-log-hide-timestamp", SWITCH, "=HOROVOD_LOG_HIDE_TIME 0"),
+    ("--log-without-timestamp --log-hide-timestamp", SWITCH, "=HOROVOD_LOG_HIDE_TIME 1"),
+    # Libraries
+    ("--mpi-threads-disable", SWITCH, "-communication has a thread of its own"),
+    ("--mpi-args / --binding-args", TEXT, "@mpi-args"),
+    ("--tcp", SWITCH, "@tcp"),
+    ("--num-nccl-streams", WHOLE, "-NCCL's streams are PyTorch's own matter"),
+    ("--thread-affinity", WHOLE, "-the thread that communicates is bound as its rank is"),
+    ("--gloo-timeout-seconds", WHOLE, _GLOO),
+)
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
-# What the keys of a configuration file say; of a switch, both of its sides.
-_IN_FILE: Dict[str, str] = {
-    "params.fusion_threshold_mb": "--fusion-threshold-mb",
-    "params.cycle_time_ms": "--cycle-time-ms",
-    "params.cache_capacity": "--cache-capacity",
-    "params.hierarchical_allreduce": "--hierarchical-allreduce --no-hierarchical-allreduce",
-    "params.hierarchical_allgather": "--hierarchical-allgather --no-hierarchical-allgather",
-    "params.torus_allreduce": "--torus-allreduce --no-torus-allreduce",
-    "autotune.enabled": "--autotune --no-autotune",
-    "autotune.log_file": "--autotune-log-file",
-    "autotune.warmup_samples": "--autotune-warmup-samples",
-    "autotune.steps_per_sample": "--autotune-steps-per-sample",
-    "autotune.bayes_opt_max_samples": "--autotune-bayes-opt-max-samples",
-    "autotune.gaussian_process_noise": "--autotune-gaussian-process-noise",
-    "timeline.filename": "--timeline-filename",
-    "timeline.mark_cycles": "--timeline-mark-cycles --no-timeline-mark-cycles",
-    "stall_check.enabled": "--stall-check --no-stall-check",
-    "stall_check.warning_time_seconds": "--stall-check-warning-time-seconds",
-    "stall_check.shutdown_time_seconds": "--stall-check-shutdown-time-seconds",
-    "library_options.mpi_threads_disable": "--mpi-threads-disable --no-mpi-threads-disable",
-    "library_options.num_nccl_streams": "--num-nccl-streams",
-    "library_options.thread_affinity": "--thread-affinity",
-    "library_options.gloo_timeout_seconds": "--gloo-timeout-seconds",
-    "logging.level": "--log-level",
-    "logging.with_timestamp": "--log-with-timestamp --log-without-timestamp",
-}
-IN_FILE: Mapping[str, Tuple[str, ...]] = {key: tuple(v.split()) for key, v in _IN_FILE.items()}
+# The keys in a configuration file, by its sections and by what begins the names of the options.
+_SECTIONS = (
+    ("params", "--", "fusion_threshold_mb cycle_time_ms cache_capacity"),
+    ("params", "--", "hierarchical_allreduce hierarchical_allgather torus_allreduce"),
+    ("autotune", "--autotune-", "log_file warmup_samples steps_per_sample bayes_opt_max_samples"),
+    ("autotune", "--autotune-", "gaussian_process_noise"),
+    ("timeline", "--timeline-", "filename mark_cycles"),
+    ("stall_check", "--stall-check-", "warning_time_seconds shutdown_time_seconds"),
+    ("library_options", "--", "mpi_threads_disable num_nccl_streams thread_affinity"),
+    ("library_options", "--", "gloo_timeout_seconds"),
+    ("logging", "--log-", "level"),
+)
+
+
+def _in_file() -> Dict[str, Tuple[str, ...]]:
+    """Returns the option that each key of a file stands for; of a switch, both of its sides."""
+    found: Dict[str, Tuple[str, ...]] = {
+        "autotune.enabled": ("--autotune", "--no-autotune"),
+        "stall_check.enabled": ("--stall-check", "--no-stall-check"),
+        "logging.with_timestamp": ("--log-with-timestamp", "--log-without-timestamp"),
+    }
+    for section, prefix, keys in _SECTIONS:
+        for key in keys.split():
+            name = prefix + key.replace("_", "-")
+            sides = (name, "--no-" + name[2:])
+            found[f"{section}.{key}"] = sides if sides[1] in OPTIONS else sides[:1]
+    return found
+
+
+_IN_FILE = _in_file()
 
 # ------------------------------------------------------------------------- reading a line
 
@@ -187,9 +172,9 @@ def parse(
     `read` gives the text of a file or None, `run` the output of the script that names the hosts.
     UsageError names an option that there is none of, that lacks its value, or that is refused.
     """
-    given, command = Parser("horovodrun", OPTIONS).split(words)
-    wanted = Wanted(command=command)
-    interpreter = _Interpreter(wanted)
+    wanted = Wanted()
+    interpreter = _Interpreter(OPTIONS, wanted)
+    given, wanted.command = interpreter.split(words)
     decided = _decided(given)
     files = [value for _, option, value in given if option.rule == "@config"]
     for each in [one for file in files for one in _from_file(file, read)]:
@@ -204,7 +189,7 @@ def parse(
 def _decided(given: Sequence[Given]) -> Set[str]:
     """Returns the names of the options on the line and of their opposites: they win over a file."""
     names = {name for _, option, _ in given for name in option.names}
-    for sides in IN_FILE.values():
+    for sides in _IN_FILE.values():
         if names.intersection(sides):
             names.update(sides)
     return names
@@ -221,40 +206,37 @@ def _from_file(path: str, read: Callable[[str], Optional[str]]) -> List[Given]:
         if key == "controller" and str(value).lower() in ("mpi", "gloo"):
             found.append((where, OPTIONS[f"--{str(value).lower()}"], ""))
             continue
-        sides = IN_FILE.get(key)
+        sides = _IN_FILE.get(key)
         if sides is None:
             raise UsageError(
                 f"{where}: horovodrun has no such setting",
-                fix="the settings are " + ", ".join(["controller", *IN_FILE]),
+                fix="the settings are " + ", ".join(["controller", *_IN_FILE]),
             )
         if value is None:
             continue
-        option = OPTIONS[sides[0]]
         if len(sides) == 2:
             found.append((where, OPTIONS[sides[0 if value else 1]], ""))
         else:
-            check(where, option, [str(value)])
-            found.append((where, option, str(value)))
+            OPTIONS[sides[0]].check(where, [str(value)])
+            found.append((where, OPTIONS[sides[0]], str(value)))
     return found
 
 
 class _Interpreter(Interpreter):
     """Puts what the options say into a `Wanted`; a method for each code of the table."""
 
+    program = "horovodrun"
     wanted: Wanted
-
-    def __init__(self, wanted: Wanted) -> None:
-        super().__init__("horovodrun", wanted)
-        self.script = ""
-        self.placed = ""  # the option that said which hosts
+    script = ""
+    placed = ""  # the option that said which hosts
 
     def leave_out(self, spelled: str, option: Option, value: str) -> None:
-        """Take down that an option has no meaning here; its rule says why."""
+        """Takes down that an option has no meaning here; its rule says why."""
         said = f"{spelled} {value}".rstrip()
         self.wanted.notes.append(f"{said} of horovodrun is left out: {option.rule[1:]}")
 
     def finish(self, run: Run) -> None:
-        """Work out what the options mean together."""
+        """Works out what the options mean together."""
         wanted = self.wanted
         if self.script:
             wanted.hosts = _named(self.script, run(self.script), wanted.slots)

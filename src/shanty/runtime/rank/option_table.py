@@ -1,6 +1,6 @@
 """Reads the lines of other tools by a table of their options, as argparse would.
 
-What becomes of each option is said by its rule, in `horovodrun` and `dmlc_options`:
+What becomes of each option is said by its rule, in `horovodrun` and `dmlc_submit`:
 
     =NAME        the value is put into that variable
     =NAME VALUE  that variable gets this value
@@ -13,13 +13,15 @@ What becomes of each option is said by its rule, in `horovodrun` and `dmlc_optio
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.errors import UsageError
 
 TEXT, WHOLE, NUMBER, SWITCH, PAIR = "a text", "a whole number", "a number", "", "two whole numbers"
 _DIGITS = 18  # of a number, at most: more is a slip, and Python refuses thousands
+_WHOLE = re.compile(rf"\+?[0-9]{{1,{_DIGITS}}}")
 
 
 @dataclass(frozen=True)
@@ -29,18 +31,46 @@ class Option:
     names: Tuple[str, ...]
     takes: str
     rule: str
-    help: str = ""
+    help: str
+
+    def check(self, spelled: str, values: Sequence[str]) -> None:
+        """Raises UsageError for values that are not what the option takes."""
+        for value in values if self.takes != TEXT else ():
+            if not (_is_number(value) if self.takes == NUMBER else _WHOLE.fullmatch(value)):
+                short = value if len(value) <= _DIGITS else value[:_DIGITS] + "…"
+                raise UsageError(f"{spelled} takes {self.takes} from 0 on, not {short!r}")
 
 
 Given = Tuple[str, Option, str]  # as it was written, what it is, its value or ""
 
 
-@dataclass(frozen=True)
-class Parser:
-    """Reads the lines of one program; `options` has each option by each of its names."""
+def table(*rows: Tuple[str, ...]) -> Dict[str, Option]:
+    """Returns each option by each of its names, with their dashes.
+
+    A row has the names of an option, with " / " between options for which all is the same, what
+    it takes, its rule, and its help where the rule does not say it.
+    """
+    found: Dict[str, Option] = {}
+    for alike, takes, rule, *said in rows:
+        text = said[0] if said else f"Left out: {rule[1:] or 'it is so in any case'}."
+        for names in alike.split(" / "):
+            option = Option(tuple(names.split()), takes, rule, text)
+            found.update(dict.fromkeys(option.names, option))
+    return found
+
+
+class Interpreter:
+    """Reads a line of `program` and puts what it says into `wanted`.
+
+    A subclass has a method for each code of the rules. It gets the option as it was written, its
+    value, and the rest of the rule.
+    """
 
     program: str
-    options: Mapping[str, Option]
+
+    def __init__(self, options: Mapping[str, Option], wanted: Any) -> None:
+        self.options = options
+        self.wanted = wanted
 
     def split(self, words: Sequence[str]) -> Tuple[List[Given], List[str]]:
         """Returns the options before the command, and the command.
@@ -73,9 +103,8 @@ class Parser:
         used = (2 if option.takes == PAIR else 1) - (value is not None)
         if used > len(after):
             raise UsageError(f"{spelled} needs a value", fix=f"it is {option.takes}")
-        values = [] if value is None else [value]
-        values += after[:used]
-        check(spelled, option, values)
+        values = [*([] if value is None else [value]), *after[:used]]
+        option.check(spelled, values)
         return used, (spelled, option, " ".join(values))
 
     def _option(self, word: str) -> Tuple[str, Option, Optional[str]]:
@@ -97,19 +126,8 @@ class Parser:
         fix = f"did you mean {near[0]}?" if near else f"see `shanty {self.program} --help`"
         raise UsageError(f"{self.program} has no option {name}", fix=fix)
 
-
-class Interpreter:
-    """Puts what the options of a line say into `wanted`; a method for each code of the rules.
-
-    It gets the option as it was written, its value, and the rest of the rule.
-    """
-
-    def __init__(self, program: str, wanted: Any) -> None:
-        self.program = program
-        self.wanted = wanted
-
     def take(self, spelled: str, option: Option, value: str) -> None:
-        """Take one option into account."""
+        """Takes one option into account."""
         kind, (code, _, word) = option.rule[:1], option.rule[1:].partition(" ")
         if kind == "=":
             self.wanted.variables[code] = word or value
@@ -122,7 +140,7 @@ class Interpreter:
             getattr(self, "_" + code.replace("-", "_"))(spelled, value, word)
 
     def leave_out(self, spelled: str, option: Option, value: str) -> None:
-        """Take down that an option has no meaning here; its rule says why."""
+        """Takes down that an option has no meaning here; its rule says why."""
         raise NotImplementedError
 
     def _set(self, _: str, value: str, field: str) -> None:
@@ -135,19 +153,6 @@ class Interpreter:
         if int(value) < 1:
             raise UsageError(f"{spelled} must be at least 1, not {value}")
         setattr(self.wanted, field, int(value))
-
-
-def check(spelled: str, option: Option, values: Sequence[str]) -> None:
-    """Raise UsageError for values that are not what the option takes."""
-    for value in values if option.takes != TEXT else ():
-        if not (_is_number(value) if option.takes == NUMBER else _is_whole(value)):
-            short = value if len(value) <= _DIGITS else value[:_DIGITS] + "…"
-            raise UsageError(f"{spelled} takes {option.takes} from 0 on, not {short!r}")
-
-
-def _is_whole(text: str) -> bool:
-    digits = text[1:] if text[:1] == "+" else text
-    return digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS
 
 
 def _is_number(text: str) -> bool:

@@ -24,8 +24,17 @@ from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.translate import translate
 from shanty.runtime.rank import redirect
 from shanty.runtime.rank.command import stand_in
-from shanty.runtime.rank.dmlc_options import CLUSTERS, OPTIONS, REFUSED, VERB
-from shanty.runtime.rank.dmlc_submit import Wanted, mpirun_line, parse, program, usage
+from shanty.runtime.rank.dmlc_submit import (
+    CLUSTERS,
+    OPTIONS,
+    REFUSED,
+    VERB,
+    Wanted,
+    mpirun_line,
+    parse,
+    program,
+    usage,
+)
 from shanty.runtime.spec import JobSpec, Program, Raw, Script
 
 DOCS = Path(__file__).parents[4] / "docs"
