@@ -22,6 +22,7 @@ from installations import installations
 from shanty.runtime.mpi.flavours import FLAVOURS, identify_library
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.mpi.rank_variables import LOCAL_RANK, LOCAL_SIZE, RANK, SIZE
 from shanty.runtime.mpi.translate import translate
 
 pytestmark = pytest.mark.mpi
@@ -198,11 +199,11 @@ def test_the_command_starts_its_ranks(mpi: Installation, folder: Path) -> None:
 
 
 def test_the_rank_variables_are_there(mpi: Installation, folder: Path) -> None:
-    flavour = FLAVOURS[mpi.flavour]
-    names = flavour.rank_variables
     layout = run_layout(folder, ranks=2)
-    script = f"echo ${names.rank} ${names.size} ${names.local_rank} ${names.local_size}."
-    argv = flavour.command(mpi, layout, ["sh", "-c", script])
+    places = (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE)
+    program = "import os; from shanty.runtime.mpi.rank_variables import number; "
+    program += f"print(*(number(os.environ, each) for each in {places}), end='.\\n')"
+    argv = FLAVOURS[mpi.flavour].command(mpi, layout, [sys.executable, "-c", program])
     found = output(argv, environment(mpi, layout, folder), folder)
     assert sorted(re.findall(r"[0-9 ]+\.", found)) == ["0 2 0 2.", "1 2 1 2."]
 

@@ -9,15 +9,11 @@ from typing import ClassVar, Dict, FrozenSet, Iterable, List, Mapping, Optional,
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
 
+MIB = 1 << 20
+_RADIX = 64  # hosts; both of Open MPI's launchers start others from there on, Intel MPI's from 128
 
-@dataclass(frozen=True)
-class RankVariables:
-    """The environment variables in which a launched process finds its place in the world."""
-
-    rank: str
-    size: str
-    local_rank: str
-    local_size: str
+Choices = Tuple[Tuple[str, ...], ...]
+Settings = Tuple[Tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -33,8 +29,22 @@ class LeftoverFiles:
     temporary: Tuple[str, ...]
 
 
-Choices = Tuple[Tuple[str, ...], ...]
-Settings = Tuple[Tuple[str, str], ...]
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes on one host: of shared memory in all and a rank, of address space a rank.
+
+    `vital` says that ranks die without that shared memory. What was measured stands at the head
+    of `openmpi` and `hydra`.
+    """
+
+    shared: int
+    shared_a_rank: int
+    vital: bool
+    address_space: int
+
+    def shared_memory(self, ranks: int) -> int:
+        """Returns the size of /dev/shm that so many ranks want."""
+        return self.shared + ranks * self.shared_a_rank
 
 
 def settled(names: Iterable[str], choices: Choices) -> FrozenSet[str]:
@@ -61,35 +71,51 @@ class Flavour(ABC):
     """One MPI implementation and major version; a frozen value without state.
 
     `name` is the key in FLAVOURS ("openmpi5", "openmpi4", "mpich" or "intel"), `title` what
-    people call it, `family` says whose command line it has ("openmpi" or "hydra"). `marker` is
-    the path inside a prefix that only this flavour has, `requirement` what `pip install` takes.
-    `library_names` are the file names of its libmpi in the prefix's lib/, `launcher_names` those
-    of its launcher in bin/, best first. `to_spawn` are the options of `shanty run` with which
-    ranks can start processes, "" for none; `ipv6` is true when it can launch, and exchange data,
-    where hosts have IPv6 only. `choices` has the variables of each decision that is the user's
-    when he sets one of them; `rank_networks` and `launch_networks` are the variables that name
-    the interfaces or networks of the ranks' data, and those of the launcher and its daemons.
+    people call it, `family` says whose command line it has ("openmpi" or "hydra"). `requirement`
+    is what `pip install` takes. `library_names` are the file names of its libmpi in the prefix's
+    lib/, `launcher_names` those of its launcher in bin/, best first. `host_line` is a line of its
+    host file. `to_spawn` are the options of `shanty run` with which ranks can start processes, ""
+    for none; `ipv6` is true when it can launch, and exchange data, where hosts have IPv6 only.
+
+    Of environment variables, `choices` has those of each decision that is the user's when he sets
+    one of them; `rank_networks` and `launch_networks` name the interfaces or networks of the
+    ranks' data, and those of the launcher and its daemons; `library_variables` lead to the libmpi,
+    `hostfile_variable` to the run's default host file; `radix_variable` (may be "") says how many
+    daemons the launcher starts itself before these start others. `prefix_variables` are those by
+    which ranks find an installation that was moved, `segment_variables` place shared-memory files.
+    `session_variable` (may be "") is of a folder for temporary files. `tells_prefix` has the first
+    set in any case. `always`, `shared_cores` and `oversubscribed` are the settings for these cases.
     """
 
     family: ClassVar[str]
+    host_line: ClassVar[str]
     library_names: ClassVar[Tuple[str, ...]]
-    rank_variables: ClassVar[RankVariables]
-    choices: ClassVar[Choices]
+    library_variables: ClassVar[Tuple[str, ...]]
+    choices: ClassVar[Choices] = ()
+    tells_prefix: ClassVar[bool] = False
 
     name: str
     title: str
-    marker: str
     requirement: str
     launcher_names: Tuple[str, ...]
     leftover_files: LeftoverFiles
+    footprint: Footprint
     to_spawn: str
     ipv6: bool
     rank_networks: Tuple[str, ...]
     launch_networks: Tuple[str, ...]
+    hostfile_variable: str
+    session_variable: str
+    radix_variable: str
+    prefix_variables: Tuple[str, ...]
+    segment_variables: Tuple[str, ...]
+    always: Settings
+    shared_cores: Settings
+    oversubscribed: Settings
 
-    @abstractmethod
     def hostfile(self, hosts: Sequence[HostSlots]) -> str:
         """Returns the text of the host file; hosts without slots are left out."""
+        return "".join(self.host_line.format(h.name, h.slots) for h in hosts if h.slots > 0)
 
     @abstractmethod
     def command(
@@ -101,7 +127,6 @@ class Flavour(ABC):
         `layout.ranks` as many ranks start as there are slots.
         """
 
-    @abstractmethod
     def environment(
         self, installation: Installation, layout: Layout, given: Mapping[str, str], scratch: str
     ) -> Dict[str, str]:
@@ -110,6 +135,30 @@ class Flavour(ABC):
         No key of `given` (the user's environment) is in the result, and none that would
         contradict one of them. `scratch` is the absolute path of a folder for temporary files
         of this run alone, short enough for sockets in it; it need not exist on any host.
+        """
+        decided = settled(given, self.choices)
+        settings = dict(self.always)
+        settings.update(dict.fromkeys(self.library_variables, installation.library))
+        if self.session_variable:
+            settings[self.session_variable] = scratch
+        if layout.hostfile:
+            settings[self.hostfile_variable] = layout.hostfile
+        settings.update(self.transport(layout, decided))
+        if self.radix_variable and len(layout.hosts) > _RADIX:  # only the lead host reaches all
+            settings[self.radix_variable] = str(len(layout.hosts))
+        if layout.shares_cores:
+            settings.update(self.shared_cores)
+        if layout.oversubscribe:
+            settings.update(self.oversubscribed)
+        if self.tells_prefix:
+            settings.update(self.moved(installation.prefix))
+        return {name: value for name, value in settings.items() if name not in decided}
+
+    @abstractmethod
+    def transport(self, layout: Layout, decided: FrozenSet[str]) -> Dict[str, str]:
+        """Returns those of `environment` for how ranks reach each other.
+
+        The variables `decided` are the user's.
         """
 
     @abstractmethod
@@ -129,17 +178,17 @@ class Flavour(ABC):
         None where the system chooses, or where it cannot be made out.
         """
 
-    @abstractmethod
     def moved(self, prefix: str) -> Dict[str, str]:
         """Returns the settings for ranks on a host where the installation is at `prefix`.
 
         A launcher may hand on those of its own host, where that is elsewhere.
         """
+        return dict.fromkeys(self.prefix_variables, prefix)
 
-    @abstractmethod
     def segments(self, folder: str) -> Dict[str, str]:
         """Returns the settings that put shared-memory files into `folder`, where there are any.
 
         Apart from `environment` because the ranks cannot start unless `folder` (an absolute
         path, as /dev/shm/NAME) exists on every host beforehand.
         """
+        return dict.fromkeys(self.segment_variables, folder)

@@ -8,28 +8,15 @@ for the interface, `openmpi` and `hydra` for the values.
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, Mapping, Optional, Tuple
+from typing import Dict, Mapping, Optional, Tuple
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.hydra import INTEL, MPICH
 from shanty.runtime.mpi.openmpi import OPENMPI4, OPENMPI5
 
-__all__ = [
-    "FLAVOURS",
-    "Flavour",
-    "flavour",
-    "flavour_of_prefix",
-    "identify_library",
-    "starts",
-]
-
-FLAVOURS: Mapping[str, Flavour] = {
-    "openmpi5": OPENMPI5,
-    "openmpi4": OPENMPI4,
-    "mpich": MPICH,
-    "intel": INTEL,
-}
+# The preferred one first.
+FLAVOURS: Mapping[str, Flavour] = {each.name: each for each in (OPENMPI5, OPENMPI4, MPICH, INTEL)}
 
 # Without dashes, underscores, dots and blanks; a name without a version means the newest.
 _ALIASES: Dict[str, str] = {
@@ -64,23 +51,11 @@ def flavour(name: str) -> Flavour:
     if found is None:
         raise UsageError(
             f"no MPI is called {name!r}",
-            why="shanty knows " + ", ".join(f"{one.name} ({one.title})" for one in all_flavours()),
+            why="shanty knows "
+            + ", ".join(f"{one.name} ({one.title})" for one in FLAVOURS.values()),
             fix="use one of these names",
         )
     return found
-
-
-def all_flavours() -> Tuple[Flavour, ...]:
-    """Returns every flavour, the preferred one first."""
-    return tuple(FLAVOURS.values())
-
-
-def flavour_of_prefix(exists: Callable[[str], bool]) -> Optional[Flavour]:
-    """Returns the flavour of a prefix, told by the one file that only this flavour has.
-
-    `exists` answers whether a path relative to the prefix, as "bin/prterun", is there.
-    """
-    return next((one for one in all_flavours() if exists(one.marker)), None)
 
 
 def identify_library(version_string: str) -> Optional[Tuple[str, str]]:
