@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
@@ -66,9 +66,8 @@ def port_range(text: str) -> Optional[Tuple[int, int]]:
     return int(first), int(last)
 
 
-@dataclass(frozen=True)
 class Flavour(ABC):
-    """One MPI implementation and major version; a frozen value without state.
+    """One MPI implementation and major version; a value without state.
 
     `name` is the key in FLAVOURS ("openmpi5", "openmpi4", "mpich" or "intel"), `title` what
     people call it, `family` says whose command line it has ("openmpi" or "hydra"). `requirement`
@@ -87,31 +86,30 @@ class Flavour(ABC):
     set in any case. `always`, `shared_cores` and `oversubscribed` are the settings for these cases.
     """
 
-    family: ClassVar[str]
-    host_line: ClassVar[str]
-    library_names: ClassVar[Tuple[str, ...]]
-    library_variables: ClassVar[Tuple[str, ...]]
-    choices: ClassVar[Choices] = ()
-    tells_prefix: ClassVar[bool] = False
-
+    family: str
     name: str
     title: str
     requirement: str
+    host_line: str
+    library_names: Tuple[str, ...]
     launcher_names: Tuple[str, ...]
     leftover_files: LeftoverFiles
     footprint: Footprint
-    to_spawn: str
-    ipv6: bool
+    to_spawn = ""
+    ipv6 = False
+    choices: Choices = ()
     rank_networks: Tuple[str, ...]
     launch_networks: Tuple[str, ...]
+    library_variables: Tuple[str, ...] = ("MPI4PY_LIBMPI",)
     hostfile_variable: str
-    session_variable: str
-    radix_variable: str
-    prefix_variables: Tuple[str, ...]
-    segment_variables: Tuple[str, ...]
-    always: Settings
-    shared_cores: Settings
-    oversubscribed: Settings
+    session_variable = ""
+    radix_variable = ""
+    prefix_variables: Tuple[str, ...] = ()
+    tells_prefix = False
+    segment_variables: Tuple[str, ...] = ()
+    always: Settings = ()
+    shared_cores: Settings = ()
+    oversubscribed: Settings = ()
 
     def hostfile(self, hosts: Sequence[HostSlots]) -> str:
         """Returns the text of the host file; hosts without slots are left out."""

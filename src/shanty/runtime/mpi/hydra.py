@@ -30,7 +30,7 @@ Measured with the wheels of MPICH 5.0.2 and Intel MPI 2021.18.1, two cores:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.mpi.flavour import (
@@ -47,7 +47,6 @@ from shanty.runtime.mpi.layout import Layout
 _PINNED: Settings = (("I_MPI_PIN", "1"),)
 
 
-@dataclass(frozen=True)
 class Hydra(Flavour):
     """One of the MPIs that are launched by Hydra; what differs is in the fields.
 
@@ -66,24 +65,23 @@ class Hydra(Flavour):
     family = "hydra"
     host_line = "{}:{}\n"
     library_names = ("libmpi.so.12", "libmpi.12.dylib")
-    library_variables = ("MPI4PY_LIBMPI",)
     tells_prefix = True
 
     slots_flag: str
-    per_host_flag: str
-    per_host_variable: str
+    per_host_flag = "-f"
+    per_host_variable = ""
     extra_ssh_variable: str
-    over_fabrics: Tuple[str, ...]
+    over_fabrics = ("FI_TCP_IFACE",)
     port_variable: str
     hosts_have_slots: bool
     host_for_each: bool
     bind_to_flag: bool
-    binding: Settings
-    bindings: Mapping[str, Settings]
-    one_host: Settings
-    many_hosts: Settings
-    one_host_unless: Tuple[str, ...]
-    by_libfabric: Settings
+    binding: Settings = ()
+    bindings: Mapping[str, Settings] = MappingProxyType({})
+    one_host: Settings = ()
+    many_hosts: Settings = ()
+    one_host_unless: Tuple[str, ...] = ()
+    by_libfabric: Settings = ()
 
     def command(
         self, installation: Installation, layout: Layout, program: Sequence[str]
@@ -129,80 +127,58 @@ class Hydra(Flavour):
         return port_range(given.get(self.port_variable, ""))
 
 
-MPICH = Hydra(
-    name="mpich",
-    title="MPICH",
-    requirement="mpich",
-    launcher_names=("mpiexec.hydra", "mpirun", "mpiexec"),
-    ipv6=False,
-    leftover_files=LeftoverFiles(
+class _Mpich(Hydra):
+    name = "mpich"
+    title = "MPICH"
+    requirement = "mpich"
+    launcher_names = ("mpiexec.hydra", "mpirun", "mpiexec")
+    leftover_files = LeftoverFiles(
         shared_memory=("mpich_shm_*",),
         temporary=("hydra_hwloc_xmlfile_*", "mpich-ipc-fd-sock-*"),
-    ),
-    footprint=Footprint(0, 8 * MIB, vital=True, address_space=512 * MIB),
-    slots_flag="-f",
-    per_host_flag="-f",
-    hostfile_variable="HYDRA_HOST_FILE",
-    per_host_variable="",
-    extra_ssh_variable="HYDRA_LAUNCHER_EXTRA_ARGS",
-    prefix_variables=(),
-    segment_variables=(),  # neither of them lets its shared-memory files be placed
-    radix_variable="",
-    session_variable="",
-    always=(),
-    oversubscribed=(),
-    launch_networks=("HYDRA_IFACE",),
-    rank_networks=("UCX_NET_DEVICES", "FI_TCP_IFACE"),  # its netmods: UCX, or libfabric
-    over_fabrics=("FI_TCP_IFACE",),
-    port_variable="UCX_TCP_PORT_RANGE",
-    hosts_have_slots=True,
-    host_for_each=False,
-    bind_to_flag=True,
-    binding=(),
-    bindings={},
-    one_host=(),
-    many_hosts=(),
-    one_host_unless=(),
-    by_libfabric=(),
-    shared_cores=(),
-    to_spawn="",
-)
+    )
+    footprint = Footprint(0, 8 * MIB, vital=True, address_space=512 * MIB)
+    slots_flag = "-f"
+    hostfile_variable = "HYDRA_HOST_FILE"
+    extra_ssh_variable = "HYDRA_LAUNCHER_EXTRA_ARGS"
+    launch_networks = ("HYDRA_IFACE",)
+    rank_networks = ("UCX_NET_DEVICES", "FI_TCP_IFACE")  # its netmods: UCX, or libfabric
+    port_variable = "UCX_TCP_PORT_RANGE"
+    hosts_have_slots = True
+    host_for_each = False
+    bind_to_flag = True
 
-INTEL = Hydra(
-    name="intel",
-    title="Intel MPI",
-    requirement="impi-rt==2021.18.1",  # 2021.19.0 wants a libfabric that PyPI does not have
-    launcher_names=("mpiexec.hydra", "mpiexec"),  # its mpirun is a shell script that needs PATH
-    ipv6=False,
-    leftover_files=LeftoverFiles(
+
+MPICH = _Mpich()
+
+
+class _Intel(Hydra):
+    name = "intel"
+    title = "Intel MPI"
+    requirement = "impi-rt==2021.18.1"  # 2021.19.0 wants a libfabric that PyPI does not have
+    launcher_names = ("mpiexec.hydra", "mpiexec")  # its mpirun is a shell script that needs PATH
+    leftover_files = LeftoverFiles(
         shared_memory=("Intel_MPI_*",),
         temporary=("Intel_MPI_*", "impi_scm-*"),
-    ),
-    footprint=Footprint(0, 4 * MIB, vital=True, address_space=2560 * MIB),
-    slots_flag="-machinefile",
-    per_host_flag="-f",
-    hostfile_variable="I_MPI_HYDRA_HOST_FILE",
-    per_host_variable="I_MPI_PERHOST",
-    extra_ssh_variable="I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",
-    prefix_variables=("I_MPI_ROOT",),
-    segment_variables=(),
-    session_variable="",
-    always=(),
-    oversubscribed=(),
-    radix_variable="I_MPI_HYDRA_BRANCH_COUNT",
-    launch_networks=("I_MPI_HYDRA_IFACE",),
-    rank_networks=("FI_TCP_IFACE",),
-    over_fabrics=("FI_TCP_IFACE",),
-    port_variable="I_MPI_PORT_RANGE",
-    hosts_have_slots=False,
-    host_for_each=True,
-    bind_to_flag=False,
-    binding=(
+    )
+    footprint = Footprint(0, 4 * MIB, vital=True, address_space=2560 * MIB)
+    slots_flag = "-machinefile"
+    hostfile_variable = "I_MPI_HYDRA_HOST_FILE"
+    per_host_variable = "I_MPI_PERHOST"
+    extra_ssh_variable = "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"
+    prefix_variables = ("I_MPI_ROOT",)
+    radix_variable = "I_MPI_HYDRA_BRANCH_COUNT"
+    launch_networks = ("I_MPI_HYDRA_IFACE",)
+    rank_networks = ("FI_TCP_IFACE",)
+    port_variable = "I_MPI_PORT_RANGE"
+    hosts_have_slots = False
+    host_for_each = True
+    bind_to_flag = False
+    binding = (
         ("I_MPI_PIN", "1"),
         ("I_MPI_PIN_CELL", "core"),
         ("I_MPI_PIN_DOMAIN", "{}:compact"),
-    ),
-    bindings={
+    )
+    bindings = MappingProxyType({
         "none": (("I_MPI_PIN", "0"),),
         "hwthread": (*_PINNED, ("I_MPI_PIN_CELL", "unit"), ("I_MPI_PIN_DOMAIN", "1")),
         "core": (*_PINNED, ("I_MPI_PIN_DOMAIN", "core")),
@@ -213,11 +189,13 @@ INTEL = Hydra(
         "l2cache": (*_PINNED, ("I_MPI_PIN_DOMAIN", "cache2")),
         "l3cache": (*_PINNED, ("I_MPI_PIN_DOMAIN", "cache3")),
         "user": (*_PINNED, ("I_MPI_PIN_PROCESSOR_LIST", "{}")),
-    },
-    one_host=(("I_MPI_FABRICS", "shm"),),
-    many_hosts=(("I_MPI_FABRICS", "shm:ofi"),),
-    one_host_unless=("I_MPI_SPAWN",),  # spawned ranks cannot be reached through shm alone
-    by_libfabric=(("MPI4PY_RC_RECV_MPROBE", "false"),),
-    shared_cores=(("I_MPI_PIN", "0"), ("I_MPI_THREAD_YIELD", "2")),
-    to_spawn="-e I_MPI_SPAWN=on",
-)
+    })  # fmt: skip
+    one_host = (("I_MPI_FABRICS", "shm"),)
+    many_hosts = (("I_MPI_FABRICS", "shm:ofi"),)
+    one_host_unless = ("I_MPI_SPAWN",)  # spawned ranks cannot be reached through shm alone
+    by_libfabric = (("MPI4PY_RC_RECV_MPROBE", "false"),)
+    shared_cores = (("I_MPI_PIN", "0"), ("I_MPI_THREAD_YIELD", "2"))
+    to_spawn = "-e I_MPI_SPAWN=on"
+
+
+INTEL = _Intel()

