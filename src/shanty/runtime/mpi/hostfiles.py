@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 # Where other platforms put the host file that they write.
 FOREIGN_HOSTFILES = frozenset(
@@ -54,20 +54,9 @@ def hosts_listed(text: str) -> Tuple[Named, ...]:
     return _merged(_counted(part)[0] for part in text.split(",") if part.strip())
 
 
-def dialect_of(text: str) -> str:
-    """Returns whose dialect a host file is in: "openmpi", "hydra" or, with names alone, "plain".
-
-    A file that mixes them is "openmpi", since only that one has words after the name.
-    """
-    found = {dialect for _, dialect in _lines(text)}
-    if "openmpi" in found:
-        return "openmpi"
-    return "hydra" if "hydra" in found else "plain"
-
-
-def mixes_dialects(text: str) -> bool:
-    """Returns True when some lines say `slots=N` and others `host:N`."""
-    return {"openmpi", "hydra"} <= {dialect for _, dialect in _lines(text)}
+def dialects_in(text: str) -> Set[str]:
+    """Returns whose dialects the lines of a host file are in: "openmpi", "hydra", else "plain"."""
+    return {dialect for _, dialect in _lines(text)}
 
 
 def listed(hosts: Iterable[Named]) -> str:

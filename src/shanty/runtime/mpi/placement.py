@@ -8,7 +8,7 @@ from typing import Dict, List, Optional, Tuple
 
 from shanty.runtime.errors import TranslationError
 from shanty.runtime.mpi.hostfiles import Named, hosts_listed
-from shanty.runtime.mpi.parser import Given, count_in, said
+from shanty.runtime.mpi.parser import Given
 
 # What Open MPI 4, Open MPI 5 and Hydra call the same part of a machine.
 _PARTS = {"package": "socket", "numanode": "numa", "machine": "board", "unit": "hwthread"}
@@ -22,8 +22,7 @@ _MODIFIERS = frozenset((
 ))  # fmt: skip
 _VALUED = re.compile(r"^(file|qfile|pe-list|device)=.+$", re.IGNORECASE)
 # What the codes of the table of options are about, where their names do not tell.
-_MAPPING = ("per", "fill-host", "ppr", "rankfile", "by", "cores")
-_ABOUT = {**dict.fromkeys(_MAPPING, "map-by"), "bind": "bind-to", "hosts": "host"}
+_ABOUT = {**dict.fromkeys(("per", "fill-host", "rankfile", "cores"), "map-by"), "hosts": "host"}
 _QUALIFIERS = frozenset(("overload-allowed", "no-overload", "if-supported", "ordered", "report"))
 
 
@@ -61,7 +60,7 @@ class Placement:
         method = getattr(self, "_" + code.replace("-", "_"), None)
         if method is None:
             return False
-        self.said[_ABOUT.get(code, code)] = said(option)
+        self.said[_ABOUT.get(code, code)] = option.said
         method(option, argument)
         return True
 
@@ -70,36 +69,41 @@ class Placement:
         mapped = self.by or self.per_part or self.cores
         return not {"map-by": mapped, "bind-to": self.bind, "rank-by": self.rank_by}[code]
 
-    # One method a code; the table of options says which codes there are.
+    # One method a code; the table of options says which codes there are. It gets the option and
+    # the rest of the rule, which for some has "{}" for the option's value.
 
     def _count(self, option: Given, _: str) -> None:
-        self.ranks = count_in(option)
+        self.ranks = option.number
 
     def _per(self, option: Given, part: str) -> None:
-        self.by, self.per_part, self.fills = part, self._number(option), False
+        number = option.number if option.values else 1
+        self.by, self.per_part, self.fills = part, number, False
 
     def _fill_host(self, option: Given, _: str) -> None:
-        self.by, self.per_part, self.fills = "node", self._number(option), True
+        self._per(option, "node")
+        self.fills = True
 
-    @staticmethod
-    def _number(option: Given) -> int:
-        """Returns the number of ranks a part; an option without one means one."""
-        return count_in(option) if option.values else 1
-
-    def _ppr(self, option: Given, _: str) -> None:
-        self._pattern(option, "ppr:" + option.value)
-
-    def _map_by(self, option: Given, _: str) -> None:
-        self._pattern(option, option.value)
-
-    def _by(self, option: Given, part: str) -> None:
-        self._set_part(part)
+    def _map_by(self, option: Given, template: str) -> None:
+        """Takes Open MPI's PART[:MODIFIER…] or ppr:N:PART[:MODIFIER…]."""
+        parts = (template or "{}").replace("{}", option.value).split(":")
+        if parts[0].lower() == "ppr":
+            if len(parts) < 3 or not parts[1].isdigit() or int(parts[1]) < 1:
+                _no_sense(option, "ranks per part are written ppr:N:PART", "as ppr:2:node")
+            self.by, self.per_part, self.fills = _part(parts[2]), int(parts[1]), False
+            del parts[:3]
+        else:
+            part = _part(parts.pop(0))
+            # `-N 2 --map-by slot` asks for two ranks a host all the same.
+            if part and not (self.per_part is not None and part in ("slot", "node")):
+                self.by, self.per_part = part, None
+        for modifier in parts:
+            self._modifier(option, modifier)
 
     def _rank_by(self, option: Given, _: str) -> None:
         self.rank_by = _part(option.value.split(":")[0])
 
-    def _bind_to(self, option: Given, _: str) -> None:
-        part, *rest = option.value.split(":")
+    def _bind_to(self, option: Given, template: str) -> None:
+        part, *rest = (template or option.value).split(":")
         part = _part(part)
         if part == "user" and rest:
             self.bind = "user:" + rest[0]
@@ -120,48 +124,25 @@ class Placement:
             self.qualifiers.append(qualifier.lower())
         self.bind = "" if part == "default" else part
 
-    def _bind(self, option: Given, part: str) -> None:
-        self.bind = part
-
     def _cores(self, option: Given, _: str) -> None:
-        self.cores = count_in(option)
+        self.cores = option.number
 
     def _oversubscribe(self, option: Given, answer: str) -> None:
         self.oversubscribe = answer == "yes"
 
-    def _host(self, option: Given, _: str) -> None:
-        self._list(option, fill=False)
-
     def _hosts(self, option: Given, _: str) -> None:
-        self._list(option, fill=True)
+        self._host(option, _)
+        self.hosts_fill = True
 
-    def _list(self, option: Given, fill: bool) -> None:
+    def _host(self, option: Given, _: str) -> None:
         hosts = hosts_listed(option.value)
         if not hosts or any(not host.name or host.slots == 0 for host in hosts):
             _no_sense(option, "it has to be a list of hosts, as a,b or a:2,b:2")
-        self.hosts, self.hosts_fill = hosts, fill
-
-    def _pattern(self, option: Given, text: str) -> None:
-        """Takes Open MPI's PART[:MODIFIER…] or ppr:N:PART[:MODIFIER…]."""
-        parts = text.split(":")
-        if parts[0].lower() == "ppr":
-            if len(parts) < 3 or not parts[1].isdigit() or int(parts[1]) < 1:
-                _no_sense(option, "ranks per part are written ppr:N:PART", "as ppr:2:node")
-            self.by, self.per_part, self.fills = _part(parts[2]), int(parts[1]), False
-            del parts[:3]
-        else:
-            self._set_part(_part(parts.pop(0)))
-        for modifier in parts:
-            self._modifier(option, modifier)
+        self.hosts, self.hosts_fill = hosts, False
 
     def _rankfile(self, option: Given, _: str) -> None:
         self.by, self.per_part = "rankfile", None
         self.modifiers.append(f"file={option.value}")
-
-    def _set_part(self, part: str) -> None:
-        # `-N 2 --map-by slot` asks for two ranks a host all the same.
-        if part and not (self.per_part is not None and part in ("slot", "node")):
-            self.by, self.per_part = part, None
 
     def _modifier(self, option: Given, modifier: str) -> None:
         lower = modifier.lower()
@@ -181,4 +162,4 @@ def _part(word: str) -> str:
 
 
 def _no_sense(option: Given, why: str, fix: str = "") -> None:
-    raise TranslationError(f"{said(option)} makes no sense", why=why, fix=fix)
+    raise TranslationError(f"{option.said} makes no sense", why=why, fix=fix)

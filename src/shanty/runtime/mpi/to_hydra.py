@@ -6,10 +6,10 @@ import re
 from typing import List, NoReturn, Optional, Sequence
 
 from shanty.runtime.mpi import mca
-from shanty.runtime.mpi.hostfiles import Named, dialect_of, hosts_in, listed
+from shanty.runtime.mpi.hostfiles import Named, hosts_in, listed
 from shanty.runtime.mpi.hydra import Hydra
 from shanty.runtime.mpi.layout import HostSlots
-from shanty.runtime.mpi.parser import Given, said
+from shanty.runtime.mpi.parser import Given
 from shanty.runtime.mpi.placement import MACHINE_PARTS, Placement
 from shanty.runtime.mpi.translation import Translator, Words
 
@@ -213,9 +213,7 @@ class ToHydra(Translator[Hydra]):
 
         MPICH divides by the number of slots.
         """
-        if super().needs_conversion(text):
-            return True
-        return dialect_of(text) == "hydra" and any(host.slots == 0 for host in hosts_in(text))
+        return super().needs_conversion(text) or any(h.slots == 0 for h in hosts_in(text))
 
     # ------------------------------------------------------------------- environment
 
@@ -225,13 +223,13 @@ class ToHydra(Translator[Hydra]):
         if not equals:
             self.dropped(option, "Hydra passes the whole environment on")
             return []
-        self.note(f"{said(option)} is {'-genv' if self.single else '-env'} {name} {value}")
+        self.note(f"{option.said} is {'-genv' if self.single else '-env'} {name} {value}")
         return ["-genv" if self.single else "-env", name, value]
 
     def do_path_variable(self, option: Given, _: str, __: Placement) -> Words:
         """Sets where programs are looked for."""
         path = ":".join(part for part in (option.value, self.given.get("PATH", "")) if part)
-        self.note(f"{said(option)} is put before PATH")
+        self.note(f"{option.said} is put before PATH")
         return ["-genv" if self.single else "-env", "PATH", path]
 
     # ------------------------------------------------------------------- MCA parameters
@@ -247,7 +245,7 @@ class ToHydra(Translator[Hydra]):
             program, *arguments = value.split(":")[0].split() or [""]
             if arguments:
                 self.environment[self.flavour.extra_ssh_variable] = " ".join(arguments)
-            self.note(f"{said(option)} is -launcher-exec")
+            self.note(f"{option.said} is -launcher-exec")
             return ["-launcher-exec", program] if program else []
         if name in mca.SSH_ARGUMENTS:
             return self.do_ssh_arguments(option, "", __)
@@ -268,7 +266,7 @@ class ToHydra(Translator[Hydra]):
             return []
         if "-iface" in self.everywhere:
             return []
-        self.note(f"{said(option)} is -iface {names[0]}, for the launcher and for the ranks")
+        self.note(f"{option.said} is -iface {names[0]}, for the launcher and for the ranks")
         return ["-iface", names[0]]
 
     def do_iface(self, option: Given, _: str, __: Placement) -> Words:
@@ -295,7 +293,7 @@ class ToHydra(Translator[Hydra]):
     def do_timeout(self, option: Given, _: str, __: Placement) -> Words:
         """Sets the job's time limit in seconds."""
         self.environment["MPIEXEC_TIMEOUT"] = option.value
-        self.note(f"{said(option)} is MPIEXEC_TIMEOUT={option.value} for Hydra")
+        self.note(f"{option.said} is MPIEXEC_TIMEOUT={option.value} for Hydra")
         return []
 
     def do_stdin_of_the_first(self, option: Given, _: str, __: Placement) -> Words:
@@ -308,5 +306,5 @@ class ToHydra(Translator[Hydra]):
     def do_ssh_arguments(self, option: Given, _: str, __: Placement) -> Words:
         """Sets arguments for ssh, for which MPICH has no option."""
         self.environment[self.flavour.extra_ssh_variable] = option.values[-1]
-        self.note(f"{said(option)} is {self.flavour.extra_ssh_variable}")
+        self.note(f"{option.said} is {self.flavour.extra_ssh_variable}")
         return []

@@ -7,7 +7,7 @@ from typing import List
 from shanty.runtime.mpi import mca
 from shanty.runtime.mpi.hostfiles import Named, listed
 from shanty.runtime.mpi.openmpi import OpenMPI
-from shanty.runtime.mpi.parser import Given, said
+from shanty.runtime.mpi.parser import Given
 from shanty.runtime.mpi.placement import Placement
 from shanty.runtime.mpi.translation import Translator, Words
 
@@ -36,6 +36,8 @@ class ToOpenMPI(Translator[OpenMPI]):
         words = super().option(option, place)
         if words[:1] not in (["--output"], ["--display"]):
             return words
+        if "," in option.value and option.name.startswith("output-"):
+            self.refuse(option, "a comma ends a name there", "choose another name")
         self.kinds.setdefault(words[0], []).append(words[1])
         return []
 
@@ -139,25 +141,19 @@ class ToOpenMPI(Translator[OpenMPI]):
         if not value.endswith("*") or "=" in value or self.flavour.runtime == "prte":
             return ["-x", value]
         names = sorted(name for name in self.given if name.startswith(value[:-1]))
-        self.note(f"{said(option)} is written out for {self.flavour.title}")
+        self.note(f"{option.said} is written out for {self.flavour.title}")
         return [word for name in names for word in ("-x", name)]
-
-    def do_genv(self, option: Given, _: str, __: Placement) -> Words:
-        """Takes -genv NAME VALUE for all programs, -env NAME VALUE for one."""
-        setting = "=".join(option.values)
-        self.note(f"{said(option)} is -x {setting} in {self.flavour.title}")
-        return ["-x", setting]
 
     def do_envlist(self, option: Given, _: str, __: Placement) -> Words:
         """Hands variables on by name; Hydra withholds all others, which Open MPI cannot."""
         names = [name for name in option.value.split(",") if name]
-        self.note(f"{said(option)} is -x: the rest of the environment is there as well")
+        self.note(f"{option.said} is -x: the rest of the environment is there as well")
         return [word for name in names for word in ("-x", name)]
 
     def do_path_variable(self, option: Given, _: str, __: Placement) -> Words:
         """Sets PATH: Open MPI 5 would put --path before an absolute path, too."""
         path = ":".join(part for part in (option.value, self.given.get("PATH", "")) if part)
-        self.note(f"{said(option)} is put before PATH")
+        self.note(f"{option.said} is put before PATH")
         return ["-x", f"PATH={path}"]
 
     # ------------------------------------------------------------------- MCA parameters
@@ -171,7 +167,7 @@ class ToOpenMPI(Translator[OpenMPI]):
             return self.launch_interface(value)
         now = mca.renamed(name, self.flavour.runtime)
         if now != name:
-            self.note(f"{said(option)} is {now} in {self.flavour.title}")
+            self.note(f"{option.said} is {now} in {self.flavour.title}")
         return self.parameter(option.name, now, mca.value_for(now, value, self.flavour.runtime))
 
     def parameter(self, flag: str, name: str, value: str) -> Words:
@@ -200,7 +196,7 @@ class ToOpenMPI(Translator[OpenMPI]):
 
     def do_iface(self, option: Given, _: str, __: Placement) -> Words:
         """Takes Hydra's -iface, which is for the launcher and for the ranks."""
-        self.note(f"{said(option)} is btl_tcp_if_include and oob_tcp_if_include in Open MPI")
+        self.note(f"{option.said} is btl_tcp_if_include and oob_tcp_if_include in Open MPI")
         ranks = ["--mca", "btl_tcp_if_include", option.value]
         return [*ranks, *self.launch_interface(option.value)]
 
@@ -222,5 +218,5 @@ class ToOpenMPI(Translator[OpenMPI]):
     def do_daemons(self, option: Given, which: str, _: Placement) -> Words:
         """Sets a parameter of the part that starts the daemons: its "agent" (ssh) or "args"."""
         name = f"plm_{self.flavour.agent}_{which}"
-        self.note(f"{said(option)} is {name} in {self.flavour.title}")
+        self.note(f"{option.said} is {name} in {self.flavour.title}")
         return [self.flavour.runtime_flag, name, option.value]

@@ -14,17 +14,10 @@ from shanty.runtime.mpi.flavour import Flavour, settled
 from shanty.runtime.mpi.hostfiles import read_file
 from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.mpi.options import OPTIONS
-from shanty.runtime.mpi.parser import parse, ranks_of
+from shanty.runtime.mpi.parser import parse
 from shanty.runtime.mpi.to_hydra import ToHydra
 from shanty.runtime.mpi.to_openmpi import ToOpenMPI
 from shanty.runtime.mpi.translation import Translation, Translator
-
-__all__ = [
-    "Translation",
-    "decided_by",
-    "ranks_of",
-    "translate",
-]
 
 _TRANSLATORS: Dict[str, Type[Translator[Any]]] = {"openmpi": ToOpenMPI, "hydra": ToHydra}
 
@@ -80,4 +73,5 @@ def translate(
         return Translation((answer,), {}, (), ())
     target = converted or (layout.hostfile or "hostfile") + ".translated"
     translator = _TRANSLATORS[flavour.family]
-    return translator(flavour, layout, prefix, given_environment, read, target).translation(line)
+    made = translator(flavour, layout, tuple(prefix), given_environment, read, target)
+    return made.translation(line)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from typing import (
     Callable,
+    ClassVar,
     Dict,
     Generic,
     List,
@@ -20,20 +21,15 @@ from typing import (
 
 from shanty.runtime.errors import TranslationError
 from shanty.runtime.mpi.flavour import Flavour
-from shanty.runtime.mpi.hostfiles import (
-    FOREIGN_HOSTFILES,
-    Named,
-    dialect_of,
-    hosts_in,
-    mixes_dialects,
-)
+from shanty.runtime.mpi.hostfiles import FOREIGN_HOSTFILES, Named, dialects_in, hosts_in
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.mca import AS_OPTIONS, OVERSUBSCRIBE, TRUE
 from shanty.runtime.mpi.options import OPTIONS
-from shanty.runtime.mpi.parser import CommandLine, Context, Given, said
+from shanty.runtime.mpi.parser import CommandLine, Context, Given
 from shanty.runtime.mpi.placement import Placement
 
 Words = List[str]
+_PROGRAM = re.compile(r"^(.*/)?python[^/]*$|^(sh|bash|env)$")
 AnyFlavour = TypeVar("AnyFlavour", bound=Flavour)
 
 
@@ -52,6 +48,7 @@ class Translation:
     files: Tuple[Tuple[str, str], ...]
 
 
+@dataclass
 class Translator(Generic[AnyFlavour]):
     """Translates one line; subclasses know the two dialects.
 
@@ -59,56 +56,41 @@ class Translator(Generic[AnyFlavour]):
     the rest of the rule and the placement, and returns the words to write.
     """
 
-    dashes = "--"
-    one_tag = False
+    dashes: ClassVar[str] = "--"
+    one_tag: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        flavour: AnyFlavour,
-        layout: Layout,
-        prefix: Sequence[str],
-        given: Mapping[str, str],
-        read: Callable[[str], Optional[str]],
-        converted: str,
-    ) -> None:
-        self.flavour = flavour
-        self.layout = layout
-        self.prefix = tuple(prefix)
-        self.given = given
-        self.read = read
-        self.converted = converted
-        self.environment: Dict[str, str] = {}
-        self.notes: List[str] = []
-        self.files: Dict[str, str] = {}
-        self.single = True
-        self.everywhere: Words = []
-        self.once: Dict[str, str] = {}
-        self.kinds: Dict[str, Words] = {}
+    flavour: AnyFlavour
+    layout: Layout
+    prefix: Tuple[str, ...]
+    given: Mapping[str, str]
+    read: Callable[[str], Optional[str]]
+    converted: str
+    environment: Dict[str, str] = field(default_factory=dict)
+    notes: List[str] = field(default_factory=list)
+    files: Dict[str, str] = field(default_factory=dict)
+    single: bool = True
+    everywhere: Words = field(default_factory=list)
+    once: Dict[str, str] = field(default_factory=dict)
+    kinds: Dict[str, Words] = field(default_factory=dict)
 
     def translation(self, line: CommandLine) -> Translation:
         """Returns the line in this dialect; TranslationError where it cannot be said."""
         self.single = len(line.contexts) == 1
         places = [Placement() for _ in line.contexts]
         written = [self.options(*each) for each in zip(line.contexts, places)]
-        programs = [self.started(context.program) for context in line.contexts]
-        argv = self.assembled(places, written, programs)
-        return Translation(
-            tuple(argv),
-            self.environment,
-            tuple(dict.fromkeys(self.notes)),
-            tuple(self.files.items()),
-        )
+        programs = []
+        for _, program in line.contexts:
+            there = program[: len(self.prefix)] == self.prefix
+            programs.append([*(() if there else self.prefix), *program])
+        argv = tuple(self.assembled(places, written, programs))
+        notes = tuple(dict.fromkeys(self.notes))
+        return Translation(argv, self.environment, notes, tuple(self.files.items()))
 
     def assembled(
         self, places: List[Placement], written: List[Words], programs: List[Words]
     ) -> Words:
         """Returns the words of all programs in order, with ":" between them."""
         raise NotImplementedError
-
-    def started(self, program: Tuple[str, ...]) -> Words:
-        """Returns the program with the prefix in front, unless it is there already."""
-        there = program[: len(self.prefix)] == self.prefix
-        return [*(() if there else self.prefix), *program]
 
     # ------------------------------------------------------------------ of one option
 
@@ -148,9 +130,9 @@ class Translator(Generic[AnyFlavour]):
         """Returns the same option, or what the table has instead of it."""
         if not words:
             return [self.dashes + option.name, *option.values]
-        now = [word.replace("{}", option.value) for word in words.split()]
+        now = [word.replace("{}", "=".join(option.values)) for word in words.split()]
         if now[0].lstrip("-") != option.spelled.lstrip("-"):
-            self.note(f"{said(option)} is {' '.join(now)} in {self.flavour.title}")
+            self.note(f"{option.said} is {' '.join(now)} in {self.flavour.title}")
         return now
 
     def note(self, text: str) -> None:
@@ -159,11 +141,11 @@ class Translator(Generic[AnyFlavour]):
 
     def dropped(self, option: Given, why: str) -> None:
         """Notes that an option is left out."""
-        self.note(f"{said(option)} is left out: {why}")
+        self.note(f"{option.said} is left out: {why}")
 
     def refuse(self, given: Union[Given, str], why: str, fix: str = "") -> NoReturn:
         """Raises the TranslationError that quotes the option, or other words of the user's."""
-        words = given if isinstance(given, str) else said(given)
+        words = given if isinstance(given, str) else given.said
         raise TranslationError(f"{words} cannot be said to {self.flavour.title}", why=why, fix=fix)
 
     # ------------------------------------------------------------- the same in both dialects
@@ -171,14 +153,14 @@ class Translator(Generic[AnyFlavour]):
     def parameter_as_option(self, option: Given, place: Placement) -> None:
         """Takes an MCA parameter into account that says what an option says as well."""
         name, value = option.values
-        same = AS_OPTIONS.get(name)
+        as_option = Given(AS_OPTIONS.get(name, ""), f"{option.spelled} {name}", (value,))
         if name == OVERSUBSCRIBE and place.oversubscribe is None and value.lower() in TRUE:
             place.oversubscribe = True
-        elif same == "hostfile":
+        elif as_option.name == "hostfile":
             if not place.hostfile and not place.hosts:
-                place.hostfile = self.hostfile(Given(same, f"{option.spelled} {name}", (value,)))
-        elif same is not None and place.lacking(same):
-            place.take(same, Given(same, f"{option.spelled} {name}", (value,)))
+                place.hostfile = self.hostfile(as_option)
+        elif as_option.name and place.lacking(as_option.name):
+            place.take(as_option.name, as_option)
 
     def do_hostfile(self, option: Given, _: str, place: Placement) -> Words:
         """Finds out which file is meant and converts it where that is needed."""
@@ -197,23 +179,24 @@ class Translator(Generic[AnyFlavour]):
             return []
         return self.kept(option, words)
 
-    def do_own_output(self, option: Given, _: str, place: Placement) -> Words:
-        """Keeps Open MPI 5's `--output`, but without tags where the prefix makes them."""
-        return self.do_output(option, _, place) if self.prefix else self.kept(option, "")
+    def do_output(self, option: Given, known: str, place: Placement) -> Words:
+        """Takes Open MPI 5's `--output` apart into options that older ones have as well.
 
-    def do_output(self, option: Given, _: str, place: Placement) -> Words:
-        """Takes Open MPI 5's `--output` apart into options that older ones have as well."""
-        words: Words = []
+        Where it is known it stays, unless the prefix makes the tags.
+        """
+        if known and not self.prefix:
+            return self.kept(option, "")
         kinds = option.value.split(":")[0]
         if not kinds:  # only how it is passed on, as in ":raw"
             self.dropped(option, "output is passed on as it comes")
             return []
+        words: Words = []
         for part in kinds.split(","):
             key, _, value = part.partition("=")
-            names = _OUTPUTS.get(key.lower())
-            if names is None:
+            name = _OUTPUTS.get(key.lower())
+            if name is None:
                 self.refuse(option, f"{part!r} is no kind of output")
-            words += self.option(Given(names, option.spelled, (value,) if value else ()), place)
+            words += self.option(Given(name, option.spelled, (value,) if value else ()), place)
         return words
 
     def do_display(self, option: Given, _: str, place: Placement) -> Words:
@@ -232,17 +215,14 @@ class Translator(Generic[AnyFlavour]):
         name = "stdin" if option.values else "preload-binary"
         return self.option(Given(name, option.spelled, option.values), place)
 
-    def do_ft(self, option: Given, _: str, place: Placement) -> Words:
-        """Keeps a `--with-ft`, but not one that asks for nothing, which Open MPI 5 rejects."""
-        asks = not _asks_nothing(option)
-        return self.kept(option, "") if asks else self.do_no_ft(option, _, place)
-
-    def do_no_ft(self, option: Given, _: str, place: Placement) -> Words:
-        """Drops a `--with-ft none` and refuses any other."""
-        if not _asks_nothing(option):
+    def do_ft(self, option: Given, known: str, _: Placement) -> Words:
+        """Keeps a `--with-ft` where it is known, unless it asks for nothing; 5 rejects that."""
+        if option.value.lower() in ("none", "no", "false", "0"):
+            self.dropped(option, "it asks for nothing")
+            return []
+        if not known:
             self.refuse(option, "only Open MPI 5 has it", "run with `--mpi openmpi5`")
-        self.dropped(option, "it asks for nothing")
-        return []
+        return self.kept(option, "")
 
     # ------------------------------------------------------------------------ host files
 
@@ -260,8 +240,8 @@ class Translator(Generic[AnyFlavour]):
             return own
         if text is None:
             raise TranslationError(
-                f"{said(option)}: there is no such file",
-                why="a variable before it may be empty" if _like_a_program(path) else "",
+                f"{option.said}: there is no such file",
+                why="a variable before it may be empty" if _PROGRAM.match(path) else "",
                 fix=f"leave {option.spelled} out, then the run's own host file is used",
             )
         if not self.needs_conversion(text):
@@ -271,9 +251,9 @@ class Translator(Generic[AnyFlavour]):
     def written(self, hosts: Sequence[HostSlots], what: str) -> str:
         """Returns the path of a host file in this dialect, to be written before the start."""
         text = self.flavour.hostfile(hosts)
-        same = [path for path, other in self.files.items() if other == text]
-        if same:
-            return same[0]
+        for path, other in self.files.items():
+            if other == text:
+                return path
         path = self.converted + (f".{len(self.files)}" if self.files else "")
         self.files[path] = text
         self.note(f"{what} is written for {self.flavour.title} as {path}")
@@ -281,8 +261,7 @@ class Translator(Generic[AnyFlavour]):
 
     def needs_conversion(self, text: str) -> bool:
         """Returns True when a host file is not in this dialect."""
-        foreign = dialect_of(text) not in (self.flavour.family, "plain")
-        return foreign or mixes_dialects(text)
+        return not dialects_in(text) <= {self.flavour.family, "plain"}
 
     def slots_of(self, hosts: Sequence[Named]) -> List[HostSlots]:
         """Returns the hosts with a number of slots each: their own, else the run's, else one."""
@@ -311,14 +290,6 @@ class Translator(Generic[AnyFlavour]):
         if self.layout.ranks is not None:
             place.ranks = self.layout.ranks
             self.note(f"the line names no number of ranks: the run's {place.ranks} are used")
-
-
-def _asks_nothing(option: Given) -> bool:
-    return option.value.lower() in ("none", "no", "false", "0")
-
-
-def _like_a_program(path: str) -> bool:
-    return os.path.basename(path).startswith("python") or path in ("sh", "bash", "env")
 
 
 _OUTPUTS = {
