@@ -17,7 +17,7 @@ import time
 
 from shanty.runtime.frames import STDERR, STDOUT, FrameWriter
 from shanty.runtime.mpi import rank_variables
-from shanty.runtime.rank import redirect, reports, stdin
+from shanty.runtime.rank import redirect, reports
 from shanty.runtime.rank.command import insert_runner, is_python, stand_in
 
 TYPE_CHECKING = False
@@ -57,9 +57,9 @@ def main(argv: list[str]) -> int:
     if "DMLC_NUM_WORKER" in environ:  # a line for dmlc-submit has set it, and could not set this
         environ["DMLC_TASK_ID"] = str(rank)
     if rank != 0:
-        stdin.close()  # Hydra leaves it open for ever
-    elif stdin.VARIABLE in environ:
-        stdin.take(environ[stdin.VARIABLE])
+        redirect.close_input()  # Hydra leaves it open for ever
+    elif redirect.INPUT in environ:
+        redirect.take_input(environ[redirect.INPUT])
     folder = environ.get("SHANTY_ATTEMPT_DIR", run_dir)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     log = os.open(f"{folder}/logs/rank-{rank}.log", flags, 0o644)
@@ -129,7 +129,7 @@ class _Rank:
         self.channel = channel
         self.report = report
         self.streams: dict[int, int] = {}
-        self.passed = redirect.Passed(os.environ.get(redirect.VARIABLE, ""))
+        self.passed = redirect.Passed(os.environ.get(redirect.OUTPUT, ""))
         self.copies = redirect.copies_of(os.environ)
         self.pid = 0
         self.mute = False  # its output cannot be kept

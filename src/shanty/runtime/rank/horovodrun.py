@@ -5,12 +5,11 @@ What mpirun makes of it is up to the translation, as with any line of the user's
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from shanty.runtime.errors import NotFoundError, UsageError
 from shanty.runtime.mpi.hostfiles import read_file
@@ -32,6 +31,7 @@ HOROVOD = "0.28.1"  # whose line this is
 _HOSTS = re.compile(r"^[\w.-]+(:[0-9]+)?(,[\w.-]+(:[0-9]+)?)*$")
 _DISCOVERY = 60  # seconds that a script has for naming the hosts
 
+Read = Callable[[str], Optional[str]]
 Run = Callable[[str], str]
 
 # ---------------------------------------------------------------------------- the options
@@ -45,9 +45,9 @@ _GLOO = "-ranks share their gradients over MPI"
 OPTIONS = table(
     # How many and where
     ("-np --num-proc", WHOLE, "@count ranks"),
-    ("-H --hosts", TEXT, "@hosts"),
-    ("--hostfile -hostfile", TEXT, "@hostfile"),
-    ("--host-discovery-script", TEXT, "@discover"),
+    ("-H --hosts", TEXT, "@on hosts"),
+    ("--hostfile -hostfile", TEXT, "@on hostfile"),
+    ("--host-discovery-script", TEXT, "@on script"),
     ("--slots-per-host", WHOLE, "@whole slots"),
     ("--network-interfaces --network-interface", TEXT, "@interfaces"),
     ("-p --ssh-port", WHOLE, "@ssh -p"),
@@ -143,12 +143,13 @@ class Wanted:
     `variables` are for the ranks; `launcher` are words for mpirun; `ssh` are options of ssh(1).
     `ranks` None, `hosts` and `hostfile` "": the line leaves it open. `asks` is "version",
     "build" or "help" where the line starts nothing. `notes` has a sentence for each option that
-    is left out. `start_timeout` is in seconds; `slots` are those of hosts that a script names.
+    is left out. `start_timeout` is in seconds; `slots` are those of hosts that `script` names.
     """
 
     ranks: Optional[int] = None
     hosts: str = ""
     hostfile: str = ""
+    script: str = ""
     variables: Dict[str, str] = field(default_factory=dict)
     launcher: List[str] = field(default_factory=list)
     ssh: List[str] = field(default_factory=list)
@@ -162,11 +163,7 @@ class Wanted:
     command: List[str] = field(default_factory=list)
 
 
-def parse(
-    words: Sequence[str],
-    read: Callable[[str], Optional[str]] = read_file,
-    run: Optional[Run] = None,
-) -> Wanted:
+def parse(words: Sequence[str], read: Read = read_file, run: Optional[Run] = None) -> Wanted:
     """Returns what the line `words` (without `horovodrun` itself) asks for.
 
     `read` gives the text of a file or None, `run` the output of the script that names the hosts.
@@ -175,27 +172,21 @@ def parse(
     wanted = Wanted()
     interpreter = _Interpreter(OPTIONS, wanted)
     given, wanted.command = interpreter.split(words)
-    decided = _decided(given)
+    # The options on the line and their opposites win over a file.
+    decided = {name for _, option, _ in given for name in option.names}
+    for sides in _IN_FILE.values():
+        if not decided.isdisjoint(sides):
+            decided.update(sides)
     files = [value for _, option, value in given if option.rule == "@config"]
-    for each in [one for file in files for one in _from_file(file, read)]:
-        if not decided.intersection(each[1].names):
-            interpreter.take(*each)
-    for each in given:
+    from_files = [each for file in files for each in _from_file(file, read)]
+    settled = [each for each in from_files if decided.isdisjoint(each[1].names)]
+    for each in [*settled, *given]:
         interpreter.take(*each)
     interpreter.finish(run or _output_of)
     return wanted
 
 
-def _decided(given: Sequence[Given]) -> Set[str]:
-    """Returns the names of the options on the line and of their opposites: they win over a file."""
-    names = {name for _, option, _ in given for name in option.names}
-    for sides in _IN_FILE.values():
-        if names.intersection(sides):
-            names.update(sides)
-    return names
-
-
-def _from_file(path: str, read: Callable[[str], Optional[str]]) -> List[Given]:
+def _from_file(path: str, read: Read) -> List[Given]:
     """Returns the options that a configuration file stands for."""
     text = read(path)
     if text is None:
@@ -215,7 +206,8 @@ def _from_file(path: str, read: Callable[[str], Optional[str]]) -> List[Given]:
         if value is None:
             continue
         if len(sides) == 2:
-            found.append((where, OPTIONS[sides[0 if value else 1]], ""))
+            off = value is False or value == "0"
+            found.append((where, OPTIONS[sides[off]], ""))
         else:
             OPTIONS[sides[0]].check(where, [str(value)])
             found.append((where, OPTIONS[sides[0]], str(value)))
@@ -227,7 +219,6 @@ class _Interpreter(Interpreter):
 
     program = "horovodrun"
     wanted: Wanted
-    script = ""
     placed = ""  # the option that said which hosts
 
     def leave_out(self, spelled: str, option: Option, value: str) -> None:
@@ -238,8 +229,8 @@ class _Interpreter(Interpreter):
     def finish(self, run: Run) -> None:
         """Works out what the options mean together."""
         wanted = self.wanted
-        if self.script:
-            wanted.hosts = _named(self.script, run(self.script), wanted.slots)
+        if wanted.script:
+            wanted.hosts = _named(wanted.script, run(wanted.script), wanted.slots)
         elif wanted.slots:
             wanted.notes.append("--slots-per-host is left out: hosts have the slots that they name")
         if "HOROVOD_TIMELINE" not in wanted.variables:
@@ -247,27 +238,18 @@ class _Interpreter(Interpreter):
         if not wanted.asks and not wanted.command:
             raise UsageError("this horovodrun line has no command", fix="give it what to run")
 
-    def _on(self, spelled: str) -> None:
+    def _on(self, spelled: str, value: str, field: str) -> None:
         if self.placed:
             raise UsageError(f"{self.placed} and {spelled} both name hosts", fix="leave one out")
-        self.placed = spelled
-
-    def _hosts(self, spelled: str, value: str, _: str) -> None:
-        self._on(spelled)
-        if not _HOSTS.match(value):
+        if field == "hosts" and not _HOSTS.match(value):
             raise UsageError(
                 f"{spelled} {value} is no list of hosts", fix="write it as worker-0:2,worker-1:2"
             )
-        self.wanted.hosts = value
-
-    def _hostfile(self, spelled: str, value: str, _: str) -> None:
-        self._on(spelled)
-        self.wanted.hostfile = value
-
-    def _discover(self, spelled: str, value: str, _: str) -> None:
-        self._on(spelled)
-        self.script = value
-        self.wanted.notes.append(f"{spelled} {value} is asked once, at the start: {_FIXED[1:]}")
+        if field == "script":
+            text = f"{spelled} {value} is asked once, at the start: {_FIXED[1:]}"
+            self.wanted.notes.append(text)
+        self.placed = spelled
+        setattr(self.wanted, field, value)
 
     def _interfaces(self, _: str, value: str, __: str) -> None:
         self.wanted.interfaces += [name for name in value.split(",") if name]
@@ -335,9 +317,10 @@ def _output_of(script: str) -> str:
 
 # --------------------------------------------------------------------- a configuration file
 
-Value = Union[str, int, float, bool, None]
+Value = Union[str, bool, None]
 
 _ENTRY = re.compile(r"""^(\s*)(?:(["'])(.+?)\2|([A-Za-z_][\w.-]*))\s*:(?:\s+(.*))?$""")
+_MORE = tuple("[{&*!|>%@`")  # what of YAML begins so is not read here
 _WORDS: Dict[str, Value] = {
     **dict.fromkeys(("true", "yes", "on"), True),
     **dict.fromkeys(("false", "no", "off"), False),
@@ -352,10 +335,9 @@ def read_settings(text: str, name: str) -> Dict[str, Value]:
             cycle_time_ms: 3.5   # a key in it
         controller: mpi
 
-    Values are texts (quoted or plain), whole numbers, numbers, true, false, null. Returns them by
-    "section.key", or by "key" where one stands in no section.
-
-    UsageError with the line of the file `name` for what is more of YAML than that.
+    Values are texts (quoted or plain, numbers too), true, false, null. Returns them by
+    "section.key", or by "key" where one stands in no section. UsageError with the line of the file
+    `name` for what is more of YAML than that.
     """
     found: Dict[str, Value] = {}
     section, inner = "", 0
@@ -363,31 +345,26 @@ def read_settings(text: str, name: str) -> Dict[str, Value]:
         if not line.split("#")[0].strip() or line.rstrip() in ("---", "..."):
             continue
         entry = _ENTRY.match(line.rstrip())
-        if entry is None or "\t" in entry[1]:
-            raise _unreadable(name, number, line)
-        depth, key, rest = len(entry[1]), entry[3] or entry[4], entry[5] or ""
-        if depth == 0:
-            section, inner = "", 0
-        elif not section or depth != (inner or depth):
-            raise _unreadable(name, number, line)
-        else:
-            inner = depth
-        value = _value(rest)
-        if isinstance(value, str) and value[:1] in tuple("[{&*!|>%@`"):
-            raise _unreadable(name, number, line)
-        if depth == 0 and value is None:
-            section = key
-        else:
-            found[f"{section}.{key}" if section else key] = value
+        depth, value = (len(entry[1]), _value(entry[5] or "")) if entry else (0, None)
+        inner = (inner or depth) if depth else 0
+        if (
+            entry is None
+            or depth != inner
+            or (depth and not section)
+            or "\t" in entry[1]
+            or (isinstance(value, str) and value.startswith(_MORE))
+        ):
+            raise UsageError(
+                f"{name}, line {number}: cannot be read: {line.strip()}",
+                "a configuration file has sections, and in each of them lines of `key: value`",
+                "write it so, or give its options on the command line",
+            )
+        key = entry[3] or entry[4]
+        if not depth:
+            section = key if value is None else ""
+        if depth or not section:
+            found[f"{section}.{key}" if depth else key] = value
     return found
-
-
-def _unreadable(name: str, number: int, line: str) -> UsageError:
-    return UsageError(
-        f"{name}, line {number}: cannot be read: {line.strip()}",
-        "a configuration file has sections, and in each of them lines of `key: value`",
-        "write it so, or give its options on the command line",
-    )
 
 
 def _value(text: str) -> Value:
@@ -397,12 +374,7 @@ def _value(text: str) -> Value:
         if end > 0 and not text[end + 1 :].split("#")[0].strip():
             return text[1:end]
     text = re.split(r"(?:^|\s)#", text, maxsplit=1)[0].strip()
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text
+    return _WORDS.get(text.lower(), text)
 
 
 # ------------------------------------------------------------------------- writing a line

@@ -18,7 +18,6 @@ from shanty.runtime.mpi.hostfiles import read_file
 from shanty.runtime.mpi.layout import Layout
 
 _VALUES = ("--hosts", "--hostfile", "--backend", "--cwd", "--python")
-_LISTS = ("--env", "--mpi-arg")
 # Of the other backends, or of no meaning to ranks of MPI.
 _OTHERS = ("--connections-per-ip", "--starting-port", "-p", "--nccl-port")
 
@@ -51,12 +50,10 @@ def parse(
     `read` gives the text of a file or None. UsageError for a line that makes no sense.
     """
     parser = _Parser(prog="mlx.launch", add_help=False)
-    for name in _VALUES:
-        parser.add_argument(name)
-    for name in _LISTS:
+    for name in (*_VALUES, *_OTHERS):
+        parser.add_argument(name, default="")
+    for name in ("--env", "--mpi-arg"):
         parser.add_argument(name, action="append", default=[])
-    for name in _OTHERS:
-        parser.add_argument(name)
     for name in ("--verbose", "--print-python", "--help"):
         parser.add_argument(name, action="store_true")
     parser.add_argument("--repeat-hosts", "-n", type=int, default=1)
@@ -75,18 +72,17 @@ def parse(
         command.insert(0, given.python)
     elif command[0].endswith(".py") and not os.access(command[0], os.X_OK):
         command.insert(0, "python")
-    hosts = [host["ssh"] for host in named["hosts"]] if named else []
+    hosts = [host["ssh"] for host in named.get("hosts", ())]
     if not hosts and given.hosts:
         hosts = [host for host in given.hosts.split(",") for _ in range(given.repeat_hosts)]
-    return Wanted(
-        hosts,
-        given.repeat_hosts,
-        [*named.get("envs", []), *given.env],
-        [word for text in given.mpi_arg for word in _words(text)],
-        given.cwd or "",
-        given.verbose,
-        command,
-    )
+    launcher: List[str] = []
+    for text in given.mpi_arg:
+        try:
+            launcher += shlex.split(text)
+        except ValueError as error:
+            raise UsageError(f"--mpi-arg {text}: {error}") from None
+    variables = [*named.get("envs", []), *given.env]
+    return Wanted(hosts, given.repeat_hosts, variables, launcher, given.cwd, given.verbose, command)
 
 
 def mpirun_line(line: Wanted, layout: Layout) -> List[str]:
@@ -102,13 +98,6 @@ def mpirun_line(line: Wanted, layout: Layout) -> List[str]:
     for variable in line.variables:
         words += ["-x", variable]
     return [*words, *line.launcher, *line.command]
-
-
-def _words(text: str) -> List[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise UsageError(f"--mpi-arg {text}: {error}") from None
 
 
 def _hostfile(path: str, read: Callable[[str], Optional[str]]) -> Any:

@@ -16,7 +16,7 @@ from shanty.runtime.errors import ShantyError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.translate import decided_by, translate
 from shanty.runtime.plan import read_plan
-from shanty.runtime.rank import redirect, stdin
+from shanty.runtime.rank import redirect
 from shanty.runtime.rank_start import rank_prefix
 from shanty.runtime.rundir import RunDir
 
@@ -73,7 +73,7 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
             return
         words, verbose = mlx_launch.mpirun_line(line, layout), line.verbose
     decided = decided_by(words, FLAVOURS[installation.flavour])
-    passed = redirect.offer(redirect.redirected(os.environ.get("SHANTY_OUTPUT", "")))
+    passed = redirect.offer_output(redirect.redirected(os.environ.get("SHANTY_OUTPUT", "")))
     scratch = plan.scratch if plan.scripted else ""
     prefix = rank_prefix(plan.lead.boot, scratch, str(os.getpid()), passed, decided)
     if plan.scripted:
@@ -97,11 +97,11 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         **os.environ,
         **translation.environment,
         "SHANTY_WORLD": str(os.getpid()),
-        redirect.VARIABLE: passed,
+        redirect.OUTPUT: passed,
     }
-    kept = stdin.set_aside()
+    kept = redirect.set_input_aside()
     if kept is not None:
-        environ = {**environ, stdin.VARIABLE: stdin.offer(kept)}
+        environ = {**environ, redirect.INPUT: redirect.offer_input(kept)}
     sys.stderr.flush()
     os.execve(installation.launcher, [installation.launcher, *translation.argv], environ)
 
