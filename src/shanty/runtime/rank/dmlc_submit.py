@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -109,14 +110,8 @@ REFUSED: Dict[str, Tuple[str, str]] = {
         "within a job name its hosts: shanty dmlc-submit --cluster mpi "
         '--on "$(awk \'{print $1":"$2}\' $PE_HOSTFILE | paste -sd,)" …',
     ),
-    "yarn": (
-        "a run goes to hosts by ssh, not to Hadoop's scheduler",
-        _BY_SSH,
-    ),
-    "mesos": (
-        "a run goes to hosts by ssh, not to Mesos",
-        _BY_SSH,
-    ),
+    "yarn": ("a run goes to hosts by ssh, not to Hadoop's scheduler", _BY_SSH),
+    "mesos": ("a run goes to hosts by ssh, not to Mesos", _BY_SSH),
     "kubernetes": (
         "shanty starts no pods yet",
         "use --cluster local in one pod, or --cluster ssh --host-file FILE where sshd runs in them",
@@ -207,20 +202,16 @@ class _Interpreter(Interpreter):
 
         Asked only for a line that would be incomplete without: else they are the command's own.
         """
-        words, rest = self.wanted.command, self.wanted.command[:1]
         given: List[Given] = []
-        index = 1
-        while index < len(words):
-            name, equals, value = words[index].partition("=")
-            if name.startswith("--") and name in OPTIONS:
-                after = words[index + 1 :]
-                used, one = self.valued(name, OPTIONS[name], value if equals else None, after)
-                given.append(one)
-                index += used
+        rest, self.wanted.command = deque(self.wanted.command), []
+        while rest:
+            word = rest.popleft()
+            name, equals, value = word.partition("=")
+            if self.wanted.command and name.startswith("--") and name in OPTIONS:
+                known = OPTIONS[name]
+                given.append(self.valued(name, known, value if equals else None, rest))
             else:
-                rest.append(words[index])
-            index += 1
-        self.wanted.command = rest
+                self.wanted.command.append(word)
         return given
 
     def leave_out(self, spelled: str, option: Option, value: str) -> None:
@@ -278,10 +269,9 @@ class _Interpreter(Interpreter):
 
     def _memory(self, spelled: str, value: str, _: str) -> None:
         size = _SIZE.fullmatch(value.strip())
-        number = int(float(size[1]) * _SCALE[size[2].lower()]) if size else 0
-        if not number:
+        self.wanted.memory = int(float(size[1]) * _SCALE[size[2].lower()]) if size else 0
+        if not self.wanted.memory:
             raise UsageError(f"{spelled} takes a size, not {value!r}", fix="write 4g or 500m")
-        self.wanted.memory = number
 
     def _memory_mb(self, spelled: str, value: str, _: str) -> None:
         self._count(spelled, value, "memory")

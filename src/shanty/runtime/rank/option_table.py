@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import deque
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.errors import UsageError
 
@@ -78,34 +79,30 @@ class Interpreter:
         UsageError names an option that there is none of, that lacks its value or has a wrong one.
         """
         given: List[Given] = []
-        index = 0
-        while index < len(words) and words[index].startswith("-") and words[index] != "-":
-            if words[index] == "--":
-                index += 1
+        rest = deque(words)
+        while rest and rest[0].startswith("-") and rest[0] != "-":
+            word = rest.popleft()
+            if word == "--":
                 break
-            spelled, option, value = self._option(words[index])
-            used, one = self.valued(spelled, option, value, words[index + 1 :])
-            given.append(one)
-            index += 1 + used
-        return given, list(words[index:])
+            given.append(self.valued(*self._option(word), rest))
+        return given, list(rest)
 
-    def valued(
-        self, spelled: str, option: Option, value: Optional[str], after: Sequence[str]
-    ) -> Tuple[int, Given]:
-        """Returns how many of the words `after` an option are its own, and the option with a value.
+    def valued(self, spelled: str, option: Option, value: Optional[str], rest: Deque[str]) -> Given:
+        """Takes what is the option's own from the `rest` of the words.
 
         `value` is what stands in the same word, None where nothing does.
         """
         if option.takes == SWITCH:
             if value is not None:
                 raise UsageError(f"{spelled} of {self.program} takes no value")
-            return 0, (spelled, option, "")
-        used = (2 if option.takes == PAIR else 1) - (value is not None)
-        if used > len(after):
+            return spelled, option, ""
+        values = [] if value is None else [value]
+        missing = (2 if option.takes == PAIR else 1) - len(values)
+        if missing > len(rest):
             raise UsageError(f"{spelled} needs a value", fix=f"it is {option.takes}")
-        values = [*([] if value is None else [value]), *after[:used]]
+        values += [rest.popleft() for _ in range(missing)]
         option.check(spelled, values)
-        return used, (spelled, option, " ".join(values))
+        return spelled, option, " ".join(values)
 
     def _option(self, word: str) -> Tuple[str, Option, Optional[str]]:
         """Returns how the option is written, which it is, and its value in the same word."""

@@ -17,6 +17,7 @@ from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.translate import decided_by, translate
 from shanty.runtime.plan import read_plan
 from shanty.runtime.rank import redirect
+from shanty.runtime.rank.command import become_next
 from shanty.runtime.rank_start import rank_prefix
 from shanty.runtime.rundir import RunDir
 
@@ -69,8 +70,12 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
 
         line = mlx_launch.parse(words)
         if line is None:
-            _become_next(name, words, os.path.join(os.path.dirname(plan_file), "bin"))
-            return
+            become_next(name, words, os.path.join(os.path.dirname(plan_file), "bin"))
+            raise UsageError(
+                f"there is no {name} on PATH",
+                "shanty knows its lines for MPI; for others it has to be installed",
+                "install mlx, or say --backend mpi",
+            )
         words, verbose = mlx_launch.mpirun_line(line, layout), line.verbose
     decided = decided_by(words, FLAVOURS[installation.flavour])
     passed = redirect.offer_output(redirect.redirected(os.environ.get("SHANTY_OUTPUT", "")))
@@ -104,16 +109,3 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         environ = {**environ, redirect.INPUT: redirect.offer_input(kept)}
     sys.stderr.flush()
     os.execve(installation.launcher, [installation.launcher, *translation.argv], environ)
-
-
-def _become_next(name: str, words: List[str], own: str) -> None:
-    """Become the program `name` that stands after ours, in the folder `own`, on PATH."""
-    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        file = os.path.join(folder, name)
-        if os.path.abspath(folder) != os.path.abspath(own) and os.access(file, os.X_OK):
-            os.execv(file, [name, *words])
-    raise UsageError(
-        f"there is no {name} on PATH",
-        "shanty knows its lines for MPI; for others it has to be installed",
-        "install mlx, or say --backend mpi",
-    )
