@@ -378,7 +378,7 @@ class NodeAgent:
 
 def _flavour(path: str) -> str:
     """Which MPI the libmpi at `path` is; "" when it cannot be told."""
-    from shanty.runtime.mpi.library import flavour_of_library
+    from shanty.runtime.mpi.detect import flavour_of_library
 
     library = flavour_of_library(path)
     return library.flavour if library else ""
