@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import List, NoReturn, Optional, Sequence
 
-from shanty.runtime.mpi import mca
+from shanty.runtime.mpi import parameters
 from shanty.runtime.mpi.hostfiles import Named, hosts_in, listed
 from shanty.runtime.mpi.hydra import Hydra
 from shanty.runtime.mpi.layout import HostSlots
@@ -237,28 +237,28 @@ class ToHydra(Translator[Hydra]):
     def do_mca(self, option: Given, _: str, __: Placement) -> Words:
         """Translates the few parameters of Open MPI that Hydra has something for."""
         name, value = option.values
-        if mca.is_option(name):
+        if name in parameters.AS_OPTIONS:
             return []
-        if name in mca.LAUNCH_INTERFACES or name in mca.RANK_INTERFACES:
+        if name in parameters.LAUNCH_INTERFACES or name in parameters.RANK_INTERFACES:
             return self.interface(option, value)
-        if name in mca.SSH_PROGRAM:
+        if name in parameters.SSH_PROGRAM:
             program, *arguments = value.split(":")[0].split() or [""]
             if arguments:
                 self.environment[self.flavour.extra_ssh_variable] = " ".join(arguments)
             self.note(f"{option.said} is -launcher-exec")
             return ["-launcher-exec", program] if program else []
-        if name in mca.SSH_ARGUMENTS:
+        if name in parameters.SSH_ARGUMENTS:
             return self.do_ssh_arguments(option, "", __)
-        what = "transport" if mca.framework(name) in _TRANSPORT else "inside"
+        what = "transport" if name.split("_")[0] in _TRANSPORT else "inside"
         self.dropped(option, f"it is about Open MPI's own {what}")
         return []
 
     def interface(self, option: Given, value: str) -> Words:
         """Returns -iface; it takes one name, and no network."""
-        names = mca.names_interfaces(value)
+        names = [part for part in value.split(",") if part and "/" not in part]
         if not names:
             self.refuse(option, "Hydra knows interfaces by name only", "write the name, as eth0")
-        if option.values[0] in mca.RANK_INTERFACES:
+        if option.values[0] in parameters.RANK_INTERFACES:
             self.rank_interface(names[0])
         before = self.once.setdefault("-iface", names[0])
         if before != names[0]:

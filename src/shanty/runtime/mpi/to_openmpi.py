@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List
 
-from shanty.runtime.mpi import mca
+from shanty.runtime.mpi import parameters
 from shanty.runtime.mpi.hostfiles import Named, listed
 from shanty.runtime.mpi.openmpi import OpenMPI
 from shanty.runtime.mpi.parser import Given
@@ -161,26 +161,28 @@ class ToOpenMPI(Translator[OpenMPI]):
     def do_mca(self, option: Given, _: str, __: Placement) -> Words:
         """Sets a parameter, by its name in this version and the flag for its part of Open MPI."""
         name, value = option.values
-        if mca.is_option(name):
+        if name in parameters.AS_OPTIONS:
             return []
-        if name in mca.LAUNCH_INTERFACES:
+        if name in parameters.LAUNCH_INTERFACES:
             return self.launch_interface(value)
-        now = mca.renamed(name, self.flavour.runtime)
+        now = parameters.renamed(name, self.flavour.runtime)
         if now != name:
             self.note(f"{option.said} is {now} in {self.flavour.title}")
-        return self.parameter(option.name, now, mca.value_for(now, value, self.flavour.runtime))
+        return self.parameter(
+            option.name, now, parameters.value_for(now, value, self.flavour.runtime)
+        )
 
     def parameter(self, flag: str, name: str, value: str) -> Words:
         """Returns the words that set a parameter given by `flag`."""
-        part = mca.framework(name)
+        part = name.split("_")[0]
         if self.flavour.runtime == "orte":
             if flag == "pmixmca":
                 self.environment[f"PMIX_MCA_{name}"] = value
                 return []
             return ["--gmca" if flag == "gmca" else "--mca", name, value]
-        if part in mca.RUNTIME_FRAMEWORKS:
+        if part in parameters.RUNTIME_FRAMEWORKS:
             flag = "prtemca"
-        elif part in mca.PMIX_FRAMEWORKS and part != "pstat":
+        elif part in parameters.PMIX_FRAMEWORKS and part != "pstat":
             flag = "pmixmca"
         return [f"--{flag}", name, value]
 

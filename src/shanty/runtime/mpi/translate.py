@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Type
 
-from shanty.runtime.mpi import mca
+from shanty.runtime.mpi import parameters
 from shanty.runtime.mpi.flavour import Flavour, settled
 from shanty.runtime.mpi.hostfiles import read_file
 from shanty.runtime.mpi.layout import Layout
@@ -37,9 +37,9 @@ def decided_by(argv: Sequence[str], flavour: Flavour) -> FrozenSet[str]:
             names.append(option.values[0])
         elif option.name.endswith("mca"):
             names += ("OMPI_MCA_" + option.value, "PRTE_MCA_" + option.value)
-            if option.value in mca.RANK_INTERFACES:
+            if option.value in parameters.RANK_INTERFACES:
                 names += flavour.rank_networks
-            if option.value in mca.RANK_INTERFACES | mca.LAUNCH_INTERFACES:
+            if option.value in parameters.RANK_INTERFACES | parameters.LAUNCH_INTERFACES:
                 names += flavour.launch_networks
     return settled(names, flavour.choices)
 

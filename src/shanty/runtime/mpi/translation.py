@@ -23,8 +23,8 @@ from shanty.runtime.errors import TranslationError
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.hostfiles import FOREIGN_HOSTFILES, Named, dialects_in, hosts_in
 from shanty.runtime.mpi.layout import HostSlots, Layout
-from shanty.runtime.mpi.mca import AS_OPTIONS, OVERSUBSCRIBE, TRUE
 from shanty.runtime.mpi.options import OPTIONS
+from shanty.runtime.mpi.parameters import AS_OPTIONS, TRUE
 from shanty.runtime.mpi.parser import CommandLine, Context, Given
 from shanty.runtime.mpi.placement import Placement
 
@@ -154,8 +154,9 @@ class Translator(Generic[AnyFlavour]):
         """Takes an MCA parameter into account that says what an option says as well."""
         name, value = option.values
         as_option = Given(AS_OPTIONS.get(name, ""), f"{option.spelled} {name}", (value,))
-        if name == OVERSUBSCRIBE and place.oversubscribe is None and value.lower() in TRUE:
-            place.oversubscribe = True
+        if as_option.name == "oversubscribe":
+            if place.oversubscribe is None and value.lower() in TRUE:
+                place.oversubscribe = True
         elif as_option.name == "hostfile":
             if not place.hostfile and not place.hosts:
                 place.hostfile = self.hostfile(as_option)
