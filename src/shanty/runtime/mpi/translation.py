@@ -52,7 +52,7 @@ class Translation:
 class Translator(Generic[AnyFlavour]):
     """Translates one line; subclasses know the two dialects.
 
-    An option whose rule is "@CODE" is handled by the method `do_CODE`, which gets the option,
+    An option whose rule is "@CODE" is handled by the method `_do_CODE`, which gets the option,
     the rest of the rule and the placement, and returns the words to write.
     """
 
@@ -77,80 +77,74 @@ class Translator(Generic[AnyFlavour]):
         """Returns the line in this dialect; TranslationError where it cannot be said."""
         self.single = len(line.contexts) == 1
         places = [Placement() for _ in line.contexts]
-        written = [self.options(*each) for each in zip(line.contexts, places)]
+        written = [self._options(*each) for each in zip(line.contexts, places)]
         programs = []
         for _, program in line.contexts:
             there = program[: len(self.prefix)] == self.prefix
             programs.append([*(() if there else self.prefix), *program])
-        argv = tuple(self.assembled(places, written, programs))
+        argv = tuple(self._assembled(places, written, programs))
         notes = tuple(dict.fromkeys(self.notes))
         return Translation(argv, self.environment, notes, tuple(self.files.items()))
 
-    def assembled(
+    def _assembled(
         self, places: List[Placement], written: List[Words], programs: List[Words]
     ) -> Words:
-        """Returns the words of all programs in order, with ":" between them."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------ of one option
 
-    def options(self, context: Context, place: Placement) -> Words:
+    def _options(self, context: Context, place: Placement) -> Words:
         """Returns the words for a program's own options; those about placement go into `place`."""
         own: Words = []
         for option in context.options:
-            target = own if self.is_local(option) else self.everywhere
-            target += self.option(option, place)
+            target = own if self._is_local(option) else self.everywhere
+            target += self._option(option, place)
         for option in context.options:  # flags beat parameters, as with Open MPI itself
             if option.name.endswith("mca"):
-                self.parameter_as_option(option, place)
+                self._parameter_as_option(option, place)
         return own
 
-    def is_local(self, option: Given) -> bool:
+    def _is_local(self, option: Given) -> bool:
         """Returns True where an option's words are its program's alone, else `everywhere`."""
         raise NotImplementedError
 
-    def option(self, option: Given, place: Placement) -> Words:
-        """Returns the words for one option, by its entry in the table."""
+    def _option(self, option: Given, place: Placement) -> Words:
         rule = OPTIONS[option.name].rules[self.flavour.name]
         kind, rest = rule[0], rule[1:]
         if kind == "=":
-            return self.kept(option, rest)
+            return self._kept(option, rest)
         if kind == "-":
-            self.dropped(option, rest)
-            return []
+            return self._dropped(option, rest)
         if kind == "!":
-            self.refuse(option, *rest.split("|"))
+            self._refuse(option, *rest.split("|"))
         if place.take(rest, option):
             return []
         code, _, argument = rest.partition(" ")
-        words: Words = getattr(self, "do_" + code.replace("-", "_"))(option, argument, place)
+        words: Words = getattr(self, "_do_" + code.replace("-", "_"))(option, argument, place)
         return words
 
-    def kept(self, option: Given, words: str) -> Words:
-        """Returns the same option, or what the table has instead of it."""
+    def _kept(self, option: Given, words: str) -> Words:
         if not words:
             return [self.dashes + option.name, *option.values]
         now = [word.replace("{}", "=".join(option.values)) for word in words.split()]
         if now[0].lstrip("-") != option.spelled.lstrip("-"):
-            self.note(f"{option.said} is {' '.join(now)} in {self.flavour.title}")
+            self._note(f"{option.said} is {' '.join(now)} in {self.flavour.title}")
         return now
 
-    def note(self, text: str) -> None:
-        """Adds a sentence to the notes."""
+    def _note(self, text: str) -> None:
         self.notes.append(text)
 
-    def dropped(self, option: Given, why: str) -> None:
-        """Notes that an option is left out."""
-        self.note(f"{option.said} is left out: {why}")
+    def _dropped(self, option: Given, why: str) -> Words:
+        self._note(f"{option.said} is left out: {why}")
+        return []
 
-    def refuse(self, given: Union[Given, str], why: str, fix: str = "") -> NoReturn:
-        """Raises the TranslationError that quotes the option, or other words of the user's."""
+    def _refuse(self, given: Union[Given, str], why: str, fix: str = "") -> NoReturn:
         words = given if isinstance(given, str) else given.said
         raise TranslationError(f"{words} cannot be said to {self.flavour.title}", why=why, fix=fix)
 
     # ------------------------------------------------------------- the same in both dialects
 
-    def parameter_as_option(self, option: Given, place: Placement) -> None:
+    def _parameter_as_option(self, option: Given, place: Placement) -> None:
         """Takes an MCA parameter into account that says what an option says as well."""
         name, value = option.values
         as_option = Given(AS_OPTIONS.get(name, ""), f"{option.spelled} {name}", (value,))
@@ -159,85 +153,86 @@ class Translator(Generic[AnyFlavour]):
                 place.oversubscribe = True
         elif as_option.name == "hostfile":
             if not place.hostfile and not place.hosts:
-                place.hostfile = self.hostfile(as_option)
+                place.hostfile = self._hostfile(as_option)
         elif as_option.name and place.lacking(as_option.name):
             place.take(as_option.name, as_option)
 
-    def do_hostfile(self, option: Given, _: str, place: Placement) -> Words:
-        """Finds out which file is meant and converts it where that is needed."""
+    def _do_hostfile(self, option: Given, _: str, place: Placement) -> Words:
         if place.hostfile:
-            self.refuse(option, "the line names a host file twice", "leave one of them out")
-        place.hostfile = self.hostfile(option)
+            self._refuse(option, "the line names a host file twice", "leave one of them out")
+        place.hostfile = self._hostfile(option)
         return []
 
-    def do_tags(self, option: Given, words: str, _: Placement) -> Words:
+    def _do_tags(self, option: Given, words: str, _: Placement) -> Words:
         """Tags every line of output, unless the prefix does."""
         if self.prefix:
-            self.dropped(option, "a run tags every line of its ranks' output itself")
-            return []
+            return self._dropped(option, "a run tags every line of its ranks' output itself")
         if self.one_tag and self.once.setdefault("tag", words) != words:
-            self.dropped(option, "Hydra puts one tag before a line, and there is one already")
-            return []
-        return self.kept(option, words)
+            return self._dropped(
+                option, "Hydra puts one tag before a line, and there is one already"
+            )
+        return self._kept(option, words)
 
-    def do_output(self, option: Given, known: str, place: Placement) -> Words:
+    def _do_output(self, option: Given, known: str, place: Placement) -> Words:
         """Takes Open MPI 5's `--output` apart into options that older ones have as well.
 
         Where it is known it stays, unless the prefix makes the tags.
         """
         if known and not self.prefix:
-            return self.kept(option, "")
+            return self._kept(option, "")
         kinds = option.value.split(":")[0]
         if not kinds:  # only how it is passed on, as in ":raw"
-            self.dropped(option, "output is passed on as it comes")
-            return []
+            return self._dropped(option, "output is passed on as it comes")
         words: Words = []
         for part in kinds.split(","):
             key, _, value = part.partition("=")
             name = _OUTPUTS.get(key.lower())
             if name is None:
-                self.refuse(option, f"{part!r} is no kind of output")
-            words += self.option(Given(name, option.spelled, (value,) if value else ()), place)
+                self._refuse(option, f"{part!r} is no kind of output")
+            words += self._option(Given(name, option.spelled, (value,) if value else ()), place)
         return words
 
-    def do_display(self, option: Given, _: str, place: Placement) -> Words:
+    def _do_display(self, option: Given, _: str, place: Placement) -> Words:
         """Takes Open MPI 5's `--display` apart into options that older ones have as well."""
         words: Words = []
         for part in option.value.split(":")[0].split(","):
             name = _DISPLAYS.get(part.lower())
             if name is None:
-                self.dropped(option, f"{self.flavour.title} cannot show it")
+                self._dropped(option, f"{self.flavour.title} cannot show it")
             else:
-                words += self.option(Given(name, f"{option.spelled} {part}", ()), place)
+                words += self._option(Given(name, f"{option.spelled} {part}", ()), place)
         return words
 
-    def do_stdin_or_preload(self, option: Given, _: str, place: Placement) -> Words:
+    def _path(self, option: Given) -> str:
+        self._note(f"{option.said} is put before PATH")
+        return ":".join(filter(None, (option.value, self.given.get("PATH", ""))))
+
+    def _do_stdin_or_preload(self, option: Given, _: str, place: Placement) -> Words:
         """Tells Intel MPI's `-s RANKS` from Open MPI's `-s`, which copies the program."""
         name = "stdin" if option.values else "preload-binary"
-        return self.option(Given(name, option.spelled, option.values), place)
+        return self._option(Given(name, option.spelled, option.values), place)
 
-    def do_ft(self, option: Given, known: str, _: Placement) -> Words:
+    def _do_ft(self, option: Given, known: str, _: Placement) -> Words:
         """Keeps a `--with-ft` where it is known, unless it asks for nothing; 5 rejects that."""
         if option.value.lower() in ("none", "no", "false", "0"):
-            self.dropped(option, "it asks for nothing")
-            return []
+            return self._dropped(option, "it asks for nothing")
         if not known:
-            self.refuse(option, "only Open MPI 5 has it", "run with `--mpi openmpi5`")
-        return self.kept(option, "")
+            self._refuse(option, "only Open MPI 5 has it", "run with `--mpi openmpi5`")
+        return self._kept(option, "")
 
     # ------------------------------------------------------------------------ host files
 
-    def hostfile(self, option: Given) -> str:
+    def _hostfile(self, option: Given) -> str:
         """Returns the path of the host file that an option means, in this dialect; "" for none."""
         path, own = option.value, self.layout.hostfile
         if not path:
-            self.note(f"{option.spelled} names no file: the run's own host file is used")
+            self._note(f"{option.spelled} names no file: the run's own host file is used")
             return own
         if path == own:
             return own
         text = self.read(path)
         if text is None and path in FOREIGN_HOSTFILES:
-            self.note(f"{path} does not exist here: the run's own host file is used")
+            self._note(f"{path} does not exist here: the run's own host file is used")
             return own
         if text is None:
             raise TranslationError(
@@ -245,11 +240,11 @@ class Translator(Generic[AnyFlavour]):
                 why="a variable before it may be empty" if _PROGRAM.match(path) else "",
                 fix=f"leave {option.spelled} out, then the run's own host file is used",
             )
-        if not self.needs_conversion(text):
+        if not self._needs_conversion(text):
             return path
-        return self.written(self.slots_of(hosts_in(text)), f"the host file {path}")
+        return self._written(self._slots_of(hosts_in(text)), f"the host file {path}")
 
-    def written(self, hosts: Sequence[HostSlots], what: str) -> str:
+    def _written(self, hosts: Sequence[HostSlots], what: str) -> str:
         """Returns the path of a host file in this dialect, to be written before the start."""
         text = self.flavour.hostfile(hosts)
         for path, other in self.files.items():
@@ -257,40 +252,39 @@ class Translator(Generic[AnyFlavour]):
                 return path
         path = self.converted + (f".{len(self.files)}" if self.files else "")
         self.files[path] = text
-        self.note(f"{what} is written for {self.flavour.title} as {path}")
+        self._note(f"{what} is written for {self.flavour.title} as {path}")
         return path
 
-    def needs_conversion(self, text: str) -> bool:
-        """Returns True when a host file is not in this dialect."""
+    def _needs_conversion(self, text: str) -> bool:
         return not dialects_in(text) <= {self.flavour.family, "plain"}
 
-    def slots_of(self, hosts: Sequence[Named]) -> List[HostSlots]:
+    def _slots_of(self, hosts: Sequence[Named]) -> List[HostSlots]:
         """Returns the hosts with a number of slots each: their own, else the run's, else one."""
         known = {host.name: host.slots for host in self.layout.hosts}
         return [
             HostSlots(h.name, known.get(h.name, 1) if h.slots is None else h.slots) for h in hosts
         ]
 
-    def own_hosts(self, place: Placement) -> List[HostSlots]:
+    def _own_hosts(self, place: Placement) -> List[HostSlots]:
         """Returns the hosts on which a program's ranks may run, those with slots only."""
         hosts: Sequence[HostSlots] = self.layout.hosts
         if place.hosts and place.hosts_fill:
-            hosts = self.slots_of(place.hosts)
+            hosts = self._slots_of(place.hosts)
         elif place.hosts:  # in Open MPI's list, a host without a number has one slot
             hosts = [HostSlots(h.name, h.count) for h in place.hosts]
         elif place.hostfile and place.hostfile != self.layout.hostfile:
             text = self.files.get(place.hostfile) or self.read(place.hostfile) or ""
-            hosts = self.slots_of(hosts_in(text))
+            hosts = self._slots_of(hosts_in(text))
         return [host for host in hosts if host.slots > 0]
 
-    def decided_ranks(self, place: Placement) -> None:
+    def _decided_ranks(self, place: Placement) -> None:
         """Sets the number of ranks that a run has decided, where the line says none."""
         says_otherwise = place.per_part is not None and not place.fills
         if not self.single or place.ranks is not None or says_otherwise:
             return
         if self.layout.ranks is not None:
             place.ranks = self.layout.ranks
-            self.note(f"the line names no number of ranks: the run's {place.ranks} are used")
+            self._note(f"the line names no number of ranks: the run's {place.ranks} are used")
 
 
 _OUTPUTS = {
