@@ -265,7 +265,7 @@ def test_session_folders_are_below_scratch(mpi: Installation, folder: Path) -> N
     layout = run_layout(folder, ranks=1)
     argv = FLAVOURS[mpi.flavour].command(mpi, layout, ["ls", str(folder / "scratch")])
     names = output(argv, environment(mpi, layout, folder), folder).split()
-    patterns = FLAVOURS[mpi.flavour].leftover_files.temporary
+    patterns = FLAVOURS[mpi.flavour].temporary_files
     assert names
     assert all(any(fnmatch(name, pattern) for pattern in patterns) for name in names)
 
@@ -291,7 +291,7 @@ def test_segments_are_where_they_were_wished(mpi: Installation, folder: Path) ->
     argv = flavour.command(mpi, layout, [sys.executable, "-c", SEGMENTS, str(place)])
     names = output(argv, env, folder).split("files ")[1].split()
     assert len(names) == 2
-    assert all(any(fnmatch(n, p) for p in flavour.leftover_files.shared_memory) for n in names)
+    assert all(any(fnmatch(n, p) for p in flavour.shared_memory_files) for n in names)
 
 
 # ------------------------------------------------------------------------ several hosts

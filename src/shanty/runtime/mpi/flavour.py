@@ -17,19 +17,6 @@ Settings = Tuple[Tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class LeftoverFiles:
-    """fnmatch patterns (file names, no folders) of what a killed job leaves behind.
-
-    `shared_memory` is to be looked for in /dev/shm, `temporary` in the folder for temporary
-    files and in the scratch folder that the run was given. The patterns match what other jobs
-    of the same user use as well: a cleanup has to ask who still has a file open.
-    """
-
-    shared_memory: Tuple[str, ...]
-    temporary: Tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Footprint:
     """Bytes on one host: of shared memory in all and a rank, of address space a rank.
 
@@ -75,6 +62,9 @@ class Flavour(ABC):
     lib/, `launcher_names` those of its launcher in bin/, best first. `host_line` is a line of its
     host file. `to_spawn` are the options of `shanty run` with which ranks can start processes, ""
     for none; `ipv6` is true when it can launch, and exchange data, where hosts have IPv6 only.
+    `shared_memory_files` and `temporary_files` are fnmatch patterns of what a killed job leaves
+    behind in /dev/shm, and in the folder for temporary files and the run's scratch folder. They
+    match what other jobs of the same user use as well: a cleanup has to ask who has a file open.
 
     Of environment variables, `choices` has those of each decision that is the user's when he sets
     one of them; `rank_networks` and `launch_networks` name the interfaces or networks of the
@@ -93,7 +83,8 @@ class Flavour(ABC):
     host_line: str
     library_names: Tuple[str, ...]
     launcher_names: Tuple[str, ...]
-    leftover_files: LeftoverFiles
+    shared_memory_files: Tuple[str, ...]
+    temporary_files: Tuple[str, ...] = ()
     footprint: Footprint
     to_spawn = ""
     ipv6 = False

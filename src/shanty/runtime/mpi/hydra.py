@@ -37,7 +37,6 @@ from shanty.runtime.mpi.flavour import (
     MIB,
     Flavour,
     Footprint,
-    LeftoverFiles,
     Settings,
     port_range,
 )
@@ -132,10 +131,8 @@ class _Mpich(Hydra):
     title = "MPICH"
     requirement = "mpich"
     launcher_names = ("mpiexec.hydra", "mpirun", "mpiexec")
-    leftover_files = LeftoverFiles(
-        shared_memory=("mpich_shm_*",),
-        temporary=("hydra_hwloc_xmlfile_*", "mpich-ipc-fd-sock-*"),
-    )
+    shared_memory_files = ("mpich_shm_*",)
+    temporary_files = ("hydra_hwloc_xmlfile_*", "mpich-ipc-fd-sock-*")
     footprint = Footprint(0, 8 * MIB, vital=True, address_space=512 * MIB)
     slots_flag = "-f"
     hostfile_variable = "HYDRA_HOST_FILE"
@@ -156,10 +153,8 @@ class _Intel(Hydra):
     title = "Intel MPI"
     requirement = "impi-rt==2021.18.1"  # 2021.19.0 wants a libfabric that PyPI does not have
     launcher_names = ("mpiexec.hydra", "mpiexec")  # its mpirun is a shell script that needs PATH
-    leftover_files = LeftoverFiles(
-        shared_memory=("Intel_MPI_*",),
-        temporary=("Intel_MPI_*", "impi_scm-*"),
-    )
+    shared_memory_files = ("Intel_MPI_*",)
+    temporary_files = ("Intel_MPI_*", "impi_scm-*")
     footprint = Footprint(0, 4 * MIB, vital=True, address_space=2560 * MIB)
     slots_flag = "-machinefile"
     hostfile_variable = "I_MPI_HYDRA_HOST_FILE"

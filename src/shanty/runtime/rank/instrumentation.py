@@ -185,36 +185,8 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-class MpiFinder:
-    """Stands first in sys.meta_path until `mpi4py.MPI` is imported.
-
-    `before` is called with the path of the libmpi, `then` with the module.
-    """
-
-    def __init__(self, before: Callable[[str], None], then: Callable[[Any], None]) -> None:
-        self.before = before
-        self.then = then
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find mpi4py.MPI as the others would, with a loader that calls back."""
-        if name != "mpi4py.MPI":
-            return None
-        sys.meta_path.remove(self)
-        for finder in sys.meta_path:  # mpi4py has one of its own, and it loads the libmpi
-            try:
-                spec = finder.find_spec(name, path, target)
-            except RuntimeError:
-                self.before(os.environ.get("MPI4PY_LIBMPI", ""))
-                raise
-            if spec is not None and spec.loader is not None:
-                self.before(RankProcess.library_path())
-                spec.loader = _CallingLoader(spec.loader, self.then)  # type: ignore[assignment]
-                return spec
-        return None
-
-
-class HookFinder:
-    """Stands first in sys.meta_path: `import_hooks` gets to see some modules once imported.
+class ImportFollower:
+    """Stands first in sys.meta_path: `then` gets mpi4py.MPI once imported, hooks some others.
 
     `claim` tells whether this process is the rank, when it is asked.
     """
@@ -226,23 +198,42 @@ class HookFinder:
         "mpi4py.futures._core": "futures",  # it spawns processes
     }
 
-    def __init__(self, process: RankProcess, claim: Callable[[], bool]) -> None:
+    def __init__(
+        self, process: RankProcess, then: Callable[[Any], None], claim: Callable[[], bool]
+    ) -> None:
         self.process = process
+        self.then = then
         self.claim = claim
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find one of the modules, with a loader that offers it to its hook."""
-        if name not in self.hooks:
+        """Find one of the modules as others would, with a loader that calls back."""
+        if name == "mpi4py.MPI":
+            spec, then = self._find_mpi(name, path, target), self.then
+        elif name in self.hooks:
+            spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+            then = self._offer
+        else:
             return None
-
-        def offer(module: Any) -> None:
-            hook = getattr(load_part("rank/import_hooks"), self.hooks[name])
-            hook(module, self.process, self.claim)
-
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _CallingLoader(spec.loader, offer)  # type: ignore[assignment]
+            spec.loader = _CallingLoader(spec.loader, then)
         return spec
+
+    def _find_mpi(self, name: str, path: Sequence[str] | None, target: Any) -> Any:
+        """Find it by the other finders: mpi4py has one of its own, and it loads the libmpi."""
+        for finder in [each for each in sys.meta_path if each is not self]:
+            try:
+                spec = finder.find_spec(name, path, target)
+            except RuntimeError:
+                self.process.loading(os.environ.get("MPI4PY_LIBMPI", ""))
+                raise
+            if spec is not None and spec.loader is not None:
+                self.process.loading(RankProcess.library_path())
+                return spec
+        return None
+
+    def _offer(self, module: Any) -> None:
+        hook = getattr(load_part("rank/import_hooks"), self.hooks[module.__name__])
+        hook(module, self.process, self.claim)
 
 
 class _CallingLoader:
@@ -285,15 +276,15 @@ def hook_children() -> None:
 
 
 class FallbackFinder:
-    """Stands last in sys.meta_path: mpi4py and shanty from `folder` where Python has none."""
+    """Stands last in sys.meta_path: a package from `folder` where Python has none."""
 
-    def __init__(self, folder: str, names: Sequence[str]) -> None:
+    def __init__(self, package: str, folder: str) -> None:
+        self.package = package
         self.folder = folder
-        self.names = names
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find one of our packages in our folder; nothing else is offered."""
-        if path is not None or name not in self.names:
+        """Find our package in our folder; nothing else is offered."""
+        if path is not None or name != self.package:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, [self.folder], target)
         if spec is not None and name == "shanty":
@@ -308,16 +299,9 @@ def start() -> RankProcess | None:
     run_dir = environ.get("SHANTY_ATTEMPT_DIR") or environ.get("SHANTY_RUN_DIR", "")
     if rank is None or not run_dir or reports.FIFO not in environ:
         return None
-    for variable, names in (("SHANTY_PACKAGE", ("shanty",)), ("SHANTY_MPI4PY", ("mpi4py",))):
+    for variable, package in (("SHANTY_PACKAGE", "shanty"), ("SHANTY_MPI4PY", "mpi4py")):
         folder, _, python = environ.get(variable, "").partition("|")
         if folder and python in ("", sys.implementation.cache_tag):
-            sys.meta_path.append(FallbackFinder(folder, names))
+            sys.meta_path.append(FallbackFinder(package, folder))
     sys.meta_path.insert(0, HorovodFinder())
     return RankProcess(run_dir, rank, environ.get("SHANTY_WORLD", "0"))
-
-
-def follow_imports(
-    process: RankProcess, then: Callable[[Any], None], claim: Callable[[], bool]
-) -> None:
-    """See what the process imports: `then` gets mpi4py.MPI, hooks of ours some others."""
-    sys.meta_path[:0] = [HookFinder(process, claim), MpiFinder(process.loading, then)]

@@ -257,8 +257,9 @@ LEFT = {
 
 @pytest.mark.parametrize("name", FLAVOURS)
 def test_the_residue_is_recognised(name: str) -> None:
-    residue = FLAVOURS[name].leftover_files
-    for files, patterns in zip(LEFT[name], (residue.shared_memory, residue.temporary), strict=True):
+    found = FLAVOURS[name]
+    kinds = (found.shared_memory_files, found.temporary_files)
+    for files, patterns in zip(LEFT[name], kinds, strict=True):
         assert all(any(fnmatch(file, pattern) for pattern in patterns) for file in files)
         assert not any(fnmatch("somebody-elses.file", pattern) for pattern in patterns)
 
