@@ -20,10 +20,6 @@ from shanty.runtime.mpi import rank_variables
 from shanty.runtime.rank import redirect, reports
 from shanty.runtime.rank.command import insert_runner, is_python, stand_in
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import MutableMapping
-
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
 _CHUNK = 1 << 18
 _LAST_READS = 64
@@ -70,25 +66,13 @@ def main(argv: list[str]) -> int:
     argv = stand_in(argv, chosen or "python3")
     command = insert_runner(argv, os.path.join(here, "run.py"))
     if command is not argv:  # run.py does what the hook is a fallback for
-        drop_hook(environ, os.path.join(here, "hook"))
-    report: dict[str, reports.Value] = {
-        "rank": rank,
-        "world": environ.get("SHANTY_WORLD", "0"),
-        "size": size,
-        "local": local,
-        "host": os.uname().nodename,
-        "exec": os.getpid(),
-    }
+        hook = os.path.join(here, "hook")
+        paths = [each for each in environ.pop("PYTHONPATH", "").split(os.pathsep) if each != hook]
+        if any(paths):
+            environ["PYTHONPATH"] = os.pathsep.join(paths)
+    report: dict[str, reports.Value] = {"rank": rank, "world": environ.get("SHANTY_WORLD", "0")}
+    report.update(size=size, local=local, host=os.uname().nodename, exec=os.getpid())
     return _Rank(command, writer, channel, report).run()
-
-
-def drop_hook(environ: MutableMapping[str, str], hook: str) -> None:
-    """Take the folder `hook` out of PYTHONPATH again."""
-    kept = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part != hook]
-    if "PYTHONPATH" in environ:
-        del environ["PYTHONPATH"]
-        if any(kept):
-            environ["PYTHONPATH"] = os.pathsep.join(kept)
 
 
 def linked_mpi(program: str) -> str:
@@ -118,11 +102,7 @@ class _Rank:
     """The program of one rank, from its start to its end."""
 
     def __init__(
-        self,
-        argv: list[str],
-        writer: FrameWriter,
-        channel: int,
-        report: dict[str, reports.Value],
+        self, argv: list[str], writer: FrameWriter, channel: int, report: dict[str, reports.Value]
     ) -> None:
         self.argv = argv
         self.writer = writer
@@ -178,12 +158,9 @@ class _Rank:
             ends.append(write)
             actions.append((os.POSIX_SPAWN_DUP2, write, stream))
         try:
+            reset = [signal.SIGPIPE, signal.SIGXFSZ]
             self.pid = os.posix_spawnp(
-                self.argv[0],
-                self.argv,
-                os.environ,
-                file_actions=actions,
-                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+                self.argv[0], self.argv, os.environ, file_actions=actions, setsigdef=reset
             )
         finally:
             for end in ends:

@@ -244,26 +244,19 @@ def mlx(core: Any, process: Any, claim: Callable[[], bool]) -> None:
         if process.size > 1 and group.size() == 1:
             why = f"MLX found no world in {MLX_LIBRARY}={library}"
             _alone(process, why, f"leave {MLX_LIBRARY} to shanty")
-        _joined(process, group)
+        path = process.library_path()
+        mpi = LoadedMpi(path) if path else None
+        if mpi is not None and mpi.Is_initialized():
+            process.joined(mpi, group.rank(), group.size())
+            atexit.register(leave, mpi, group)
         return group
 
-    distributed.init = joining
-
-
-def _joined(process: Any, group: Any) -> None:
-    """Tell of the world that MLX is in now, if any, and see to its end."""
-    path = process.library_path()
-    mpi = LoadedMpi(path) if path else None
-    if mpi is None or not mpi.Is_initialized():
-        return
-    process.joined(mpi, group.rank(), group.size())
-
-    def leave() -> None:
+    def leave(mpi: LoadedMpi, group: Any) -> None:
         if group.size() == 1 and process.in_mpi and not process.failing:
             mpi.Finalize()  # MLX forgets it when it finds itself alone
         process.tell("finalized")  # else MLX does it, a little later
 
-    atexit.register(leave)
+    distributed.init = joining
 
 
 def _alone(process: Any, why: str, fix: str) -> None:

@@ -122,12 +122,10 @@ class RankProcess:
 
     def _joined(self) -> None:
         mpi, world = self.mpi, self.mpi.COMM_WORLD
-        if self.has_joined or os.getpid() != self.pid:
-            return
-        if mpi.Comm.Get_parent() != mpi.COMM_NULL:
-            return
-        self.joined(mpi, world.Get_rank(), world.Get_size())
-        atexit.register(self._finalize)
+        known = self.has_joined or os.getpid() != self.pid
+        if not known and mpi.Comm.Get_parent() == mpi.COMM_NULL:
+            self.joined(mpi, world.Get_rank(), world.Get_size())
+            atexit.register(self._finalize)
 
     def joined(self, mpi: Any, rank: int, size: int) -> None:
         """Tell that this process is `rank` of `size`, as `mpi` says: mpi4py.MPI or a like of it."""

@@ -13,7 +13,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType, TracebackType
-    from typing import Any, Callable
+    from typing import Callable
 
 
 def _load_instrumentation() -> ModuleType:
@@ -75,16 +75,6 @@ def _own_frames_off(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _exit_code(value: Any) -> int:
-    """Return what Python would end with for `SystemExit(value)`; print a message, as it does."""
-    if value is None:
-        return 0
-    if isinstance(value, int):
-        return value & 0xFF
-    print(value, file=sys.stderr)
-    return 1
-
-
 def _debugged(work: Callable[[], object], terminal: str) -> None:
     """Run `work` under pdb on `terminal`, with breakpoint() and a post-mortem there as well."""
     import bdb
@@ -137,10 +127,15 @@ def _run(words: list[str]) -> None:
     except SystemExit as error:
         if process is None or not process.in_mpi:
             raise
-        code = _exit_code(error.code)
+        if error.code is None:
+            return
+        if isinstance(error.code, int):
+            code, why = error.code & 0xFF, f"sys.exit({error.code!r})"
+        else:  # as Python does
+            code, why = 1, str(error.code)
+            print(error.code, file=sys.stderr)
         if code == 0:
             return
-        why = f"sys.exit({error.code!r})" if isinstance(error.code, int) else str(error.code)
     except BaseException as error:  # noqa: BLE001  whatever ends the script
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         error = error.with_traceback(_own_frames_off(error.__traceback__))
