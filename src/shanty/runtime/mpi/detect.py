@@ -56,23 +56,12 @@ _MORE_LIBRARIES = ("libmpich.so.12", "release/libmpi.so.12", "libmpi.so")
 _LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich")
 
 COMMON_PREFIXES = (
-    "/usr",
-    "/usr/local",
-    "/usr/lib64/openmpi",
-    "/usr/lib64/mpich",
-    "/usr/lib64/mpi/gcc/openmpi*",
-    "/usr/lib64/mpi/gcc/mpich*",
-    "/usr/lib/*-linux-gnu*/openmpi",
-    "/usr/local/openmpi*",
-    "/usr/local/mpich*",
-    "/opt/openmpi*",
-    "/opt/mpich*",
-    "/opt/amazon/openmpi*",
-    "/opt/hpcx*/ompi",
-    "/opt/intel/oneapi/mpi/latest",
-    "/opt/intel/oneapi/mpi/20*",
-    "/opt/homebrew",
-    "/opt/local",
+    *("/usr", "/usr/local", "/usr/lib64/openmpi", "/usr/lib64/mpich"),
+    *("/usr/lib64/mpi/gcc/openmpi*", "/usr/lib64/mpi/gcc/mpich*", "/usr/lib/*-linux-gnu*/openmpi"),
+    *("/usr/local/openmpi*", "/usr/local/mpich*", "/opt/openmpi*", "/opt/mpich*"),
+    *("/opt/amazon/openmpi*", "/opt/hpcx*/ompi"),
+    *("/opt/intel/oneapi/mpi/latest", "/opt/intel/oneapi/mpi/20*"),
+    *("/opt/homebrew", "/opt/local"),
 )
 PREFIX_VARIABLES = ("I_MPI_ROOT", "CONDA_PREFIX", "MPI_HOME", "OPAL_PREFIX")
 

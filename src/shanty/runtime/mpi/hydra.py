@@ -33,13 +33,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
-from shanty.runtime.mpi.flavour import (
-    MIB,
-    Flavour,
-    Footprint,
-    Settings,
-    port_range,
-)
+from shanty.runtime.mpi.flavour import MIB, Flavour, Footprint, Settings, port_range
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import Layout
 
@@ -168,11 +162,7 @@ class _Intel(Hydra):
     hosts_have_slots = False
     host_for_each = True
     bind_to_flag = False
-    binding = (
-        ("I_MPI_PIN", "1"),
-        ("I_MPI_PIN_CELL", "core"),
-        ("I_MPI_PIN_DOMAIN", "{}:compact"),
-    )
+    binding = (("I_MPI_PIN", "1"), ("I_MPI_PIN_CELL", "core"), ("I_MPI_PIN_DOMAIN", "{}:compact"))
     bindings = MappingProxyType({
         "none": (("I_MPI_PIN", "0"),),
         "hwthread": (*_PINNED, ("I_MPI_PIN_CELL", "unit"), ("I_MPI_PIN_DOMAIN", "1")),

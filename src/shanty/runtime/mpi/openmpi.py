@@ -36,14 +36,7 @@ from __future__ import annotations
 
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
-from shanty.runtime.mpi.flavour import (
-    MIB,
-    Flavour,
-    Footprint,
-    Settings,
-    port_range,
-    settled,
-)
+from shanty.runtime.mpi.flavour import MIB, Flavour, Footprint, Settings, port_range, settled
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import Layout
 

@@ -9,7 +9,7 @@ A rule says what to write instead:
     =WORDS        these words; {} stands for the option's value
     -REASON       nothing, and a note that gives the reason
     !REASON|FIX   it is refused
-    @CODE         what `placement` or the translator of that family does for the code
+    @CODE         what `Placement` or the translator of that family does for the code
 """
 
 from __future__ import annotations

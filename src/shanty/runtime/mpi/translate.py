@@ -1,8 +1,8 @@
 """Translates a user's launcher line, in any MPI's dialect, for the MPI in use.
 
 The line comes without the launcher's own name, as `sys.argv[1:]`, and goes out the same way.
-Which options there are is in `options`, where ranks go in `placement`, what is alike in both
-dialects in `translation`.
+Which options there are is in `options`, where ranks go and what is alike in both dialects in
+`translation`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.openmpi import OpenMPI
 from shanty.runtime.mpi.options import OPTIONS
 from shanty.runtime.mpi.parser import Given, parse
-from shanty.runtime.mpi.placement import MACHINE_PARTS, Placement
-from shanty.runtime.mpi.translation import Translation, Translator, Words
+from shanty.runtime.mpi.translation import MACHINE_PARTS, Placement, Translation, Translator, Words
 
 _USUAL_LAUNCHERS = frozenset(
     ["ssh", "rsh", "slurm", "lsf", "ll", "sge", "pbs", "pbsdsh", "srun", "blaunch", "qrsh", "user"]

@@ -17,15 +17,7 @@ from shanty.runtime.localhost import all_here
 from shanty.runtime.mpi.hostfiles import FOREIGN_HOSTFILES, hosts_in, read_file
 from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.rank import redirect
-from shanty.runtime.rank.option_table import (
-    SWITCH,
-    TEXT,
-    WHOLE,
-    Given,
-    Interpreter,
-    Option,
-    table,
-)
+from shanty.runtime.rank.option_table import SWITCH, TEXT, WHOLE, Given, Interpreter, Option, table
 
 NAME = "dmlc-submit"
 CLUSTER = "DMLC_SUBMIT_CLUSTER"  # the variable with the cluster, where the line names none
