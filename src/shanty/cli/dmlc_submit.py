@@ -96,8 +96,8 @@ def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
             "leave --log-file out; `shanty logs -f RUN > FILE` writes it",
         )
     job = _job(wanted, context())
-    if wanted.note:
-        note(wanted.note)
+    for text in wanted.notes:
+        note(text)
     if wanted.verbose:
         note(shlex.join(job.words()))
     from shanty.cli.start import start

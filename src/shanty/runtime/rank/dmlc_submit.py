@@ -52,8 +52,8 @@ OPTIONS = table(
     ("--worker-memory", TEXT, "@memory", "What each rank must find: 4g, 500m."),
     ("--worker-memory-mb", WHOLE, "@memory-mb", "The same in MiB."),
     # What ranks find
-    ("--env", TEXT, "@env", "Variables: KEY=VALUE or KEY, several with commas."),
-    ("--env-worker", TEXT, "@env-worker", "Variables: KEY:VALUE, several with commas."),
+    ("--env", TEXT, "@env =", "Variables: KEY=VALUE or KEY, several with commas."),
+    ("--env-worker", TEXT, "@env :", "Variables: KEY:VALUE, several with commas."),
     ("--files", TEXT, "@files", "A file that must be there (repeatable)."),
     # The job
     ("--jobname", TEXT, "@set name", "The name of the run."),
@@ -147,17 +147,15 @@ class Wanted:
         self.left_out.setdefault(reason, []).append(said)
 
     @property
-    def note(self) -> str:
-        """Puts into one sentence all that is left out; "" where nothing is."""
-        if not self.left_out:
-            return ""
+    def notes(self) -> List[str]:
+        """One sentence with all that is left out; none where nothing is."""
         parts = [f"{', '.join(said)} ({reason})" for reason, said in self.left_out.items()]
-        return "left out of this dmlc-submit line: " + "; ".join(parts)
+        return ["left out of this dmlc-submit line: " + "; ".join(parts)] if parts else []
 
 
 def parse(
     words: Sequence[str],
-    environ: Mapping[str, str],
+    environ: Mapping[str, str] = os.environ,
     options: Mapping[str, Option] = OPTIONS,
     read: Read = read_file,
 ) -> Wanted:
@@ -269,23 +267,16 @@ class _Interpreter(Interpreter):
         self._count(spelled, value, "memory")
         self.wanted.memory = int(value) << 20
 
-    def _env(self, spelled: str, value: str, _: str) -> None:
-        for part in _parts(value):
-            name, equals, text = part.partition("=")
-            if not _NAME.fullmatch(name):
-                raise UsageError(f"{spelled} {value}: {part!r} is no KEY=VALUE")
-            if not equals and name not in self.environ:
+    def _env(self, spelled: str, value: str, sign: str) -> None:
+        for part in _parts(value) if sign == "=" else filter(None, value.split(",")):
+            name, found, text = part.partition(sign)
+            if not _NAME.fullmatch(name) or (sign == ":" and not found):
+                raise UsageError(f"{spelled} {value}: {part!r} is no KEY{sign}VALUE")
+            if not found and name not in self.environ:
                 raise UsageError(
                     f"{spelled} {name}: there is no such variable", fix=f"set it, or {name}=VALUE"
                 )
-            self.wanted.variables[name] = text if equals else self.environ[name]
-
-    def _env_worker(self, spelled: str, value: str, _: str) -> None:
-        for part in filter(None, value.split(",")):
-            name, colon, text = part.partition(":")
-            if not colon or not _NAME.fullmatch(name):
-                raise UsageError(f"{spelled} {value}: {part!r} is no KEY:VALUE")
-            self.wanted.variables[name] = text
+            self.wanted.variables[name] = text if found else self.environ[name]
 
     def _files(self, spelled: str, value: str, _: str) -> None:
         if not os.path.exists(value):
@@ -411,8 +402,9 @@ def program(command: List[str]) -> List[str]:
     return ["sh", "-c", line] if _FOR_A_SHELL.search(line) else words
 
 
-def usage() -> str:
-    """Returns what `dmlc-submit --help` prints within a run."""
+def answer(wanted: Wanted, _: str) -> str:
+    """Returns what `dmlc-submit --help` prints within a run; "" for a line that starts ranks."""
     rows = [(", ".join(each.names), each.help) for each in dict.fromkeys(OPTIONS.values())]
     lines = [f"  {names}\n      {text}" for names, text in rows]
-    return f"usage: {NAME} [OPTION]… COMMAND [ARGS]…\n\nOptions:\n" + "\n".join(lines)
+    text = f"usage: {NAME} [OPTION]… COMMAND [ARGS]…\n\nOptions:\n" + "\n".join(lines)
+    return text if wanted.help else ""

@@ -445,7 +445,9 @@ Available Tensor Operations:
 
 
 def answer(wanted: Wanted, python: str) -> str:
-    """Returns what a line that starts nothing prints; `python` is the interpreter of the ranks."""
+    """Returns what a line that starts nothing prints, else ""; `python` is the ranks'."""
+    if not wanted.asks:
+        return ""
     if wanted.asks == "version":
         return HOROVOD
     if wanted.asks == "help":

@@ -19,6 +19,7 @@ import importlib.machinery
 import os
 import sys
 import time
+from types import SimpleNamespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -184,37 +185,28 @@ class RabitFinder:
 # ------------------------------------------------------------------------------------- MLX
 
 
-class LoadedMpi:
-    """The libmpi that MLX has loaded, with the few functions that `RankProcess` asks of mpi4py."""
+def _loaded_mpi(path: str) -> Any:
+    """Returns the libmpi that MLX has loaded, with what `RankProcess` asks of mpi4py."""
+    import ctypes
 
-    def __init__(self, path: str) -> None:
-        import ctypes
+    library = ctypes.CDLL(path)
 
-        self._ctypes = ctypes
-        self._library = ctypes.CDLL(path)
+    def flag(function: str) -> bool:
+        found = ctypes.c_int(0)
+        getattr(library, function)(ctypes.byref(found))
+        return bool(found.value)
 
-    def _flag(self, function: str) -> bool:
-        flag = self._ctypes.c_int(0)
-        getattr(self._library, function)(self._ctypes.byref(flag))
-        return bool(flag.value)
-
-    def Is_initialized(self) -> bool:  # noqa: N802  as mpi4py calls it
-        """Return True once MPI_Init was called."""
-        return self._flag("MPI_Initialized")
-
-    def Is_finalized(self) -> bool:  # noqa: N802
-        """Return True once MPI_Finalize was called."""
-        return self._flag("MPI_Finalized")
-
-    def Finalize(self) -> None:  # noqa: N802
-        """Leave MPI."""
-        self._library.MPI_Finalize()
-
-    def Get_library_version(self) -> str:  # noqa: N802
-        """Return what the library says of itself."""
-        text = self._ctypes.create_string_buffer(_LONGEST_VERSION)
-        self._library.MPI_Get_library_version(text, self._ctypes.byref(self._ctypes.c_int(0)))
+    def version() -> str:
+        text = ctypes.create_string_buffer(_LONGEST_VERSION)
+        library.MPI_Get_library_version(text, ctypes.byref(ctypes.c_int(0)))
         return text.value.decode(errors="replace")
+
+    return SimpleNamespace(
+        Is_initialized=functools.partial(flag, "MPI_Initialized"),
+        Is_finalized=functools.partial(flag, "MPI_Finalized"),
+        Finalize=library.MPI_Finalize,
+        Get_library_version=version,
+    )
 
 
 def mlx(core: Any, process: Any, claim: Callable[[], bool]) -> None:
@@ -245,13 +237,13 @@ def mlx(core: Any, process: Any, claim: Callable[[], bool]) -> None:
             why = f"MLX found no world in {MLX_LIBRARY}={library}"
             _alone(process, why, f"leave {MLX_LIBRARY} to shanty")
         path = process.library_path()
-        mpi = LoadedMpi(path) if path else None
+        mpi = _loaded_mpi(path) if path else None
         if mpi is not None and mpi.Is_initialized():
             process.joined(mpi, group.rank(), group.size())
             atexit.register(leave, mpi, group)
         return group
 
-    def leave(mpi: LoadedMpi, group: Any) -> None:
+    def leave(mpi: Any, group: Any) -> None:
         if group.size() == 1 and process.in_mpi and not process.failing:
             mpi.Finalize()  # MLX forgets it when it finds itself alone
         process.tell("finalized")  # else MLX does it, a little later

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import List, Mapping
+from typing import Any, List, Mapping
 
 from shanty.runtime.errors import ShantyError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
@@ -45,26 +45,18 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
     installation, layout = plan.lead.installation, plan.attempt.layout
     notes: List[str] = []
     verbose = False
-    if name == "horovodrun":
-        from shanty.runtime.rank import horovodrun
+    if name in ("horovodrun", "dmlc-submit"):
+        from shanty.runtime.rank import dmlc_submit, horovodrun
 
-        wanted = horovodrun.parse(words)
-        if wanted.asks:
-            print(horovodrun.answer(wanted, plan.lead.python))
+        program: Any = horovodrun if name == "horovodrun" else dmlc_submit
+        wanted = program.parse(words)
+        text = program.answer(wanted, plan.lead.python)
+        if text:
+            print(text)
             return
-        words = horovodrun.mpirun_line(wanted, layout, os.environ)
+        words = program.mpirun_line(wanted, layout, os.environ)
         os.environ.update(wanted.variables)
         notes, verbose = wanted.notes, wanted.verbose
-    if name == "dmlc-submit":
-        from shanty.runtime.rank import dmlc_submit
-
-        asked = dmlc_submit.parse(words, os.environ)
-        if asked.help:
-            print(dmlc_submit.usage())
-            return
-        words = dmlc_submit.mpirun_line(asked, layout, os.environ)
-        os.environ.update(asked.variables)
-        notes, verbose = [asked.note] if asked.note else [], asked.verbose
     if name == "mlx.launch":
         from shanty.runtime.rank import mlx_launch
 
