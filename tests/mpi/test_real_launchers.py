@@ -22,7 +22,7 @@ from installations import installations
 from shanty.runtime.mpi.flavours import FLAVOURS, identify_library
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
-from shanty.runtime.mpi.rank_variables import LOCAL_RANK, LOCAL_SIZE, RANK, SIZE
+from shanty.runtime.mpi.processes import LOCAL_RANK, LOCAL_SIZE, RANK, SIZE
 from shanty.runtime.mpi.translate import translate
 
 pytestmark = pytest.mark.mpi
@@ -201,7 +201,7 @@ def test_the_command_starts_its_ranks(mpi: Installation, folder: Path) -> None:
 def test_the_rank_variables_are_there(mpi: Installation, folder: Path) -> None:
     layout = run_layout(folder, ranks=2)
     places = (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE)
-    program = "import os; from shanty.runtime.mpi.rank_variables import number; "
+    program = "import os; from shanty.runtime.mpi.processes import number; "
     program += f"print(*(number(os.environ, each) for each in {places}), end='.\\n')"
     argv = FLAVOURS[mpi.flavour].command(mpi, layout, [sys.executable, "-c", program])
     found = output(argv, environment(mpi, layout, folder), folder)

@@ -386,7 +386,7 @@ def _flavour(path: str) -> str:
 
 def _serves_launcher(pid: int) -> bool:
     """True for a process of the launcher's own: a daemon, or its way to another host."""
-    from shanty.runtime.mpi.launcher_programs import is_launchers
+    from shanty.runtime.mpi.processes import is_launchers
 
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read().split(b"\0")

@@ -16,7 +16,7 @@ import sys
 import time
 
 from shanty.runtime.frames import STDERR, STDOUT, FrameWriter
-from shanty.runtime.mpi import rank_variables
+from shanty.runtime.mpi import processes
 from shanty.runtime.rank import redirect, reports
 from shanty.runtime.rank.command import insert_runner, is_python, stand_in
 
@@ -31,13 +31,12 @@ _CANNOT_WRITE = 73  # StorageError's
 def main(argv: list[str]) -> int:
     """Run `argv` as this rank; returns the exit code to end with."""
     environ = os.environ
-    rank = rank_variables.number(environ, rank_variables.RANK)
+    rank = processes.number(environ, processes.RANK)
     if rank is None:  # no launcher started us: the program is run as if we were not there
         os.execvp(argv[0], argv)
-    size = rank_variables.number(environ, rank_variables.SIZE) or 1
-    local = rank_variables.number(environ, rank_variables.LOCAL_RANK) or 0
-    local_size = rank_variables.number(environ, rank_variables.LOCAL_SIZE) or 1
-    run_dir = environ["SHANTY_RUN_DIR"]
+    size = processes.number(environ, processes.SIZE) or 1
+    local = processes.number(environ, processes.LOCAL_RANK) or 0
+    local_size = processes.number(environ, processes.LOCAL_SIZE) or 1
     try:
         channel = reports.open_reports(environ[reports.FIFO])
     except OSError:
@@ -56,7 +55,7 @@ def main(argv: list[str]) -> int:
         redirect.close_input()  # Hydra leaves it open for ever
     elif redirect.INPUT in environ:
         redirect.take_input(environ[redirect.INPUT])
-    folder = environ.get("SHANTY_ATTEMPT_DIR", run_dir)
+    folder = environ.get("SHANTY_ATTEMPT_DIR") or environ["SHANTY_RUN_DIR"]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     log = os.open(f"{folder}/logs/rank-{rank}.log", flags, 0o644)
     writer = FrameWriter(log, int(environ.get("SHANTY_LOG_LIMIT", 1 << 40)))

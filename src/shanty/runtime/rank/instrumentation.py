@@ -33,7 +33,7 @@ def load_part(name: str) -> ModuleType:
 
 
 reports = load_part("rank/reports")
-rank_variables = load_part("mpi/rank_variables")
+processes = load_part("mpi/processes")
 
 
 class RankProcess:
@@ -45,7 +45,7 @@ class RankProcess:
         self.world = world
         self.pid = os.getpid()
         # As the launcher has it.
-        self.size = rank_variables.number(os.environ, rank_variables.SIZE) or 1
+        self.size = processes.number(os.environ, processes.SIZE) or 1
         self.mpi: Any = None
         self.claimed = False
         self.has_joined = False
@@ -293,7 +293,7 @@ class FallbackFinder:
 def start() -> RankProcess | None:
     """Begin to instrument this process; None when it is no rank of a run."""
     environ = os.environ
-    rank = rank_variables.number(environ, rank_variables.RANK)
+    rank = processes.number(environ, processes.RANK)
     run_dir = environ.get("SHANTY_ATTEMPT_DIR") or environ.get("SHANTY_RUN_DIR", "")
     if rank is None or not run_dir or reports.FIFO not in environ:
         return None

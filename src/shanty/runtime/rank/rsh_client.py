@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import List, Tuple
 
-from shanty.runtime.mpi.launcher_programs import starts_daemon
+from shanty.runtime.mpi.processes import DAEMONS
 from shanty.runtime.rank.command import become_next
 
 SOCKET = "SHANTY_SSH"  # the environment variable with the path of the controller's socket
@@ -23,7 +23,7 @@ _WITH_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
 def main(argv: List[str]) -> int:
     """Have the controller start the command, or become the real ssh."""
     host, command = parse(argv)
-    if host and starts_daemon(command):
+    if host and any(daemon in command for daemon in DAEMONS):
         code = _ask(host, command)
         if code is not None:
             return code

@@ -11,8 +11,7 @@ import os
 from typing import Any, Dict, List, Mapping, Set
 
 from shanty.runtime import platform
-from shanty.runtime.mpi.launcher_programs import DAEMONS, is_launchers
-from shanty.runtime.mpi.rank_variables import RANK
+from shanty.runtime.mpi.processes import DAEMONS, RANK, is_launchers
 from shanty.runtime.rundir import is_run_id
 
 _SETTLED = 60.0  # seconds; what is younger may belong to a job that is only just starting
