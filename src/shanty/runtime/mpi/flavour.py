@@ -56,48 +56,37 @@ def port_range(text: str) -> Optional[Tuple[int, int]]:
 class Flavour(ABC):
     """One MPI implementation and major version; a value without state.
 
-    `name` is the key in FLAVOURS ("openmpi5", "openmpi4", "mpich" or "intel"), `title` what
-    people call it, `family` says whose command line it has ("openmpi" or "hydra"). `requirement`
-    is what `pip install` takes. `library_names` are the file names of its libmpi in the prefix's
-    lib/, `launcher_names` those of its launcher in bin/, best first. `host_line` is a line of its
-    host file. `to_spawn` are the options of `shanty run` with which ranks can start processes, ""
-    for none; `ipv6` is true when it can launch, and exchange data, where hosts have IPv6 only.
-    `shared_memory_files` and `temporary_files` are fnmatch patterns of what a killed job leaves
-    behind in /dev/shm, and in the folder for temporary files and the run's scratch folder. They
-    match what other jobs of the same user use as well: a cleanup has to ask who has a file open.
-
-    Of environment variables, `choices` has those of each decision that is the user's when he sets
-    one of them; `rank_networks` and `launch_networks` name the interfaces or networks of the
-    ranks' data, and those of the launcher and its daemons; `library_variables` lead to the libmpi,
-    `hostfile_variable` to the run's default host file; `radix_variable` (may be "") says how many
-    daemons the launcher starts itself before these start others. `prefix_variables` are those by
-    which ranks find an installation that was moved, `segment_variables` place shared-memory files.
-    `session_variable` (may be "") is of a folder for temporary files. `tells_prefix` has the first
-    set in any case. `always`, `shared_cores` and `oversubscribed` are the settings for these cases.
+    The patterns of files (fnmatch) match what other jobs of the same user use as well: a cleanup
+    has to ask who still has a file open.
     """
 
-    family: str
-    name: str
-    title: str
-    requirement: str
-    host_line: str
-    library_names: Tuple[str, ...]
-    launcher_names: Tuple[str, ...]
-    shared_memory_files: Tuple[str, ...]
-    temporary_files: Tuple[str, ...] = ()
+    family: str  # whose command line it has: "openmpi" or "hydra"
+    name: str  # its key in FLAVOURS
+    title: str  # as people call it
+    requirement: str  # for `pip install`
+    host_line: str  # of its host file
+    library_names: Tuple[str, ...]  # its libmpi in the prefix's lib/, best first
+    launcher_names: Tuple[str, ...]  # its launcher in bin/, best first
+    shared_memory_files: Tuple[str, ...]  # what a killed job leaves behind in /dev/shm
+    temporary_files: Tuple[str, ...] = ()  # and in the folder for temporary files, and the scratch
     footprint: Footprint
-    to_spawn = ""
-    ipv6 = False
+    to_spawn = ""  # the options of `shanty run` with which ranks can start processes
+    ipv6 = False  # it can launch, and exchange data, where hosts have IPv6 only
+
+    # Variables: of each decision that is the user's when he sets one of them; for the networks of
+    # the ranks' data, and of the launcher and its daemons.
     choices: Choices = ()
     rank_networks: Tuple[str, ...]
     launch_networks: Tuple[str, ...]
     library_variables: Tuple[str, ...] = ("MPI4PY_LIBMPI",)
-    hostfile_variable: str
-    session_variable = ""
-    radix_variable = ""
-    prefix_variables: Tuple[str, ...] = ()
-    tells_prefix = False
-    segment_variables: Tuple[str, ...] = ()
+    hostfile_variable: str  # the default host file
+    session_variable = ""  # a folder for temporary files
+    radix_variable = ""  # how many daemons the launcher starts itself before these start others
+    prefix_variables: Tuple[str, ...] = ()  # by which ranks find an installation that was moved
+    tells_prefix = False  # these are set in any case
+    segment_variables: Tuple[str, ...] = ()  # where shared-memory files are
+
+    # Settings for these cases.
     always: Settings = ()
     shared_cores: Settings = ()
     oversubscribed: Settings = ()

@@ -41,39 +41,27 @@ _PINNED: Settings = (("I_MPI_PIN", "1"),)
 
 
 class Hydra(Flavour):
-    """One of the MPIs that are launched by Hydra; what differs is in the fields.
-
-    `slots_flag` names a host file whose `host:N` count, `per_host_flag` one beside which `-ppn`
-    counts. `per_host_variable` (may be "") says the same as `-ppn`, `extra_ssh_variable` holds
-    arguments for ssh. Of `rank_networks`, `over_fabrics` count where there is a faster network
-    than TCP's, too; `port_variable` is that for a range of the ranks' ports.
-    `hosts_have_slots` tells whether `-hosts a:2` counts, `host_for_each` whether
-    the programs of a line may have hosts of their own, `bind_to_flag` whether `-bind-to` counts;
-    where it does not, `binding` has the settings for N cores a rank, with "{}" for N, and
-    `bindings` those for each part of a machine. `one_host`, `many_hosts` and `by_libfabric` are
-    the settings for these cases, and `one_host_unless` the variables by which a user asks for
-    what `one_host` rules out.
-    """
+    """One of the MPIs that are launched by Hydra; what differs is in the fields."""
 
     family = "hydra"
     host_line = "{}:{}\n"
     library_names = ("libmpi.so.12", "libmpi.12.dylib")
     tells_prefix = True
 
-    slots_flag: str
-    per_host_flag = "-f"
-    per_host_variable = ""
-    extra_ssh_variable: str
-    over_fabrics = ("FI_TCP_IFACE",)
-    port_variable: str
-    hosts_have_slots: bool
-    host_for_each: bool
-    bind_to_flag: bool
-    binding: Settings = ()
-    bindings: Mapping[str, Settings] = MappingProxyType({})
+    slots_flag: str  # names a host file whose `host:N` count
+    per_host_flag = "-f"  # names one beside which `-ppn` counts
+    per_host_variable = ""  # says the same as `-ppn`
+    extra_ssh_variable: str  # arguments for ssh
+    over_fabrics = ("FI_TCP_IFACE",)  # of `rank_networks`, where there is a faster one than TCP's
+    port_variable: str  # a range of the ranks' ports
+    hosts_have_slots: bool  # `-hosts a:2` counts
+    host_for_each: bool  # the programs of a line may have hosts of their own
+    bind_to_flag: bool  # `-bind-to` counts
+    binding: Settings = ()  # where it does not: for N cores a rank, with "{}" for N
+    bindings: Mapping[str, Settings] = MappingProxyType({})  # and for each part of a machine
     one_host: Settings = ()
+    one_host_unless: Tuple[str, ...] = ()  # by these a user asks for what `one_host` rules out
     many_hosts: Settings = ()
-    one_host_unless: Tuple[str, ...] = ()
     by_libfabric: Settings = ()
 
     def command(

@@ -54,14 +54,7 @@ _PREFIXES = ("PRTE_MCA_", "OMPI_MCA_")  # 5 takes the runtime's parameters by bo
 
 
 class OpenMPI(Flavour):
-    """One major version of Open MPI; what differs between them is in the fields.
-
-    `tcp_and_memory` are the settings for ranks that have nothing else. `runtime` begins the names
-    of the runtime's MCA parameters, `runtime_prefix` the variables that set them, and
-    `runtime_flag` gives one on the command line; `launch_include` is the one for the networks of
-    its daemons, `agent` names its launcher of daemons. `rank_by` are the orders of ranks that it
-    knows, `lacks` the parts of a machine that it does not.
-    """
+    """One major version of Open MPI; what differs between them is in the fields."""
 
     family = "openmpi"
     launcher_names = ("mpirun", "mpiexec")
@@ -77,14 +70,14 @@ class OpenMPI(Flavour):
         tuple(prefix + name for prefix in _PREFIXES for name in _LAUNCH),
     )
 
-    tcp_and_memory: Settings
-    runtime: str
-    runtime_prefix: str
-    runtime_flag: str
-    launch_include: str
-    agent: str
-    rank_by: Tuple[str, ...]
-    lacks: Tuple[str, ...] = ()
+    tcp_and_memory: Settings  # for ranks that have nothing else
+    runtime: str  # begins the names of the runtime's MCA parameters
+    runtime_prefix: str  # begins the variables that set them
+    runtime_flag: str  # gives one on the command line
+    launch_include: str  # the one for the networks of its daemons
+    agent: str  # names its launcher of daemons
+    rank_by: Tuple[str, ...]  # the orders of ranks that it knows
+    lacks: Tuple[str, ...] = ()  # the parts of a machine that it does not know
 
     def command(
         self, installation: Installation, layout: Layout, program: Sequence[str]

@@ -55,31 +55,22 @@ _QUALIFIERS = frozenset(("overload-allowed", "no-overload", "if-supported", "ord
 
 @dataclass
 class Placement:
-    """What one program of a line asks for; a field that it leaves open is None or empty.
-
-    `by` is the part of the machines over which the ranks are dealt out ("slot", "node",
-    "core", …), `per_part` how many each part gets ("ppr:2:node" is 2 and "node"). `fills`
-    tells that the number a host is Hydra's, which goes round the hosts until all ranks have a
-    place; Open MPI's is a limit. `cores` is the number of cores to bind a rank to, `bind` the
-    part, "none", or "user:LIST". `hosts_fill` tells that `hosts` is a list of Hydra's, in which
-    a host without a number takes as many ranks as come. `said` has the user's own words for
-    "map-by", "bind-to", "rank-by", "host" and "oversubscribe".
-    """
+    """What one program of a line asks for; a field that it leaves open is None or empty."""
 
     ranks: Optional[int] = None
-    by: str = ""
-    per_part: Optional[int] = None
-    fills: bool = False
+    by: str = ""  # the part of the machines over which ranks are dealt out: "slot", "node", "core"
+    per_part: Optional[int] = None  # how many each part gets: "ppr:2:node" is 2 and "node"
+    fills: bool = False  # a number of Hydra's, which goes round the hosts; Open MPI's is a limit
     modifiers: List[str] = field(default_factory=list)
-    cores: Optional[int] = None
+    cores: Optional[int] = None  # to bind a rank to
     oversubscribe: Optional[bool] = None
     rank_by: str = ""
-    bind: str = ""
+    bind: str = ""  # the part to bind to, "none", or "user:LIST"
     qualifiers: List[str] = field(default_factory=list)
     hosts: Tuple[Named, ...] = ()
-    hosts_fill: bool = False
+    hosts_fill: bool = False  # a list of Hydra's: a host without a number takes all that come
     hostfile: str = ""
-    said: Dict[str, str] = field(default_factory=dict)
+    said: Dict[str, str] = field(default_factory=dict)  # the user's words for "map-by", "host", …
 
     def take(self, code: str, option: Given) -> bool:
         """Takes an option of that code into account; False when it is not about placement."""

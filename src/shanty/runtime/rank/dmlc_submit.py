@@ -115,31 +115,23 @@ REFUSED: Dict[str, Tuple[str, str]] = {
 
 @dataclass
 class Wanted:
-    """What a line asks for.
-
-    `cores` and `memory` (bytes) are for each rank, None where the line leaves them open.
-    `hostfile` is a file for mpirun, "" where the line names none or names the run's own;
-    `hosts` are those of a file for ssh, as `shanty run --on` takes them, with `each` ranks on
-    each host at most, None where their slots decide. `variables` are for the ranks. `verb` has
-    what `shanty dmlc-submit` takes beside, without dashes. `left_out` are the options without
-    meaning, by reason.
-    """
+    """What a line asks for; what it leaves open is None or empty."""
 
     cluster: str = ""
     ranks: int = 0
-    cores: Optional[int] = None
-    memory: Optional[int] = None
-    hostfile: str = ""
-    hosts: List[str] = field(default_factory=list)
-    each: Optional[int] = None
-    variables: Dict[str, str] = field(default_factory=dict)
+    cores: Optional[int] = None  # of each rank
+    memory: Optional[int] = None  # bytes of each rank
+    hostfile: str = ""  # a file for mpirun, but for the run's own
+    hosts: List[str] = field(default_factory=list)  # of a file for ssh, as --on takes them
+    each: Optional[int] = None  # ranks on each of them at most; None where their slots decide
+    variables: Dict[str, str] = field(default_factory=dict)  # for the ranks
     files: List[str] = field(default_factory=list)
     name: str = ""
     log_file: str = ""
     verbose: bool = False
     help: bool = False
-    verb: Dict[str, str] = field(default_factory=dict)
-    left_out: Dict[str, List[str]] = field(default_factory=dict)
+    verb: Dict[str, str] = field(default_factory=dict)  # of VERB, without dashes
+    left_out: Dict[str, List[str]] = field(default_factory=dict)  # options by the reason
     command: List[str] = field(default_factory=list)
 
     def leave_out(self, said: str, reason: str) -> None:

@@ -138,28 +138,22 @@ _IN_FILE = _in_file()
 
 @dataclass
 class Wanted:
-    """What a line asks for.
-
-    `variables` are for the ranks; `launcher` are words for mpirun; `ssh` are options of ssh(1).
-    `ranks` None, `hosts` and `hostfile` "": the line leaves it open. `asks` is "version",
-    "build" or "help" where the line starts nothing. `notes` has a sentence for each option that
-    is left out. `start_timeout` is in seconds; `slots` are those of hosts that `script` names.
-    """
+    """What a line asks for; what it leaves open is None or empty."""
 
     ranks: Optional[int] = None
     hosts: str = ""
     hostfile: str = ""
-    script: str = ""
-    variables: Dict[str, str] = field(default_factory=dict)
-    launcher: List[str] = field(default_factory=list)
-    ssh: List[str] = field(default_factory=list)
+    script: str = ""  # that names the hosts
+    slots: int = 0  # of each host that it names
+    variables: Dict[str, str] = field(default_factory=dict)  # for the ranks
+    launcher: List[str] = field(default_factory=list)  # words for mpirun
+    ssh: List[str] = field(default_factory=list)  # options of ssh(1)
     interfaces: List[str] = field(default_factory=list)
     output: str = ""
     verbose: bool = False
-    start_timeout: Optional[int] = None
-    slots: int = 0
-    asks: str = ""
-    notes: List[str] = field(default_factory=list)
+    start_timeout: Optional[int] = None  # seconds
+    asks: str = ""  # "version", "build" or "help" where the line starts nothing
+    notes: List[str] = field(default_factory=list)  # a sentence for each option that is left out
     command: List[str] = field(default_factory=list)
 
 
