@@ -9,6 +9,7 @@ in one environment overwrite each other's files.
 
 from __future__ import annotations
 
+import functools
 import glob
 import mmap
 import os
@@ -179,14 +180,12 @@ def _libraries(prefix: str) -> Iterator[Tuple[str, Library]]:
     lib = os.path.join(prefix, "lib")
     folders = [lib, lib + "64"]
     folders += [os.path.join(lib, name) for name in _listing(lib) if "-linux-" in name]
-    looked_at: Dict[str, Optional[Library]] = {}
+    identified = functools.lru_cache(maxsize=None)(flavour_of_library)
     for flavour, value in FLAVOURS.items():
         names = dict.fromkeys((*value.library_names, *_MORE_LIBRARIES))
         paths = [os.path.join(folder, name) for folder in folders for name in names]
         for path in filter(os.path.exists, paths):
-            if path not in looked_at:
-                looked_at[path] = flavour_of_library(path)
-            library = looked_at[path]
+            library = identified(path)
             if library is not None and library.flavour == flavour:
                 yield real_library(path), library
                 break
@@ -224,11 +223,9 @@ def _version_beside(prefix: str, flavour: str, launcher: str) -> str:
             return installed
     import subprocess  # here, since it takes longer to load than all that is above
 
+    null, argv = subprocess.DEVNULL, [launcher, "--version"]
     try:
-        answer = subprocess.run(
-            [launcher, "--version"],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False,
-        )  # fmt: skip
+        answer = subprocess.run(argv, stdin=null, capture_output=True, timeout=5, check=False)
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     found = re.search(rb"\d+\.\d+(?:\.\d+)?\w*", answer.stdout)
@@ -245,10 +242,8 @@ def clobbered(prefix: str) -> Optional[str]:
     later one wrote is there. All MPI wheels put bin/mpirun into the same place.
     """
     launcher = re.compile(r"bin/mpirun(,|$)", re.MULTILINE)
-    found = {f"{name} {version}": record for name, version, record in _wheels(prefix)}
-    names = sorted(
-        name for name, record in found.items() if launcher.search(read_file(record) or "")
-    )
+    wheels = {f"{name} {version}": record for name, version, record in _wheels(prefix)}
+    names = sorted(each for each in wheels if launcher.search(read_file(wheels[each]) or ""))
     if len(names) < 2:
         return None
     return (

@@ -18,16 +18,12 @@ Settings = Tuple[Tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes on one host: of shared memory in all and a rank, of address space a rank.
-
-    `vital` says that ranks die without that shared memory. What was measured stands at the head
-    of `openmpi` and `hydra`.
-    """
+    """Bytes on one host, as measured (see the heads of `openmpi` and `hydra`)."""
 
     shared: int
     shared_a_rank: int
-    vital: bool
-    address_space: int
+    vital: bool  # ranks die without that shared memory
+    address_space: int  # of a rank
 
     def shared_memory(self, ranks: int) -> int:
         """Returns the size of /dev/shm that so many ranks want."""

@@ -12,11 +12,13 @@ from typing import Mapping, Optional, Tuple
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.mpi.flavour import Flavour
-from shanty.runtime.mpi.hydra import INTEL, MPICH
-from shanty.runtime.mpi.openmpi import OPENMPI4, OPENMPI5
+from shanty.runtime.mpi.hydra import Intel, Mpich
+from shanty.runtime.mpi.openmpi import OpenMPI4, OpenMPI5
 
 # The preferred one first.
-FLAVOURS: Mapping[str, Flavour] = {each.name: each for each in (OPENMPI5, OPENMPI4, MPICH, INTEL)}
+FLAVOURS: Mapping[str, Flavour] = {
+    each.name: each for each in (OpenMPI5(), OpenMPI4(), Mpich(), Intel())
+}
 
 # Without dashes, underscores, dots and blanks; a name without a version means the newest.
 _ALIASES = {

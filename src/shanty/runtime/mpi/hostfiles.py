@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Optional, Set, Tuple
+from typing import Dict, Iterable, Iterator, Optional, Set, Tuple
 
 # Where other platforms put the host file that they write.
 FOREIGN_HOSTFILES = frozenset(
@@ -64,20 +64,18 @@ def listed(hosts: Iterable[Named]) -> str:
     return ",".join(h.name if h.slots is None else f"{h.name}:{h.slots}" for h in hosts)
 
 
-def _lines(text: str) -> List[Tuple[Named, str]]:
-    lines = (line.split("#", 1)[0].split() for line in text.splitlines())
-    return [_line(words) for words in lines if words]
-
-
-def _line(words: List[str]) -> Tuple[Named, str]:
-    named, dialect = _counted(words[0])
-    for word in words[1:]:
-        slots = _SLOTS.match(word)
-        if slots:
-            named = Named(named.name, int(slots.group(1)))
-        if slots or _MAX_SLOTS.match(word):
-            dialect = "openmpi"
-    return named, dialect
+def _lines(text: str) -> Iterator[Tuple[Named, str]]:
+    for line in text.splitlines():
+        first, *words = line.split("#", 1)[0].split() or [""]
+        named, dialect = _counted(first)
+        for word in words:
+            slots = _SLOTS.match(word)
+            if slots:
+                named = Named(named.name, int(slots.group(1)))
+            if slots or _MAX_SLOTS.match(word):
+                dialect = "openmpi"
+        if first:
+            yield named, dialect
 
 
 def _counted(word: str) -> Tuple[Named, str]:

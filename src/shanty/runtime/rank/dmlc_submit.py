@@ -325,9 +325,9 @@ def _ssh_lines(text: str, file: str) -> Optional[List[str]]:
     return hosts
 
 
-def hosts_of(file: str, read: Read = read_file) -> List[str]:
+def hosts_of(file: str) -> List[str]:
     """Returns the names of the hosts in a file of mpirun's."""
-    return [named.name for named in hosts_in(read(file) or "")]
+    return [named.name for named in hosts_in(read_file(file) or "")]
 
 
 def mpirun_line(wanted: Wanted, layout: Layout, environ: Mapping[str, str]) -> List[str]:
@@ -369,11 +369,9 @@ def _placement(wanted: Wanted, layout: Layout) -> List[str]:
         )
     if wanted.hostfile:
         return ["--hostfile", wanted.hostfile]
-    if several and wanted.cluster == "local":
-        return ["-H", f"{first}:{wanted.ranks}"]
-    if not several and wanted.ranks > layout.slots:  # dmlc-submit takes any number there
-        return ["-H", f"{first}:{wanted.ranks}"]
-    return []
+    # dmlc-submit takes any number on one machine.
+    here = wanted.cluster == "local" if several else wanted.ranks > layout.slots
+    return ["-H", f"{first}:{wanted.ranks}"] if here else []
 
 
 def program(command: List[str]) -> List[str]:

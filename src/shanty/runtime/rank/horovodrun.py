@@ -59,7 +59,7 @@ OPTIONS = table(
     ("--start-timeout", WHOLE, "@whole start_timeout"),
     ("--verbose", SWITCH, "@switch verbose"),
     ("--output-filename", TEXT, "@set output"),
-    ("--prefix-output-with-timestamp -prefix-timestamp", SWITCH, "@words --timestamp-output"),
+    ("--prefix-output-with-timestamp -prefix-timestamp", SWITCH, "@mpi-args --timestamp-output"),
     ("--config-file", TEXT, "@config"),
     ("--gloo", SWITCH, _GLOO),
     ("--mpi / --disable-cache", SWITCH, ""),
@@ -224,7 +224,11 @@ class _Interpreter(Interpreter):
         """Works out what the options mean together."""
         wanted = self.wanted
         if wanted.script:
-            wanted.hosts = _named(wanted.script, run(wanted.script), wanted.slots)
+            named, each = run(wanted.script), f":{wanted.slots}" if wanted.slots else ""
+            lines = dict.fromkeys(named.split())  # one a line, as HOST or HOST:SLOTS
+            wanted.hosts = ",".join(line if ":" in line else line + each for line in lines)
+            if not _HOSTS.match(wanted.hosts):
+                raise UsageError(f"{wanted.script} named no hosts: {named.strip()[:200]!r}")
         elif wanted.slots:
             wanted.notes.append("--slots-per-host is left out: hosts have the slots that they name")
         if "HOROVOD_TIMELINE" not in wanted.variables:
@@ -258,12 +262,9 @@ class _Interpreter(Interpreter):
     def _config(self, *_: str) -> None:
         """Its settings have been taken before."""
 
-    def _words(self, _: str, __: str, words: str) -> None:
-        self.wanted.launcher += words.split()
-
-    def _mpi_args(self, spelled: str, value: str, _: str) -> None:
+    def _mpi_args(self, spelled: str, value: str, words: str) -> None:
         try:
-            self.wanted.launcher += shlex.split(value)
+            self.wanted.launcher += shlex.split(value or words)
         except ValueError as error:
             raise UsageError(f"{spelled} {value}: {error}") from None
 
@@ -281,15 +282,6 @@ class _Interpreter(Interpreter):
 
     def _mebibytes(self, _: str, value: str, variable: str) -> None:
         self.wanted.variables[variable] = str(int(value) << 20)
-
-
-def _named(script: str, output: str, slots: int) -> str:
-    """Returns the hosts that a script has printed, one a line, as HOST or HOST:SLOTS."""
-    lines = dict.fromkeys(output.split())
-    text = ",".join(line if ":" in line or not slots else f"{line}:{slots}" for line in lines)
-    if not _HOSTS.match(text):
-        raise UsageError(f"{script} named no hosts: {output.strip()[:200]!r}")
-    return text
 
 
 def _output_of(script: str) -> str:

@@ -142,7 +142,6 @@ class Passed:
         """Writes last lines that have no newline."""
         for stream, data in self._begun.items():
             self._write(stream, data)
-        self._begun.clear()
 
     def _write(self, stream: int, data: bytes) -> None:
         try:  # noqa: SIM105  contextlib is not light

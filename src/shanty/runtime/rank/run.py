@@ -78,11 +78,10 @@ def _own_frames_off(trace: TracebackType | None) -> TracebackType | None:
 def _debugged(work: Callable[[], object], terminal: str) -> None:
     """Run `work` under pdb on `terminal`, with breakpoint() and a post-mortem there as well."""
     import bdb
+    import io
     import pdb
 
     screen = open(terminal, "r+b", buffering=0)  # noqa: SIM115  lives as long as the process
-    import io
-
     reader = io.TextIOWrapper(screen, line_buffering=True)
     writer = io.TextIOWrapper(open(terminal, "wb", buffering=0), write_through=True)  # noqa: SIM115  # type: ignore[arg-type]
     debugger = pdb.Pdb(stdin=reader, stdout=writer)
