@@ -14,6 +14,7 @@ _RADIX = 64  # hosts; both of Open MPI's launchers start others from there on, I
 
 Choices = Tuple[Tuple[str, ...], ...]
 Settings = Tuple[Tuple[str, str], ...]
+Environ = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,7 @@ class Flavour(ABC):
         return "".join(self.host_line.format(h.name, h.slots) for h in hosts if h.slots > 0)
 
     @abstractmethod
-    def command(
-        self, installation: Installation, layout: Layout, program: Sequence[str]
-    ) -> List[str]:
+    def command(self, mpi: Installation, layout: Layout, program: Sequence[str]) -> List[str]:
         """Returns the launcher's whole argv for `program`, the launcher by absolute path.
 
         The host file named by `layout.hostfile` is used unless that is empty. Without
@@ -102,7 +101,7 @@ class Flavour(ABC):
         """
 
     def environment(
-        self, installation: Installation, layout: Layout, given: Mapping[str, str], scratch: str
+        self, mpi: Installation, layout: Layout, given: Environ, scratch: str
     ) -> Dict[str, str]:
         """Returns the settings that a run adds to the launcher's environment.
 
@@ -112,7 +111,7 @@ class Flavour(ABC):
         """
         decided = settled(given, self.choices)
         settings = dict(self.always)
-        settings.update(dict.fromkeys(self.library_variables, installation.library))
+        settings.update(dict.fromkeys(self.library_variables, mpi.library))
         if self.session_variable:
             settings[self.session_variable] = scratch
         if layout.hostfile:
@@ -125,7 +124,7 @@ class Flavour(ABC):
         if layout.oversubscribe:
             settings.update(self.oversubscribed)
         if self.tells_prefix:
-            settings.update(self.moved(installation.prefix))
+            settings.update(self.moved(mpi.prefix))
         return {name: value for name, value in settings.items() if name not in decided}
 
     @abstractmethod
@@ -136,9 +135,7 @@ class Flavour(ABC):
         """
 
     @abstractmethod
-    def interfaces(
-        self, layout: Layout, names: Sequence[str], given: Mapping[str, str]
-    ) -> Dict[str, str]:
+    def interfaces(self, layout: Layout, names: Sequence[str], given: Environ) -> Dict[str, str]:
         """Returns the settings for a host that has the networks of `layout` at interfaces `names`.
 
         Best first; names may differ from host to host. What all hosts have alike is in
@@ -146,7 +143,7 @@ class Flavour(ABC):
         """
 
     @abstractmethod
-    def ports(self, given: Mapping[str, str]) -> Optional[Tuple[int, int]]:
+    def ports(self, given: Environ) -> Optional[Tuple[int, int]]:
         """Returns the first and last TCP port to which the user's settings hold the ranks' data.
 
         None where the system chooses, or where it cannot be made out.

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterable, Iterator, Optional, Set, Tuple
+from typing import Callable, Dict, Iterable, Iterator, Optional, Set, Tuple
+
+Read = Callable[[str], Optional[str]]  # gives the text of a file, None where it cannot be read
 
 # Where other platforms put the host file that they write.
 FOREIGN_HOSTFILES = frozenset(

@@ -33,7 +33,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
-from shanty.runtime.mpi.flavour import MIB, Flavour, Footprint, Settings, port_range
+from shanty.runtime.mpi.flavour import MIB, Environ, Flavour, Footprint, Settings, port_range
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import Layout
 
@@ -64,12 +64,10 @@ class Hydra(Flavour):
     many_hosts: Settings = ()
     by_libfabric: Settings = ()
 
-    def command(
-        self, installation: Installation, layout: Layout, program: Sequence[str]
-    ) -> List[str]:
+    def command(self, mpi: Installation, layout: Layout, program: Sequence[str]) -> List[str]:
         """Returns the launcher's whole argv for `program`, the launcher by absolute path."""
         ranks = layout.ranks if layout.ranks is not None else layout.slots
-        argv = [installation.launcher]
+        argv = [mpi.launcher]
         if layout.hostfile:
             flag = self.slots_flag if layout.ranks_per_host is None else self.per_host_flag
             argv += [flag, layout.hostfile]
@@ -92,9 +90,7 @@ class Hydra(Flavour):
         alone = layout.local_only and decided.isdisjoint(self.one_host_unless)
         return {**settings, **dict(self.one_host if alone else self.by_libfabric)}
 
-    def interfaces(
-        self, layout: Layout, names: Sequence[str], given: Mapping[str, str]
-    ) -> Dict[str, str]:
+    def interfaces(self, layout: Layout, names: Sequence[str], given: Environ) -> Dict[str, str]:
         """Returns the settings for a host that has the networks of `layout` at interfaces `names`.
 
         Of several the best one only: none of them deals data out by how fast each is.
@@ -103,7 +99,7 @@ class Hydra(Flavour):
         wanted = (*self.launch_networks, *ranks)
         return {name: names[0] for name in wanted if name not in given}
 
-    def ports(self, given: Mapping[str, str]) -> Optional[Tuple[int, int]]:
+    def ports(self, given: Environ) -> Optional[Tuple[int, int]]:
         """Returns the first and last TCP port to which the user's settings hold the ranks' data."""
         return port_range(given.get(self.port_variable, ""))
 

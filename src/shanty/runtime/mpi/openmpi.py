@@ -34,9 +34,17 @@ Measured with the wheels of 4.1.8 and 5.0.11, two cores:
 
 from __future__ import annotations
 
-from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
-from shanty.runtime.mpi.flavour import MIB, Flavour, Footprint, Settings, port_range, settled
+from shanty.runtime.mpi.flavour import (
+    MIB,
+    Environ,
+    Flavour,
+    Footprint,
+    Settings,
+    port_range,
+    settled,
+)
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import Layout
 
@@ -79,9 +87,7 @@ class OpenMPI(Flavour):
     rank_by: Tuple[str, ...]  # the orders of ranks that it knows
     lacks: Tuple[str, ...] = ()  # the parts of a machine that it does not know
 
-    def command(
-        self, installation: Installation, layout: Layout, program: Sequence[str]
-    ) -> List[str]:
+    def command(self, mpi: Installation, layout: Layout, program: Sequence[str]) -> List[str]:
         """Returns the launcher's whole argv for `program`, the launcher by absolute path."""
         mapping = "slot" if layout.ranks_per_host is None else f"ppr:{layout.ranks_per_host}:node"
         binding = "none"
@@ -90,7 +96,7 @@ class OpenMPI(Flavour):
         elif layout.cpus_per_rank is not None:
             mapping += f":PE={layout.cpus_per_rank}"
             binding = "core"
-        argv = [installation.launcher]
+        argv = [mpi.launcher]
         if layout.ranks is not None:
             argv += ["-n", str(layout.ranks)]
         if layout.hostfile:
@@ -112,15 +118,13 @@ class OpenMPI(Flavour):
             settings[self.runtime_prefix + self.launch_include] = ",".join(layout.networks)
         return settings
 
-    def interfaces(
-        self, layout: Layout, names: Sequence[str], given: Mapping[str, str]
-    ) -> Dict[str, str]:
+    def interfaces(self, layout: Layout, names: Sequence[str], given: Environ) -> Dict[str, str]:
         """Returns the settings for a host that has the networks of `layout` at `names`."""
         if not settled(given, self.choices).isdisjoint((_INCLUDE,)):
             return {}
         return {_INCLUDE: ",".join(names), _FAMILY: "4" if layout.by_ipv6 else "6"}
 
-    def ports(self, given: Mapping[str, str]) -> Optional[Tuple[int, int]]:
+    def ports(self, given: Environ) -> Optional[Tuple[int, int]]:
         """Returns the first and last TCP port to which the user's settings hold the ranks' data."""
         first = given.get("OMPI_MCA_btl_tcp_port_min_v4", "")
         count = given.get("OMPI_MCA_btl_tcp_port_range_v4", "")

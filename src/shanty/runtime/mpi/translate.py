@@ -8,11 +8,11 @@ Which options there are is in `options`, where ranks go and what is alike in bot
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, NoReturn, Optional, Sequence, Type
+from typing import Any, Dict, FrozenSet, List, Mapping, NoReturn, Optional, Sequence, Type
 
 from shanty.runtime.mpi import parameters
 from shanty.runtime.mpi.flavour import Flavour, settled
-from shanty.runtime.mpi.hostfiles import Named, hosts_in, listed, read_file
+from shanty.runtime.mpi.hostfiles import Named, Read, hosts_in, listed, read_file
 from shanty.runtime.mpi.hydra import Hydra
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.openmpi import OpenMPI
@@ -67,7 +67,7 @@ def translate(
     *,
     prefix: Sequence[str] = (),
     given_environment: Mapping[str, str],
-    read: Callable[[str], Optional[str]] = read_file,
+    read: Read = read_file,
     converted: str = "",
 ) -> Translation:
     """Translates the launcher's line `argv` for `flavour`; both without the launcher itself.
@@ -96,12 +96,10 @@ def translate(
 class _ToOpenMPI(Translator[OpenMPI]):
     """A line in Open MPI's dialect; every program has its own options there."""
 
-    def _assembled(
-        self, places: List[Placement], written: List[Words], programs: List[Words]
-    ) -> Words:
+    def _assembled(self, places: List[Placement], own: List[Words], programs: List[Words]) -> Words:
         joined = [word for flag, kinds in self.kinds.items() for word in (flag, ",".join(kinds))]
         argv: Words = []
-        for place, words, program in zip(places, written, programs):
+        for place, words, program in zip(places, own, programs):
             argv += [":"] if argv else []
             argv += [*self._placed(place), *joined, *self.everywhere, *words, *program]
             joined = []
@@ -292,14 +290,12 @@ class _ToHydra(Translator[Hydra]):
         """Returns True for the options that Hydra lets each of several programs have."""
         return option.name in _LOCAL and not self.single
 
-    def _assembled(
-        self, places: List[Placement], written: List[Words], programs: List[Words]
-    ) -> Words:
+    def _assembled(self, places: List[Placement], own: List[Words], programs: List[Words]) -> Words:
         place = self._common(places)
         for one in places:
             self._count(one, place)
         argv = [*self._hosts(place), *self._bound(place), *self.everywhere]
-        for at, (one, words, program) in enumerate(zip(places, written, programs)):
+        for at, (one, words, program) in enumerate(zip(places, own, programs)):
             argv += [":"] if at else []
             if one.hosts and not place.hosts:
                 argv += ["-host", one.hosts[0].name]
@@ -337,19 +333,16 @@ class _ToHydra(Translator[Hydra]):
         )
 
     def _count(self, one: Placement, place: Placement) -> None:
-        if one.ranks is not None or not self.single:
-            return
         self._decided_ranks(one)
-        if one.ranks is None:
+        if one.ranks is None and self.single:
             hosts = self._own_hosts(place)
             if place.per_part is not None and not place.fills and place.by == "node":
                 one.ranks = place.per_part * len(hosts)
             else:
                 one.ranks = sum(host.slots for host in hosts)
-            if one.ranks < 1:
-                one.ranks = None
-                return
-            self._note(f"the line names no number of ranks: {one.ranks} fill its hosts")
+            one.ranks = one.ranks or None
+            if one.ranks:
+                self._note(f"the line names no number of ranks: {one.ranks} fill its hosts")
 
     def _hosts(self, place: Placement) -> Words:
         per_host = self._per_host(place)

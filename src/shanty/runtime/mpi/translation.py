@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import (
-    Callable,
     ClassVar,
     Dict,
     Generic,
@@ -24,6 +23,7 @@ from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.hostfiles import (
     FOREIGN_HOSTFILES,
     Named,
+    Read,
     dialects_in,
     hosts_in,
     hosts_listed,
@@ -208,7 +208,7 @@ class Translator(Generic[AnyFlavour]):
     layout: Layout
     prefix: Tuple[str, ...]
     given: Mapping[str, str]
-    read: Callable[[str], Optional[str]]
+    read: Read
     converted: str
     environment: Dict[str, str] = field(default_factory=dict)
     notes: List[str] = field(default_factory=list)
@@ -231,9 +231,7 @@ class Translator(Generic[AnyFlavour]):
         notes = tuple(dict.fromkeys(self.notes))
         return Translation(argv, self.environment, notes, tuple(self.files.items()))
 
-    def _assembled(
-        self, places: List[Placement], written: List[Words], programs: List[Words]
-    ) -> Words:
+    def _assembled(self, places: List[Placement], own: List[Words], programs: List[Words]) -> Words:
         raise NotImplementedError
 
     # ------------------------------------------------------------------ of one option

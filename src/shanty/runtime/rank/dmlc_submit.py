@@ -10,11 +10,11 @@ import os
 import re
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.localhost import all_here
-from shanty.runtime.mpi.hostfiles import FOREIGN_HOSTFILES, hosts_in, read_file
+from shanty.runtime.mpi.hostfiles import FOREIGN_HOSTFILES, Read, hosts_in, read_file
 from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.rank import redirect
 from shanty.runtime.rank.option_table import SWITCH, TEXT, WHOLE, Given, Interpreter, Option, table
@@ -29,7 +29,6 @@ _SCALE = {"g": 1 << 30, "m": 1 << 20}
 _BEGINNING = re.compile(r"\s*(?:\S+\s+\S|[A-Za-z_]\w*=)")  # several words, or a variable
 _FOR_A_SHELL = re.compile(r"[$|&;<>*`'\"\\\n]")
 
-Read = Callable[[str], Optional[str]]
 
 CLUSTERS = ("mpi", "local", "ssh", "slurm", "sge", "yarn", "mesos", "kubernetes")
 LOG_LEVELS = ("INFO", "DEBUG")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from shanty.runtime.errors import NotFoundError, UsageError
-from shanty.runtime.mpi.hostfiles import read_file
+from shanty.runtime.mpi.hostfiles import Read, read_file
 from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.rank import redirect
 from shanty.runtime.rank.option_table import (
@@ -31,7 +31,6 @@ HOROVOD = "0.28.1"  # whose line this is
 _HOSTS = re.compile(r"^[\w.-]+(:[0-9]+)?(,[\w.-]+(:[0-9]+)?)*$")
 _DISCOVERY = 60  # seconds that a script has for naming the hosts
 
-Read = Callable[[str], Optional[str]]
 Run = Callable[[str], str]
 
 # ---------------------------------------------------------------------------- the options

@@ -10,11 +10,11 @@ import json
 import os
 import shlex
 from collections import Counter
-from typing import Any, Callable, List, NoReturn, Optional, Sequence
+from typing import Any, List, NoReturn, Optional, Sequence
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.localhost import is_here
-from shanty.runtime.mpi.hostfiles import read_file
+from shanty.runtime.mpi.hostfiles import Read, read_file
 from shanty.runtime.mpi.layout import Layout
 
 _VALUES = ("--hosts", "--hostfile", "--backend", "--cwd", "--python")
@@ -27,9 +27,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, fix="`mlx.launch --help` lists its options")
 
 
-def parse(
-    words: Sequence[str], read: Callable[[str], Optional[str]] = read_file
-) -> Optional[argparse.Namespace]:
+def parse(words: Sequence[str], read: Read = read_file) -> Optional[argparse.Namespace]:
     """Returns what the line `words` (without `mlx.launch` itself) asks for; None if not of MPI.
 
     Beside the options it has the `command`, `words` for mpirun, and `hosts` with a name for each
@@ -84,7 +82,7 @@ def mpirun_line(line: argparse.Namespace, layout: Layout) -> List[str]:
     return ["-np", str(len(hosts)), "-H", slots, *line.words, *line.command]
 
 
-def _hostfile(path: str, read: Callable[[str], Optional[str]]) -> Any:
+def _hostfile(path: str, read: Read) -> Any:
     """Returns what a host file of MLX holds, in JSON: a table, or only its list of hosts."""
     text = read(path)
     if text is None:
