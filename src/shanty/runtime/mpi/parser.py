@@ -79,8 +79,14 @@ def parse(argv: Sequence[str]) -> CommandLine:
         if asks:
             return CommandLine((), asks)
         # Those that name a file are refused later, with a better reason.
-        if program or not any(option.name in _FROM_A_FILE for option in options):
-            _check(program, words)
+        if not program and not any(option.name in _FROM_A_FILE for option in options):
+            raise TranslationError(
+                "the launcher's line has no program",
+                why="nothing is left after its options: " + " ".join(words) if words else "",
+                fix="write the program and its arguments after the options",
+            )
+        if program and (program[0].startswith("-") or not program[0]):
+            raise TranslationError(f"{program[0]!r} cannot be the name of a program")
         contexts.append(Context(tuple(options), tuple(program)))
     return CommandLine(tuple(contexts))
 
@@ -102,17 +108,6 @@ def _options(words: List[str]) -> Tuple[List[Given], List[str]]:
         if _rule(option).startswith(_ASKS):
             break
     return options, words[at:]
-
-
-def _check(program: List[str], words: List[str]) -> None:
-    if not program:
-        raise TranslationError(
-            "the launcher's line has no program",
-            why="nothing is left after its options: " + " ".join(words) if words else "",
-            fix="write the program and its arguments after the options",
-        )
-    if program[0].startswith("-") or not program[0]:
-        raise TranslationError(f"{program[0]!r} cannot be the name of a program")
 
 
 def _option(word: str, words: List[str], at: int) -> Tuple[Given, int]:

@@ -8,7 +8,7 @@ Which options there are is in `options`, where ranks go and what is alike in bot
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, FrozenSet, List, Mapping, NoReturn, Optional, Sequence, Type
+from typing import Dict, FrozenSet, List, Mapping, NoReturn, Optional, Sequence, Type
 
 from shanty.runtime.mpi import parameters
 from shanty.runtime.mpi.flavour import Flavour, settled
@@ -93,8 +93,10 @@ def translate(
     return made.translation(line)
 
 
-class _ToOpenMPI(Translator[OpenMPI]):
+class _ToOpenMPI(Translator):
     """A line in Open MPI's dialect; every program has its own options there."""
+
+    flavour: OpenMPI
 
     def _assembled(self, places: List[Placement], own: List[Words], programs: List[Words]) -> Words:
         joined = [word for flag, kinds in self.kinds.items() for word in (flag, ",".join(kinds))]
@@ -280,9 +282,10 @@ class _ToOpenMPI(Translator[OpenMPI]):
         return [self.flavour.runtime_flag, name, option.value]
 
 
-class _ToHydra(Translator[Hydra]):
+class _ToHydra(Translator):
     """A line in Hydra's dialect; most options count for all programs there and come first."""
 
+    flavour: Hydra
     dashes = "-"
     one_tag = True
 
@@ -541,4 +544,4 @@ class _ToHydra(Translator[Hydra]):
         return []
 
 
-_TRANSLATORS: Dict[str, Type[Translator[Any]]] = {"openmpi": _ToOpenMPI, "hydra": _ToHydra}
+_TRANSLATORS: Dict[str, Type[Translator]] = {"openmpi": _ToOpenMPI, "hydra": _ToHydra}

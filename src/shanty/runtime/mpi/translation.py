@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from typing import (
     ClassVar,
     Dict,
-    Generic,
     List,
     Mapping,
     NoReturn,
     Optional,
     Sequence,
     Tuple,
-    TypeVar,
     Union,
 )  # fmt: skip
 
@@ -35,7 +33,6 @@ from shanty.runtime.mpi.parser import CommandLine, Context, Given
 
 Words = List[str]
 _PROGRAM = re.compile(r"^(.*/)?python[^/]*$|^(sh|bash|env)$")
-AnyFlavour = TypeVar("AnyFlavour", bound=Flavour)
 
 # What Open MPI 4, Open MPI 5 and Hydra call the same part of a machine.
 _PARTS = {"package": "socket", "numanode": "numa", "machine": "board", "unit": "hwthread"}
@@ -194,7 +191,7 @@ class Translation:
 
 
 @dataclass
-class Translator(Generic[AnyFlavour]):
+class Translator:
     """Translates one line; subclasses know the two dialects.
 
     An option whose rule is "@CODE" is handled by the method `_do_CODE`, which gets the option,
@@ -204,7 +201,7 @@ class Translator(Generic[AnyFlavour]):
     dashes: ClassVar[str] = "--"
     one_tag: ClassVar[bool] = False
 
-    flavour: AnyFlavour
+    flavour: Flavour
     layout: Layout
     prefix: Tuple[str, ...]
     given: Mapping[str, str]

@@ -75,9 +75,6 @@ def find_horovod(name: str, target: Any, finders: Sequence[Any]) -> Any:
     return _find_ours(name, "compat", target)
 
 
-# ------------------------------------------------------------------------ PyTorch, mpi4py
-
-
 def torch(c10d: Any, *_: object) -> None:
     """Make `mpi` an available backend without an import of shanty.torch in the script.
 
@@ -120,9 +117,6 @@ def futures(core: Any, process: Any, claim: Callable[[], bool]) -> None:
             process.refused(str(error))
 
     core.client_spawn = told
-
-
-# --------------------------------------------------------------------------------- XGBoost
 
 
 def xgboost(module: Any, *_: object) -> None:
@@ -180,9 +174,6 @@ class RabitFinder:
             return None
         own = importlib.machinery.PathFinder.find_spec(name, path, target)
         return own or _find_ours(name, "compat/xgboost_rabit", target)
-
-
-# ------------------------------------------------------------------------------------- MLX
 
 
 def _loaded_mpi(path: str) -> Any:

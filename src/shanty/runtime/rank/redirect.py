@@ -34,9 +34,6 @@ _LONGEST = 1 << 20  # bytes; a longer line is torn
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 
 
-# ----------------------------------------------------------------------------------- input
-
-
 def offer_input(fd: int) -> str:
     """Returns the value of INPUT with which rank 0 finds the file behind our descriptor `fd`."""
     return f"{os.uname().nodename}|/proc/{os.getpid()}/fd/{fd}"
@@ -76,9 +73,6 @@ def take_input(offered: str) -> None:
         pass  # a pipe has no place
     os.dup2(fd, 0, inheritable=True)
     os.close(fd)
-
-
-# ---------------------------------------------------------------------------------- output
 
 
 def offer_output(streams: str) -> str:
