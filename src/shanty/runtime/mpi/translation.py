@@ -112,7 +112,15 @@ class Placement:
             if part and not (self.per_part is not None and part in ("slot", "node")):
                 self.by, self.per_part = part, None
         for modifier in parts:
-            self._modifier(option, modifier)
+            lower = modifier.lower()
+            if re.match(r"^pe=[1-9][0-9]*$", lower):
+                self.cores = int(lower[3:])
+            elif lower in ("oversubscribe", "nooversubscribe"):
+                self.oversubscribe = lower == "oversubscribe"
+            elif lower in _MODIFIERS or _VALUED.match(modifier):
+                self.modifiers.append(modifier.upper() if lower in _MODIFIERS else modifier)
+            else:
+                _no_sense(option, f"{modifier!r} is nothing that a mapping can be modified with")
 
     def _rank_by(self, option: Given, _: str) -> None:
         self.rank_by = _part(option.value.split(":")[0])
@@ -158,17 +166,6 @@ class Placement:
     def _rankfile(self, option: Given, _: str) -> None:
         self.by, self.per_part = "rankfile", None
         self.modifiers.append(f"file={option.value}")
-
-    def _modifier(self, option: Given, modifier: str) -> None:
-        lower = modifier.lower()
-        if re.match(r"^pe=[1-9][0-9]*$", lower):
-            self.cores = int(lower[3:])
-        elif lower in ("oversubscribe", "nooversubscribe"):
-            self.oversubscribe = lower == "oversubscribe"
-        elif lower in _MODIFIERS or _VALUED.match(modifier):
-            self.modifiers.append(modifier.upper() if lower in _MODIFIERS else modifier)
-        else:
-            _no_sense(option, f"{modifier!r} is nothing that a mapping can be modified with")
 
 
 def _part(word: str) -> str:

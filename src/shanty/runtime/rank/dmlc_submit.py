@@ -207,7 +207,14 @@ class _Interpreter(Interpreter):
         """Works out what the options mean together."""
         wanted = self.wanted
         given = wanted.cluster or self.environ.get(CLUSTER, "")
-        wanted.cluster = _cluster(given, "--cluster" if wanted.cluster else f"${CLUSTER}")
+        where = "--cluster" if wanted.cluster else f"${CLUSTER}"
+        if given in REFUSED:
+            raise UsageError(f"{where} {given} is no place for a run", *REFUSED[given])
+        if given and given not in CLUSTERS:
+            near = difflib.get_close_matches(given.lower(), CLUSTERS, 1)
+            fix = f"did you mean {near[0]}?" if near else ""
+            raise UsageError(f"{where} takes one of {', '.join(CLUSTERS)}, not {given!r}", "", fix)
+        wanted.cluster = given or "mpi"
         if not wanted.ranks:
             raise UsageError("--num-workers is missing", fix="say how many: --num-workers 3")
         if not wanted.command:
@@ -280,18 +287,6 @@ class _Interpreter(Interpreter):
         if value not in LOG_LEVELS:
             raise UsageError(f"{spelled} takes {' or '.join(LOG_LEVELS)}, not {value!r}")
         self.wanted.verbose = value == "DEBUG"
-
-
-def _cluster(given: str, where: str) -> str:
-    """Returns the cluster, mpi where none is given; UsageError for one that runs do not go to."""
-    if given in REFUSED:
-        why, fix = REFUSED[given]
-        raise UsageError(f"{where} {given} is no place for a run", why, fix)
-    if given and given not in CLUSTERS:
-        near = difflib.get_close_matches(given.lower(), CLUSTERS, 1)
-        fix = f"did you mean {near[0]}?" if near else ""
-        raise UsageError(f"{where} takes one of {', '.join(CLUSTERS)}, not {given!r}", "", fix)
-    return given or "mpi"
 
 
 def _parts(value: str) -> List[str]:

@@ -23,6 +23,7 @@ from shanty.runtime.errors import UsageError
 TEXT, WHOLE, NUMBER, SWITCH, PAIR = "a text", "a whole number", "a number", "", "two whole numbers"
 _DIGITS = 18  # of a number, at most: more is a slip, and Python refuses thousands
 _WHOLE = re.compile(rf"\+?[0-9]{{1,{_DIGITS}}}")
+_NUMBER = re.compile(r"\+?([0-9]{1,18}(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,2})?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,9 @@ class Option:
 
     def check(self, spelled: str, values: Sequence[str]) -> None:
         """Raises UsageError for values that are not what the option takes."""
+        shape = _NUMBER if self.takes == NUMBER else _WHOLE
         for value in values if self.takes != TEXT else ():
-            if not (_is_number(value) if self.takes == NUMBER else _WHOLE.fullmatch(value)):
+            if not shape.fullmatch(value):
                 short = value if len(value) <= _DIGITS else value[:_DIGITS] + "…"
                 raise UsageError(f"{spelled} takes {self.takes} from 0 on, not {short!r}")
 
@@ -150,10 +152,3 @@ class Interpreter:
         if int(value) < 1:
             raise UsageError(f"{spelled} must be at least 1, not {value}")
         setattr(self.wanted, field, int(value))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return 0 <= float(text) < float("inf")
-    except ValueError:
-        return False
