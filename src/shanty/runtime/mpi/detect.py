@@ -232,9 +232,6 @@ def _version_beside(prefix: str, flavour: str, launcher: str) -> str:
     return found[0].decode() if found else "unknown"
 
 
-# ------------------------------------------------------------- several in one environment
-
-
 def clobbered(prefix: str) -> Optional[str]:
     """Says which MPI wheels in one environment overwrote each other's files, or None.
 
@@ -273,9 +270,6 @@ def _wheels(prefix: str) -> Iterator[Tuple[str, str, str]]:
         name = name.replace("_", "-").lower()
         if name in known:
             yield name, version, os.path.join(folder, "RECORD")
-
-
-# ------------------------------------------------------------------------- one machine
 
 
 def find_installations(

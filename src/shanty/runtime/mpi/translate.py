@@ -209,13 +209,13 @@ class _ToOpenMPI(Translator):
             return ["-x", value]
         names = sorted(name for name in self.given if name.startswith(value[:-1]))
         self._note(f"{option.said} is written out for {self.flavour.title}")
-        return [word for name in names for word in ("-x", name)]
+        return [word for name in dict.fromkeys(names) for word in ("-x", name)]
 
     def _do_envlist(self, option: Given, _: str, __: Placement) -> Words:
         """Hands variables on by name; Hydra withholds all others, which Open MPI cannot."""
         names = [name for name in option.value.split(",") if name]
         self._note(f"{option.said} is -x: the rest of the environment is there as well")
-        return [word for name in names for word in ("-x", name)]
+        return [word for name in dict.fromkeys(names) for word in ("-x", name)]
 
     def _do_path_variable(self, option: Given, _: str, __: Placement) -> Words:
         """Sets PATH: Open MPI 5 would put --path before an absolute path, too."""
@@ -228,12 +228,11 @@ class _ToOpenMPI(Translator):
             return []
         if name in parameters.LAUNCH_INTERFACES:
             return self._launch_interface(value)
-        now = parameters.renamed(name, self.flavour.runtime)
+        runtime = self.flavour.runtime
+        now = parameters.renamed(name, runtime)
         if now != name:
             self._note(f"{option.said} is {now} in {self.flavour.title}")
-        return self._parameter(
-            option.name, now, parameters.value_for(now, value, self.flavour.runtime)
-        )
+        return self._parameter(option.name, now, parameters.value_for(now, value, runtime))
 
     def _parameter(self, flag: str, name: str, value: str) -> Words:
         part = name.split("_")[0]
@@ -250,13 +249,12 @@ class _ToOpenMPI(Translator):
 
     def _launch_interface(self, value: str) -> Words:
         """Names the interfaces that the launcher uses, by both of their names in Open MPI 5."""
-        names = ["oob_tcp_if_include"]
-        if self.flavour.runtime == "prte":
-            names.append("prte_if_include")
+        flag = self.flavour.runtime_flag
+        names = dict.fromkeys(("oob_tcp_if_include", self.flavour.launch_include))
         if self.once.get("interface") == value:
             return []
         self.once["interface"] = value
-        return [word for name in names for word in (self.flavour.runtime_flag, name, value)]
+        return [word for name in names for word in (flag, name, value)]
 
     def _do_iface(self, option: Given, _: str, __: Placement) -> Words:
         """Takes Hydra's -iface, which is for the launcher and for the ranks."""

@@ -396,9 +396,8 @@ def mpirun_line(wanted: Wanted, layout: Layout, environ: Mapping[str, str]) -> L
             f"{' '.join(wanted.ssh)} of horovodrun is left out: the run is connected to its hosts"
         )
     if wanted.start_timeout is not None:
-        wanted.notes.append(
-            "--start-timeout of horovodrun is left out: it is an option of `shanty run`"
-        )
+        text = "--start-timeout of horovodrun is left out: it is an option of `shanty run`"
+        wanted.notes.append(text)
     if wanted.output:
         wanted.variables[redirect.FILES] = os.path.abspath(wanted.output)
     if several:  # on one host they are inherited

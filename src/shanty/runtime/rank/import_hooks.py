@@ -137,9 +137,8 @@ def xgboost(module: Any, *_: object) -> None:
             try:
                 return importlib.import_module(RABIT)
             except ImportError as error:
-                raise AttributeError(
-                    f"module 'xgboost' has no attribute 'rabit': {error}"
-                ) from error
+                text = f"module 'xgboost' has no attribute 'rabit': {error}"
+                raise AttributeError(text) from error
         if other is not None:
             return other(name)
         raise AttributeError(f"module 'xgboost' has no attribute {name!r}")

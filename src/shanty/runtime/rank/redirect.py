@@ -81,10 +81,9 @@ def offer_output(streams: str) -> str:
 
 
 def redirected(ours: str) -> str:
-    """Returns which of the streams 1 and 2 the user's line sends elsewhere than to the run's logs.
+    """Returns which of the streams 1 and 2 the user's line sends elsewhere: to a pipe, a file.
 
-    `ours` names the files behind the streams that the node agent gave to the command. What the
-    ranks write to another (a pipe to sort, a file) has to go through the launcher to get there.
+    `ours` names the files behind the streams that the node agent gave to the command.
     """
     return "".join(str(fd) for fd in (1, 2) if file_identity(fd) not in ours.split())
 

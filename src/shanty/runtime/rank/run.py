@@ -12,19 +12,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType, TracebackType
+    from types import TracebackType
     from typing import Callable
-
-
-def _load_instrumentation() -> ModuleType:
-    import importlib.machinery
-
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "instrumentation.py")
-    module = type(sys)("_shanty_instrumentation")
-    module.__file__ = path
-    sys.modules[module.__name__] = module
-    importlib.machinery.SourceFileLoader(module.__name__, path).exec_module(module)
-    return module
 
 
 def _work(kind: str, what: str) -> Callable[[], object]:
@@ -101,12 +90,18 @@ def _debugged(work: Callable[[], object], terminal: str) -> None:
 
 
 def _run(words: list[str]) -> None:
-    instrumentation = _load_instrumentation()
-    process = instrumentation.start()
+    import importlib.machinery
+
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "instrumentation.py")
+    module = type(sys)("_shanty_instrumentation")
+    module.__file__ = path
+    sys.modules[module.__name__] = module
+    importlib.machinery.SourceFileLoader(module.__name__, path).exec_module(module)
+    process = module.start()
     if process is not None and not process.claim():
         process = None  # a helper of a rank, started by the same command line
     if process is not None:
-        follower = instrumentation.ImportFollower(process, process.saw_mpi, process.claim)
+        follower = module.ImportFollower(process, process.saw_mpi, process.claim)
         sys.meta_path.insert(0, follower)
         process.allow_stacks()
     for stream in (sys.stdout, sys.stderr):
@@ -116,7 +111,6 @@ def _run(words: list[str]) -> None:
     sys.argv = [kind or rest[0], *rest[1:]]
     work = _work(kind, rest[0])
     debug = os.environ.get("SHANTY_DEBUG_RANK", "")
-    why = ""
     try:
         if process is not None and debug == os.environ.get("RANK"):
             _debugged(work, os.environ["SHANTY_DEBUG_TTY"])
