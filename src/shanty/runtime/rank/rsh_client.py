@@ -13,7 +13,6 @@ import sys
 from typing import List, Tuple
 
 from shanty.runtime.mpi.processes import DAEMONS
-from shanty.runtime.rank.command import become_next
 
 SOCKET = "SHANTY_SSH"  # the environment variable with the path of the controller's socket
 # ssh(1)'s options that take a value.
@@ -27,6 +26,8 @@ def main(argv: List[str]) -> int:
         code = _ask(host, command)
         if code is not None:
             return code
+    from shanty.runtime.rank.command import become_next  # rarely needed
+
     become_next("ssh", argv, os.path.dirname(os.environ.get("SHANTY_SHIM", "")))
     print("shanty: there is no ssh on PATH", file=sys.stderr)
     return 255
