@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shanty.runtime.mpi.rank_variables import LOCAL_RANK, RANK, SIZE, number
+from shanty.runtime.mpi.processes import LOCAL_RANK, RANK, SIZE, number
 from shanty.runtime.rundir import RUN_DIR, RunDir, append_line, write_json
 
 __all__ = ["LOCAL_RANK", "RANK", "SIZE", "artifacts", "log", "place", "progress"]

@@ -11,7 +11,7 @@ from conftest import LabHosts
 from site_runs import Site
 
 from runs import wait_for
-from shanty.runtime.mpi.launcher_programs import DAEMONS
+from shanty.runtime.mpi.processes import DAEMONS
 from shanty.runtime.rundir import read_json
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]

@@ -22,6 +22,7 @@ from installations import installations
 from shanty.runtime.mpi.flavours import FLAVOURS, identify_library
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.mpi.processes import LOCAL_RANK, LOCAL_SIZE, RANK, SIZE
 from shanty.runtime.mpi.translate import translate
 
 pytestmark = pytest.mark.mpi
@@ -198,11 +199,11 @@ def test_the_command_starts_its_ranks(mpi: Installation, folder: Path) -> None:
 
 
 def test_the_rank_variables_are_there(mpi: Installation, folder: Path) -> None:
-    flavour = FLAVOURS[mpi.flavour]
-    names = flavour.rank_variables
     layout = run_layout(folder, ranks=2)
-    script = f"echo ${names.rank} ${names.size} ${names.local_rank} ${names.local_size}."
-    argv = flavour.command(mpi, layout, ["sh", "-c", script])
+    places = (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE)
+    program = "import os; from shanty.runtime.mpi.processes import number; "
+    program += f"print(*(number(os.environ, each) for each in {places}), end='.\\n')"
+    argv = FLAVOURS[mpi.flavour].command(mpi, layout, [sys.executable, "-c", program])
     found = output(argv, environment(mpi, layout, folder), folder)
     assert sorted(re.findall(r"[0-9 ]+\.", found)) == ["0 2 0 2.", "1 2 1 2."]
 
@@ -264,7 +265,7 @@ def test_session_folders_are_below_scratch(mpi: Installation, folder: Path) -> N
     layout = run_layout(folder, ranks=1)
     argv = FLAVOURS[mpi.flavour].command(mpi, layout, ["ls", str(folder / "scratch")])
     names = output(argv, environment(mpi, layout, folder), folder).split()
-    patterns = FLAVOURS[mpi.flavour].leftover_files.temporary
+    patterns = FLAVOURS[mpi.flavour].temporary_files
     assert names
     assert all(any(fnmatch(name, pattern) for pattern in patterns) for name in names)
 
@@ -290,7 +291,7 @@ def test_segments_are_where_they_were_wished(mpi: Installation, folder: Path) ->
     argv = flavour.command(mpi, layout, [sys.executable, "-c", SEGMENTS, str(place)])
     names = output(argv, env, folder).split("files ")[1].split()
     assert len(names) == 2
-    assert all(any(fnmatch(n, p) for p in flavour.leftover_files.shared_memory) for n in names)
+    assert all(any(fnmatch(n, p) for p in flavour.shared_memory_files) for n in names)
 
 
 # ------------------------------------------------------------------------ several hosts

@@ -22,9 +22,10 @@ from shanty.compat import starting, task
 from shanty.compat.absent import AbsentError
 from shanty.compat.starting import Output
 from shanty.launch.cluster.bundle import bundle
-from shanty.runtime.rank import horovod_import
+from shanty.runtime.rank import import_hooks
 
 SOURCE = Path(shanty.__file__).parents[1]
+OURS = SOURCE / "shanty/compat/horovod/__init__.py"
 FACTS = Path(__file__).parents[1] / "horovod_api.toml"
 
 # The modules of Horovod 0.28.1 that scripts import, and what they import of them.
@@ -153,7 +154,7 @@ class TestWhichHorovod:
 
     @pytest.fixture(autouse=True)
     def nothing_chosen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv(horovod_import.VARIABLE, raising=False)
+        monkeypatch.delenv(import_hooks.HOROVOD, raising=False)
 
     @staticmethod
     def finders(*folders: Path) -> list[object]:
@@ -165,6 +166,10 @@ class TestWhichHorovod:
 
         return [object(), Finder]
 
+    def found(self, *folders: Path) -> Path:
+        spec = import_hooks.find_horovod("horovod", None, self.finders(*folders))
+        return Path(spec.origin)
+
     @pytest.fixture
     def installed(self, tmp_path: Path) -> Path:
         package = tmp_path / "site" / "horovod"
@@ -173,29 +178,25 @@ class TestWhichHorovod:
         return package.parent
 
     def test_ours_where_there_is_none(self, tmp_path: Path) -> None:
-        spec, ours = horovod_import.find("horovod", None, self.finders(tmp_path))
-        assert ours
-        assert Path(spec.origin) == SOURCE / "shanty/compat/horovod/__init__.py"
+        assert self.found(tmp_path) == OURS
 
     def test_the_installed_one_wins(self, installed: Path) -> None:
-        spec, ours = horovod_import.find("horovod", None, self.finders(installed))
-        assert not ours
-        assert Path(spec.origin).is_relative_to(installed)
+        assert self.found(installed).is_relative_to(installed)
 
     def test_a_folder_of_that_name_does_not(self, tmp_path: Path) -> None:
         (tmp_path / "horovod").mkdir()
-        assert horovod_import.find("horovod", None, self.finders(tmp_path))[1]
+        assert self.found(tmp_path) == OURS
 
     def test_the_choice(self, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(horovod_import.VARIABLE, "1")
-        assert horovod_import.find("horovod", None, self.finders(installed))[1]
-        monkeypatch.setenv(horovod_import.VARIABLE, "0")
-        assert horovod_import.find("horovod", None, self.finders()) == (None, False)
+        monkeypatch.setenv(import_hooks.HOROVOD, "1")
+        assert self.found(installed) == OURS
+        monkeypatch.setenv(import_hooks.HOROVOD, "0")
+        assert import_hooks.find_horovod("horovod", None, self.finders()) is None
 
     def test_a_python_that_is_too_old(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(horovod_import, "_NEEDS", (9, 9))
+        monkeypatch.setattr(import_hooks, "_NEEDS", (9, 9))
         with pytest.raises(ModuleNotFoundError, match=r"needs Python 9\.9, this is"):
-            horovod_import.find("horovod", None, self.finders())
+            import_hooks.find_horovod("horovod", None, self.finders())
 
 
 class TestCalls:

@@ -14,8 +14,7 @@ import click
 from shanty.cli import jobs
 from shanty.cli.context import Context, context, note
 from shanty.cli.options import complete_group
-from shanty.runtime.rank import dmlc_options
-from shanty.runtime.rank.dmlc_options import OPTIONS, VERB
+from shanty.runtime.rank.dmlc_submit import CLUSTERS, LOG_LEVELS, OPTIONS, REFUSED, VERB
 from shanty.runtime.rank.option_table import SWITCH, WHOLE, Option
 
 TYPE_CHECKING = False
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from shanty.runtime.spec import JobSpec
 
 _CHOICES = {
-    "--cluster": [name for name in dmlc_options.CLUSTERS if name not in dmlc_options.REFUSED],
-    "--log-level": list(dmlc_options.LOG_LEVELS),
+    "--cluster": [name for name in CLUSTERS if name not in REFUSED],
+    "--log-level": list(LOG_LEVELS),
 }
 _FILES = ("--host-file", "--files", "--log-file")
 
@@ -97,8 +96,8 @@ def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
             "leave --log-file out; `shanty logs -f RUN > FILE` writes it",
         )
     job = _job(wanted, context())
-    if wanted.note:
-        note(wanted.note)
+    for text in wanted.notes:
+        note(text)
     if wanted.verbose:
         note(shlex.join(job.words()))
     from shanty.cli.start import start

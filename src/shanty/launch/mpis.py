@@ -20,6 +20,7 @@ from pathlib import Path
 
 from shanty.runtime.errors import NotFoundError, PrepareError, StorageError
 from shanty.runtime.mpi import detect, flavours
+from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.installation import Installation
 
 Progress = Callable[[str], None]
@@ -199,7 +200,7 @@ def _sweep(parent: Path) -> None:
                 shutil.rmtree(entry, ignore_errors=True)
 
 
-def _made(folder: Path, value: flavours.Flavour) -> Path:
+def _made(folder: Path, value: Flavour) -> Path:
     """Find the MPI in the folder: Debian's pip puts it into local/ below."""
     for prefix in (folder, folder / "local"):
         found = detect.inspect_prefix(str(prefix))

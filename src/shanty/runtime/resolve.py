@@ -80,8 +80,8 @@ def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> A
 def leftovers(installation: Installation) -> Leftovers:
     """What may be left behind by the programs of a run with this MPI."""
     # Of all: a program may load another MPI's library than the launcher's.
-    shared = {name for each in FLAVOURS.values() for name in each.leftover_files.shared_memory}
-    temporary = FLAVOURS[installation.flavour].leftover_files.temporary
+    shared = {name for each in FLAVOURS.values() for name in each.shared_memory_files}
+    temporary = FLAVOURS[installation.flavour].temporary_files
     return Leftovers(tuple(sorted(shared)), tuple(temporary))
 
 

@@ -23,7 +23,7 @@ from shanty.compat.xgboost_program.configuration import (
     understand,
 )
 from shanty.launch.cluster.bundle import bundle
-from shanty.runtime.rank import horovod_import, xgboost_rabit
+from shanty.runtime.rank import import_hooks
 
 MUSHROOM = """\
 # General Parameters
@@ -233,7 +233,7 @@ def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_python_that_is_too_old_is_told_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert NEEDS == horovod_import._NEEDS == xgboost_rabit._NEEDS
+    assert NEEDS == import_hooks._NEEDS
     monkeypatch.setattr(__main__, "NEEDS", (99, 0))
     assert main(["none.conf"]) == 1
     said = capsys.readouterr().err

@@ -8,7 +8,7 @@ from contextlib import suppress
 import shanty
 from shanty.compat.xgboost_program.configuration import USAGE, ConfigurationError, settings_of
 
-# The Python of all that a script imports of shanty, as in runtime/rank/horovod_import.py.
+# The Python of all that a script imports of shanty, as in runtime/rank/import_hooks.py.
 NEEDS = (3, 11)
 
 

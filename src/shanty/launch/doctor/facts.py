@@ -14,7 +14,8 @@ from shanty.launch.cluster.ssh_errors import login_words
 from shanty.launch.finding import Finding, Level
 from shanty.launch.host import Host
 from shanty.launch.mpis import DEFAULT
-from shanty.runtime.mpi.footprint import FOOTPRINTS, Footprint
+from shanty.runtime.mpi.flavour import Footprint
+from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.spec import JobSpec, Raw
 
@@ -37,7 +38,7 @@ class Need:
     @property
     def footprint(self) -> Footprint:
         """The resources that the MPI takes of a host; the default MPI's where none is named."""
-        return FOOTPRINTS.get(self.flavour, FOOTPRINTS[DEFAULT])
+        return FLAVOURS.get(self.flavour, FLAVOURS[DEFAULT]).footprint
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Judges one host by the facts that it reported; pure.
 
 The numbers at which a finding begins stand here, each with its reason. Those that differ from MPI
-to MPI are in `runtime/mpi/footprint.py`.
+to MPI are in the flavours of `runtime/mpi`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TMP_INODES = 100
 _SHM_CONTAINER = 64 * _MIB  # what Docker gives by itself
 _UNWRITABLE = ("EROFS", "EACCES", "EPERM")
 _FULL = ("ENOSPC", "EDQUOT")
-# A launcher's daemon has 5 to 6 descriptors a rank and 16 of its own (see footprint.py).
+# A launcher's daemon has 5 to 6 descriptors a rank and 16 of its own (see runtime/mpi).
 _FILES, _FILES_A_RANK = 48, 6
 _FILES_SCARCE = 256  # a data loader with a few workers, or a connection to each of many ranks
 # A rank has up to 3 threads of its MPI's; the agents, the launcher and ssh are some 20.

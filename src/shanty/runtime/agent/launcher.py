@@ -8,8 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from shanty.runtime.frames import STDERR, STDOUT, FrameWriter
 from shanty.runtime.plan import Plan
-from shanty.runtime.rank import stdin
-from shanty.runtime.rank.redirect import file_identity
+from shanty.runtime.rank import redirect
 from shanty.runtime.rundir import RunDir
 
 
@@ -77,14 +76,14 @@ class Launcher:
             # A launcher starts its ranks elsewhere in the folder that it is in itself, by the
             # name that $PWD has for it: this one leads to the workspace on every host.
             argv = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', f"{self._plan.scratch}/work", *argv]
-        environ["SHANTY_OUTPUT"] = " ".join(map(file_identity, ends))
+        environ["SHANTY_OUTPUT"] = " ".join(map(redirect.file_identity, ends))
         reset = [signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
         if self._plan.raw:  # as in a shell; our own launcher is to outlive a daemon's end
             reset.append(signal.SIGPIPE)
-        kept = None if self._plan.raw else stdin.set_aside()
+        kept = None if self._plan.raw else redirect.set_input_aside()
         if kept is not None:
             os.set_inheritable(kept, False)
-            environ[stdin.VARIABLE] = stdin.offer(kept)
+            environ[redirect.INPUT] = redirect.offer_input(kept)
         try:
             self.pid = os.posix_spawn(
                 find_program(argv[0], environ.get("PATH", os.defpath)),

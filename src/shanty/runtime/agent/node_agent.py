@@ -375,7 +375,7 @@ class NodeAgent:
 
 def _flavour(path: str) -> str:
     """Returns the flavour of the libmpi at `path`; "" when it cannot be told."""
-    from shanty.runtime.mpi.library import flavour_of_library
+    from shanty.runtime.mpi.detect import flavour_of_library
 
     library = flavour_of_library(path)
     return library.flavour if library else ""
@@ -383,7 +383,7 @@ def _flavour(path: str) -> str:
 
 def _serves_launcher(pid: int) -> bool:
     """True for a process of the launcher's own: a daemon, or its way to another host."""
-    from shanty.runtime.mpi.launcher_programs import is_launchers
+    from shanty.runtime.mpi.processes import is_launchers
 
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read().split(b"\0")

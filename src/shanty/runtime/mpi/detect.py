@@ -1,37 +1,42 @@
 """Finds the MPIs of a machine by their files, without starting any of them.
 
-An MPI is a launcher and a libmpi that belong together. The library tells its flavour by what
-is in it (see `library`), the launcher tells what it can start by the names of the settings that it
-reads. No file name is trusted alone: Debian keeps two MPIs in /usr, and two wheels in one
-environment overwrite each other's files.
+An MPI is a launcher and a libmpi that belong together. The names in a library's symbol table tell
+its flavour, a text in its read-only data the version; the launcher tells what it can start by the
+names of the settings that it reads. No file name is trusted alone: MPICH and Intel MPI are both
+`libmpi.so.12`, Open MPI 4 and 5 both `libmpi.so.40`, Debian keeps two MPIs in /usr, and two wheels
+in one environment overwrite each other's files.
 """
 
 from __future__ import annotations
 
+import functools
 import glob
 import mmap
 import os
 import re
 import site
+import struct
 import sys
-from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from collections import Counter
+from dataclasses import replace
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.hostfiles import read_file
 from shanty.runtime.mpi.installation import Installation
-from shanty.runtime.mpi.library import Library, flavour_of_library, real_library
 
-__all__ = [
-    "Library",
-    "clobbered",
-    "find_installations",
-    "flavour_of_library",
-    "incomplete",
-    "inspect_all",
-    "inspect_launcher",
-    "inspect_prefix",
-    "wheel_prefixes",
-]
+# Flavour, a name that its symbol table holds, the shape of its version; the first that fits is
+# taken. Open MPI 3 speaks 4's dialect and Open MPI 6 speaks 5's: the runtime below makes the
+# difference, ORTE until 4 and PRRTE since 5, and only ORTE's library is linked into libmpi.
+_SIGNS = (
+    ("openmpi4", b"libopen-rte.", rb"[34]\.\d+\.\d+[a-z]*\d*"),
+    ("openmpi5", b"ompi_mpi_comm_world", rb"[5-9]\.\d+\.\d+[a-z]*\d*"),
+    ("intel", b"I_MPI_", rb"20\d\d\.\d+(?:\.\d+)?"),
+    ("mpich", b"PMPI_Init", rb"[3-9]\.\d+(?:\.\d+)?(?:[a-z]+\d+)?"),
+)
 
+# Not the bindings beside it: libmpifort, libmpi_cxx, libmpi_usempi, libmpi_java.
+_NAME = re.compile(r"libmpi(ch)?(_(abi|cray|gnu|intel|amd|nvidia)\w*)?\.(so|dylib|\d+)")
 
 # The settings that a launcher reads, as they stand in its file, and the flavours that it can
 # start; the first that fits counts, since Intel's Hydra holds all of MPICH's, and both hold
@@ -52,25 +57,84 @@ _MORE_LIBRARIES = ("libmpich.so.12", "release/libmpi.so.12", "libmpi.so")
 _LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich")
 
 COMMON_PREFIXES = (
-    "/usr",
-    "/usr/local",
-    "/usr/lib64/openmpi",
-    "/usr/lib64/mpich",
-    "/usr/lib64/mpi/gcc/openmpi*",
-    "/usr/lib64/mpi/gcc/mpich*",
-    "/usr/lib/*-linux-gnu*/openmpi",
-    "/usr/local/openmpi*",
-    "/usr/local/mpich*",
-    "/opt/openmpi*",
-    "/opt/mpich*",
-    "/opt/amazon/openmpi*",
-    "/opt/hpcx*/ompi",
-    "/opt/intel/oneapi/mpi/latest",
-    "/opt/intel/oneapi/mpi/20*",
-    "/opt/homebrew",
-    "/opt/local",
+    *("/usr", "/usr/local", "/usr/lib64/openmpi", "/usr/lib64/mpich"),
+    *("/usr/lib64/mpi/gcc/openmpi*", "/usr/lib64/mpi/gcc/mpich*", "/usr/lib/*-linux-gnu*/openmpi"),
+    *("/usr/local/openmpi*", "/usr/local/mpich*", "/opt/openmpi*", "/opt/mpich*"),
+    *("/opt/amazon/openmpi*", "/opt/hpcx*/ompi"),
+    *("/opt/intel/oneapi/mpi/latest", "/opt/intel/oneapi/mpi/20*"),
+    *("/opt/homebrew", "/opt/local"),
 )
 PREFIX_VARIABLES = ("I_MPI_ROOT", "CONDA_PREFIX", "MPI_HOME", "OPAL_PREFIX")
+
+
+# ------------------------------------------------------------------------- one library
+
+
+class Library(NamedTuple):
+    """What a libmpi says of itself; `version` is None where no text in it looks like one."""
+
+    flavour: str
+    version: Optional[str]
+
+
+def flavour_of_library(path: str) -> Optional[Library]:
+    """Returns the flavour and version of a libmpi; None when the file is none or cannot be read.
+
+    A linker script in its place (`libmpi.so` of the wheels) is followed. Takes a few
+    milliseconds: of a library of 40 MB only the symbol names and the texts are looked at.
+    """
+    if not _NAME.match(os.path.basename(path)):
+        return None
+    try:
+        with (
+            open(real_library(path), "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            names, texts = _regions(data)
+            for flavour, name, version in _SIGNS:
+                if data.find(name, *names) >= 0:
+                    return Library(flavour, _version_in(data[texts[0] : texts[1]], version))
+    except (OSError, ValueError, struct.error):  # ValueError: an empty file
+        pass
+    return None
+
+
+def real_library(path: str) -> str:
+    """Returns a path that dlopen takes: what a linker script names, else `path` itself."""
+    with open(path, "rb") as file:
+        named = re.match(rb"(?:INPUT|GROUP)\s*\(\s*([^\s)]+)", file.read(256))
+    return os.path.join(os.path.dirname(path), os.fsdecode(named[1])) if named else path
+
+
+def _version_in(texts: bytes, shape: bytes) -> Optional[str]:
+    """Returns the text of that shape that occurs most often; of several, the first."""
+    found: List[bytes] = re.findall(rb"\0(" + shape + rb")(?=\0)", texts)
+    if not found:
+        return None
+    in_three_parts = [text for text in found if text.count(b".") == 2]
+    return Counter(in_three_parts or found).most_common(1)[0][0].decode()
+
+
+def _regions(data: mmap.mmap) -> Tuple[Tuple[int, int], Tuple[int, int]]:
+    """Returns where a library's symbol names and read-only data lie: two pairs of offsets.
+
+    Known for 64-bit little-endian ELF, which is every Linux that the wheels support; of other
+    files (Mach-O) both are the whole file.
+    """
+    whole = (0, len(data))
+    if data[:6] != b"\x7fELF\x02\x01":
+        return whole, whole
+    (table,) = struct.unpack_from("<Q", data, 0x28)
+    size, count, names_index = struct.unpack_from("<HHH", data, 0x3A)
+    sections = []
+    for index in range(count):
+        name, _, _, _, start, length = struct.unpack_from("<IIQQQQ", data, table + index * size)
+        sections.append((name, start, start + length))
+    found = {}
+    for name, start, end in sections:
+        at = sections[names_index][1] + name
+        found[data[at : data.find(b"\0", at)]] = (start, end)
+    return found.get(b".dynstr", whole), found.get(b".rodata", whole)
 
 
 # ------------------------------------------------------------------------- one prefix
@@ -106,14 +170,9 @@ def inspect_launcher(path: str) -> Optional[Installation]:
     The launcher of the result is the one asked for.
     """
     startable = _startable(path)
-    for prefix in _prefixes_of_launcher(path):
-        for one in inspect_all(prefix):
-            if one.flavour in startable:
-                return Installation(
-                    one.flavour, one.version, one.prefix, os.path.abspath(path), one.library,
-                    one.origin,
-                )  # fmt: skip
-    return None
+    found = (one for prefix in _prefixes_of_launcher(path) for one in inspect_all(prefix))
+    one = next((one for one in found if one.flavour in startable), None)
+    return replace(one, launcher=os.path.abspath(path)) if one else None
 
 
 def _libraries(prefix: str) -> Iterator[Tuple[str, Library]]:
@@ -121,14 +180,12 @@ def _libraries(prefix: str) -> Iterator[Tuple[str, Library]]:
     lib = os.path.join(prefix, "lib")
     folders = [lib, lib + "64"]
     folders += [os.path.join(lib, name) for name in _listing(lib) if "-linux-" in name]
-    looked_at: Dict[str, Optional[Library]] = {}
+    identified = functools.lru_cache(maxsize=None)(flavour_of_library)
     for flavour, value in FLAVOURS.items():
         names = dict.fromkeys((*value.library_names, *_MORE_LIBRARIES))
         paths = [os.path.join(folder, name) for folder in folders for name in names]
         for path in filter(os.path.exists, paths):
-            if path not in looked_at:
-                looked_at[path] = flavour_of_library(path)
-            library = looked_at[path]
+            library = identified(path)
             if library is not None and library.flavour == flavour:
                 yield real_library(path), library
                 break
@@ -161,43 +218,29 @@ def _distribution(flavour: str) -> str:
 
 def _version_beside(prefix: str, flavour: str, launcher: str) -> str:
     """Finds the version of an MPI whose library does not show it: its wheel's, else by asking."""
-    for wheel in _wheels(prefix):
-        if wheel.name == _distribution(flavour):
-            return wheel.version
+    for name, installed, _ in _wheels(prefix):
+        if name == _distribution(flavour):
+            return installed
     import subprocess  # here, since it takes longer to load than all that is above
 
+    null, argv = subprocess.DEVNULL, [launcher, "--version"]
     try:
-        answer = subprocess.run(
-            [launcher, "--version"],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False,
-        )  # fmt: skip
+        answer = subprocess.run(argv, stdin=null, capture_output=True, timeout=5, check=False)
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     found = re.search(rb"\d+\.\d+(?:\.\d+)?\w*", answer.stdout)
     return found[0].decode() if found else "unknown"
 
 
-# ------------------------------------------------------------- several in one environment
-
-
-class _Wheel(NamedTuple):
-    """An MPI that pip installed: its normalised name, its version, its dist-info folder."""
-
-    name: str
-    version: str
-    folder: str
-
-
 def clobbered(prefix: str) -> Optional[str]:
     """Says which MPI wheels in one environment overwrote each other's files, or None.
 
     Asked of pip's own records: of a file that two installed packages claim, only what the
-    later one wrote is there.
+    later one wrote is there. All MPI wheels put bin/mpirun into the same place.
     """
-    wheels = {f"{wheel.name} {wheel.version}": wheel for wheel in _wheels(prefix)}
-    if len(wheels) < 2:
-        return None
-    names = sorted(name for name, wheel in wheels.items() if _claims_launcher(wheel))
+    launcher = re.compile(r"bin/mpirun(,|$)", re.MULTILINE)
+    wheels = {f"{name} {version}": record for name, version, record in _wheels(prefix)}
+    names = sorted(each for each in wheels if launcher.search(read_file(wheels[each]) or ""))
     if len(names) < 2:
         return None
     return (
@@ -213,60 +256,41 @@ def incomplete(prefix: str) -> Optional[str]:
     """
     if os.path.exists(os.path.join(prefix, "bin", "mpirun")):
         return None
-    for wheel in _wheels(prefix):
-        return f"{wheel.name} {wheel.version} is installed in {prefix}, but its bin/mpirun is gone"
+    for name, version, _ in _wheels(prefix):
+        return f"{name} {version} is installed in {prefix}, but its bin/mpirun is gone"
     return None
 
 
-def _wheels(prefix: str) -> Iterator[_Wheel]:
+def _wheels(prefix: str) -> Iterator[Tuple[str, str, str]]:
+    """Yields the name, version and record of files of each MPI that pip installed."""
     known = {_distribution(flavour) for flavour in FLAVOURS}
-    for kind in ("site-packages", "dist-packages"):
-        for folder in glob.glob(os.path.join(glob.escape(prefix), "lib*", "python3*", kind)):
-            for entry in _listing(folder):
-                stem, ending = os.path.splitext(entry)
-                name, _, version = stem.partition("-")
-                name = name.replace("_", "-").lower()
-                if ending == ".dist-info" and name in known:
-                    yield _Wheel(name, version, os.path.join(folder, entry))
-
-
-def _claims_launcher(wheel: _Wheel) -> bool:
-    """Returns True when a wheel brought a bin/mpirun; all MPI wheels put it into the same place."""
-    try:
-        with open(os.path.join(wheel.folder, "RECORD"), encoding="utf-8") as file:
-            return any(line.split(",", 1)[0].endswith("bin/mpirun") for line in file)
-    except OSError:
-        return False
-
-
-# ------------------------------------------------------------------------- one machine
+    pattern = os.path.join(glob.escape(prefix), "lib*", "python3*", "*-packages", "*.dist-info")
+    for folder in glob.glob(pattern):
+        name, _, version = os.path.basename(folder)[: -len(".dist-info")].partition("-")
+        name = name.replace("_", "-").lower()
+        if name in known:
+            yield name, version, os.path.join(folder, "RECORD")
 
 
 def find_installations(
-    home: str, path: str, extra: Iterable[str] = (), environ: Optional[Mapping[str, str]] = None
+    home: str, path: str, environ: Optional[Mapping[str, str]] = None
 ) -> List[Installation]:
     """Returns every MPI of this machine, each once, in the order in which shanty would take them.
 
-    `home` is shanty's folder, `path` a search path as in $PATH, `extra` further prefixes;
-    `environ` is where $I_MPI_ROOT, $CONDA_PREFIX and such are looked up. Several paths that
-    lead to one library through symbolic links are one MPI.
+    `home` is shanty's folder, `path` a search path as in $PATH; `environ` is where $I_MPI_ROOT,
+    $CONDA_PREFIX and such are looked up. Several paths that lead to one library through symbolic
+    links are one MPI.
     """
-    found: Dict[str, Installation] = {}
-
-    def add(prefix: str, origin: str) -> None:
-        for one in inspect_all(prefix, origin):
-            found.setdefault(os.path.realpath(one.library), one)
-
-    for prefix in wheel_prefixes():
-        add(prefix, "wheel")
     own = os.path.join(home, "mpi")
+    prefixes = [(prefix, "wheel") for prefix in wheel_prefixes()]
     for name in sorted(_listing(own)):
         if not name.startswith("."):  # an installation that is being made
-            add(os.path.join(own, name), "shanty")
-    for prefix in extra:
-        add(prefix, "system")
-    for prefix in _system_prefixes(path, environ or {}):
-        add(prefix, "system")
+            prefixes.append((os.path.join(own, name), "shanty"))
+    prefixes += [(prefix, "system") for prefix in _system_prefixes(path, environ or {})]
+    found: Dict[str, Installation] = {}
+    for prefix, origin in prefixes:
+        for one in inspect_all(prefix, origin):
+            found.setdefault(os.path.realpath(one.library), one)
     return list(found.values())
 
 

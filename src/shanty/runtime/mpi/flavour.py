@@ -4,37 +4,31 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
 
-
-@dataclass(frozen=True)
-class RankVariables:
-    """The environment variables in which a launched process finds its place in the world."""
-
-    rank: str
-    size: str
-    local_rank: str
-    local_size: str
-
-
-@dataclass(frozen=True)
-class LeftoverFiles:
-    """fnmatch patterns (file names, no folders) of what a killed job leaves behind.
-
-    `shared_memory` is to be looked for in /dev/shm, `temporary` in the folder for temporary
-    files and in the scratch folder that the run was given. The patterns match what other jobs
-    of the same user use as well: a cleanup has to ask who still has a file open.
-    """
-
-    shared_memory: Tuple[str, ...]
-    temporary: Tuple[str, ...]
-
+MIB = 1 << 20
+_RADIX = 64  # hosts; both of Open MPI's launchers start others from there on, Intel MPI's from 128
 
 Choices = Tuple[Tuple[str, ...], ...]
 Settings = Tuple[Tuple[str, str], ...]
+Environ = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes on one host, as measured (see the heads of `openmpi` and `hydra`)."""
+
+    shared: int
+    shared_a_rank: int
+    vital: bool  # ranks die without that shared memory
+    address_space: int  # of a rank
+
+    def shared_memory(self, ranks: int) -> int:
+        """Returns the size of /dev/shm that so many ranks want."""
+        return self.shared + ranks * self.shared_a_rank
 
 
 def settled(names: Iterable[str], choices: Choices) -> FrozenSet[str]:
@@ -56,54 +50,58 @@ def port_range(text: str) -> Optional[Tuple[int, int]]:
     return int(first), int(last)
 
 
-@dataclass(frozen=True)
 class Flavour(ABC):
-    """One MPI implementation and major version; a frozen value without state.
+    """One MPI implementation and major version; a value without state.
 
-    `name` is the key in FLAVOURS ("openmpi5", "openmpi4", "mpich" or "intel"), `title` what
-    people call it, `family` says whose command line it has ("openmpi" or "hydra"). `marker` is
-    the path inside a prefix that only this flavour has, `requirement` what `pip install` takes.
-    `library_names` are the file names of its libmpi in the prefix's lib/, `launcher_names` those
-    of its launcher in bin/, best first. `to_spawn` are the options of `shanty run` with which
-    ranks can start processes, "" for none; `ipv6` is true when it can launch, and exchange data,
-    where hosts have IPv6 only. `choices` has the variables of each decision that is the user's
-    when he sets one of them; `rank_networks` and `launch_networks` are the variables that name
-    the interfaces or networks of the ranks' data, and those of the launcher and its daemons.
+    The patterns of files (fnmatch) match what other jobs of the same user use as well: a cleanup
+    has to ask who still has a file open.
     """
 
-    family: ClassVar[str]
-    library_names: ClassVar[Tuple[str, ...]]
-    rank_variables: ClassVar[RankVariables]
-    choices: ClassVar[Choices]
+    family: str  # whose command line it has: "openmpi" or "hydra"
+    name: str  # its key in FLAVOURS
+    title: str  # as people call it
+    requirement: str  # for `pip install`
+    host_line: str  # of its host file
+    library_names: Tuple[str, ...]  # its libmpi in the prefix's lib/, best first
+    launcher_names: Tuple[str, ...]  # its launcher in bin/, best first
+    shared_memory_files: Tuple[str, ...]  # what a killed job leaves behind in /dev/shm
+    temporary_files: Tuple[str, ...] = ()  # and in the folder for temporary files, and the scratch
+    footprint: Footprint
+    to_spawn = ""  # the options of `shanty run` with which ranks can start processes
+    ipv6 = False  # it can launch, and exchange data, where hosts have IPv6 only
 
-    name: str
-    title: str
-    marker: str
-    requirement: str
-    launcher_names: Tuple[str, ...]
-    leftover_files: LeftoverFiles
-    to_spawn: str
-    ipv6: bool
+    # Variables: of each decision that is the user's when he sets one of them; for the networks of
+    # the ranks' data, and of the launcher and its daemons.
+    choices: Choices = ()
     rank_networks: Tuple[str, ...]
     launch_networks: Tuple[str, ...]
+    library_variables: Tuple[str, ...] = ("MPI4PY_LIBMPI",)
+    hostfile_variable: str  # the default host file
+    session_variable = ""  # a folder for temporary files
+    radix_variable = ""  # how many daemons the launcher starts itself before these start others
+    prefix_variables: Tuple[str, ...] = ()  # by which ranks find an installation that was moved
+    tells_prefix = False  # these are set in any case
+    segment_variables: Tuple[str, ...] = ()  # where shared-memory files are
 
-    @abstractmethod
+    # Settings for these cases.
+    always: Settings = ()
+    shared_cores: Settings = ()
+    oversubscribed: Settings = ()
+
     def hostfile(self, hosts: Sequence[HostSlots]) -> str:
         """Returns the text of the host file; hosts without slots are left out."""
+        return "".join(self.host_line.format(h.name, h.slots) for h in hosts if h.slots > 0)
 
     @abstractmethod
-    def command(
-        self, installation: Installation, layout: Layout, program: Sequence[str]
-    ) -> List[str]:
+    def command(self, mpi: Installation, layout: Layout, program: Sequence[str]) -> List[str]:
         """Returns the launcher's whole argv for `program`, the launcher by absolute path.
 
         The host file named by `layout.hostfile` is used unless that is empty. Without
         `layout.ranks` as many ranks start as there are slots.
         """
 
-    @abstractmethod
     def environment(
-        self, installation: Installation, layout: Layout, given: Mapping[str, str], scratch: str
+        self, mpi: Installation, layout: Layout, given: Environ, scratch: str
     ) -> Dict[str, str]:
         """Returns the settings that a run adds to the launcher's environment.
 
@@ -111,11 +109,33 @@ class Flavour(ABC):
         contradict one of them. `scratch` is the absolute path of a folder for temporary files
         of this run alone, short enough for sockets in it; it need not exist on any host.
         """
+        decided = settled(given, self.choices)
+        settings = dict(self.always)
+        settings.update(dict.fromkeys(self.library_variables, mpi.library))
+        if self.session_variable:
+            settings[self.session_variable] = scratch
+        if layout.hostfile:
+            settings[self.hostfile_variable] = layout.hostfile
+        settings.update(self.transport(layout, decided))
+        if self.radix_variable and len(layout.hosts) > _RADIX:  # only the lead host reaches all
+            settings[self.radix_variable] = str(len(layout.hosts))
+        if layout.shares_cores:
+            settings.update(self.shared_cores)
+        if layout.oversubscribe:
+            settings.update(self.oversubscribed)
+        if self.tells_prefix:
+            settings.update(self.moved(mpi.prefix))
+        return {name: value for name, value in settings.items() if name not in decided}
 
     @abstractmethod
-    def interfaces(
-        self, layout: Layout, names: Sequence[str], given: Mapping[str, str]
-    ) -> Dict[str, str]:
+    def transport(self, layout: Layout, decided: FrozenSet[str]) -> Dict[str, str]:
+        """Returns those of `environment` for how ranks reach each other.
+
+        The variables `decided` are the user's.
+        """
+
+    @abstractmethod
+    def interfaces(self, layout: Layout, names: Sequence[str], given: Environ) -> Dict[str, str]:
         """Returns the settings for a host that has the networks of `layout` at interfaces `names`.
 
         Best first; names may differ from host to host. What all hosts have alike is in
@@ -123,23 +143,23 @@ class Flavour(ABC):
         """
 
     @abstractmethod
-    def ports(self, given: Mapping[str, str]) -> Optional[Tuple[int, int]]:
+    def ports(self, given: Environ) -> Optional[Tuple[int, int]]:
         """Returns the first and last TCP port to which the user's settings hold the ranks' data.
 
         None where the system chooses, or where it cannot be made out.
         """
 
-    @abstractmethod
     def moved(self, prefix: str) -> Dict[str, str]:
         """Returns the settings for ranks on a host where the installation is at `prefix`.
 
         A launcher may hand on those of its own host, where that is elsewhere.
         """
+        return dict.fromkeys(self.prefix_variables, prefix)
 
-    @abstractmethod
     def segments(self, folder: str) -> Dict[str, str]:
         """Returns the settings that put shared-memory files into `folder`, where there are any.
 
         Apart from `environment` because the ranks cannot start unless `folder` (an absolute
         path, as /dev/shm/NAME) exists on every host beforehand.
         """
+        return dict.fromkeys(self.segment_variables, folder)

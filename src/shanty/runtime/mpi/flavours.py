@@ -8,43 +8,24 @@ for the interface, `openmpi` and `hydra` for the values.
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, Mapping, Optional, Tuple
+from typing import Mapping, Optional, Tuple
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.mpi.flavour import Flavour
-from shanty.runtime.mpi.hydra import INTEL, MPICH
-from shanty.runtime.mpi.openmpi import OPENMPI4, OPENMPI5
+from shanty.runtime.mpi.hydra import Intel, Mpich
+from shanty.runtime.mpi.openmpi import OpenMPI4, OpenMPI5
 
-__all__ = [
-    "FLAVOURS",
-    "Flavour",
-    "flavour",
-    "flavour_of_prefix",
-    "identify_library",
-    "starts",
-]
-
+# The preferred one first.
 FLAVOURS: Mapping[str, Flavour] = {
-    "openmpi5": OPENMPI5,
-    "openmpi4": OPENMPI4,
-    "mpich": MPICH,
-    "intel": INTEL,
+    each.name: each for each in (OpenMPI5(), OpenMPI4(), Mpich(), Intel())
 }
 
 # Without dashes, underscores, dots and blanks; a name without a version means the newest.
-_ALIASES: Dict[str, str] = {
-    "openmpi": "openmpi5",
-    "ompi": "openmpi5",
-    "ompi5": "openmpi5",
-    "ompi4": "openmpi4",
-    "openmpi41": "openmpi4",
-    "mpich5": "mpich",
-    "mpich4": "mpich",
-    "hydra": "mpich",
-    "impi": "intel",
-    "impirt": "intel",
-    "intelmpi": "intel",
-    "oneapi": "intel",
+_ALIASES = {
+    "openmpi5": ("openmpi", "ompi", "ompi5"),
+    "openmpi4": ("openmpi41", "ompi4"),
+    "mpich": ("mpich5", "mpich4", "hydra"),
+    "intel": ("impi", "impirt", "intelmpi", "oneapi"),
 }
 
 _VERSIONS = (
@@ -60,27 +41,13 @@ def flavour(name: str) -> Flavour:
     Raises UsageError, which names the known ones, for any other name.
     """
     key = re.sub(r"[-_. ]", "", name.lower())
-    found = FLAVOURS.get(_ALIASES.get(key, key))
-    if found is None:
-        raise UsageError(
-            f"no MPI is called {name!r}",
-            why="shanty knows " + ", ".join(f"{one.name} ({one.title})" for one in all_flavours()),
-            fix="use one of these names",
-        )
-    return found
-
-
-def all_flavours() -> Tuple[Flavour, ...]:
-    """Returns every flavour, the preferred one first."""
-    return tuple(FLAVOURS.values())
-
-
-def flavour_of_prefix(exists: Callable[[str], bool]) -> Optional[Flavour]:
-    """Returns the flavour of a prefix, told by the one file that only this flavour has.
-
-    `exists` answers whether a path relative to the prefix, as "bin/prterun", is there.
-    """
-    return next((one for one in all_flavours() if exists(one.marker)), None)
+    for one in FLAVOURS.values():
+        if key in (one.name, *_ALIASES[one.name]):
+            return one
+    known = ", ".join(f"{one.name} ({one.title})" for one in FLAVOURS.values())
+    raise UsageError(
+        f"no MPI is called {name!r}", why=f"shanty knows {known}", fix="use one of these names"
+    )
 
 
 def identify_library(version_string: str) -> Optional[Tuple[str, str]]:
@@ -91,11 +58,10 @@ def identify_library(version_string: str) -> Optional[Tuple[str, str]]:
     """
     for name, pattern in _VERSIONS:
         match = pattern.search(version_string)
+        if match and name == "openmpi":
+            name = "openmpi4" if int(match[1].split(".")[0]) < 5 else "openmpi5"
         if match:
-            version = match.group(1)
-            if name == "openmpi":
-                name = "openmpi4" if int(version.split(".")[0]) < 5 else "openmpi5"
-            return name, version
+            return name, match[1]
     return None
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Optional, Tuple
+from typing import Callable, Dict, Iterable, Iterator, Optional, Set, Tuple
+
+Read = Callable[[str], Optional[str]]  # gives the text of a file, None where it cannot be read
 
 # Where other platforms put the host file that they write.
 FOREIGN_HOSTFILES = frozenset(
@@ -54,20 +56,9 @@ def hosts_listed(text: str) -> Tuple[Named, ...]:
     return _merged(_counted(part)[0] for part in text.split(",") if part.strip())
 
 
-def dialect_of(text: str) -> str:
-    """Returns whose dialect a host file is in: "openmpi", "hydra" or, with names alone, "plain".
-
-    A file that mixes them is "openmpi", since only that one has words after the name.
-    """
-    found = {dialect for _, dialect in _lines(text)}
-    if "openmpi" in found:
-        return "openmpi"
-    return "hydra" if "hydra" in found else "plain"
-
-
-def mixes_dialects(text: str) -> bool:
-    """Returns True when some lines say `slots=N` and others `host:N`."""
-    return {"openmpi", "hydra"} <= {dialect for _, dialect in _lines(text)}
+def dialects_in(text: str) -> Set[str]:
+    """Returns whose dialects the lines of a host file are in: "openmpi", "hydra", else "plain"."""
+    return {dialect for _, dialect in _lines(text)}
 
 
 def listed(hosts: Iterable[Named]) -> str:
@@ -75,20 +66,18 @@ def listed(hosts: Iterable[Named]) -> str:
     return ",".join(h.name if h.slots is None else f"{h.name}:{h.slots}" for h in hosts)
 
 
-def _lines(text: str) -> List[Tuple[Named, str]]:
-    lines = (line.split("#", 1)[0].split() for line in text.splitlines())
-    return [_line(words) for words in lines if words]
-
-
-def _line(words: List[str]) -> Tuple[Named, str]:
-    named, dialect = _counted(words[0])
-    for word in words[1:]:
-        slots = _SLOTS.match(word)
-        if slots:
-            named = Named(named.name, int(slots.group(1)))
-        if slots or _MAX_SLOTS.match(word):
-            dialect = "openmpi"
-    return named, dialect
+def _lines(text: str) -> Iterator[Tuple[Named, str]]:
+    for line in text.splitlines():
+        first, *words = line.split("#", 1)[0].split() or [""]
+        named, dialect = _counted(first)
+        for word in words:
+            slots = _SLOTS.match(word)
+            if slots:
+                named = Named(named.name, int(slots.group(1)))
+            if slots or _MAX_SLOTS.match(word):
+                dialect = "openmpi"
+        if first:
+            yield named, dialect
 
 
 def _counted(word: str) -> Tuple[Named, str]:

@@ -7,17 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Installation:
-    """One MPI found on a machine.
+    """One MPI found on a machine."""
 
-    `flavour` is a key of `flavours.FLAVOURS`; `prefix` holds bin/ and lib/; `launcher` is the
-    absolute path of its mpirun, `library` that of the libmpi that mpi4py has to load;
-    `origin` says how it came here: "wheel" (beside the interpreter, from PyPI), "shanty"
-    (installed by `shanty mpi install`) or "system".
-    """
-
-    flavour: str
+    flavour: str  # a key of `flavours.FLAVOURS`
     version: str
-    prefix: str
-    launcher: str
-    library: str
-    origin: str
+    prefix: str  # holds bin/ and lib/
+    launcher: str  # the absolute path of its mpirun
+    library: str  # and of the libmpi that mpi4py has to load
+    origin: str  # "wheel" (beside the interpreter), "shanty" (by `shanty mpi install`), "system"

@@ -16,27 +16,18 @@ class HostSlots:
 
 @dataclass(frozen=True)
 class Layout:
-    """The ranks of a run and the hosts that they go to.
-
-    `ranks` is None when the user's own launcher line says how many; `cpus_per_rank` is the
-    number of cores that each rank is bound to, None for no binding; `cores` is the smallest
-    number of usable cores of any host; `hostfile` is the path of the run's host file on the
-    lead host. `tcp_only` is true when no host is known to have a faster network than TCP's.
-    `networks` is the best one for the run's traffic, as 10.0.0.0/24, or those of its hosts where
-    they are routed to each other; empty where that is left to the MPI. `interface` is its name
-    where that is the same on all hosts, else "".
-    """
+    """The ranks of a run and the hosts that they go to."""
 
     hosts: Tuple[HostSlots, ...]
-    ranks: Optional[int]
+    ranks: Optional[int]  # None when the user's own launcher line says how many
     ranks_per_host: Optional[int]
-    cpus_per_rank: Optional[int]
+    cpus_per_rank: Optional[int]  # the cores that each rank is bound to; None for no binding
     oversubscribe: bool
-    cores: int
-    hostfile: str
-    tcp_only: bool = False
-    networks: Tuple[str, ...] = ()
-    interface: str = ""
+    cores: int  # the smallest number of usable cores of any host
+    hostfile: str  # the path of the run's host file on the lead host
+    tcp_only: bool = False  # no host is known to have a faster network than TCP's
+    networks: Tuple[str, ...] = ()  # as 10.0.0.0/24: the best, or all that are routed; () for any
+    interface: str = ""  # the name of the network's interface where all hosts have the same
 
     @property
     def by_ipv6(self) -> bool:

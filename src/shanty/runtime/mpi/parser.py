@@ -6,8 +6,7 @@ The line comes without the launcher's own name, as `sys.argv[1:]`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import List, NoReturn, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Sequence, Tuple
 
 from shanty.runtime.errors import TranslationError
 from shanty.runtime.mpi.options import OPTIONS
@@ -18,8 +17,7 @@ _ASKS = "@ask "
 _FROM_A_FILE = ("configfile", "app")
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(NamedTuple):
     """An option as the user gave it: its usual name, how it was written, and its values."""
 
     name: str
@@ -31,17 +29,31 @@ class Given:
         """Its only value, "" where it has none."""
         return self.values[0] if self.values else ""
 
+    @property
+    def said(self) -> str:
+        """The user's own words."""
+        return " ".join((self.spelled, *self.values))
 
-@dataclass(frozen=True)
-class Context:
+    @property
+    def number(self) -> int:
+        """The positive number that it has; TranslationError when it is none."""
+        if re.match(r"^[0-9]{1,9}$", self.value) and int(self.value) > 0:
+            return int(self.value)
+        raise TranslationError(
+            f"{self.said} makes no sense",
+            why="the value has to be a number above zero",
+            fix=f"write a number after {self.spelled}",
+        )
+
+
+class Context(NamedTuple):
     """One program of a line, with the options before it; a ":" ends it."""
 
     options: Tuple[Given, ...]
     program: Tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class CommandLine:
+class CommandLine(NamedTuple):
     """A whole line; `asks` is an option that only asks for information, or ""."""
 
     contexts: Tuple[Context, ...]
@@ -55,79 +67,47 @@ def parse(argv: Sequence[str]) -> CommandLine:
     line without a program.
     """
     contexts = []
-    for words in _between_colons(argv):
-        context, asks = _context(words)
-        if asks:
-            return CommandLine((), asks)
-        contexts.append(context)
-    return CommandLine(tuple(contexts))
-
-
-def ranks_of(argv: Sequence[str]) -> Optional[int]:
-    """Returns how many ranks a line asks for, None when it leaves that to the launcher.
-
-    Raises TranslationError where `parse` does.
-    """
-    total = 0
-    for context in parse(argv).contexts:
-        counts = [count_in(option) for option in context.options if option.name == "n"]
-        if not counts:
-            return None
-        total += counts[-1]
-    return total or None
-
-
-def count_in(option: Given) -> int:
-    """Returns the positive number that an option has; TranslationError when it is none."""
-    if re.match(r"^[0-9]{1,9}$", option.value) and int(option.value) > 0:
-        return int(option.value)
-    raise TranslationError(
-        f"{said(option)} makes no sense",
-        why="the value has to be a number above zero",
-        fix=f"write a number after {option.spelled}",
-    )
-
-
-def said(option: Given) -> str:
-    """Quotes an option as the user wrote it, with its values."""
-    return " ".join((option.spelled, *option.values))
-
-
-def _between_colons(argv: Sequence[str]) -> List[List[str]]:
     parts: List[List[str]] = [[]]
     for word in argv:
         if word == ":":
             parts.append([])
         else:
             parts[-1].append(word)
-    return parts
+    for words in parts:
+        options, program = _options(words)
+        asks = next((each.name for each in options if _rule(each).startswith(_ASKS)), "")
+        if asks:
+            return CommandLine((), asks)
+        # Those that name a file are refused later, with a better reason.
+        if not program and not any(option.name in _FROM_A_FILE for option in options):
+            raise TranslationError(
+                "the launcher's line has no program",
+                why="nothing is left after its options: " + " ".join(words) if words else "",
+                fix="write the program and its arguments after the options",
+            )
+        if program and (program[0].startswith("-") or not program[0]):
+            raise TranslationError(f"{program[0]!r} cannot be the name of a program")
+        contexts.append(Context(tuple(options), tuple(program)))
+    return CommandLine(tuple(contexts))
 
 
-def _context(words: List[str]) -> Tuple[Context, str]:
+def _rule(option: Given) -> str:
+    return next(iter(OPTIONS[option.name].rules.values()))
+
+
+def _options(words: List[str]) -> Tuple[List[Given], List[str]]:
+    """Returns the options of a program, up to one that only asks, and the program."""
     options: List[Given] = []
     at = 0
     while at < len(words) and words[at].startswith("-"):
-        word = words[at]
-        at += 1
-        if word == "--":
+        if words[at] == "--":
+            at += 1
             break
-        option, at = _option(word, words, at)
-        rule = next(iter(OPTIONS[option.name].rules.values()))
-        if rule.startswith(_ASKS):
-            return Context((), ()), option.name
+        option, at = _option(words[at], words, at + 1)
         options.append(option)
-    program = tuple(words[at:])
-    if not program and any(option.name in _FROM_A_FILE for option in options):
-        return Context(tuple(options), ()), ""  # refused later, with a better reason
-    if not program:
-        raise TranslationError(
-            "the launcher's line has no program",
-            why="nothing is left after its options: " + " ".join(words) if words else "",
-            fix="write the program and its arguments after the options",
-        )
-    if program[0].startswith("-") or not program[0]:
-        raise TranslationError(f"{program[0]!r} cannot be the name of a program")
-    return Context(tuple(options), program), ""
+        if _rule(option).startswith(_ASKS):
+            break
+    return options, words[at:]
 
 
 def _option(word: str, words: List[str], at: int) -> Tuple[Given, int]:
@@ -140,7 +120,11 @@ def _option(word: str, words: List[str], at: int) -> Tuple[Given, int]:
     known = OPTIONS.get(name)
     spelled = word.split("=", 1)[0] if values else word
     if known is None:
-        _unknown(spelled)
+        raise TranslationError(
+            f"{spelled} is no option that shanty can translate",
+            why="it is none of Open MPI 4 or 5, MPICH and Intel MPI, or one without documentation",
+            fix="leave it out, or call the launcher by its absolute path, which is not translated",
+        )
     wanted = known.values
     if known.name in ("env", "genv"):
         first = values + words[at : at + 1]
@@ -157,11 +141,3 @@ def _option(word: str, words: List[str], at: int) -> Tuple[Given, int]:
         number = "a value" if wanted == 1 else f"{wanted} values"
         raise TranslationError(f"{spelled} needs {number} after it")
     return Given(known.name, spelled, tuple(values)), at + missing
-
-
-def _unknown(spelled: str) -> NoReturn:
-    raise TranslationError(
-        f"{spelled} is no option that shanty can translate",
-        why="it is none of Open MPI 4 or 5, MPICH and Intel MPI, or one without documentation",
-        fix="leave it out, or call the launcher by its absolute path, which is not translated",
-    )

@@ -1,20 +1,18 @@
-"""Translates what is alike in Open MPI's and in Hydra's dialect."""
+"""Works out what a user's line asks for, and translates what is alike in both dialects."""
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from typing import (
-    Callable,
+    ClassVar,
     Dict,
-    Generic,
     List,
     Mapping,
     NoReturn,
     Optional,
     Sequence,
     Tuple,
-    TypeVar,
     Union,
 )  # fmt: skip
 
@@ -23,302 +21,407 @@ from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.hostfiles import (
     FOREIGN_HOSTFILES,
     Named,
-    dialect_of,
+    Read,
+    dialects_in,
     hosts_in,
-    mixes_dialects,
+    hosts_listed,
 )
 from shanty.runtime.mpi.layout import HostSlots, Layout
-from shanty.runtime.mpi.mca import AS_OPTIONS, OVERSUBSCRIBE, TRUE
 from shanty.runtime.mpi.options import OPTIONS
-from shanty.runtime.mpi.parser import CommandLine, Context, Given, said
-from shanty.runtime.mpi.placement import Placement
+from shanty.runtime.mpi.parameters import AS_OPTIONS, TRUE
+from shanty.runtime.mpi.parser import CommandLine, Context, Given
 
 Words = List[str]
-AnyFlavour = TypeVar("AnyFlavour", bound=Flavour)
+_PROGRAM = re.compile(r"^(.*/)?python[^/]*$|^(sh|bash|env)$")
+
+# What Open MPI 4, Open MPI 5 and Hydra call the same part of a machine.
+_PARTS = {"package": "socket", "numanode": "numa", "machine": "board", "unit": "hwthread"}
+MACHINE_PARTS = frozenset((
+    "hwthread", "core", "l1cache", "l2cache", "l3cache", "l4cache", "l5cache", "socket", "numa",
+    "board",
+))  # fmt: skip
+_MODIFIERS = frozenset((
+    "span", "nolocal", "hwtcpus", "corecpus", "display", "displayalloc", "displaydevel",
+    "donotlaunch", "inherit", "noinherit", "ordered", "noresolve",
+))  # fmt: skip
+_VALUED = re.compile(r"^(file|qfile|pe-list|device)=.+$", re.IGNORECASE)
+# What the codes of the table of options are about, where their names do not tell.
+_ABOUT = {**dict.fromkeys(("per", "fill-host", "rankfile", "cores"), "map-by"), "hosts": "host"}
+_QUALIFIERS = frozenset(("overload-allowed", "no-overload", "if-supported", "ordered", "report"))
+
+
+@dataclass
+class Placement:
+    """What one program of a line asks for; a field that it leaves open is None or empty."""
+
+    ranks: Optional[int] = None
+    by: str = ""  # the part of the machines over which ranks are dealt out: "slot", "node", "core"
+    per_part: Optional[int] = None  # how many each part gets: "ppr:2:node" is 2 and "node"
+    fills: bool = False  # a number of Hydra's, which goes round the hosts; Open MPI's is a limit
+    modifiers: List[str] = field(default_factory=list)
+    cores: Optional[int] = None  # to bind a rank to
+    oversubscribe: Optional[bool] = None
+    rank_by: str = ""
+    bind: str = ""  # the part to bind to, "none", or "user:LIST"
+    qualifiers: List[str] = field(default_factory=list)
+    hosts: Tuple[Named, ...] = ()
+    hosts_fill: bool = False  # a list of Hydra's: a host without a number takes all that come
+    hostfile: str = ""
+    said: Dict[str, str] = field(default_factory=dict)  # the user's words for "map-by", "host", …
+
+    def take(self, code: str, option: Given) -> bool:
+        """Takes an option of that code into account; False when it is not about placement."""
+        code, _, argument = code.partition(" ")
+        method = getattr(self, "_" + code.replace("-", "_"), None)
+        if method is None:
+            return False
+        self.said[_ABOUT.get(code, code)] = option.said
+        method(option, argument)
+        return True
+
+    def lacking(self, code: str) -> bool:
+        """Returns True while no option has said what an option of that code would say."""
+        mapped = self.by or self.per_part or self.cores
+        return not {"map-by": mapped, "bind-to": self.bind, "rank-by": self.rank_by}[code]
+
+    # One method a code; the table of options says which codes there are. It gets the option and
+    # the rest of the rule, which for some has "{}" for the option's value.
+
+    def _count(self, option: Given, _: str) -> None:
+        self.ranks = option.number
+
+    def _per(self, option: Given, part: str) -> None:
+        number = option.number if option.values else 1
+        self.by, self.per_part, self.fills = part, number, False
+
+    def _fill_host(self, option: Given, _: str) -> None:
+        self._per(option, "node")
+        self.fills = True
+
+    def _map_by(self, option: Given, template: str) -> None:
+        """Takes Open MPI's PART[:MODIFIER…] or ppr:N:PART[:MODIFIER…]."""
+        parts = (template or "{}").replace("{}", option.value).split(":")
+        if parts[0].lower() == "ppr":
+            if len(parts) < 3 or not parts[1].isdigit() or int(parts[1]) < 1:
+                _no_sense(option, "ranks per part are written ppr:N:PART", "as ppr:2:node")
+            self.by, self.per_part, self.fills = _part(parts[2]), int(parts[1]), False
+            del parts[:3]
+        else:
+            part = _part(parts.pop(0))
+            # `-N 2 --map-by slot` asks for two ranks a host all the same.
+            if part and not (self.per_part is not None and part in ("slot", "node")):
+                self.by, self.per_part = part, None
+        for modifier in parts:
+            lower = modifier.lower()
+            if re.match(r"^pe=[1-9][0-9]*$", lower):
+                self.cores = int(lower[3:])
+            elif lower in ("oversubscribe", "nooversubscribe"):
+                self.oversubscribe = lower == "oversubscribe"
+            elif lower in _MODIFIERS or _VALUED.match(modifier):
+                self.modifiers.append(modifier.upper() if lower in _MODIFIERS else modifier)
+            else:
+                _no_sense(option, f"{modifier!r} is nothing that a mapping can be modified with")
+
+    def _rank_by(self, option: Given, _: str) -> None:
+        self.rank_by = _part(option.value.split(":")[0])
+
+    def _bind_to(self, option: Given, template: str) -> None:
+        part, *rest = (template or option.value).split(":")
+        part = _part(part)
+        if part == "user" and rest:
+            self.bind = "user:" + rest[0]
+            return
+        if part == "rr":  # Hydra's round-robin goes over hardware threads
+            part = "hwthread"
+        if part not in MACHINE_PARTS | {"", "none", "cpu-list", "default"}:
+            _no_sense(option, "what to bind to is none, hwthread, core, socket, numa or a cache")
+        if rest and rest[0].isdigit():
+            number = int(rest.pop(0))
+            if part == "core" and number > 0:
+                self.cores = number
+            elif number != 1:
+                _no_sense(option, "only cores can be bound to in numbers", "write core:N")
+        for qualifier in rest:
+            if qualifier.lower() not in _QUALIFIERS:
+                _no_sense(option, f"{qualifier!r} is no qualifier of a binding")
+            self.qualifiers.append(qualifier.lower())
+        self.bind = "" if part == "default" else part
+
+    def _cores(self, option: Given, _: str) -> None:
+        self.cores = option.number
+
+    def _oversubscribe(self, option: Given, answer: str) -> None:
+        self.oversubscribe = answer == "yes"
+
+    def _hosts(self, option: Given, _: str) -> None:
+        self._host(option, _)
+        self.hosts_fill = True
+
+    def _host(self, option: Given, _: str) -> None:
+        hosts = hosts_listed(option.value)
+        if not hosts or any(not host.name or host.slots == 0 for host in hosts):
+            _no_sense(option, "it has to be a list of hosts, as a,b or a:2,b:2")
+        self.hosts, self.hosts_fill = hosts, False
+
+    def _rankfile(self, option: Given, _: str) -> None:
+        self.by, self.per_part = "rankfile", None
+        self.modifiers.append(f"file={option.value}")
+
+
+def _part(word: str) -> str:
+    word = word.strip().lower()
+    return _PARTS.get(word, word)
+
+
+def _no_sense(option: Given, why: str, fix: str = "") -> None:
+    raise TranslationError(f"{option.said} makes no sense", why=why, fix=fix)
 
 
 @dataclass(frozen=True)
 class Translation:
-    """A user's launcher line in the dialect of the MPI in use.
+    """A user's launcher line in the dialect of the MPI in use."""
 
-    `argv` follows the launcher's path. `environment` has to be set for the launcher, over
-    whatever is set already. `notes` has one sentence for each thing that was mapped, dropped
-    or reinterpreted. `files` are (path, text) pairs that have to be written before the start.
-    """
-
-    argv: Tuple[str, ...]
-    environment: Mapping[str, str]
-    notes: Tuple[str, ...]
-    files: Tuple[Tuple[str, str], ...]
+    argv: Tuple[str, ...]  # what follows the launcher's path
+    environment: Mapping[str, str]  # for the launcher, over whatever is set already
+    notes: Tuple[str, ...]  # a sentence for each thing that was mapped, dropped or reinterpreted
+    files: Tuple[Tuple[str, str], ...]  # paths and texts, to be written before the start
 
 
-class Translator(Generic[AnyFlavour]):
+@dataclass
+class Translator:
     """Translates one line; subclasses know the two dialects.
 
-    An option whose rule is "@CODE" is handled by the method `do_CODE`, which gets the option,
+    An option whose rule is "@CODE" is handled by the method `_do_CODE`, which gets the option,
     the rest of the rule and the placement, and returns the words to write.
     """
 
-    dashes = "--"
-    one_tag = False
+    dashes: ClassVar[str] = "--"
+    one_tag: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        flavour: AnyFlavour,
-        layout: Layout,
-        prefix: Sequence[str],
-        given: Mapping[str, str],
-        read: Callable[[str], Optional[str]],
-        converted: str,
-    ) -> None:
-        self.flavour = flavour
-        self.layout = layout
-        self.prefix = tuple(prefix)
-        self.given = given
-        self.read = read
-        self.converted = converted
-        self.environment: Dict[str, str] = {}
-        self.notes: List[str] = []
-        self.files: Dict[str, str] = {}
-        self.single = True
-        self.everywhere: Words = []
-        self.once: Dict[str, str] = {}
-        self.kinds: Dict[str, Words] = {}
+    flavour: Flavour
+    layout: Layout
+    prefix: Tuple[str, ...]
+    given: Mapping[str, str]
+    read: Read
+    converted: str
+    environment: Dict[str, str] = field(default_factory=dict)
+    notes: List[str] = field(default_factory=list)
+    files: Dict[str, str] = field(default_factory=dict)
+    single: bool = True
+    everywhere: Words = field(default_factory=list)
+    once: Dict[str, str] = field(default_factory=dict)
+    kinds: Dict[str, Words] = field(default_factory=dict)
 
     def translation(self, line: CommandLine) -> Translation:
         """Returns the line in this dialect; TranslationError where it cannot be said."""
         self.single = len(line.contexts) == 1
         places = [Placement() for _ in line.contexts]
-        written = [self.options(*each) for each in zip(line.contexts, places)]
-        programs = [self.started(context.program) for context in line.contexts]
-        argv = self.assembled(places, written, programs)
-        return Translation(
-            tuple(argv),
-            self.environment,
-            tuple(dict.fromkeys(self.notes)),
-            tuple(self.files.items()),
-        )
+        written = [self._options(*each) for each in zip(line.contexts, places)]
+        programs = []
+        for _, program in line.contexts:
+            there = program[: len(self.prefix)] == self.prefix
+            programs.append([*(() if there else self.prefix), *program])
+        argv = tuple(self._assembled(places, written, programs))
+        notes = tuple(dict.fromkeys(self.notes))
+        return Translation(argv, self.environment, notes, tuple(self.files.items()))
 
-    def assembled(
-        self, places: List[Placement], written: List[Words], programs: List[Words]
-    ) -> Words:
-        """Returns the words of all programs in order, with ":" between them."""
+    def _assembled(self, places: List[Placement], own: List[Words], programs: List[Words]) -> Words:
         raise NotImplementedError
-
-    def started(self, program: Tuple[str, ...]) -> Words:
-        """Returns the program with the prefix in front, unless it is there already."""
-        there = program[: len(self.prefix)] == self.prefix
-        return [*(() if there else self.prefix), *program]
 
     # ------------------------------------------------------------------ of one option
 
-    def options(self, context: Context, place: Placement) -> Words:
+    def _options(self, context: Context, place: Placement) -> Words:
         """Returns the words for a program's own options; those about placement go into `place`."""
         own: Words = []
         for option in context.options:
-            target = own if self.is_local(option) else self.everywhere
-            target += self.option(option, place)
+            target = own if self._is_local(option) else self.everywhere
+            target += self._option(option, place)
         for option in context.options:  # flags beat parameters, as with Open MPI itself
             if option.name.endswith("mca"):
-                self.parameter_as_option(option, place)
+                self._parameter_as_option(option, place)
         return own
 
-    def is_local(self, option: Given) -> bool:
+    def _is_local(self, option: Given) -> bool:
         """Returns True where an option's words are its program's alone, else `everywhere`."""
         raise NotImplementedError
 
-    def option(self, option: Given, place: Placement) -> Words:
-        """Returns the words for one option, by its entry in the table."""
+    def _option(self, option: Given, place: Placement) -> Words:
         rule = OPTIONS[option.name].rules[self.flavour.name]
         kind, rest = rule[0], rule[1:]
         if kind == "=":
-            return self.kept(option, rest)
+            return self._kept(option, rest)
         if kind == "-":
-            self.dropped(option, rest)
-            return []
+            return self._dropped(option, rest)
         if kind == "!":
-            self.refuse(option, *rest.split("|"))
+            self._refuse(option, *rest.split("|"))
         if place.take(rest, option):
             return []
         code, _, argument = rest.partition(" ")
-        words: Words = getattr(self, "do_" + code.replace("-", "_"))(option, argument, place)
+        words: Words = getattr(self, "_do_" + code.replace("-", "_"))(option, argument, place)
         return words
 
-    def kept(self, option: Given, words: str) -> Words:
-        """Returns the same option, or what the table has instead of it."""
+    def _kept(self, option: Given, words: str) -> Words:
         if not words:
             return [self.dashes + option.name, *option.values]
-        now = [word.replace("{}", option.value) for word in words.split()]
+        now = [word.replace("{}", "=".join(option.values)) for word in words.split()]
         if now[0].lstrip("-") != option.spelled.lstrip("-"):
-            self.note(f"{said(option)} is {' '.join(now)} in {self.flavour.title}")
+            self._note(f"{option.said} is {' '.join(now)} in {self.flavour.title}")
         return now
 
-    def note(self, text: str) -> None:
-        """Adds a sentence to the notes."""
+    def _note(self, text: str) -> None:
         self.notes.append(text)
 
-    def dropped(self, option: Given, why: str) -> None:
-        """Notes that an option is left out."""
-        self.note(f"{said(option)} is left out: {why}")
+    def _dropped(self, option: Given, why: str) -> Words:
+        self._note(f"{option.said} is left out: {why}")
+        return []
 
-    def refuse(self, given: Union[Given, str], why: str, fix: str = "") -> NoReturn:
-        """Raises the TranslationError that quotes the option, or other words of the user's."""
-        words = given if isinstance(given, str) else said(given)
+    def _refuse(self, given: Union[Given, str], why: str, fix: str = "") -> NoReturn:
+        words = given if isinstance(given, str) else given.said
         raise TranslationError(f"{words} cannot be said to {self.flavour.title}", why=why, fix=fix)
 
     # ------------------------------------------------------------- the same in both dialects
 
-    def parameter_as_option(self, option: Given, place: Placement) -> None:
+    def _parameter_as_option(self, option: Given, place: Placement) -> None:
         """Takes an MCA parameter into account that says what an option says as well."""
         name, value = option.values
-        same = AS_OPTIONS.get(name)
-        if name == OVERSUBSCRIBE and place.oversubscribe is None and value.lower() in TRUE:
-            place.oversubscribe = True
-        elif same == "hostfile":
+        as_option = Given(AS_OPTIONS.get(name, ""), f"{option.spelled} {name}", (value,))
+        if as_option.name == "oversubscribe":
+            if place.oversubscribe is None and value.lower() in TRUE:
+                place.oversubscribe = True
+        elif as_option.name == "hostfile":
             if not place.hostfile and not place.hosts:
-                place.hostfile = self.hostfile(Given(same, f"{option.spelled} {name}", (value,)))
-        elif same is not None and place.lacking(same):
-            place.take(same, Given(same, f"{option.spelled} {name}", (value,)))
+                place.hostfile = self._hostfile(as_option)
+        elif as_option.name and place.lacking(as_option.name):
+            place.take(as_option.name, as_option)
 
-    def do_hostfile(self, option: Given, _: str, place: Placement) -> Words:
-        """Finds out which file is meant and converts it where that is needed."""
+    def _do_hostfile(self, option: Given, _: str, place: Placement) -> Words:
         if place.hostfile:
-            self.refuse(option, "the line names a host file twice", "leave one of them out")
-        place.hostfile = self.hostfile(option)
+            self._refuse(option, "the line names a host file twice", "leave one of them out")
+        place.hostfile = self._hostfile(option)
         return []
 
-    def do_tags(self, option: Given, words: str, _: Placement) -> Words:
+    def _do_tags(self, option: Given, words: str, _: Placement) -> Words:
         """Tags every line of output, unless the prefix does."""
         if self.prefix:
-            self.dropped(option, "a run tags every line of its ranks' output itself")
-            return []
+            return self._dropped(option, "a run tags every line of its ranks' output itself")
         if self.one_tag and self.once.setdefault("tag", words) != words:
-            self.dropped(option, "Hydra puts one tag before a line, and there is one already")
-            return []
-        return self.kept(option, words)
+            return self._dropped(
+                option, "Hydra puts one tag before a line, and there is one already"
+            )
+        return self._kept(option, words)
 
-    def do_own_output(self, option: Given, _: str, place: Placement) -> Words:
-        """Keeps Open MPI 5's `--output`, but without tags where the prefix makes them."""
-        return self.do_output(option, _, place) if self.prefix else self.kept(option, "")
+    def _do_output(self, option: Given, known: str, place: Placement) -> Words:
+        """Takes Open MPI 5's `--output` apart into options that older ones have as well.
 
-    def do_output(self, option: Given, _: str, place: Placement) -> Words:
-        """Takes Open MPI 5's `--output` apart into options that older ones have as well."""
-        words: Words = []
+        Where it is known it stays, unless the prefix makes the tags.
+        """
+        if known and not self.prefix:
+            return self._kept(option, "")
         kinds = option.value.split(":")[0]
         if not kinds:  # only how it is passed on, as in ":raw"
-            self.dropped(option, "output is passed on as it comes")
-            return []
+            return self._dropped(option, "output is passed on as it comes")
+        words: Words = []
         for part in kinds.split(","):
             key, _, value = part.partition("=")
-            names = _OUTPUTS.get(key.lower())
-            if names is None:
-                self.refuse(option, f"{part!r} is no kind of output")
-            words += self.option(Given(names, option.spelled, (value,) if value else ()), place)
+            name = _OUTPUTS.get(key.lower())
+            if name is None:
+                self._refuse(option, f"{part!r} is no kind of output")
+            words += self._option(Given(name, option.spelled, (value,) if value else ()), place)
         return words
 
-    def do_display(self, option: Given, _: str, place: Placement) -> Words:
+    def _do_display(self, option: Given, _: str, place: Placement) -> Words:
         """Takes Open MPI 5's `--display` apart into options that older ones have as well."""
         words: Words = []
         for part in option.value.split(":")[0].split(","):
             name = _DISPLAYS.get(part.lower())
             if name is None:
-                self.dropped(option, f"{self.flavour.title} cannot show it")
+                self._dropped(option, f"{self.flavour.title} cannot show it")
             else:
-                words += self.option(Given(name, f"{option.spelled} {part}", ()), place)
+                words += self._option(Given(name, f"{option.spelled} {part}", ()), place)
         return words
 
-    def do_stdin_or_preload(self, option: Given, _: str, place: Placement) -> Words:
+    def _path(self, option: Given) -> str:
+        self._note(f"{option.said} is put before PATH")
+        return ":".join(filter(None, (option.value, self.given.get("PATH", ""))))
+
+    def _do_stdin_or_preload(self, option: Given, _: str, place: Placement) -> Words:
         """Tells Intel MPI's `-s RANKS` from Open MPI's `-s`, which copies the program."""
         name = "stdin" if option.values else "preload-binary"
-        return self.option(Given(name, option.spelled, option.values), place)
+        return self._option(Given(name, option.spelled, option.values), place)
 
-    def do_ft(self, option: Given, _: str, place: Placement) -> Words:
-        """Keeps a `--with-ft`, but not one that asks for nothing, which Open MPI 5 rejects."""
-        asks = not _asks_nothing(option)
-        return self.kept(option, "") if asks else self.do_no_ft(option, _, place)
-
-    def do_no_ft(self, option: Given, _: str, place: Placement) -> Words:
-        """Drops a `--with-ft none` and refuses any other."""
-        if not _asks_nothing(option):
-            self.refuse(option, "only Open MPI 5 has it", "run with `--mpi openmpi5`")
-        self.dropped(option, "it asks for nothing")
-        return []
+    def _do_ft(self, option: Given, known: str, _: Placement) -> Words:
+        """Keeps a `--with-ft` where it is known, unless it asks for nothing; 5 rejects that."""
+        if option.value.lower() in ("none", "no", "false", "0"):
+            return self._dropped(option, "it asks for nothing")
+        if not known:
+            self._refuse(option, "only Open MPI 5 has it", "run with `--mpi openmpi5`")
+        return self._kept(option, "")
 
     # ------------------------------------------------------------------------ host files
 
-    def hostfile(self, option: Given) -> str:
+    def _hostfile(self, option: Given) -> str:
         """Returns the path of the host file that an option means, in this dialect; "" for none."""
         path, own = option.value, self.layout.hostfile
         if not path:
-            self.note(f"{option.spelled} names no file: the run's own host file is used")
+            self._note(f"{option.spelled} names no file: the run's own host file is used")
             return own
         if path == own:
             return own
         text = self.read(path)
         if text is None and path in FOREIGN_HOSTFILES:
-            self.note(f"{path} does not exist here: the run's own host file is used")
+            self._note(f"{path} does not exist here: the run's own host file is used")
             return own
         if text is None:
             raise TranslationError(
-                f"{said(option)}: there is no such file",
-                why="a variable before it may be empty" if _like_a_program(path) else "",
+                f"{option.said}: there is no such file",
+                why="a variable before it may be empty" if _PROGRAM.match(path) else "",
                 fix=f"leave {option.spelled} out, then the run's own host file is used",
             )
-        if not self.needs_conversion(text):
+        if not self._needs_conversion(text):
             return path
-        return self.written(self.slots_of(hosts_in(text)), f"the host file {path}")
+        return self._written(self._slots_of(hosts_in(text)), f"the host file {path}")
 
-    def written(self, hosts: Sequence[HostSlots], what: str) -> str:
+    def _written(self, hosts: Sequence[HostSlots], what: str) -> str:
         """Returns the path of a host file in this dialect, to be written before the start."""
         text = self.flavour.hostfile(hosts)
-        same = [path for path, other in self.files.items() if other == text]
-        if same:
-            return same[0]
+        for path, other in self.files.items():
+            if other == text:
+                return path
         path = self.converted + (f".{len(self.files)}" if self.files else "")
         self.files[path] = text
-        self.note(f"{what} is written for {self.flavour.title} as {path}")
+        self._note(f"{what} is written for {self.flavour.title} as {path}")
         return path
 
-    def needs_conversion(self, text: str) -> bool:
-        """Returns True when a host file is not in this dialect."""
-        foreign = dialect_of(text) not in (self.flavour.family, "plain")
-        return foreign or mixes_dialects(text)
+    def _needs_conversion(self, text: str) -> bool:
+        return not dialects_in(text) <= {self.flavour.family, "plain"}
 
-    def slots_of(self, hosts: Sequence[Named]) -> List[HostSlots]:
+    def _slots_of(self, hosts: Sequence[Named]) -> List[HostSlots]:
         """Returns the hosts with a number of slots each: their own, else the run's, else one."""
         known = {host.name: host.slots for host in self.layout.hosts}
         return [
             HostSlots(h.name, known.get(h.name, 1) if h.slots is None else h.slots) for h in hosts
         ]
 
-    def own_hosts(self, place: Placement) -> List[HostSlots]:
+    def _own_hosts(self, place: Placement) -> List[HostSlots]:
         """Returns the hosts on which a program's ranks may run, those with slots only."""
         hosts: Sequence[HostSlots] = self.layout.hosts
         if place.hosts and place.hosts_fill:
-            hosts = self.slots_of(place.hosts)
+            hosts = self._slots_of(place.hosts)
         elif place.hosts:  # in Open MPI's list, a host without a number has one slot
             hosts = [HostSlots(h.name, h.count) for h in place.hosts]
         elif place.hostfile and place.hostfile != self.layout.hostfile:
             text = self.files.get(place.hostfile) or self.read(place.hostfile) or ""
-            hosts = self.slots_of(hosts_in(text))
+            hosts = self._slots_of(hosts_in(text))
         return [host for host in hosts if host.slots > 0]
 
-    def decided_ranks(self, place: Placement) -> None:
+    def _decided_ranks(self, place: Placement) -> None:
         """Sets the number of ranks that a run has decided, where the line says none."""
         says_otherwise = place.per_part is not None and not place.fills
         if not self.single or place.ranks is not None or says_otherwise:
             return
         if self.layout.ranks is not None:
             place.ranks = self.layout.ranks
-            self.note(f"the line names no number of ranks: the run's {place.ranks} are used")
-
-
-def _asks_nothing(option: Given) -> bool:
-    return option.value.lower() in ("none", "no", "false", "0")
-
-
-def _like_a_program(path: str) -> bool:
-    return os.path.basename(path).startswith("python") or path in ("sh", "bash", "env")
+            self._note(f"the line names no number of ranks: the run's {place.ranks} are used")
 
 
 _OUTPUTS = {

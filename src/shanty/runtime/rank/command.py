@@ -66,3 +66,11 @@ def stand_in(argv: list[str], python: str) -> list[str]:
     if shutil.which(argv[0]) is not None:
         return argv
     return [python, "-m", module, *argv[1:]]
+
+
+def become_next(name: str, words: list[str], own: str) -> None:
+    """Becomes the program `name` that PATH has beside the one in the folder `own`, if there is."""
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        file = os.path.join(folder, name)
+        if os.path.abspath(folder) != os.path.abspath(own) and os.access(file, os.X_OK):
+            os.execv(file, [name, *words])

@@ -8,16 +8,16 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.localhost import all_here
-from shanty.runtime.mpi.hostfiles import FOREIGN_HOSTFILES, hosts_in, read_file
+from shanty.runtime.mpi.hostfiles import FOREIGN_HOSTFILES, Read, hosts_in, read_file
 from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.rank import redirect
-from shanty.runtime.rank.dmlc_options import CLUSTERS, LOG_LEVELS, OPTIONS, REFUSED
-from shanty.runtime.rank.option_table import WHOLE, Given, Interpreter, Option, Parser
+from shanty.runtime.rank.option_table import SWITCH, TEXT, WHOLE, Given, Interpreter, Option, table
 
 NAME = "dmlc-submit"
 CLUSTER = "DMLC_SUBMIT_CLUSTER"  # the variable with the cluster, where the line names none
@@ -29,54 +29,124 @@ _SCALE = {"g": 1 << 30, "m": 1 << 20}
 _BEGINNING = re.compile(r"\s*(?:\S+\s+\S|[A-Za-z_]\w*=)")  # several words, or a variable
 _FOR_A_SHELL = re.compile(r"[$|&;<>*`'\"\\\n]")
 
-Read = Callable[[str], Optional[str]]
+
+CLUSTERS = ("mpi", "local", "ssh", "slurm", "sge", "yarn", "mesos", "kubernetes")
+LOG_LEVELS = ("INFO", "DEBUG")
+
+# ---------------------------------------------------------------------------- the options
+
+_SERVER = "-there is no parameter server, the ranks talk to each other"
+_YARN = "-it is for --cluster yarn"
+_KUBERNETES = "-it is for --cluster kubernetes"
+
+# The names are those of dmlc-core's tracker (tracker/dmlc_tracker/opts.py) and the short ones of
+# its forerunners (dmlc_mpi.py, mxnet's launch.py).
+OPTIONS = table(
+    # How many and where
+    ("--cluster", TEXT, "@set cluster", "mpi, local or ssh [$DMLC_SUBMIT_CLUSTER, else mpi]."),
+    ("--num-workers -n --nworker", WHOLE, "@count ranks", "Ranks in all."),
+    ("--host-file -H --hostfile", TEXT, "@set hostfile",
+     "The hosts: mpirun's file; HOST[:PORT] (ssh)."),
+    ("--worker-cores", WHOLE, "@count cores", "Cores of each rank."),
+    ("--worker-memory", TEXT, "@memory", "What each rank must find: 4g, 500m."),
+    ("--worker-memory-mb", WHOLE, "@memory-mb", "The same in MiB."),
+    # What ranks find
+    ("--env", TEXT, "@env =", "Variables: KEY=VALUE or KEY, several with commas."),
+    ("--env-worker", TEXT, "@env :", "Variables: KEY:VALUE, several with commas."),
+    ("--files", TEXT, "@files", "A file that must be there (repeatable)."),
+    # The job
+    ("--jobname", TEXT, "@set name", "The name of the run."),
+    ("--log-file", TEXT, "@set log_file", "All output goes there, too."),
+    ("--log-level", TEXT, "@log-level", "DEBUG shows the command [INFO]."),
+    ("--help -h", SWITCH, "@switch help", "Show this."),
+    ("--queue", TEXT, "-a run starts at once and waits in no queue"),
+    ("--local-num-attempt", WHOLE, "-a run ends with the first rank that fails; `shanty rerun`"),
+    # Without meaning
+    ("--num-servers -s --server-nodes / --slurm-server-nodes", WHOLE, _SERVER),
+    ("--server-cores / --server-memory-mb", WHOLE, _SERVER),
+    ("--server-memory / --env-server", TEXT, _SERVER),
+    ("--kube-server-image / --kube-server-template", TEXT, _SERVER),
+    ("--host-ip", TEXT, "-the run finds the address itself, there is no tracker to reach"),
+    ("--sync-dst-dir", TEXT, "-the workspace is brought to all hosts, to a folder of its own"),
+    ("--auto-file-cache", TEXT, "-files keep their names: ranks run in the workspace"),
+    ("--archives", TEXT, "-nothing is unpacked: put into the workspace what is in them"),
+    ("--ship-libcxx", TEXT, "-programs find their libraries as they do without it"),
+    ("--slurm-worker-nodes", WHOLE, "-it is for --cluster slurm"),
+    ("--sge-log-dir", TEXT, "-it is for --cluster sge"),
+    ("--mesos-master", TEXT, "-it is for --cluster mesos"),
+    ("--hdfs-tempdir / --yarn-app-classpath / --yarn-app-dir", TEXT, _YARN),
+    ("--kube-namespace / --kube-worker-image / --kube-worker-template", TEXT, _KUBERNETES),
+)  # fmt: skip
+VERB = table(
+    ("--on", TEXT, "@verb on", "Where, as for `shanty run`: a,b:4 or a group."),
+    ("--mpi", TEXT, "@verb mpi", "openmpi (default), openmpi4, mpich, intel, or a prefix."),
+    ("--oversubscribe", SWITCH, "@verb oversubscribe", "Allow more ranks than cores."),
+    ("--dry-run", SWITCH, "@verb dry-run", "Print what would be run, and run nothing."),
+    ("--detach -d", SWITCH, "@verb detach", "Start it and come back at once."),
+    ("--quiet -q", SWITCH, "@verb quiet", "Only the ranks' own output."),
+    ("--json", SWITCH, "@verb json", "One JSON object a line on stdout."),
+)
+"""What `shanty dmlc-submit` takes beside them."""
+
+_BY_SSH = "name the hosts: --cluster ssh --host-file FILE"
+# Why a cluster is refused, and what to do instead.
+REFUSED: Dict[str, Tuple[str, str]] = {
+    "slurm": (
+        "shanty hands no jobs to Slurm yet",
+        "within an allocation name its hosts: shanty dmlc-submit --cluster mpi "
+        '--on "$(scontrol show hostnames | paste -sd,)" …',
+    ),
+    "sge": (
+        "shanty hands no jobs to Grid Engine",
+        "within a job name its hosts: shanty dmlc-submit --cluster mpi "
+        '--on "$(awk \'{print $1":"$2}\' $PE_HOSTFILE | paste -sd,)" …',
+    ),
+    "yarn": ("a run goes to hosts by ssh, not to Hadoop's scheduler", _BY_SSH),
+    "mesos": ("a run goes to hosts by ssh, not to Mesos", _BY_SSH),
+    "kubernetes": (
+        "shanty starts no pods yet",
+        "use --cluster local in one pod, or --cluster ssh --host-file FILE where sshd runs in them",
+    ),
+}
+
+# ------------------------------------------------------------------------- reading a line
 
 
 @dataclass
 class Wanted:
-    """What a line asks for.
-
-    `cores` and `memory` (bytes) are for each rank, None where the line leaves them open.
-    `hostfile` is a file for mpirun, "" where the line names none or names the run's own;
-    `hosts` are those of a file for ssh, as `shanty run --on` takes them, with `each` ranks on
-    each host at most, None where their slots decide. `variables` are for the ranks. `verb` has
-    what `shanty dmlc-submit` takes beside, without dashes. `left_out` are the options without
-    meaning, by reason.
-    """
+    """What a line asks for; what it leaves open is None or empty."""
 
     cluster: str = ""
     ranks: int = 0
-    cores: Optional[int] = None
-    memory: Optional[int] = None
-    hostfile: str = ""
-    hosts: List[str] = field(default_factory=list)
-    each: Optional[int] = None
-    variables: Dict[str, str] = field(default_factory=dict)
+    cores: Optional[int] = None  # of each rank
+    memory: Optional[int] = None  # bytes of each rank
+    hostfile: str = ""  # a file for mpirun, but for the run's own
+    hosts: List[str] = field(default_factory=list)  # of a file for ssh, as --on takes them
+    each: Optional[int] = None  # ranks on each of them at most; None where their slots decide
+    variables: Dict[str, str] = field(default_factory=dict)  # for the ranks
     files: List[str] = field(default_factory=list)
     name: str = ""
     log_file: str = ""
     verbose: bool = False
     help: bool = False
-    verb: Dict[str, str] = field(default_factory=dict)
-    left_out: Dict[str, List[str]] = field(default_factory=dict)
+    verb: Dict[str, str] = field(default_factory=dict)  # of VERB, without dashes
+    left_out: Dict[str, List[str]] = field(default_factory=dict)  # options by the reason
     command: List[str] = field(default_factory=list)
 
     def leave_out(self, said: str, reason: str) -> None:
-        """Take down that the option `said` has no meaning here."""
+        """Takes down that the option `said` has no meaning here."""
         self.left_out.setdefault(reason, []).append(said)
 
     @property
-    def note(self) -> str:
-        """Puts into one sentence all that is left out; "" where nothing is."""
-        if not self.left_out:
-            return ""
+    def notes(self) -> List[str]:
+        """One sentence with all that is left out; none where nothing is."""
         parts = [f"{', '.join(said)} ({reason})" for reason, said in self.left_out.items()]
-        return "left out of this dmlc-submit line: " + "; ".join(parts)
+        return ["left out of this dmlc-submit line: " + "; ".join(parts)] if parts else []
 
 
 def parse(
     words: Sequence[str],
-    environ: Mapping[str, str],
+    environ: Mapping[str, str] = os.environ,
     options: Mapping[str, Option] = OPTIONS,
     read: Read = read_file,
 ) -> Wanted:
@@ -87,13 +157,12 @@ def parse(
     of, that lacks its value or has a wrong one, a file that is not there and a cluster that runs
     do not go to.
     """
-    parser = Parser(NAME, options)
-    given, command = parser.split(words)
+    wanted = Wanted()
+    interpreter = _Interpreter(options, wanted)
+    interpreter.environ, interpreter.read = environ, read
+    given, wanted.command = interpreter.split(words)
     if not any(option.names[0] == "--num-workers" for _, option, _ in given):
-        later, command = _from_command(command, parser)
-        given += later
-    wanted = Wanted(command=command)
-    interpreter = _Interpreter(wanted, environ, read)
+        given += interpreter.from_command()
     for each in given:
         interpreter.take(*each)
     if not wanted.help:
@@ -101,39 +170,33 @@ def parse(
     return wanted
 
 
-def _from_command(words: Sequence[str], parser: Parser) -> Tuple[List[Given], List[str]]:
-    """Returns the options that stand after the command, where DMLC's tracker takes them as well.
-
-    Asked only for a line that would be incomplete without: else they are the command's own.
-    """
-    given: List[Given] = []
-    rest: List[str] = []
-    index = 0
-    while index < len(words):
-        name, equals, value = words[index].partition("=")
-        if index and name.startswith("--") and name in OPTIONS:
-            after = words[index + 1 :]
-            used, one = parser.valued(name, OPTIONS[name], value if equals else None, after)
-            given.append(one)
-            index += used
-        else:
-            rest.append(words[index])
-        index += 1
-    return given, rest
-
-
 class _Interpreter(Interpreter):
     """Puts what the options say into a `Wanted`; a method for each code of the table."""
 
+    program = NAME
     wanted: Wanted
+    environ: Mapping[str, str]
+    read: Read
 
-    def __init__(self, wanted: Wanted, environ: Mapping[str, str], read: Read) -> None:
-        super().__init__("dmlc-submit", wanted)
-        self.environ = environ
-        self.read = read
+    def from_command(self) -> List[Given]:
+        """Takes the options out of the command that DMLC's tracker finds there as well.
+
+        Asked only for a line that would be incomplete without: else they are the command's own.
+        """
+        given: List[Given] = []
+        rest, self.wanted.command = deque(self.wanted.command), []
+        while rest:
+            word = rest.popleft()
+            name, equals, value = word.partition("=")
+            if self.wanted.command and name.startswith("--") and name in OPTIONS:
+                known = OPTIONS[name]
+                given.append(self.valued(name, known, value if equals else None, rest))
+            else:
+                self.wanted.command.append(word)
+        return given
 
     def leave_out(self, spelled: str, option: Option, value: str) -> None:
-        """Take down that an option has no meaning here; "no servers" has."""
+        """Takes down that an option has no meaning here; "no servers" has."""
         if option.takes != WHOLE or int(value):
             self.wanted.leave_out(f"{spelled} {value}", option.rule[1:])
 
@@ -141,10 +204,17 @@ class _Interpreter(Interpreter):
         self.wanted.verb[name] = value or "yes"
 
     def finish(self) -> None:
-        """Work out what the options mean together."""
+        """Works out what the options mean together."""
         wanted = self.wanted
         given = wanted.cluster or self.environ.get(CLUSTER, "")
-        wanted.cluster = _cluster(given, "--cluster" if wanted.cluster else f"${CLUSTER}")
+        where = "--cluster" if wanted.cluster else f"${CLUSTER}"
+        if given in REFUSED:
+            raise UsageError(f"{where} {given} is no place for a run", *REFUSED[given])
+        if given and given not in CLUSTERS:
+            near = difflib.get_close_matches(given.lower(), CLUSTERS, 1)
+            fix = f"did you mean {near[0]}?" if near else ""
+            raise UsageError(f"{where} takes one of {', '.join(CLUSTERS)}, not {given!r}", "", fix)
+        wanted.cluster = given or "mpi"
         if not wanted.ranks:
             raise UsageError("--num-workers is missing", fix="say how many: --num-workers 3")
         if not wanted.command:
@@ -187,32 +257,24 @@ class _Interpreter(Interpreter):
 
     def _memory(self, spelled: str, value: str, _: str) -> None:
         size = _SIZE.fullmatch(value.strip())
-        number = int(float(size[1]) * _SCALE[size[2].lower()]) if size else 0
-        if not number:
+        self.wanted.memory = int(float(size[1]) * _SCALE[size[2].lower()]) if size else 0
+        if not self.wanted.memory:
             raise UsageError(f"{spelled} takes a size, not {value!r}", fix="write 4g or 500m")
-        self.wanted.memory = number
 
     def _memory_mb(self, spelled: str, value: str, _: str) -> None:
         self._count(spelled, value, "memory")
         self.wanted.memory = int(value) << 20
 
-    def _env(self, spelled: str, value: str, _: str) -> None:
-        for part in _parts(value):
-            name, equals, text = part.partition("=")
-            if not _NAME.fullmatch(name):
-                raise UsageError(f"{spelled} {value}: {part!r} is no KEY=VALUE")
-            if not equals and name not in self.environ:
+    def _env(self, spelled: str, value: str, sign: str) -> None:
+        for part in _parts(value) if sign == "=" else filter(None, value.split(",")):
+            name, found, text = part.partition(sign)
+            if not _NAME.fullmatch(name) or (sign == ":" and not found):
+                raise UsageError(f"{spelled} {value}: {part!r} is no KEY{sign}VALUE")
+            if not found and name not in self.environ:
                 raise UsageError(
                     f"{spelled} {name}: there is no such variable", fix=f"set it, or {name}=VALUE"
                 )
-            self.wanted.variables[name] = text if equals else self.environ[name]
-
-    def _env_worker(self, spelled: str, value: str, _: str) -> None:
-        for part in filter(None, value.split(",")):
-            name, colon, text = part.partition(":")
-            if not colon or not _NAME.fullmatch(name):
-                raise UsageError(f"{spelled} {value}: {part!r} is no KEY:VALUE")
-            self.wanted.variables[name] = text
+            self.wanted.variables[name] = text if found else self.environ[name]
 
     def _files(self, spelled: str, value: str, _: str) -> None:
         if not os.path.exists(value):
@@ -225,18 +287,6 @@ class _Interpreter(Interpreter):
         if value not in LOG_LEVELS:
             raise UsageError(f"{spelled} takes {' or '.join(LOG_LEVELS)}, not {value!r}")
         self.wanted.verbose = value == "DEBUG"
-
-
-def _cluster(given: str, where: str) -> str:
-    """Returns the cluster, mpi where none is given; UsageError for one that runs do not go to."""
-    if given in REFUSED:
-        why, fix = REFUSED[given]
-        raise UsageError(f"{where} {given} is no place for a run", why, fix)
-    if given and given not in CLUSTERS:
-        near = difflib.get_close_matches(given.lower(), CLUSTERS, 1)
-        fix = f"did you mean {near[0]}?" if near else ""
-        raise UsageError(f"{where} takes one of {', '.join(CLUSTERS)}, not {given!r}", "", fix)
-    return given or "mpi"
 
 
 def _parts(value: str) -> List[str]:
@@ -269,9 +319,9 @@ def _ssh_lines(text: str, file: str) -> Optional[List[str]]:
     return hosts
 
 
-def hosts_of(file: str, read: Read = read_file) -> List[str]:
+def hosts_of(file: str) -> List[str]:
     """Returns the names of the hosts in a file of mpirun's."""
-    return [named.name for named in hosts_in(read(file) or "")]
+    return [named.name for named in hosts_in(read_file(file) or "")]
 
 
 def mpirun_line(wanted: Wanted, layout: Layout, environ: Mapping[str, str]) -> List[str]:
@@ -313,11 +363,9 @@ def _placement(wanted: Wanted, layout: Layout) -> List[str]:
         )
     if wanted.hostfile:
         return ["--hostfile", wanted.hostfile]
-    if several and wanted.cluster == "local":
-        return ["-H", f"{first}:{wanted.ranks}"]
-    if not several and wanted.ranks > layout.slots:  # dmlc-submit takes any number there
-        return ["-H", f"{first}:{wanted.ranks}"]
-    return []
+    # dmlc-submit takes any number on one machine.
+    here = wanted.cluster == "local" if several else wanted.ranks > layout.slots
+    return ["-H", f"{first}:{wanted.ranks}"] if here else []
 
 
 def program(command: List[str]) -> List[str]:
@@ -338,8 +386,9 @@ def program(command: List[str]) -> List[str]:
     return ["sh", "-c", line] if _FOR_A_SHELL.search(line) else words
 
 
-def usage() -> str:
-    """Returns what `dmlc-submit --help` prints within a run."""
+def answer(wanted: Wanted, _: str) -> str:
+    """Returns what `dmlc-submit --help` prints within a run; "" for a line that starts ranks."""
     rows = [(", ".join(each.names), each.help) for each in dict.fromkeys(OPTIONS.values())]
     lines = [f"  {names}\n      {text}" for names, text in rows]
-    return f"usage: {NAME} [OPTION]… COMMAND [ARGS]…\n\nOptions:\n" + "\n".join(lines)
+    text = f"usage: {NAME} [OPTION]… COMMAND [ARGS]…\n\nOptions:\n" + "\n".join(lines)
+    return text if wanted.help else ""

@@ -16,13 +16,9 @@ import sys
 import time
 
 from shanty.runtime.frames import STDERR, STDOUT, FrameWriter
-from shanty.runtime.mpi import rank_variables
-from shanty.runtime.rank import redirect, reports, stdin
+from shanty.runtime.mpi import processes
+from shanty.runtime.rank import redirect, reports
 from shanty.runtime.rank.command import insert_runner, is_python, stand_in
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import MutableMapping
 
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
 _CHUNK = 1 << 18
@@ -35,13 +31,12 @@ _CANNOT_WRITE = 73  # StorageError's
 def main(argv: list[str]) -> int:
     """Run `argv` as this rank; returns the exit code to end with."""
     environ = os.environ
-    rank = rank_variables.number(environ, rank_variables.RANK)
+    rank = processes.number(environ, processes.RANK)
     if rank is None:  # no launcher started us: the program is run as if we were not there
         os.execvp(argv[0], argv)
-    size = rank_variables.number(environ, rank_variables.SIZE) or 1
-    local = rank_variables.number(environ, rank_variables.LOCAL_RANK) or 0
-    local_size = rank_variables.number(environ, rank_variables.LOCAL_SIZE) or 1
-    run_dir = environ["SHANTY_RUN_DIR"]
+    size = processes.number(environ, processes.SIZE) or 1
+    local = processes.number(environ, processes.LOCAL_RANK) or 0
+    local_size = processes.number(environ, processes.LOCAL_SIZE) or 1
     try:
         channel = reports.open_reports(environ[reports.FIFO])
     except OSError:
@@ -57,10 +52,10 @@ def main(argv: list[str]) -> int:
     if "DMLC_NUM_WORKER" in environ:  # a line for dmlc-submit has set it, and could not set this
         environ["DMLC_TASK_ID"] = str(rank)
     if rank != 0:
-        stdin.close()  # Hydra leaves it open for ever
-    elif stdin.VARIABLE in environ:
-        stdin.take(environ[stdin.VARIABLE])
-    folder = environ.get("SHANTY_ATTEMPT_DIR", run_dir)
+        redirect.close_input()  # Hydra leaves it open for ever
+    elif redirect.INPUT in environ:
+        redirect.take_input(environ[redirect.INPUT])
+    folder = environ.get("SHANTY_ATTEMPT_DIR") or environ["SHANTY_RUN_DIR"]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     log = os.open(f"{folder}/logs/rank-{rank}.log", flags, 0o644)
     writer = FrameWriter(log, int(environ.get("SHANTY_LOG_LIMIT", 1 << 40)))
@@ -70,25 +65,13 @@ def main(argv: list[str]) -> int:
     argv = stand_in(argv, chosen or "python3")
     command = insert_runner(argv, os.path.join(here, "run.py"))
     if command is not argv:  # run.py does what the hook is a fallback for
-        drop_hook(environ, os.path.join(here, "hook"))
-    report: dict[str, reports.Value] = {
-        "rank": rank,
-        "world": environ.get("SHANTY_WORLD", "0"),
-        "size": size,
-        "local": local,
-        "host": os.uname().nodename,
-        "exec": os.getpid(),
-    }
+        hook = os.path.join(here, "hook")
+        paths = [each for each in environ.pop("PYTHONPATH", "").split(os.pathsep) if each != hook]
+        if any(paths):
+            environ["PYTHONPATH"] = os.pathsep.join(paths)
+    report: dict[str, reports.Value] = {"rank": rank, "world": environ.get("SHANTY_WORLD", "0")}
+    report.update(size=size, local=local, host=os.uname().nodename, exec=os.getpid())
     return _Rank(command, writer, channel, report).run()
-
-
-def drop_hook(environ: MutableMapping[str, str], hook: str) -> None:
-    """Take the folder `hook` out of PYTHONPATH again."""
-    kept = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part != hook]
-    if "PYTHONPATH" in environ:
-        del environ["PYTHONPATH"]
-        if any(kept):
-            environ["PYTHONPATH"] = os.pathsep.join(kept)
 
 
 def linked_mpi(program: str) -> str:
@@ -118,18 +101,14 @@ class _Rank:
     """The program of one rank, from its start to its end."""
 
     def __init__(
-        self,
-        argv: list[str],
-        writer: FrameWriter,
-        channel: int,
-        report: dict[str, reports.Value],
+        self, argv: list[str], writer: FrameWriter, channel: int, report: dict[str, reports.Value]
     ) -> None:
         self.argv = argv
         self.writer = writer
         self.channel = channel
         self.report = report
         self.streams: dict[int, int] = {}
-        self.passed = redirect.Passed(os.environ.get(redirect.VARIABLE, ""))
+        self.passed = redirect.Passed(os.environ.get(redirect.OUTPUT, ""))
         self.copies = redirect.copies_of(os.environ)
         self.pid = 0
         self.mute = False  # its output cannot be kept
@@ -178,12 +157,9 @@ class _Rank:
             ends.append(write)
             actions.append((os.POSIX_SPAWN_DUP2, write, stream))
         try:
+            reset = [signal.SIGPIPE, signal.SIGXFSZ]
             self.pid = os.posix_spawnp(
-                self.argv[0],
-                self.argv,
-                os.environ,
-                file_actions=actions,
-                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+                self.argv[0], self.argv, os.environ, file_actions=actions, setsigdef=reset
             )
         finally:
             for end in ends:

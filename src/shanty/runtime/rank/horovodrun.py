@@ -5,15 +5,14 @@ What mpirun makes of it is up to the translation, as with any line of the user's
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from shanty.runtime.errors import NotFoundError, UsageError
-from shanty.runtime.mpi.hostfiles import read_file
+from shanty.runtime.mpi.hostfiles import Read, read_file
 from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.rank import redirect
 from shanty.runtime.rank.option_table import (
@@ -25,9 +24,8 @@ from shanty.runtime.rank.option_table import (
     Given,
     Interpreter,
     Option,
-    Parser,
-    check,
-)  # fmt: skip
+    table,
+)
 
 HOROVOD = "0.28.1"  # whose line this is
 _HOSTS = re.compile(r"^[\w.-]+(:[0-9]+)?(,[\w.-]+(:[0-9]+)?)*$")
@@ -37,180 +35,151 @@ Run = Callable[[str], str]
 
 # ---------------------------------------------------------------------------- the options
 
-_ALL: List[Option] = []
-
-
-def _row(names: str, takes: str, rule: str = "") -> None:
-    _ALL.append(Option(tuple(names.split()), takes, rule))
-
-
 _LEVELS = "-how an allreduce goes over the hosts is decided by the run"
 _TUNING = "-nothing is tuned while a job runs"
 _FIXED = "-the number of ranks does not change while a job runs; a job that was broken off \
 resumes from its last commit when it is run again"
 _GLOO = "-ranks share their gradients over MPI"
 
-# How many and where
-_row("-np --num-proc", WHOLE, "@count ranks")
-_row("-H --hosts", TEXT, "@hosts")
-_row("--hostfile -hostfile", TEXT, "@hostfile")
-_row("--host-discovery-script", TEXT, "@discover")
-_row("--slots-per-host", WHOLE, "@whole slots")
-_row("--network-interfaces --network-interface", TEXT, "@interfaces")
-_row("-p --ssh-port", WHOLE, "@ssh -p")
-_row("-i --ssh-identity-file", TEXT, "@ssh -i")
-
-# The start
-_row("-v --version", SWITCH, "@ask version")
-_row("-cb --check-build", SWITCH, "@ask build")
-_row("-h --help", SWITCH, "@ask help")
-_row("--disable-cache", SWITCH)
-_row("--start-timeout", WHOLE, "@whole start_timeout")
-_row("--verbose", SWITCH, "@switch verbose")
-_row("--output-filename", TEXT, "@set output")
-_row("--prefix-output-with-timestamp -prefix-timestamp", SWITCH, "@words --timestamp-output")
-_row("--config-file", TEXT, "@config")
-_row("--gloo", SWITCH, _GLOO)
-_row("--mpi", SWITCH)
-_row("--jsrun", SWITCH, "!jsrun is LSF's own launcher, a run has another|leave it out")
-
-# Fusion, cycles, cache
-_row("--fusion-threshold-mb", WHOLE, "@mebibytes HOROVOD_FUSION_THRESHOLD")
-_row("--cycle-time-ms", NUMBER, "=HOROVOD_CYCLE_TIME")
-_row("--cache-capacity", WHOLE, "=HOROVOD_CACHE_CAPACITY")
-for _name in ("hierarchical-allreduce", "hierarchical-allgather", "torus-allreduce"):
-    _row("--" + _name, SWITCH, _LEVELS)
-    _row("--no-" + _name, SWITCH)
-_row("--autotune", SWITCH, _TUNING)
-_row("--no-autotune", SWITCH)
-_row("--autotune-log-file", TEXT, _TUNING)
-for _name in ("warmup-samples", "steps-per-sample", "bayes-opt-max-samples"):
-    _row(f"--autotune-{_name}", WHOLE, _TUNING)
-_row("--autotune-gaussian-process-noise", NUMBER, _TUNING)
-
-# A changing number of ranks
-for _name in ("min-np --min-num-proc", "max-np --max-num-proc", "elastic-timeout", "reset-limit"):
-    _row("--" + _name, WHOLE, _FIXED)
-_row("--blacklist-cooldown-range", PAIR, _FIXED)
-
-# Timeline, stalls, log
-_row("--timeline-filename", TEXT, "=HOROVOD_TIMELINE")
-_row("--timeline-mark-cycles", SWITCH, "=HOROVOD_TIMELINE_MARK_CYCLES 1")
-_row("--no-timeline-mark-cycles", SWITCH, "=HOROVOD_TIMELINE_MARK_CYCLES 0")
-_row("--no-stall-check", SWITCH, "=HOROVOD_STALL_CHECK_DISABLE 1")
-_row("--stall-check", SWITCH, "=HOROVOD_STALL_CHECK_DISABLE 0")
-_row("--stall-check-warning-time-seconds", WHOLE, "=HOROVOD_STALL_CHECK_TIME_SECONDS")
-_row("--stall-check-shutdown-time-seconds", WHOLE, "=HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
-_row("--log-level", TEXT, "@log-level")
-_row("--log-with-timestamp --no-log-hide-timestamp", SWITCH, "=HOROVOD_LOG_HIDE_TIME 0")
-_row("--log-without-timestamp --log-hide-timestamp", SWITCH, "=HOROVOD_LOG_HIDE_TIME 1")
-
-# Libraries
-_row("--mpi-threads-disable", SWITCH, "-communication has a thread of its own")
-_row("--no-mpi-threads-disable", SWITCH)
-_row("--mpi-args", TEXT, "@mpi-args")
-_row("--binding-args", TEXT, "@mpi-args")
-_row("--tcp", SWITCH, "@tcp")
-_row("--num-nccl-streams", WHOLE, "-NCCL's streams are PyTorch's own matter")
-_row("--thread-affinity", WHOLE, "-the thread that communicates is bound as its rank is")
-_row("--gloo-timeout-seconds", WHOLE, _GLOO)
-
-OPTIONS: Mapping[str, Option] = {name: option for option in _ALL for name in option.names}
-"""Each option by each of its names, with their dashes."""
+OPTIONS = table(
+    # How many and where
+    ("-np --num-proc", WHOLE, "@count ranks"),
+    ("-H --hosts", TEXT, "@on hosts"),
+    ("--hostfile -hostfile", TEXT, "@on hostfile"),
+    ("--host-discovery-script", TEXT, "@on script"),
+    ("--slots-per-host", WHOLE, "@whole slots"),
+    ("--network-interfaces --network-interface", TEXT, "@interfaces"),
+    ("-p --ssh-port", WHOLE, "@ssh -p"),
+    ("-i --ssh-identity-file", TEXT, "@ssh -i"),
+    # The start
+    ("-v --version", SWITCH, "@ask version"),
+    ("-cb --check-build", SWITCH, "@ask build"),
+    ("-h --help", SWITCH, "@ask help"),
+    ("--start-timeout", WHOLE, "@whole start_timeout"),
+    ("--verbose", SWITCH, "@switch verbose"),
+    ("--output-filename", TEXT, "@set output"),
+    ("--prefix-output-with-timestamp -prefix-timestamp", SWITCH, "@mpi-args --timestamp-output"),
+    ("--config-file", TEXT, "@config"),
+    ("--gloo", SWITCH, _GLOO),
+    ("--mpi / --disable-cache", SWITCH, ""),
+    ("--jsrun", SWITCH, "!jsrun is LSF's own launcher, a run has another|leave it out"),
+    # Fusion, cycles, cache
+    ("--fusion-threshold-mb", WHOLE, "@mebibytes HOROVOD_FUSION_THRESHOLD"),
+    ("--cycle-time-ms", NUMBER, "=HOROVOD_CYCLE_TIME"),
+    ("--cache-capacity", WHOLE, "=HOROVOD_CACHE_CAPACITY"),
+    ("--hierarchical-allreduce / --hierarchical-allgather / --torus-allreduce", SWITCH, _LEVELS),
+    ("--autotune", SWITCH, _TUNING),
+    ("--autotune-log-file", TEXT, _TUNING),
+    ("--autotune-warmup-samples / --autotune-steps-per-sample", WHOLE, _TUNING),
+    ("--autotune-bayes-opt-max-samples", WHOLE, _TUNING),
+    ("--autotune-gaussian-process-noise", NUMBER, _TUNING),
+    ("--no-hierarchical-allreduce / --no-hierarchical-allgather", SWITCH, ""),
+    ("--no-torus-allreduce / --no-autotune / --no-mpi-threads-disable", SWITCH, ""),
+    # A changing number of ranks
+    ("--min-np --min-num-proc / --max-np --max-num-proc", WHOLE, _FIXED),
+    ("--elastic-timeout / --reset-limit", WHOLE, _FIXED),
+    ("--blacklist-cooldown-range", PAIR, _FIXED),
+    # Timeline, stalls, log
+    ("--timeline-filename", TEXT, "=HOROVOD_TIMELINE"),
+    ("--timeline-mark-cycles", SWITCH, "=HOROVOD_TIMELINE_MARK_CYCLES 1"),
+    ("--no-timeline-mark-cycles", SWITCH, "=HOROVOD_TIMELINE_MARK_CYCLES 0"),
+    ("--no-stall-check", SWITCH, "=HOROVOD_STALL_CHECK_DISABLE 1"),
+    ("--stall-check", SWITCH, "=HOROVOD_STALL_CHECK_DISABLE 0"),
+    ("--stall-check-warning-time-seconds", WHOLE, "=HOROVOD_STALL_CHECK_TIME_SECONDS"),
+    ("--stall-check-shutdown-time-seconds", WHOLE, "=HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"),
+    ("--log-level", TEXT, "@log-level"),
+    ("--log-with-timestamp --no-log-hide-timestamp", SWITCH, "=HOROVOD_LOG_HIDE_TIME 0"),
+    ("--log-without-timestamp --log-hide-timestamp", SWITCH, "=HOROVOD_LOG_HIDE_TIME 1"),
+    # Libraries
+    ("--mpi-threads-disable", SWITCH, "-communication has a thread of its own"),
+    ("--mpi-args / --binding-args", TEXT, "@mpi-args"),
+    ("--tcp", SWITCH, "@tcp"),
+    ("--num-nccl-streams", WHOLE, "-NCCL's streams are PyTorch's own matter"),
+    ("--thread-affinity", WHOLE, "-the thread that communicates is bound as its rank is"),
+    ("--gloo-timeout-seconds", WHOLE, _GLOO),
+)
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
-# What the keys of a configuration file say; of a switch, both of its sides.
-_IN_FILE: Dict[str, str] = {
-    "params.fusion_threshold_mb": "--fusion-threshold-mb",
-    "params.cycle_time_ms": "--cycle-time-ms",
-    "params.cache_capacity": "--cache-capacity",
-    "params.hierarchical_allreduce": "--hierarchical-allreduce --no-hierarchical-allreduce",
-    "params.hierarchical_allgather": "--hierarchical-allgather --no-hierarchical-allgather",
-    "params.torus_allreduce": "--torus-allreduce --no-torus-allreduce",
-    "autotune.enabled": "--autotune --no-autotune",
-    "autotune.log_file": "--autotune-log-file",
-    "autotune.warmup_samples": "--autotune-warmup-samples",
-    "autotune.steps_per_sample": "--autotune-steps-per-sample",
-    "autotune.bayes_opt_max_samples": "--autotune-bayes-opt-max-samples",
-    "autotune.gaussian_process_noise": "--autotune-gaussian-process-noise",
-    "timeline.filename": "--timeline-filename",
-    "timeline.mark_cycles": "--timeline-mark-cycles --no-timeline-mark-cycles",
-    "stall_check.enabled": "--stall-check --no-stall-check",
-    "stall_check.warning_time_seconds": "--stall-check-warning-time-seconds",
-    "stall_check.shutdown_time_seconds": "--stall-check-shutdown-time-seconds",
-    "library_options.mpi_threads_disable": "--mpi-threads-disable --no-mpi-threads-disable",
-    "library_options.num_nccl_streams": "--num-nccl-streams",
-    "library_options.thread_affinity": "--thread-affinity",
-    "library_options.gloo_timeout_seconds": "--gloo-timeout-seconds",
-    "logging.level": "--log-level",
-    "logging.with_timestamp": "--log-with-timestamp --log-without-timestamp",
-}
-IN_FILE: Mapping[str, Tuple[str, ...]] = {key: tuple(v.split()) for key, v in _IN_FILE.items()}
+# The keys in a configuration file, by its sections and by what begins the names of the options.
+_SECTIONS = (
+    ("params", "--", "fusion_threshold_mb cycle_time_ms cache_capacity"),
+    ("params", "--", "hierarchical_allreduce hierarchical_allgather torus_allreduce"),
+    ("autotune", "--autotune-", "log_file warmup_samples steps_per_sample bayes_opt_max_samples"),
+    ("autotune", "--autotune-", "gaussian_process_noise"),
+    ("timeline", "--timeline-", "filename mark_cycles"),
+    ("stall_check", "--stall-check-", "warning_time_seconds shutdown_time_seconds"),
+    ("library_options", "--", "mpi_threads_disable num_nccl_streams thread_affinity"),
+    ("library_options", "--", "gloo_timeout_seconds"),
+    ("logging", "--log-", "level"),
+)
+
+
+def _in_file() -> Dict[str, Tuple[str, ...]]:
+    """Returns the option that each key of a file stands for; of a switch, both of its sides."""
+    found: Dict[str, Tuple[str, ...]] = {
+        "autotune.enabled": ("--autotune", "--no-autotune"),
+        "stall_check.enabled": ("--stall-check", "--no-stall-check"),
+        "logging.with_timestamp": ("--log-with-timestamp", "--log-without-timestamp"),
+    }
+    for section, prefix, keys in _SECTIONS:
+        for key in keys.split():
+            name = prefix + key.replace("_", "-")
+            sides = (name, "--no-" + name[2:])
+            found[f"{section}.{key}"] = sides if sides[1] in OPTIONS else sides[:1]
+    return found
+
+
+_IN_FILE = _in_file()
 
 # ------------------------------------------------------------------------- reading a line
 
 
 @dataclass
 class Wanted:
-    """What a line asks for.
-
-    `variables` are for the ranks; `launcher` are words for mpirun; `ssh` are options of ssh(1).
-    `ranks` None, `hosts` and `hostfile` "": the line leaves it open. `asks` is "version",
-    "build" or "help" where the line starts nothing. `notes` has a sentence for each option that
-    is left out. `start_timeout` is in seconds; `slots` are those of hosts that a script names.
-    """
+    """What a line asks for; what it leaves open is None or empty."""
 
     ranks: Optional[int] = None
     hosts: str = ""
     hostfile: str = ""
-    variables: Dict[str, str] = field(default_factory=dict)
-    launcher: List[str] = field(default_factory=list)
-    ssh: List[str] = field(default_factory=list)
+    script: str = ""  # that names the hosts
+    slots: int = 0  # of each host that it names
+    variables: Dict[str, str] = field(default_factory=dict)  # for the ranks
+    launcher: List[str] = field(default_factory=list)  # words for mpirun
+    ssh: List[str] = field(default_factory=list)  # options of ssh(1)
     interfaces: List[str] = field(default_factory=list)
     output: str = ""
     verbose: bool = False
-    start_timeout: Optional[int] = None
-    slots: int = 0
-    asks: str = ""
-    notes: List[str] = field(default_factory=list)
+    start_timeout: Optional[int] = None  # seconds
+    asks: str = ""  # "version", "build" or "help" where the line starts nothing
+    notes: List[str] = field(default_factory=list)  # a sentence for each option that is left out
     command: List[str] = field(default_factory=list)
 
 
-def parse(
-    words: Sequence[str],
-    read: Callable[[str], Optional[str]] = read_file,
-    run: Optional[Run] = None,
-) -> Wanted:
+def parse(words: Sequence[str], read: Read = read_file, run: Optional[Run] = None) -> Wanted:
     """Returns what the line `words` (without `horovodrun` itself) asks for.
 
     `read` gives the text of a file or None, `run` the output of the script that names the hosts.
     UsageError names an option that there is none of, that lacks its value, or that is refused.
     """
-    given, command = Parser("horovodrun", OPTIONS).split(words)
-    wanted = Wanted(command=command)
-    interpreter = _Interpreter(wanted)
-    decided = _decided(given)
+    wanted = Wanted()
+    interpreter = _Interpreter(OPTIONS, wanted)
+    given, wanted.command = interpreter.split(words)
+    # The options on the line and their opposites win over a file.
+    decided = {name for _, option, _ in given for name in option.names}
+    for sides in _IN_FILE.values():
+        if not decided.isdisjoint(sides):
+            decided.update(sides)
     files = [value for _, option, value in given if option.rule == "@config"]
-    for each in [one for file in files for one in _from_file(file, read)]:
-        if not decided.intersection(each[1].names):
-            interpreter.take(*each)
-    for each in given:
+    from_files = [each for file in files for each in _from_file(file, read)]
+    settled = [each for each in from_files if decided.isdisjoint(each[1].names)]
+    for each in [*settled, *given]:
         interpreter.take(*each)
     interpreter.finish(run or _output_of)
     return wanted
 
 
-def _decided(given: Sequence[Given]) -> Set[str]:
-    """Returns the names of the options on the line and of their opposites: they win over a file."""
-    names = {name for _, option, _ in given for name in option.names}
-    for sides in IN_FILE.values():
-        if names.intersection(sides):
-            names.update(sides)
-    return names
-
-
-def _from_file(path: str, read: Callable[[str], Optional[str]]) -> List[Given]:
+def _from_file(path: str, read: Read) -> List[Given]:
     """Returns the options that a configuration file stands for."""
     text = read(path)
     if text is None:
@@ -221,43 +190,44 @@ def _from_file(path: str, read: Callable[[str], Optional[str]]) -> List[Given]:
         if key == "controller" and str(value).lower() in ("mpi", "gloo"):
             found.append((where, OPTIONS[f"--{str(value).lower()}"], ""))
             continue
-        sides = IN_FILE.get(key)
+        sides = _IN_FILE.get(key)
         if sides is None:
             raise UsageError(
                 f"{where}: horovodrun has no such setting",
-                fix="the settings are " + ", ".join(["controller", *IN_FILE]),
+                fix="the settings are " + ", ".join(["controller", *_IN_FILE]),
             )
         if value is None:
             continue
-        option = OPTIONS[sides[0]]
         if len(sides) == 2:
-            found.append((where, OPTIONS[sides[0 if value else 1]], ""))
+            off = value is False or value == "0"
+            found.append((where, OPTIONS[sides[off]], ""))
         else:
-            check(where, option, [str(value)])
-            found.append((where, option, str(value)))
+            OPTIONS[sides[0]].check(where, [str(value)])
+            found.append((where, OPTIONS[sides[0]], str(value)))
     return found
 
 
 class _Interpreter(Interpreter):
     """Puts what the options say into a `Wanted`; a method for each code of the table."""
 
+    program = "horovodrun"
     wanted: Wanted
-
-    def __init__(self, wanted: Wanted) -> None:
-        super().__init__("horovodrun", wanted)
-        self.script = ""
-        self.placed = ""  # the option that said which hosts
+    placed = ""  # the option that said which hosts
 
     def leave_out(self, spelled: str, option: Option, value: str) -> None:
-        """Take down that an option has no meaning here; its rule says why."""
+        """Takes down that an option has no meaning here; its rule says why."""
         said = f"{spelled} {value}".rstrip()
         self.wanted.notes.append(f"{said} of horovodrun is left out: {option.rule[1:]}")
 
     def finish(self, run: Run) -> None:
-        """Work out what the options mean together."""
+        """Works out what the options mean together."""
         wanted = self.wanted
-        if self.script:
-            wanted.hosts = _named(self.script, run(self.script), wanted.slots)
+        if wanted.script:
+            named, each = run(wanted.script), f":{wanted.slots}" if wanted.slots else ""
+            lines = dict.fromkeys(named.split())  # one a line, as HOST or HOST:SLOTS
+            wanted.hosts = ",".join(line if ":" in line else line + each for line in lines)
+            if not _HOSTS.match(wanted.hosts):
+                raise UsageError(f"{wanted.script} named no hosts: {named.strip()[:200]!r}")
         elif wanted.slots:
             wanted.notes.append("--slots-per-host is left out: hosts have the slots that they name")
         if "HOROVOD_TIMELINE" not in wanted.variables:
@@ -265,27 +235,18 @@ class _Interpreter(Interpreter):
         if not wanted.asks and not wanted.command:
             raise UsageError("this horovodrun line has no command", fix="give it what to run")
 
-    def _on(self, spelled: str) -> None:
+    def _on(self, spelled: str, value: str, field: str) -> None:
         if self.placed:
             raise UsageError(f"{self.placed} and {spelled} both name hosts", fix="leave one out")
-        self.placed = spelled
-
-    def _hosts(self, spelled: str, value: str, _: str) -> None:
-        self._on(spelled)
-        if not _HOSTS.match(value):
+        if field == "hosts" and not _HOSTS.match(value):
             raise UsageError(
                 f"{spelled} {value} is no list of hosts", fix="write it as worker-0:2,worker-1:2"
             )
-        self.wanted.hosts = value
-
-    def _hostfile(self, spelled: str, value: str, _: str) -> None:
-        self._on(spelled)
-        self.wanted.hostfile = value
-
-    def _discover(self, spelled: str, value: str, _: str) -> None:
-        self._on(spelled)
-        self.script = value
-        self.wanted.notes.append(f"{spelled} {value} is asked once, at the start: {_FIXED[1:]}")
+        if field == "script":
+            text = f"{spelled} {value} is asked once, at the start: {_FIXED[1:]}"
+            self.wanted.notes.append(text)
+        self.placed = spelled
+        setattr(self.wanted, field, value)
 
     def _interfaces(self, _: str, value: str, __: str) -> None:
         self.wanted.interfaces += [name for name in value.split(",") if name]
@@ -300,12 +261,9 @@ class _Interpreter(Interpreter):
     def _config(self, *_: str) -> None:
         """Its settings have been taken before."""
 
-    def _words(self, _: str, __: str, words: str) -> None:
-        self.wanted.launcher += words.split()
-
-    def _mpi_args(self, spelled: str, value: str, _: str) -> None:
+    def _mpi_args(self, spelled: str, value: str, words: str) -> None:
         try:
-            self.wanted.launcher += shlex.split(value)
+            self.wanted.launcher += shlex.split(value or words)
         except ValueError as error:
             raise UsageError(f"{spelled} {value}: {error}") from None
 
@@ -323,15 +281,6 @@ class _Interpreter(Interpreter):
 
     def _mebibytes(self, _: str, value: str, variable: str) -> None:
         self.wanted.variables[variable] = str(int(value) << 20)
-
-
-def _named(script: str, output: str, slots: int) -> str:
-    """Returns the hosts that a script has printed, one a line, as HOST or HOST:SLOTS."""
-    lines = dict.fromkeys(output.split())
-    text = ",".join(line if ":" in line or not slots else f"{line}:{slots}" for line in lines)
-    if not _HOSTS.match(text):
-        raise UsageError(f"{script} named no hosts: {output.strip()[:200]!r}")
-    return text
 
 
 def _output_of(script: str) -> str:
@@ -353,9 +302,10 @@ def _output_of(script: str) -> str:
 
 # --------------------------------------------------------------------- a configuration file
 
-Value = Union[str, int, float, bool, None]
+Value = Union[str, bool, None]
 
 _ENTRY = re.compile(r"""^(\s*)(?:(["'])(.+?)\2|([A-Za-z_][\w.-]*))\s*:(?:\s+(.*))?$""")
+_MORE = tuple("[{&*!|>%@`")  # what of YAML begins so is not read here
 _WORDS: Dict[str, Value] = {
     **dict.fromkeys(("true", "yes", "on"), True),
     **dict.fromkeys(("false", "no", "off"), False),
@@ -370,10 +320,9 @@ def read_settings(text: str, name: str) -> Dict[str, Value]:
             cycle_time_ms: 3.5   # a key in it
         controller: mpi
 
-    Values are texts (quoted or plain), whole numbers, numbers, true, false, null. Returns them by
-    "section.key", or by "key" where one stands in no section.
-
-    UsageError with the line of the file `name` for what is more of YAML than that.
+    Values are texts (quoted or plain, numbers too), true, false, null. Returns them by
+    "section.key", or by "key" where one stands in no section. UsageError with the line of the file
+    `name` for what is more of YAML than that.
     """
     found: Dict[str, Value] = {}
     section, inner = "", 0
@@ -381,31 +330,26 @@ def read_settings(text: str, name: str) -> Dict[str, Value]:
         if not line.split("#")[0].strip() or line.rstrip() in ("---", "..."):
             continue
         entry = _ENTRY.match(line.rstrip())
-        if entry is None or "\t" in entry[1]:
-            raise _unreadable(name, number, line)
-        depth, key, rest = len(entry[1]), entry[3] or entry[4], entry[5] or ""
-        if depth == 0:
-            section, inner = "", 0
-        elif not section or depth != (inner or depth):
-            raise _unreadable(name, number, line)
-        else:
-            inner = depth
-        value = _value(rest)
-        if isinstance(value, str) and value[:1] in tuple("[{&*!|>%@`"):
-            raise _unreadable(name, number, line)
-        if depth == 0 and value is None:
-            section = key
-        else:
-            found[f"{section}.{key}" if section else key] = value
+        depth, value = (len(entry[1]), _value(entry[5] or "")) if entry else (0, None)
+        inner = (inner or depth) if depth else 0
+        if (
+            entry is None
+            or depth != inner
+            or (depth and not section)
+            or "\t" in entry[1]
+            or (isinstance(value, str) and value.startswith(_MORE))
+        ):
+            raise UsageError(
+                f"{name}, line {number}: cannot be read: {line.strip()}",
+                "a configuration file has sections, and in each of them lines of `key: value`",
+                "write it so, or give its options on the command line",
+            )
+        key = entry[3] or entry[4]
+        if not depth:
+            section = key if value is None else ""
+        if depth or not section:
+            found[f"{section}.{key}" if depth else key] = value
     return found
-
-
-def _unreadable(name: str, number: int, line: str) -> UsageError:
-    return UsageError(
-        f"{name}, line {number}: cannot be read: {line.strip()}",
-        "a configuration file has sections, and in each of them lines of `key: value`",
-        "write it so, or give its options on the command line",
-    )
 
 
 def _value(text: str) -> Value:
@@ -415,12 +359,7 @@ def _value(text: str) -> Value:
         if end > 0 and not text[end + 1 :].split("#")[0].strip():
             return text[1:end]
     text = re.split(r"(?:^|\s)#", text, maxsplit=1)[0].strip()
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text
+    return _WORDS.get(text.lower(), text)
 
 
 # ------------------------------------------------------------------------- writing a line
@@ -457,9 +396,8 @@ def mpirun_line(wanted: Wanted, layout: Layout, environ: Mapping[str, str]) -> L
             f"{' '.join(wanted.ssh)} of horovodrun is left out: the run is connected to its hosts"
         )
     if wanted.start_timeout is not None:
-        wanted.notes.append(
-            "--start-timeout of horovodrun is left out: it is an option of `shanty run`"
-        )
+        text = "--start-timeout of horovodrun is left out: it is an option of `shanty run`"
+        wanted.notes.append(text)
     if wanted.output:
         wanted.variables[redirect.FILES] = os.path.abspath(wanted.output)
     if several:  # on one host they are inherited
@@ -491,7 +429,9 @@ Available Tensor Operations:
 
 
 def answer(wanted: Wanted, python: str) -> str:
-    """Returns what a line that starts nothing prints; `python` is the interpreter of the ranks."""
+    """Returns what a line that starts nothing prints, else ""; `python` is the ranks'."""
+    if not wanted.asks:
+        return ""
     if wanted.asks == "version":
         return HOROVOD
     if wanted.asks == "help":

@@ -33,7 +33,7 @@ def load_part(name: str) -> ModuleType:
 
 
 reports = load_part("rank/reports")
-rank_variables = load_part("mpi/rank_variables")
+processes = load_part("mpi/processes")
 
 
 class RankProcess:
@@ -45,7 +45,7 @@ class RankProcess:
         self.world = world
         self.pid = os.getpid()
         # As the launcher has it.
-        self.size = rank_variables.number(os.environ, rank_variables.SIZE) or 1
+        self.size = processes.number(os.environ, processes.SIZE) or 1
         self.mpi: Any = None
         self.claimed = False
         self.has_joined = False
@@ -108,27 +108,24 @@ class RankProcess:
         if mpi.Is_initialized():
             self._joined()
             return
-        for name in ("Init", "Init_thread"):
-            setattr(mpi, name, self._then_joined(getattr(mpi, name)))
 
-    def _then_joined(self, init: Callable[..., Any]) -> Callable[..., Any]:
-        def initialise(*args: Any, **kwargs: Any) -> Any:
-            result = init(*args, **kwargs)
-            self._joined()
-            return result
+        def then_joined(init: Callable[..., Any]) -> Callable[..., Any]:
+            def initialise(*args: Any, **kwargs: Any) -> Any:
+                result = init(*args, **kwargs)
+                self._joined()
+                return result
 
-        initialise.__doc__ = init.__doc__
-        return initialise
+            initialise.__doc__ = init.__doc__
+            return initialise
+
+        mpi.Init, mpi.Init_thread = then_joined(mpi.Init), then_joined(mpi.Init_thread)
 
     def _joined(self) -> None:
-        mpi = self.mpi
-        if self.has_joined or os.getpid() != self.pid:
-            return
-        if mpi.Comm.Get_parent() != mpi.COMM_NULL:
-            return
-        world = mpi.COMM_WORLD
-        self.joined(mpi, world.Get_rank(), world.Get_size())
-        atexit.register(self._finalize)
+        mpi, world = self.mpi, self.mpi.COMM_WORLD
+        known = self.has_joined or os.getpid() != self.pid
+        if not known and mpi.Comm.Get_parent() == mpi.COMM_NULL:
+            self.joined(mpi, world.Get_rank(), world.Get_size())
+            atexit.register(self._finalize)
 
     def joined(self, mpi: Any, rank: int, size: int) -> None:
         """Tell that this process is `rank` of `size`, as `mpi` says: mpi4py.MPI or a like of it."""
@@ -186,64 +183,55 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-class MpiFinder:
-    """Stands first in sys.meta_path until `mpi4py.MPI` is imported.
-
-    `before` is called with the path of the libmpi, `then` with the module.
-    """
-
-    def __init__(self, before: Callable[[str], None], then: Callable[[Any], None]) -> None:
-        self.before = before
-        self.then = then
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find mpi4py.MPI as the others would, with a loader that calls back."""
-        if name != "mpi4py.MPI":
-            return None
-        sys.meta_path.remove(self)
-        for finder in sys.meta_path:  # mpi4py has one of its own, and it loads the libmpi
-            try:
-                spec = finder.find_spec(name, path, target)
-            except RuntimeError:
-                self.before(os.environ.get("MPI4PY_LIBMPI", ""))
-                raise
-            if spec is not None and spec.loader is not None:
-                self.before(RankProcess.library_path())
-                spec.loader = _CallingLoader(spec.loader, self.then)  # type: ignore[assignment]
-                return spec
-        return None
-
-
-class PartFinder:
-    """Stands first in sys.meta_path: a part of ours gets to see some modules once imported.
+class ImportFollower:
+    """Stands first in sys.meta_path: `then` gets mpi4py.MPI once imported, hooks some others.
 
     `claim` tells whether this process is the rank, when it is asked.
     """
 
-    parts = {  # noqa: RUF012  typing takes time to import
-        "torch.distributed.distributed_c10d": "rank/torch_mpi",  # it makes groups
-        "xgboost": "rank/xgboost_rabit",
-        "mlx.core": "rank/mlx_mpi",  # it brings up MPI
-        "mpi4py.futures._core": "rank/mpi_futures",  # it spawns processes
+    hooks = {  # noqa: RUF012  typing takes time to import
+        "torch.distributed.distributed_c10d": "torch",  # it makes groups
+        "xgboost": "xgboost",
+        "mlx.core": "mlx",  # it brings up MPI
+        "mpi4py.futures._core": "futures",  # it spawns processes
     }
 
-    def __init__(self, process: RankProcess, claim: Callable[[], bool]) -> None:
+    def __init__(
+        self, process: RankProcess, then: Callable[[Any], None], claim: Callable[[], bool]
+    ) -> None:
         self.process = process
+        self.then = then
         self.claim = claim
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find one of the modules, with a loader that offers it to the part."""
-        part = self.parts.get(name)
-        if part is None:
+        """Find one of the modules as others would, with a loader that calls back."""
+        if name == "mpi4py.MPI":
+            spec, then = self._find_mpi(name, path, target), self.then
+        elif name in self.hooks:
+            spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+            then = self._offer
+        else:
             return None
-
-        def offer(module: Any) -> None:
-            load_part(part).offer(module, self.process, self.claim)
-
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _CallingLoader(spec.loader, offer)  # type: ignore[assignment]
+            spec.loader = _CallingLoader(spec.loader, then)
         return spec
+
+    def _find_mpi(self, name: str, path: Sequence[str] | None, target: Any) -> Any:
+        """Find it by the other finders: mpi4py has one of its own, and it loads the libmpi."""
+        for finder in [each for each in sys.meta_path if each is not self]:
+            try:
+                spec = finder.find_spec(name, path, target)
+            except RuntimeError:
+                self.process.loading(os.environ.get("MPI4PY_LIBMPI", ""))
+                raise
+            if spec is not None and spec.loader is not None:
+                self.process.loading(RankProcess.library_path())
+                return spec
+        return None
+
+    def _offer(self, module: Any) -> None:
+        hook = getattr(load_part("rank/import_hooks"), self.hooks[module.__name__])
+        hook(module, self.process, self.claim)
 
 
 class _CallingLoader:
@@ -254,29 +242,21 @@ class _CallingLoader:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
-    def create_module(self, spec: Any) -> Any:
-        return self._loader.create_module(spec)
-
     def exec_module(self, module: Any) -> None:
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         self._then(module)
 
 
-class StandInFinder:
+class HorovodFinder:
     """Stands early in sys.meta_path: our own horovod where Python has none."""
 
-    names = ("horovod",)
-
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find a package that we stand in for, as `stand_in` decides."""
-        if name not in self.names:
+        """Find Horovod, as `find_horovod` decides."""
+        if name != "horovod":
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
-        spec, ours = load_part("rank/horovod_import").find(name, target, others)
-        if ours:
-            hook_children()
-        return spec
+        return load_part("rank/import_hooks").find_horovod(name, target, others)
 
 
 def hook_children() -> None:
@@ -291,15 +271,15 @@ def hook_children() -> None:
 
 
 class FallbackFinder:
-    """Stands last in sys.meta_path: mpi4py and shanty from `folder` where Python has none."""
+    """Stands last in sys.meta_path: a package from `folder` where Python has none."""
 
-    def __init__(self, folder: str, names: Sequence[str]) -> None:
+    def __init__(self, package: str, folder: str) -> None:
+        self.package = package
         self.folder = folder
-        self.names = names
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find one of our packages in our folder; nothing else is offered."""
-        if path is not None or name not in self.names:
+        """Find our package in our folder; nothing else is offered."""
+        if path is not None or name != self.package:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, [self.folder], target)
         if spec is not None and name == "shanty":
@@ -310,20 +290,13 @@ class FallbackFinder:
 def start() -> RankProcess | None:
     """Begin to instrument this process; None when it is no rank of a run."""
     environ = os.environ
-    rank = rank_variables.number(environ, rank_variables.RANK)
+    rank = processes.number(environ, processes.RANK)
     run_dir = environ.get("SHANTY_ATTEMPT_DIR") or environ.get("SHANTY_RUN_DIR", "")
     if rank is None or not run_dir or reports.FIFO not in environ:
         return None
-    for variable, names in (("SHANTY_PACKAGE", ("shanty",)), ("SHANTY_MPI4PY", ("mpi4py",))):
+    for variable, package in (("SHANTY_PACKAGE", "shanty"), ("SHANTY_MPI4PY", "mpi4py")):
         folder, _, python = environ.get(variable, "").partition("|")
         if folder and python in ("", sys.implementation.cache_tag):
-            sys.meta_path.append(FallbackFinder(folder, names))
-    sys.meta_path.insert(0, StandInFinder())
+            sys.meta_path.append(FallbackFinder(package, folder))
+    sys.meta_path.insert(0, HorovodFinder())
     return RankProcess(run_dir, rank, environ.get("SHANTY_WORLD", "0"))
-
-
-def follow_imports(
-    process: RankProcess, then: Callable[[Any], None], claim: Callable[[], bool]
-) -> None:
-    """See what the process imports: `then` gets mpi4py.MPI, and parts of ours some others."""
-    sys.meta_path[:0] = [PartFinder(process, claim), MpiFinder(process.loading, then)]

@@ -10,32 +10,16 @@ import json
 import os
 import shlex
 from collections import Counter
-from typing import Any, Callable, List, NamedTuple, NoReturn, Optional, Sequence
+from typing import Any, List, NoReturn, Optional, Sequence
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.localhost import is_here
-from shanty.runtime.mpi.hostfiles import read_file
+from shanty.runtime.mpi.hostfiles import Read, read_file
 from shanty.runtime.mpi.layout import Layout
 
 _VALUES = ("--hosts", "--hostfile", "--backend", "--cwd", "--python")
-_LISTS = ("--env", "--mpi-arg")
 # Of the other backends, or of no meaning to ranks of MPI.
 _OTHERS = ("--connections-per-ip", "--starting-port", "-p", "--nccl-port")
-
-
-class Wanted(NamedTuple):
-    """What a line of the MPI backend asks for: a host name for each rank, and what the ranks run.
-
-    `hosts` is empty where the line names none; then there are `repeat` ranks on each host.
-    """
-
-    hosts: List[str]
-    repeat: int
-    variables: List[str]
-    launcher: List[str]
-    folder: str
-    verbose: bool
-    command: List[str]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -43,20 +27,18 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, fix="`mlx.launch --help` lists its options")
 
 
-def parse(
-    words: Sequence[str], read: Callable[[str], Optional[str]] = read_file
-) -> Optional[Wanted]:
+def parse(words: Sequence[str], read: Read = read_file) -> Optional[argparse.Namespace]:
     """Returns what the line `words` (without `mlx.launch` itself) asks for; None if not of MPI.
 
-    `read` gives the text of a file or None. UsageError for a line that makes no sense.
+    Beside the options it has the `command`, `words` for mpirun, and `hosts` with a name for each
+    rank, empty where the line names none. `read` gives the text of a file or None. UsageError for
+    a line that makes no sense.
     """
     parser = _Parser(prog="mlx.launch", add_help=False)
-    for name in _VALUES:
-        parser.add_argument(name)
-    for name in _LISTS:
+    for name in (*_VALUES, *_OTHERS):
+        parser.add_argument(name, default="")
+    for name in ("--env", "--mpi-arg"):
         parser.add_argument(name, action="append", default=[])
-    for name in _OTHERS:
-        parser.add_argument(name)
     for name in ("--verbose", "--print-python", "--help"):
         parser.add_argument(name, action="store_true")
     parser.add_argument("--repeat-hosts", "-n", type=int, default=1)
@@ -75,43 +57,32 @@ def parse(
         command.insert(0, given.python)
     elif command[0].endswith(".py") and not os.access(command[0], os.X_OK):
         command.insert(0, "python")
-    hosts = [host["ssh"] for host in named["hosts"]] if named else []
-    if not hosts and given.hosts:
-        hosts = [host for host in given.hosts.split(",") for _ in range(given.repeat_hosts)]
-    return Wanted(
-        hosts,
-        given.repeat_hosts,
-        [*named.get("envs", []), *given.env],
-        [word for text in given.mpi_arg for word in _words(text)],
-        given.cwd or "",
-        given.verbose,
-        command,
-    )
+    hosts = given.hosts.split(",") if given.hosts else []
+    given.hosts = [host["ssh"] for host in named.get("hosts", ())]
+    given.hosts = given.hosts or [host for host in hosts for _ in range(given.repeat_hosts)]
+    given.command = command
+    given.words = ["--wdir", given.cwd] if given.cwd else []
+    for variable in [*named.get("envs", []), *given.env]:
+        given.words += ["-x", variable]
+    for text in given.mpi_arg:
+        try:
+            given.words += shlex.split(text)
+        except ValueError as error:
+            raise UsageError(f"--mpi-arg {text}: {error}") from None
+    return given
 
 
-def mpirun_line(line: Wanted, layout: Layout) -> List[str]:
+def mpirun_line(line: argparse.Namespace, layout: Layout) -> List[str]:
     """Returns the whole line for mpirun, without mpirun itself, amid a run with that layout."""
     own = [host.name for host in layout.hosts if host.slots > 0]
-    hosts = line.hosts or [name for name in own for _ in range(line.repeat)]
+    hosts = line.hosts or [name for name in own for _ in range(line.repeat_hosts)]
     if len(own) == 1:
         hosts = [own[0] if is_here(name) else name for name in hosts]
-    slots = Counter(hosts)
-    words = ["-np", str(len(hosts)), "-H", ",".join(f"{name}:{n}" for name, n in slots.items())]
-    if line.folder:
-        words += ["--wdir", line.folder]
-    for variable in line.variables:
-        words += ["-x", variable]
-    return [*words, *line.launcher, *line.command]
+    slots = ",".join(f"{name}:{count}" for name, count in Counter(hosts).items())
+    return ["-np", str(len(hosts)), "-H", slots, *line.words, *line.command]
 
 
-def _words(text: str) -> List[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise UsageError(f"--mpi-arg {text}: {error}") from None
-
-
-def _hostfile(path: str, read: Callable[[str], Optional[str]]) -> Any:
+def _hostfile(path: str, read: Read) -> Any:
     """Returns what a host file of MLX holds, in JSON: a table, or only its list of hosts."""
     text = read(path)
     if text is None:

@@ -1,6 +1,6 @@
 """Reads the lines of other tools by a table of their options, as argparse would.
 
-What becomes of each option is said by its rule, in `horovodrun` and `dmlc_options`:
+What becomes of each option is said by its rule, in `horovodrun` and `dmlc_submit`:
 
     =NAME        the value is put into that variable
     =NAME VALUE  that variable gets this value
@@ -13,13 +13,17 @@ What becomes of each option is said by its rule, in `horovodrun` and `dmlc_optio
 from __future__ import annotations
 
 import difflib
+import re
+from collections import deque
 from dataclasses import dataclass
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.errors import UsageError
 
 TEXT, WHOLE, NUMBER, SWITCH, PAIR = "a text", "a whole number", "a number", "", "two whole numbers"
 _DIGITS = 18  # of a number, at most: more is a slip, and Python refuses thousands
+_WHOLE = re.compile(rf"\+?[0-9]{{1,{_DIGITS}}}")
+_NUMBER = re.compile(r"\+?([0-9]{1,18}(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,2})?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -29,18 +33,47 @@ class Option:
     names: Tuple[str, ...]
     takes: str
     rule: str
-    help: str = ""
+    help: str
+
+    def check(self, spelled: str, values: Sequence[str]) -> None:
+        """Raises UsageError for values that are not what the option takes."""
+        shape = _NUMBER if self.takes == NUMBER else _WHOLE
+        for value in values if self.takes != TEXT else ():
+            if not shape.fullmatch(value):
+                short = value if len(value) <= _DIGITS else value[:_DIGITS] + "…"
+                raise UsageError(f"{spelled} takes {self.takes} from 0 on, not {short!r}")
 
 
 Given = Tuple[str, Option, str]  # as it was written, what it is, its value or ""
 
 
-@dataclass(frozen=True)
-class Parser:
-    """Reads the lines of one program; `options` has each option by each of its names."""
+def table(*rows: Tuple[str, ...]) -> Dict[str, Option]:
+    """Returns each option by each of its names, with their dashes.
+
+    A row has the names of an option, with " / " between options for which all is the same, what
+    it takes, its rule, and its help where the rule does not say it.
+    """
+    found: Dict[str, Option] = {}
+    for alike, takes, rule, *said in rows:
+        text = said[0] if said else f"Left out: {rule[1:] or 'it is so in any case'}."
+        for names in alike.split(" / "):
+            option = Option(tuple(names.split()), takes, rule, text)
+            found.update(dict.fromkeys(option.names, option))
+    return found
+
+
+class Interpreter:
+    """Reads a line of `program` and puts what it says into `wanted`.
+
+    A subclass has a method for each code of the rules. It gets the option as it was written, its
+    value, and the rest of the rule.
+    """
 
     program: str
-    options: Mapping[str, Option]
+
+    def __init__(self, options: Mapping[str, Option], wanted: Any) -> None:
+        self.options = options
+        self.wanted = wanted
 
     def split(self, words: Sequence[str]) -> Tuple[List[Given], List[str]]:
         """Returns the options before the command, and the command.
@@ -48,35 +81,30 @@ class Parser:
         UsageError names an option that there is none of, that lacks its value or has a wrong one.
         """
         given: List[Given] = []
-        index = 0
-        while index < len(words) and words[index].startswith("-") and words[index] != "-":
-            if words[index] == "--":
-                index += 1
+        rest = deque(words)
+        while rest and rest[0].startswith("-") and rest[0] != "-":
+            word = rest.popleft()
+            if word == "--":
                 break
-            spelled, option, value = self._option(words[index])
-            used, one = self.valued(spelled, option, value, words[index + 1 :])
-            given.append(one)
-            index += 1 + used
-        return given, list(words[index:])
+            given.append(self.valued(*self._option(word), rest))
+        return given, list(rest)
 
-    def valued(
-        self, spelled: str, option: Option, value: Optional[str], after: Sequence[str]
-    ) -> Tuple[int, Given]:
-        """Returns how many of the words `after` an option are its own, and the option with a value.
+    def valued(self, spelled: str, option: Option, value: Optional[str], rest: Deque[str]) -> Given:
+        """Takes what is the option's own from the `rest` of the words.
 
         `value` is what stands in the same word, None where nothing does.
         """
         if option.takes == SWITCH:
             if value is not None:
                 raise UsageError(f"{spelled} of {self.program} takes no value")
-            return 0, (spelled, option, "")
-        used = (2 if option.takes == PAIR else 1) - (value is not None)
-        if used > len(after):
-            raise UsageError(f"{spelled} needs a value", fix=f"it is {option.takes}")
+            return spelled, option, ""
         values = [] if value is None else [value]
-        values += after[:used]
-        check(spelled, option, values)
-        return used, (spelled, option, " ".join(values))
+        missing = (2 if option.takes == PAIR else 1) - len(values)
+        if missing > len(rest):
+            raise UsageError(f"{spelled} needs a value", fix=f"it is {option.takes}")
+        values += [rest.popleft() for _ in range(missing)]
+        option.check(spelled, values)
+        return spelled, option, " ".join(values)
 
     def _option(self, word: str) -> Tuple[str, Option, Optional[str]]:
         """Returns how the option is written, which it is, and its value in the same word."""
@@ -97,19 +125,8 @@ class Parser:
         fix = f"did you mean {near[0]}?" if near else f"see `shanty {self.program} --help`"
         raise UsageError(f"{self.program} has no option {name}", fix=fix)
 
-
-class Interpreter:
-    """Puts what the options of a line say into `wanted`; a method for each code of the rules.
-
-    It gets the option as it was written, its value, and the rest of the rule.
-    """
-
-    def __init__(self, program: str, wanted: Any) -> None:
-        self.program = program
-        self.wanted = wanted
-
     def take(self, spelled: str, option: Option, value: str) -> None:
-        """Take one option into account."""
+        """Takes one option into account."""
         kind, (code, _, word) = option.rule[:1], option.rule[1:].partition(" ")
         if kind == "=":
             self.wanted.variables[code] = word or value
@@ -122,7 +139,7 @@ class Interpreter:
             getattr(self, "_" + code.replace("-", "_"))(spelled, value, word)
 
     def leave_out(self, spelled: str, option: Option, value: str) -> None:
-        """Take down that an option has no meaning here; its rule says why."""
+        """Takes down that an option has no meaning here; its rule says why."""
         raise NotImplementedError
 
     def _set(self, _: str, value: str, field: str) -> None:
@@ -135,23 +152,3 @@ class Interpreter:
         if int(value) < 1:
             raise UsageError(f"{spelled} must be at least 1, not {value}")
         setattr(self.wanted, field, int(value))
-
-
-def check(spelled: str, option: Option, values: Sequence[str]) -> None:
-    """Raise UsageError for values that are not what the option takes."""
-    for value in values if option.takes != TEXT else ():
-        if not (_is_number(value) if option.takes == NUMBER else _is_whole(value)):
-            short = value if len(value) <= _DIGITS else value[:_DIGITS] + "…"
-            raise UsageError(f"{spelled} takes {option.takes} from 0 on, not {short!r}")
-
-
-def _is_whole(text: str) -> bool:
-    digits = text[1:] if text[:1] == "+" else text
-    return digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return 0 <= float(text) < float("inf")
-    except ValueError:
-        return False

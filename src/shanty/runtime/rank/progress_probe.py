@@ -46,7 +46,7 @@ class ProgressProbe:
         self._pid = os.getpid()
         self._answered = self._moves = 0
         self._mark: _Mark | None = None
-        self._tell(os.O_CREAT)
+        self._tell("wb")
         signal.signal(number, self._answer)
         signal.siginterrupt(number, False)  # calls of the system go on by themselves
         self._number, self._set = number, signal.signal
@@ -70,14 +70,10 @@ class ProgressProbe:
             self._mark = None
             if sys.gettrace() is None:  # else that place is a debugger's
                 self._mark = frame.f_trace = _Mark(place)
-        self._tell(0)
+        self._tell("r+b")
 
-    def _tell(self, flags: int) -> None:
-        try:
-            file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o644)
-            try:
-                os.write(file, f"{self._pid:10} {self._answered:10} {self._moves:10}\n".encode())
-            finally:
-                os.close(file)
-        except OSError:  # the run's folder is gone, or there is no descriptor left
-            pass
+    def _tell(self, mode: str) -> None:
+        line = f"{self._pid:10} {self._answered:10} {self._moves:10}\n".encode()
+        # The run's folder may be gone, and there may be no descriptor left.
+        with contextlib.suppress(OSError), open(self._path, mode, buffering=0) as file:
+            file.write(line)

@@ -1,9 +1,13 @@
-"""Takes a rank's output to other places than the run's logs.
+"""Takes a rank's input from, and its output to, other places than the launcher's pipes.
 
-*In their place*: where the user's own line sends it, `mpirun … > file`, `mpirun … | sort`. It
-should not go through the launcher, which may tear lines: on the launcher's host a rank opens what
-stands behind the launcher's descriptor and appends whole lines to it. Elsewhere it inherits the
-launcher's stream.
+*Input*: launchers forward theirs, but neither Open MPI 5 nor MPICH passes on the end of a pipe:
+rank 0 would wait for ever. On Linux it opens the very file behind its launcher's (or node agent's)
+descriptor; elsewhere, and for a socket, the launcher's forwarding has to do.
+
+*Output in place of the run's logs*: where the user's own line sends it, `mpirun … > file`,
+`mpirun … | sort`. It should not go through the launcher, which may tear lines: on the launcher's
+host a rank opens what stands behind the launcher's descriptor and appends whole lines to it.
+Elsewhere it inherits the launcher's stream.
 
 *Beside them*: files that the line asks for by name. They are `FOLDER/rank.K/stdout` and
 `…/stderr`, as horovodrun's --output-filename has them, K with as many digits as the last rank's;
@@ -21,7 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping
 
-VARIABLE = "SHANTY_PASS"
+INPUT = "SHANTY_STDIN"
+OUTPUT = "SHANTY_PASS"
 FILES = "SHANTY_OUTPUT_FILES"  # the environment variable with the path of the ranks' folder
 LINES = "SHANTY_OUTPUT_LINES"  # the one with the path of the file for all ranks
 _NAMES = {STDOUT: "stdout", STDERR: "stderr"}
@@ -29,16 +34,56 @@ _LONGEST = 1 << 20  # bytes; a longer line is torn
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 
 
-def offer(streams: str) -> str:
-    """Returns the value of VARIABLE for a launcher with our pid that sends `streams` elsewhere."""
+def offer_input(fd: int) -> str:
+    """Returns the value of INPUT with which rank 0 finds the file behind our descriptor `fd`."""
+    return f"{os.uname().nodename}|/proc/{os.getpid()}/fd/{fd}"
+
+
+def set_input_aside() -> int | None:
+    """Moves our standard input to another descriptor, that children keep; None if it can't be."""
+    if not os.path.exists("/proc/self/fd/0"):
+        return None
+    kept = os.dup(0)
+    os.set_inheritable(kept, True)
+    close_input()
+    return kept
+
+
+def close_input() -> None:
+    """Makes our standard input an empty one."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0, inheritable=True)
+    os.close(null)
+
+
+def take_input(offered: str) -> None:
+    """Makes the offered file our standard input, at the place where it was read to."""
+    host, _, path = offered.partition("|")
+    if host != os.uname().nodename:
+        return
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # whoever wrote to a FIFO may be gone
+    except OSError:  # a socket cannot be opened this way
+        return
+    os.set_blocking(fd, True)
+    try:
+        with open(path.replace("/fd/", "/fdinfo/")) as file:
+            os.lseek(fd, int(file.readline().split()[1]), os.SEEK_SET)
+    except (OSError, ValueError, IndexError):
+        pass  # a pipe has no place
+    os.dup2(fd, 0, inheritable=True)
+    os.close(fd)
+
+
+def offer_output(streams: str) -> str:
+    """Returns the value of OUTPUT for a launcher with our pid that sends `streams` elsewhere."""
     return f"{os.uname().nodename}|{os.getpid()}|{streams}" if streams else ""
 
 
 def redirected(ours: str) -> str:
-    """Returns which of the streams 1 and 2 the user's line sends elsewhere than to the run's logs.
+    """Returns which of the streams 1 and 2 the user's line sends elsewhere: to a pipe, a file.
 
-    `ours` names the files behind the streams that the node agent gave to the command. What the
-    ranks write to another (a pipe to sort, a file) has to go through the launcher to get there.
+    `ours` names the files behind the streams that the node agent gave to the command.
     """
     return "".join(str(fd) for fd in (1, 2) if file_identity(fd) not in ours.split())
 
@@ -50,6 +95,17 @@ def file_identity(fd: int) -> str:
     except OSError:
         return ""
     return f"{status.st_dev}:{status.st_ino}"
+
+
+def _whole_lines(begun: dict[int, bytes], stream: int, data: bytes) -> bytes:
+    """Returns the whole lines of what `begun` has of a stream and of `data`, and keeps the rest."""
+    data = begun.pop(stream, b"") + data
+    end = data.rfind(b"\n") + 1
+    if not end and len(data) > _LONGEST:
+        end = len(data)
+    if end < len(data):
+        begun[stream] = data[end:]
+    return data[:end]
 
 
 class Passed:
@@ -65,27 +121,20 @@ class Passed:
             try:
                 if host != os.uname().nodename:
                     raise FileNotFoundError
-                path = f"/proc/{pid}/fd/{stream}"
-                self._files[stream] = os.open(path, _APPEND)
+                self._files[stream] = os.open(f"/proc/{pid}/fd/{stream}", _APPEND)
             except OSError:  # another host, no /proc, or a socket
                 self.inherited.add(stream)
 
     def feed(self, stream: int, data: bytes) -> bool:
-        """Write the whole lines of `data`; False when the stream is an ordinary one."""
-        if stream not in self._files:
-            return False
-        data = self._begun.pop(stream, b"") + data
-        end = data.rfind(b"\n") + 1
-        if end < len(data):
-            self._begun[stream] = data[end:]
-        self._write(stream, data[:end])
-        return True
+        """Writes the whole lines of `data`; False when the stream is an ordinary one."""
+        if stream in self._files:
+            self._write(stream, _whole_lines(self._begun, stream, data))
+        return stream in self._files
 
     def close(self) -> None:
-        """Write last lines that have no newline."""
+        """Writes last lines that have no newline."""
         for stream, data in self._begun.items():
             self._write(stream, data)
-        self._begun.clear()
 
     def _write(self, stream: int, data: bytes) -> None:
         try:  # noqa: SIM105  contextlib is not light
@@ -98,7 +147,7 @@ def copies_of(environ: Mapping[str, str]) -> Copies | None:
     """Returns the files of the rank whose environment this is; None when none are asked for."""
     folder, file = environ.get(FILES), environ.get(LINES)
     if file:
-        return Lines(file, environ["RANK"])
+        return Copies(file, f"[{environ['RANK']}] ".encode())
     if not folder:
         return None
     rank, last = int(environ["RANK"]), int(environ["WORLD_SIZE"]) - 1
@@ -106,24 +155,30 @@ def copies_of(environ: Mapping[str, str]) -> Copies | None:
 
 
 class Copies:
-    """The files of one rank, made when there is something to write; an error ends them."""
+    """The files of one rank, made when there is something to write; an error ends them.
 
-    def __init__(self, path: str) -> None:
+    With a `label` it is one file that all ranks append whole lines to, each with its label.
+    """
+
+    def __init__(self, path: str, label: bytes = b"") -> None:
         self._path = path
+        self._label = label
+        self._begun: dict[int, bytes] = {}
         self._files: dict[int, int] = {}
         self._failed = False
 
     def feed(self, stream: int, data: bytes) -> None:
-        """Append `data`, as it was read from `stream`."""
+        """Appends `data`, as it was read from `stream`, or its lines that are whole by now."""
+        if self._label:
+            whole = _whole_lines(self._begun, stream, data)
+            lines = whole.removesuffix(b"\n").split(b"\n") if whole else []
+            data = b"".join(self._label + line + b"\n" for line in lines)
         self._write(stream, data)
 
     def close(self) -> None:
-        """Write what is kept back."""
-
-    def _open(self, stream: int) -> int:
-        os.makedirs(self._path, exist_ok=True)
-        flags = _APPEND | os.O_CREAT | os.O_TRUNC
-        return os.open(f"{self._path}/{_NAMES[stream]}", flags, 0o644)
+        """Appends last lines that never got a newline."""
+        for stream, line in self._begun.items():
+            self._write(stream, self._label + line + b"\n")
 
     def _write(self, stream: int, data: bytes) -> None:
         if self._failed or not data:
@@ -136,29 +191,9 @@ class Copies:
             self._failed = True
             print(f"shanty: cannot write {self._path}: {error.strerror}", file=sys.stderr)
 
-
-class Lines(Copies):
-    """One rank's part of a file that all ranks append to, whole lines."""
-
-    def __init__(self, path: str, rank: str) -> None:
-        super().__init__(path)
-        self._label = f"[{rank}] ".encode()
-        self._begun = {STDOUT: b"", STDERR: b""}
-
-    def feed(self, stream: int, data: bytes) -> None:
-        """Append the lines that are whole by now."""
-        *whole, rest = (self._begun[stream] + data).split(b"\n")
-        if len(rest) > _LONGEST:
-            whole, rest = [*whole, rest], b""
-        self._begun[stream] = rest
-        self._append(whole)
-
-    def close(self) -> None:
-        """Append last lines that never got a newline."""
-        self._append([begun for begun in self._begun.values() if begun])
-
-    def _open(self, _: int) -> int:
-        return os.open(self._path, _APPEND | os.O_CREAT, 0o644)
-
-    def _append(self, lines: list[bytes]) -> None:
-        self._write(STDOUT, b"".join(self._label + line + b"\n" for line in lines))
+    def _open(self, stream: int) -> int:
+        if self._label:
+            return os.open(self._path, _APPEND | os.O_CREAT, 0o644)
+        os.makedirs(self._path, exist_ok=True)
+        flags = _APPEND | os.O_CREAT | os.O_TRUNC
+        return os.open(f"{self._path}/{_NAMES[stream]}", flags, 0o644)

@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import List, Tuple
 
-from shanty.runtime.mpi.launcher_programs import starts_daemon
+from shanty.runtime.mpi.processes import DAEMONS
 
 SOCKET = "SHANTY_SSH"  # the environment variable with the path of the controller's socket
 # ssh(1)'s options that take a value.
@@ -21,13 +21,15 @@ _WITH_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
 
 def main(argv: List[str]) -> int:
     """Have the controller start the command, or become the real ssh."""
-    words = argv
-    host, command = parse(words)
-    if host and starts_daemon(command):
+    host, command = parse(argv)
+    if host and any(daemon in command for daemon in DAEMONS):
         code = _ask(host, command)
         if code is not None:
             return code
-    _become_ssh(words)
+    from shanty.runtime.rank.command import become_next  # rarely needed
+
+    become_next("ssh", argv, os.path.dirname(os.environ.get("SHANTY_SHIM", "")))
+    print("shanty: there is no ssh on PATH", file=sys.stderr)
     return 255
 
 
@@ -78,13 +80,3 @@ def _ask(host: str, command: str) -> int | None:
     if "unknown" in answer:
         return None
     return int(answer["code"])
-
-
-def _become_ssh(words: List[str]) -> None:
-    """Become the next ssh on PATH after our own."""
-    own = os.path.dirname(os.path.abspath(os.environ.get("SHANTY_SHIM", "")))
-    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        file = os.path.join(folder, "ssh")
-        if os.path.abspath(folder) != own and os.access(file, os.X_OK):
-            os.execv(file, ["ssh", *words])
-    print("shanty: there is no ssh on PATH", file=sys.stderr)

@@ -12,67 +12,44 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import CodeType, ModuleType, TracebackType
-    from typing import Any, Callable
+    from types import TracebackType
+    from typing import Callable
 
 
-def _load_instrumentation() -> ModuleType:
-    import importlib.machinery
-
-    here = os.path.dirname(os.path.abspath(__file__))
-    module = type(sys)("_shanty_instrumentation")
-    module.__file__ = os.path.join(here, "instrumentation.py")
-    sys.modules["_shanty_instrumentation"] = module
-    importlib.machinery.SourceFileLoader("_shanty_instrumentation", module.__file__).exec_module(
-        module
-    )
-    return module
-
-
-def _first_on_path(folder: str) -> None:
+def _work(kind: str, what: str) -> Callable[[], object]:
+    """Returns what runs a script, or with kind "-m" a module, with "-c" code; sets sys.path[0]."""
+    archive = not kind and (os.path.isdir(what) or what.endswith((".zip", ".pyz")))
+    if archive or kind == "-m":
+        import runpy  # before sys.path changes: the script's folder may have one of its own
+    folder = os.path.dirname(os.path.realpath(what))
+    if kind:
+        folder = os.getcwd() if kind == "-m" else ""
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
         sys.path[0] = folder
-
-
-def _script(path: str) -> Callable[[], object]:
-    _first_on_path(os.path.dirname(os.path.realpath(path)))
-    if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
-        import runpy
-
-        return lambda: runpy.run_path(path, run_name="__main__")
-    return lambda: _execute(path, None)
-
-
-def _module(name: str) -> Callable[[], object]:
-    import runpy
-
-    _first_on_path(os.getcwd())
-    return lambda: runpy.run_module(name, run_name="__main__", alter_sys=True)
-
-
-def _code(text: str) -> Callable[[], object]:
-    _first_on_path("")
-    return lambda: _execute("<string>", text)
+    if archive:
+        return lambda: runpy.run_path(what, run_name="__main__")
+    if kind == "-m":
+        return lambda: runpy.run_module(what, run_name="__main__", alter_sys=True)
+    return lambda: _execute("<string>", what) if kind else _execute(what, None)
 
 
 def _execute(path: str, text: str | None) -> None:
     """Run a file, or `text`, in a fresh `__main__`."""
     main = type(sys)("__main__")
     main.__builtins__ = __builtins__  # type: ignore[attr-defined]
-    if text is None:
+    source: str | bytes | None = text
+    if source is None:
         import io
 
         main.__file__ = path
         main.__cached__ = None  # type: ignore[attr-defined]
         try:
             with io.open_code(path) as file:
-                source: str | bytes = file.read()
+                source = file.read()
         except OSError as error:
             sys.exit(f"{sys.executable}: can't open file {path!r}: {error.strerror}")
-    else:
-        source = text
     sys.modules["__main__"] = main
-    code: CodeType = compile(source, path, "exec", dont_inherit=True)
+    code = compile(source, path, "exec", dont_inherit=True)
     exec(code, main.__dict__)  # noqa: S102  that is its purpose
 
 
@@ -87,24 +64,13 @@ def _own_frames_off(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _exit_code(value: Any) -> int:
-    """Return what Python would end with for `SystemExit(value)`; print a message, as it does."""
-    if value is None:
-        return 0
-    if isinstance(value, int):
-        return value & 0xFF
-    print(value, file=sys.stderr)
-    return 1
-
-
 def _debugged(work: Callable[[], object], terminal: str) -> None:
     """Run `work` under pdb on `terminal`, with breakpoint() and a post-mortem there as well."""
     import bdb
+    import io
     import pdb
 
     screen = open(terminal, "r+b", buffering=0)  # noqa: SIM115  lives as long as the process
-    import io
-
     reader = io.TextIOWrapper(screen, line_buffering=True)
     writer = io.TextIOWrapper(open(terminal, "wb", buffering=0), write_through=True)  # noqa: SIM115  # type: ignore[arg-type]
     debugger = pdb.Pdb(stdin=reader, stdout=writer)
@@ -124,21 +90,27 @@ def _debugged(work: Callable[[], object], terminal: str) -> None:
 
 
 def _run(words: list[str]) -> None:
-    instrumentation = _load_instrumentation()
-    process = instrumentation.start()
+    import importlib.machinery
+
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "instrumentation.py")
+    module = type(sys)("_shanty_instrumentation")
+    module.__file__ = path
+    sys.modules[module.__name__] = module
+    importlib.machinery.SourceFileLoader(module.__name__, path).exec_module(module)
+    process = module.start()
     if process is not None and not process.claim():
         process = None  # a helper of a rank, started by the same command line
     if process is not None:
-        instrumentation.follow_imports(process, process.saw_mpi, process.claim)
+        follower = module.ImportFollower(process, process.saw_mpi, process.claim)
+        sys.meta_path.insert(0, follower)
         process.allow_stacks()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
     kind, rest = (words[0], words[1:]) if words[0] in ("-m", "-c") else ("", words)
     sys.argv = [kind or rest[0], *rest[1:]]
-    work = {"-m": _module, "-c": _code, "": _script}[kind](rest[0])
+    work = _work(kind, rest[0])
     debug = os.environ.get("SHANTY_DEBUG_RANK", "")
-    why = ""
     try:
         if process is not None and debug == os.environ.get("RANK"):
             _debugged(work, os.environ["SHANTY_DEBUG_TTY"])
@@ -148,20 +120,25 @@ def _run(words: list[str]) -> None:
     except SystemExit as error:
         if process is None or not process.in_mpi:
             raise
-        code = _exit_code(error.code)
+        if error.code is None:
+            return
+        if isinstance(error.code, int):
+            code, why = error.code & 0xFF, f"sys.exit({error.code!r})"
+        else:  # as Python does
+            code, why = 1, str(error.code)
+            print(error.code, file=sys.stderr)
         if code == 0:
             return
-        why = f"sys.exit({error.code!r})" if isinstance(error.code, int) else str(error.code)
     except BaseException as error:  # noqa: BLE001  whatever ends the script
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         error = error.with_traceback(_own_frames_off(error.__traceback__))
         sys.excepthook(type(error), error, error.__traceback__)
         why = f"{type(error).__name__}: {error}"
-    if process is None or not process.in_mpi:
-        if process is not None:
-            process.tell("failed", code=code, why=why, at=time.monotonic())
-        sys.exit(code)
-    process.die(code, why)
+    if process is not None and process.in_mpi:
+        process.die(code, why)
+    if process is not None:
+        process.tell("failed", code=code, why=why, at=time.monotonic())
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import List, Mapping
+from typing import Any, List, Mapping
 
 from shanty.runtime.errors import ShantyError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.translate import decided_by, translate
 from shanty.runtime.plan import read_plan
-from shanty.runtime.rank import redirect, stdin
+from shanty.runtime.rank import redirect
+from shanty.runtime.rank.command import become_next
 from shanty.runtime.rank_start import rank_prefix
 from shanty.runtime.rundir import RunDir
 
@@ -44,36 +45,32 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
     installation, layout = plan.lead.installation, plan.attempt.layout
     notes: List[str] = []
     verbose = False
-    if name == "horovodrun":
-        from shanty.runtime.rank import horovodrun
+    if name in ("horovodrun", "dmlc-submit"):
+        from shanty.runtime.rank import dmlc_submit, horovodrun
 
-        wanted = horovodrun.parse(words)
-        if wanted.asks:
-            print(horovodrun.answer(wanted, plan.lead.python))
+        program: Any = horovodrun if name == "horovodrun" else dmlc_submit
+        wanted = program.parse(words)
+        text = program.answer(wanted, plan.lead.python)
+        if text:
+            print(text)
             return
-        words = horovodrun.mpirun_line(wanted, layout, os.environ)
+        words = program.mpirun_line(wanted, layout, os.environ)
         os.environ.update(wanted.variables)
         notes, verbose = wanted.notes, wanted.verbose
-    if name == "dmlc-submit":
-        from shanty.runtime.rank import dmlc_submit
-
-        asked = dmlc_submit.parse(words, os.environ)
-        if asked.help:
-            print(dmlc_submit.usage())
-            return
-        words = dmlc_submit.mpirun_line(asked, layout, os.environ)
-        os.environ.update(asked.variables)
-        notes, verbose = [asked.note] if asked.note else [], asked.verbose
     if name == "mlx.launch":
         from shanty.runtime.rank import mlx_launch
 
         line = mlx_launch.parse(words)
         if line is None:
-            _become_next(name, words, os.path.join(os.path.dirname(plan_file), "bin"))
-            return
+            become_next(name, words, os.path.join(os.path.dirname(plan_file), "bin"))
+            raise UsageError(
+                f"there is no {name} on PATH",
+                "shanty knows its lines for MPI; for others it has to be installed",
+                "install mlx, or say --backend mpi",
+            )
         words, verbose = mlx_launch.mpirun_line(line, layout), line.verbose
     decided = decided_by(words, FLAVOURS[installation.flavour])
-    passed = redirect.offer(redirect.redirected(os.environ.get("SHANTY_OUTPUT", "")))
+    passed = redirect.offer_output(redirect.redirected(os.environ.get("SHANTY_OUTPUT", "")))
     scratch = plan.scratch if plan.scripted else ""
     prefix = rank_prefix(plan.lead.boot, scratch, str(os.getpid()), passed, decided)
     if plan.scripted:
@@ -97,23 +94,10 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         **os.environ,
         **translation.environment,
         "SHANTY_WORLD": str(os.getpid()),
-        redirect.VARIABLE: passed,
+        redirect.OUTPUT: passed,
     }
-    kept = stdin.set_aside()
+    kept = redirect.set_input_aside()
     if kept is not None:
-        environ = {**environ, stdin.VARIABLE: stdin.offer(kept)}
+        environ = {**environ, redirect.INPUT: redirect.offer_input(kept)}
     sys.stderr.flush()
     os.execve(installation.launcher, [installation.launcher, *translation.argv], environ)
-
-
-def _become_next(name: str, words: List[str], own: str) -> None:
-    """Become the program `name` that stands after ours, in the folder `own`, on PATH."""
-    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        file = os.path.join(folder, name)
-        if os.path.abspath(folder) != os.path.abspath(own) and os.access(file, os.X_OK):
-            os.execv(file, [name, *words])
-    raise UsageError(
-        f"there is no {name} on PATH",
-        "shanty knows its lines for MPI; for others it has to be installed",
-        "install mlx, or say --backend mpi",
-    )

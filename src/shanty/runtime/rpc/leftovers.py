@@ -30,8 +30,8 @@ def files_left() -> Dict[str, Dict[str, Any]]:
 
 def paths_left() -> Dict[str, List[str]]:
     """What MPI jobs left in /dev/shm and in /tmp and nobody has open; a folder only if any."""
-    shared = {name for each in FLAVOURS.values() for name in each.leftover_files.shared_memory}
-    temporary = {name for each in FLAVOURS.values() for name in each.leftover_files.temporary}
+    shared = {name for each in FLAVOURS.values() for name in each.shared_memory_files}
+    temporary = {name for each in FLAVOURS.values() for name in each.temporary_files}
     used: Optional[Set[str]] = None
     found = {}
     for folder, patterns in ((platform.SHARED_MEMORY, shared), ("/tmp", temporary)):

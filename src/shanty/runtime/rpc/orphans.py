@@ -11,13 +11,12 @@ import os
 from typing import Any, Dict, List, Mapping, Set
 
 from shanty.runtime import platform
-from shanty.runtime.mpi.flavours import FLAVOURS
-from shanty.runtime.mpi.launcher_programs import DAEMONS, is_launchers
+from shanty.runtime.mpi.processes import DAEMONS, RANK, is_launchers
 from shanty.runtime.rundir import is_run_id
 
 _SETTLED = 60.0  # seconds; what is younger may belong to a job that is only just starting
 # A launcher gives one of these to each rank.
-_RANKS = tuple(f"{each.rank_variables.rank}=".encode() for each in FLAVOURS.values())
+_RANKS = tuple(f"{name}=".encode() for name in RANK)
 _MARK = b"SHANTY_RUN_ID="
 _AGENTS = (b"agent.start", b"agent.worker_agent")
 

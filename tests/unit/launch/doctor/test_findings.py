@@ -17,7 +17,6 @@ from shanty.launch.doctor.facts import Need, Seen, amount, command_on
 from shanty.launch.finding import Finding, Level
 from shanty.launch.host import Host
 from shanty.runtime.mpi.flavours import FLAVOURS
-from shanty.runtime.mpi.footprint import FOOTPRINTS
 from shanty.runtime.mpi.parameters import BREAKS, MEANINGS
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -235,10 +234,6 @@ def test_a_full_shared_memory_tells_of_leftovers() -> None:
     assert "3 files of MPI jobs that ended take 40 MiB" in found.fix
     (found,) = hosts.of_host(seen(changes=full), SEVERAL)
     assert not found.fixable
-
-
-def test_every_flavour_has_a_footprint() -> None:
-    assert set(FOOTPRINTS) == set(FLAVOURS)
 
 
 # ------------------------------------------------------------------------------- limits

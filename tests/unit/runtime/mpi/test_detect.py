@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shanty.runtime.mpi import detect
-from shanty.runtime.mpi.library import Library, flavour_of_library, real_library
+from shanty.runtime.mpi.detect import Library, flavour_of_library, real_library
 
 # What the files of each flavour say of themselves, in files that are nothing else.
 LIBRARY = {
@@ -277,13 +277,15 @@ def test_each_mpi_of_a_machine_once(
     ]
 
 
-def test_extra_prefixes_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_name_prefixes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     only(tmp_path, monkeypatch)
     for name in ("one", "two"):
         launcher(tmp_path / name / "bin/mpiexec.hydra", "intel")
         library(tmp_path / name / "lib/release/libmpi.so.12", "intel", "2021.18.1")
     found = detect.find_installations(
-        str(tmp_path), "", [str(tmp_path / "one")], {"I_MPI_ROOT": str(tmp_path / "two")}
+        str(tmp_path),
+        "",
+        {"MPI_HOME": str(tmp_path / "two"), "I_MPI_ROOT": str(tmp_path / "one")},
     )
     assert [Path(one.prefix).name for one in found] == ["one", "two"]
     assert {one.flavour for one in found} == {"intel"}

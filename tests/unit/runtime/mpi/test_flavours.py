@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 import pytest
 
 from shanty.runtime.errors import UsageError
-from shanty.runtime.mpi.flavours import FLAVOURS, flavour, flavour_of_prefix, identify_library
+from shanty.runtime.mpi.flavours import FLAVOURS, flavour, identify_library
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
 
@@ -63,24 +63,6 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
 def test_the_keys_are_the_names() -> None:
     assert all(name == one.name for name, one in FLAVOURS.items())
     assert list(FLAVOURS) == ["openmpi5", "openmpi4", "mpich", "intel"]
-    assert len({one.marker for one in FLAVOURS.values()}) == 4
-
-
-@pytest.mark.parametrize(
-    ("files", "name"),
-    [
-        ({"bin/mpirun", "bin/prterun", "bin/ompi_info"}, "openmpi5"),
-        ({"bin/mpirun", "bin/orterun", "bin/ompi_info"}, "openmpi4"),
-        ({"bin/mpirun", "bin/mpichversion"}, "mpich"),
-        ({"bin/mpiexec.hydra", "bin/impi_info"}, "intel"),
-    ],
-)
-def test_a_prefix_is_told_by_its_marker(files: set[str], name: str) -> None:
-    assert flavour_of_prefix(files.__contains__) is FLAVOURS[name]
-
-
-def test_a_prefix_without_a_marker_is_none() -> None:
-    assert flavour_of_prefix({"bin/mpirun"}.__contains__) is None
 
 
 @pytest.mark.parametrize(
@@ -275,8 +257,9 @@ LEFT = {
 
 @pytest.mark.parametrize("name", FLAVOURS)
 def test_the_residue_is_recognised(name: str) -> None:
-    residue = FLAVOURS[name].leftover_files
-    for files, patterns in zip(LEFT[name], (residue.shared_memory, residue.temporary), strict=True):
+    found = FLAVOURS[name]
+    kinds = (found.shared_memory_files, found.temporary_files)
+    for files, patterns in zip(LEFT[name], kinds, strict=True):
         assert all(any(fnmatch(file, pattern) for pattern in patterns) for file in files)
         assert not any(fnmatch("somebody-elses.file", pattern) for pattern in patterns)
 

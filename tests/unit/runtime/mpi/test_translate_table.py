@@ -11,7 +11,7 @@ import pytest
 from shanty.runtime.errors import TranslationError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.layout import HostSlots, Layout
-from shanty.runtime.mpi.translate import Translation, ranks_of, translate
+from shanty.runtime.mpi.translate import Translation, translate
 
 TABLE = tomllib.loads(Path(__file__).with_name("translate_table.toml").read_text())["line"]
 FILES = {
@@ -235,18 +235,3 @@ def test_a_line_in_the_own_dialect_needs_no_notes(flavour: str) -> None:
     }
     notes = translated(own[FLAVOURS[flavour].family], flavour).notes
     assert [note for note in notes if "-l is" not in note] == []
-
-
-@pytest.mark.parametrize(
-    ("line", "ranks"),
-    [
-        ("-np 3 ./a", 3),
-        ("-c 2 --bind-to none ./a", 2),
-        ("-n 1 ./a : -np 4 ./b", 5),
-        ("-n 1 ./a : ./b", None),
-        ("./a -n 7", None),
-        ("--version", None),
-    ],
-)
-def test_ranks_of_a_line(line: str, ranks: int | None) -> None:
-    assert ranks_of(shlex.split(line)) == ranks

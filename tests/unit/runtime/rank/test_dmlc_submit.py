@@ -24,8 +24,17 @@ from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.translate import translate
 from shanty.runtime.rank import redirect
 from shanty.runtime.rank.command import stand_in
-from shanty.runtime.rank.dmlc_options import CLUSTERS, OPTIONS, REFUSED, VERB
-from shanty.runtime.rank.dmlc_submit import Wanted, mpirun_line, parse, program, usage
+from shanty.runtime.rank.dmlc_submit import (
+    CLUSTERS,
+    OPTIONS,
+    REFUSED,
+    VERB,
+    Wanted,
+    answer,
+    mpirun_line,
+    parse,
+    program,
+)
 from shanty.runtime.spec import JobSpec, Program, Raw, Script
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -96,7 +105,7 @@ TUTORIAL = "--cluster mpi --num-workers 3 python xgboost/main.py --num_round 50 
 
 def test_the_line_of_the_tutorial() -> None:
     wanted = read(TUTORIAL)
-    assert (wanted.cluster, wanted.ranks, wanted.note) == ("mpi", 3, "")
+    assert (wanted.cluster, wanted.ranks, wanted.notes) == ("mpi", 3, [])
     assert wanted.command == ["python", "xgboost/main.py", "--num_round", "50", "--data_dir", "DIR"]
     assert wanted.variables == {
         "DMLC_ROLE": "worker",
@@ -198,9 +207,9 @@ def test_amid_a_run_on_hosts() -> None:
     assert local[:2] == ["-H", "10.0.0.2:3"]
     ssh = read("--cluster ssh --host-file ssh -n 3 --log-file l --jobname j true")
     assert "-H" not in mpirun_line(ssh, THERE, {})
-    assert "--host-file (the run has its hosts)" in ssh.note
-    assert "--log-file l (`shanty logs` has" in ssh.note
-    assert "--jobname j (the run has its name" in ssh.note
+    assert "--host-file (the run has its hosts)" in " ".join(ssh.notes)
+    assert "--log-file l (`shanty logs` has" in " ".join(ssh.notes)
+    assert "--jobname j (the run has its name" in " ".join(ssh.notes)
     with pytest.raises(UsageError, match=r"this run is on localhost only.* names 10\.0\.0\.2"):
         mpirun_line(read("--cluster ssh --host-file ssh -n 3 true"), HERE, {})
 
@@ -232,13 +241,13 @@ def test_hosts_for_ssh() -> None:
 
 def test_all_that_is_left_out_is_one_note() -> None:
     wanted = read("--num-servers 2 --server-memory 1g --queue q --num-workers 2 true")
-    assert wanted.note == (
+    assert " ".join(wanted.notes) == (
         "left out of this dmlc-submit line: --num-servers 2, --server-memory 1g (there is no "
         "parameter server, the ranks talk to each other); --queue q (a run starts at once and "
         "waits in no queue)"
     )
-    assert read("--num-servers 0 --local-num-attempt 0 -n 2 true").note == ""
-    assert "this machine" in read("--cluster local -H hosts -n 2 true").note
+    assert read("--num-servers 0 --local-num-attempt 0 -n 2 true").notes == []
+    assert "this machine" in read("--cluster local -H hosts -n 2 true").notes[0]
 
 
 def test_the_cluster_of_the_environment() -> None:
@@ -319,7 +328,7 @@ def test_any_host_file_is_read_or_refused(text: str) -> None:
 
 
 def test_help_names_every_option() -> None:
-    assert all(name in usage() for name in OPTIONS)
+    assert all(name in answer(read("--help"), "") for name in OPTIONS)
 
 
 # ---------------------------------------------------------------------------------- the verb

@@ -27,19 +27,17 @@ def _arm() -> None:
     import importlib.machinery
 
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    instrumentation = type(sys)("_shanty_instrumentation")
-    instrumentation.__file__ = os.path.join(folder, "instrumentation.py")
-    sys.modules["_shanty_instrumentation"] = instrumentation
-    importlib.machinery.SourceFileLoader(
-        "_shanty_instrumentation", instrumentation.__file__
-    ).exec_module(instrumentation)
-    process = instrumentation.start()
+    module = type(sys)("_shanty_instrumentation")
+    module.__file__ = path = os.path.join(folder, "instrumentation.py")
+    sys.modules[module.__name__] = module
+    importlib.machinery.SourceFileLoader(module.__name__, path).exec_module(module)
+    process = module.start()
     if process is not None:
 
         def begin(mpi) -> None:  # type: ignore[no-untyped-def]
             _claim(process, lambda: process.saw_mpi(mpi))
 
-        instrumentation.follow_imports(process, begin, lambda: _claim(process))
+        sys.meta_path.insert(0, module.ImportFollower(process, begin, lambda: _claim(process)))
 
 
 def _claim(process, then=None) -> bool:  # type: ignore[no-untyped-def]

@@ -1,7 +1,7 @@
 """What `shanty run --dry-run` prints, for each MPI and each kind of command, word for word.
 
-`UPDATE_GOLDEN=1 pytest tests/unit/test_plan_golden.py` writes the files in golden/ anew; read
-the difference before it is kept.
+`UPDATE_GOLDEN=1 pytest tests/unit/runtime/test_plan_golden.py` writes the files in golden/ anew;
+read the difference before it is kept.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from shanty.runtime.rank import xgboost_rabit
-from shanty.runtime.rank.xgboost_rabit import RABIT, RabitFinder, offer
+from shanty.runtime.rank import import_hooks
+from shanty.runtime.rank.import_hooks import RABIT, RabitFinder
+from shanty.runtime.rank.import_hooks import xgboost as offer
 
 Init = Callable[..., Any]
 
@@ -24,7 +25,7 @@ def xgboost(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.setitem(sys.modules, "xgboost", module)
     monkeypatch.delitem(sys.modules, RABIT, raising=False)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    monkeypatch.delenv(xgboost_rabit.VARIABLE, raising=False)
+    monkeypatch.delenv(import_hooks.XGBOOST, raising=False)
     yield module
     sys.modules.pop(RABIT, None)
 
@@ -56,7 +57,7 @@ def test_one_s_own_names_of_later_are_asked_too(xgboost: ModuleType) -> None:
 
 
 def test_it_can_be_turned_off(xgboost: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(xgboost_rabit.VARIABLE, "0")
+    monkeypatch.setenv(import_hooks.XGBOOST, "0")
     before = list(sys.meta_path)
     offer(xgboost)
     assert sys.meta_path == before
@@ -75,7 +76,7 @@ def test_it_is_ours(xgboost: ModuleType) -> None:
 
 
 def test_an_older_python_is_told(xgboost: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xgboost_rabit, "_NEEDS", (99, 0))
+    monkeypatch.setattr(import_hooks, "_NEEDS", (99, 0))
     offer(xgboost)
     with pytest.raises(AttributeError, match=r"'rabit'.* needs Python 99\.0"):
         xgboost.rabit  # noqa: B018

@@ -1,4 +1,7 @@
-"""Reads what a launcher tells a process of its place; light, as every rank imports it."""
+"""Knows the processes of launchers: daemons by their names, and ranks by what they are told.
+
+Light, as every rank and what stands in for ssh import it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,21 @@ TYPE_CHECKING = False  # typing itself takes ten milliseconds to import
 if TYPE_CHECKING:
     from typing import Mapping
 
-# Open MPI's own come first: under it a nested Hydra would set PMI_* for its children anew,
-# but Open MPI does not clear PMI_* that it inherits.
+# What a launcher has started on other hosts, through ssh.
+DAEMONS = ("prted", "orted", "hydra_pmi_proxy", "hydra_bstrap_proxy")
+_OWN = ("prte", "orte", "hydra_", "mpi")
+
+# The variables that tell a rank its place. Open MPI's own come first: under it a nested Hydra
+# would set PMI_* for its children anew, but Open MPI does not clear PMI_* that it inherits.
 RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
+def is_launchers(name: str) -> bool:
+    """Returns True for the file name of a launcher or of one of its daemons."""
+    return name.startswith(_OWN)
 
 
 def number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:

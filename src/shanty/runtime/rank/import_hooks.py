@@ -1,0 +1,248 @@
+"""Changes some modules that a rank's script imports, and finds those that we stand in for.
+
+Loaded by path, as all that is in a rank, once the script has imported one of the modules or has
+asked for `horovod`; it costs nothing before. A hook gets the module, the `RankProcess`, and a
+function that tells whether this process is the rank and not a helper of it.
+
+What is said of MLX here is that of 0.32: it takes Open MPI only, from the path in
+MLX_MPI_LIBNAME; it calls MPI_Init itself, whether or not somebody has, and MPI_Finalize from a
+destructor, after Python's own exit handlers. Where it finds no MPI that it can use, every process
+quietly becomes rank 0 of 1.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import importlib.machinery
+import os
+import sys
+import time
+from types import SimpleNamespace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Sequence
+
+HOROVOD = "SHANTY_HOROVOD"  # "0" never takes our horovod, "1" also where Horovod is installed
+XGBOOST = "SHANTY_XGBOOST"  # "0" leaves XGBoost alone
+RABIT = "xgboost.rabit"
+MLX_LIBRARY = "MLX_MPI_LIBNAME"  # what the run's MPI sets where MLX can use it
+_NEEDS = (3, 11)  # the Python of all that a script imports of shanty
+_TRACKER = "DMLC_TRACKER_URI"  # in rabit's settings: where the ranks find each other
+_OTHER_MLX = "MLX_RANK"  # set for every other backend of MLX
+_HEARD = 10.0  # seconds in which the controller ends a rank that has told it that it is alone
+_LONGEST_VERSION = 8192  # bytes; MPICH's MPI_MAX_LIBRARY_VERSION_STRING
+
+
+def _argument(args: Sequence[Any], kwargs: dict[str, Any], name: str, at: int, other: str) -> Any:
+    return kwargs.get(name, args[at] if len(args) > at else other)
+
+
+def _find_ours(name: str, folder: str, target: Any = None) -> Any:
+    """Return the spec of shanty's own module `name` in `folder`; None where there is no shanty."""
+    if sys.version_info < _NEEDS:
+        python, wanted = (".".join(map(str, each[:2])) for each in (sys.version_info, _NEEDS))
+        raise ModuleNotFoundError(
+            f"No module named {name!r}: shanty's own needs Python {wanted}, this is {python}",
+            name=name,
+        )
+    try:  # the one that goes with the modules of shanty that it is going to import
+        folders = importlib.import_module("shanty").__path__
+    except ImportError:
+        return None
+    places = [os.path.join(each, folder) for each in folders]
+    spec = importlib.machinery.PathFinder.find_spec(name, places, target)
+    instrumentation = sys.modules.get("_shanty_instrumentation")
+    if spec is not None and instrumentation is not None:
+        instrumentation.hook_children()
+    return spec
+
+
+def find_horovod(name: str, target: Any, finders: Sequence[Any]) -> Any:
+    """Return the spec for the package `name`, Horovod's own or ours; None where there is none.
+
+    `finders` are the other ones. A folder that happens to have the name is no installed package.
+    """
+    choice = os.environ.get(HOROVOD, "")
+    if choice == "0":
+        return None
+    for finder in finders if choice != "1" else ():
+        spec = finder.find_spec(name, None, target) if hasattr(finder, "find_spec") else None
+        if spec is not None and spec.loader is not None and spec.origin is not None:
+            return spec
+    return _find_ours(name, "compat", target)
+
+
+def torch(c10d: Any, *_: object) -> None:
+    """Make `mpi` an available backend without an import of shanty.torch in the script.
+
+    It is imported when a group asks for the backend. A PyTorch that was built with MPI keeps its
+    own.
+    """
+    helper = getattr(c10d, "_new_process_group_helper", None)
+    if getattr(c10d, "_MPI_AVAILABLE", True) or helper is None:
+        return
+
+    def with_mpi(*args: Any, **kwargs: Any) -> Any:
+        backend = _argument(args, kwargs, "backend", 3, "")
+        if "mpi" in str(backend) and "shanty.torch" not in sys.modules:
+            importlib.import_module("shanty.torch")
+            return c10d._new_process_group_helper(*args, **kwargs)  # which it has replaced
+        return helper(*args, **kwargs)
+
+    c10d._new_process_group_helper = with_mpi
+    c10d._MPI_AVAILABLE = True
+
+
+def futures(core: Any, process: Any, claim: Callable[[], bool]) -> None:
+    """Guard `MPIPoolExecutor`, whose workers MPI_Comm_spawn starts, in a thread of mpi4py's own.
+
+    When MPI refuses them, that thread ends with a traceback, and the script would wait for its
+    results for ever. With `python -m mpi4py.futures` nothing is spawned.
+    """
+    spawn = getattr(core, "client_spawn", None)
+    if spawn is None:
+        return
+
+    @functools.wraps(spawn)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        if claim():
+            process.tell("spawning")
+        try:
+            return spawn(*args, **kwargs)
+        except core.MPI.Exception as error:
+            sys.__excepthook__(type(error), error, error.__traceback__)
+            process.refused(str(error))
+
+    core.client_spawn = told
+
+
+def xgboost(module: Any, *_: object) -> None:
+    """Let `xgboost.rabit` be found, as an attribute and by import; nothing is loaded before.
+
+    It is ours, which changes nothing until `rabit.init()`. An XGBoost that has a rabit itself keeps
+    it, but cannot make each rank a world of its own unseen.
+    """
+    if os.environ.get(XGBOOST, "") == "0":
+        return
+    if hasattr(module, "rabit"):
+        _guard_rabit(module.rabit, module.__version__)
+        return
+    other = getattr(module, "__getattr__", None)
+
+    def find(name: str) -> Any:
+        if name == "rabit":
+            try:
+                return importlib.import_module(RABIT)
+            except ImportError as error:
+                text = f"module 'xgboost' has no attribute 'rabit': {error}"
+                raise AttributeError(text) from error
+        if other is not None:
+            return other(name)
+        raise AttributeError(f"module 'xgboost' has no attribute {name!r}")
+
+    module.__getattr__ = find
+    sys.meta_path.insert(0, RabitFinder())
+
+
+def _guard_rabit(rabit: Any, version: str) -> None:
+    """Let the `init` of XGBoost's own rabit fail where nobody tells it of the other ranks."""
+    own, ranks = rabit.init, os.environ.get("WORLD_SIZE", "1")
+
+    def init(args: Any = None) -> Any:
+        told = _TRACKER in os.environ or any(_TRACKER in str(word) for word in args or ())
+        if ranks != "1" and not told:
+            raise RuntimeError(
+                f"The rabit of XGBoost {version} knows no MPI: each of the {ranks} ranks would "
+                "train by itself, on all rows. With XGBoost 3 shanty joins them: "
+                f"pip install -U xgboost. {XGBOOST}=0 leaves XGBoost alone."
+            )
+        return own(args)
+
+    rabit.init = init
+
+
+class RabitFinder:
+    """Stands first in sys.meta_path from the import of xgboost on: it knows `xgboost.rabit`."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """Find the module in shanty.compat, unless XGBoost has one; nothing else is offered."""
+        if name != RABIT:
+            return None
+        own = importlib.machinery.PathFinder.find_spec(name, path, target)
+        return own or _find_ours(name, "compat/xgboost_rabit", target)
+
+
+def _loaded_mpi(path: str) -> Any:
+    """Returns the libmpi that MLX has loaded, with what `RankProcess` asks of mpi4py."""
+    import ctypes
+
+    library = ctypes.CDLL(path)
+
+    def flag(function: str) -> bool:
+        found = ctypes.c_int(0)
+        getattr(library, function)(ctypes.byref(found))
+        return bool(found.value)
+
+    def version() -> str:
+        text = ctypes.create_string_buffer(_LONGEST_VERSION)
+        library.MPI_Get_library_version(text, ctypes.byref(ctypes.c_int(0)))
+        return text.value.decode(errors="replace")
+
+    return SimpleNamespace(
+        Is_initialized=functools.partial(flag, "MPI_Initialized"),
+        Is_finalized=functools.partial(flag, "MPI_Finalized"),
+        Finalize=library.MPI_Finalize,
+        Get_library_version=version,
+    )
+
+
+def mlx(core: Any, process: Any, claim: Callable[[], bool]) -> None:
+    """See the world of `mlx.core.distributed` come up by `init`, or say why it does not."""
+    distributed = core.distributed
+    init = distributed.init
+
+    @functools.wraps(init)
+    def joining(*args: Any, **kwargs: Any) -> Any:
+        backend = _argument(args, kwargs, "backend", 1, "any")
+        by_mpi = backend == "mpi" or (backend == "any" and _OTHER_MLX not in os.environ)
+        if not by_mpi or not claim():
+            return init(*args, **kwargs)
+        distributed.init = init  # this is about the first call only
+        library = os.environ.get(MLX_LIBRARY, "")
+        if not library and process.size > 1:
+            _alone(process, "MLX works with Open MPI only", "choose it: shanty run --mpi openmpi")
+        mpi4py = sys.modules.get("mpi4py.MPI")
+        if library and mpi4py is not None and mpi4py.Is_initialized():
+            raise RuntimeError(
+                "MPI is up already, by mpi4py, and MLX brings it up itself, which may be done "
+                "once only: call mx.distributed.init() before `from mpi4py import MPI`"
+            )
+        if os.path.isabs(library):
+            process.loading(library)
+        group = init(*args, **kwargs)
+        if process.size > 1 and group.size() == 1:
+            why = f"MLX found no world in {MLX_LIBRARY}={library}"
+            _alone(process, why, f"leave {MLX_LIBRARY} to shanty")
+        path = process.library_path()
+        mpi = _loaded_mpi(path) if path else None
+        if mpi is not None and mpi.Is_initialized():
+            process.joined(mpi, group.rank(), group.size())
+            atexit.register(leave, mpi, group)
+        return group
+
+    def leave(mpi: Any, group: Any) -> None:
+        if group.size() == 1 and process.in_mpi and not process.failing:
+            mpi.Finalize()  # MLX forgets it when it finds itself alone
+        process.tell("finalized")  # else MLX does it, a little later
+
+    distributed.init = joining
+
+
+def _alone(process: Any, why: str, fix: str) -> None:
+    """Have the run ended, because this rank would train by itself; does not return."""
+    process.tell("alone", why=why, fix=fix)
+    time.sleep(_HEARD)
+    raise RuntimeError(f"{why}: {fix}")
