@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -17,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from shanty.launch.cluster.parallel import Progress, Step, told
+from shanty.launch.cluster.parallel import Progress, Step, read_and_report
 from shanty.launch.cluster.platforms import refuse_foreign
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.rpc.store import Entry, tree_hash
+from shanty.runtime.rundir import read_json, write_json
 
 # What no program that runs needs; headers stay, for an mpicc inside a run.
 _LEFT_OUT = re.compile(r"(^|/)(__pycache__|share/(doc|man|info))/|\.(a|la|pyc)$")
@@ -47,7 +47,7 @@ class Package:
 
 
 def put_tree(client: RpcClient, kind: str, package: Package, progress: Progress) -> str:
-    """Where the package lies on the host; it is sent when it is not there yet."""
+    """The package's folder on the host; it is sent when it is not there yet."""
     name = client.host.name
     answer = client.ask("store-has", kind=kind, hash=package.hash).values
     refuse_foreign(package.title, package.tags, answer["machine"], name)
@@ -55,20 +55,20 @@ def put_tree(client: RpcClient, kind: str, package: Package, progress: Progress)
         return str(answer["path"])
     with _archive(package).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        data = told(file, Step(name, package.title, 0, size), progress)
+        data = read_and_report(file, Step(name, package.title, 0, size), progress)
         client.ask("store-put", data=data, size=size, kind=kind, hash=package.hash)
     return str(answer["path"])
 
 
 def package(title: str, root: Path, files: Sequence[str], home: Path) -> Package:
-    """The package of these files; what their hash is, the cache in shanty's `home` knows."""
+    """The package of these files; the cache in shanty's `home` knows their hash."""
     name = _cached_hash(root, files, home)
     archive = home / "cache" / "trees" / f"{name}.tar.gz"
     return Package(title, name, root, tuple(files), (), archive)
 
 
 def recorded(root: Path, info: Path) -> tuple[str, ...]:
-    """What a wheel installed below `root`, of its record."""
+    """The files that a wheel installed below `root`, by its record."""
     found = set()
     for line in (info / "RECORD").read_text(encoding="utf-8").splitlines():
         path = line.rsplit(",", 2)[0].strip('"')
@@ -80,14 +80,10 @@ def recorded(root: Path, info: Path) -> tuple[str, ...]:
 
 
 def all_files(root: Path) -> tuple[str, ...]:
-    """What is worth sending of a whole folder."""
-    found = []
-    for folder, _, names in os.walk(root):
-        for name in names:
-            relative = os.path.relpath(Path(folder, name), root)
-            if not _LEFT_OUT.search(relative):
-                found.append(relative)
-    return tuple(sorted(found))
+    """All files of a folder that are worth sending."""
+    paths = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
+    found = (os.path.relpath(path, root) for path in paths)
+    return tuple(sorted(path for path in found if not _LEFT_OUT.search(path)))
 
 
 def _archive(package: Package) -> Path:
@@ -103,22 +99,15 @@ def _archive(package: Package) -> Path:
                 made = Path(file.name)
                 try:
                     pack(package.root, package.files, file.file)
-                    _refuse_changed(package)
+                    if tree_hash(content(package.root, package.files)) != package.hash:
+                        what = f"{package.title} was changed while it was packed"
+                        why = f"its files are in {package.root}"
+                        raise PrepareError(what, why, "run the command again")
                 except BaseException:
                     made.unlink()
                     raise
             made.replace(package.archive)
     return package.archive
-
-
-def _refuse_changed(package: Package) -> None:
-    """Raises PrepareError when the files are no longer those of the hash."""
-    if tree_hash(content(package.root, package.files)) != package.hash:
-        raise PrepareError(
-            f"{package.title} was changed while it was packed",
-            f"its files are in {package.root}",
-            "run the command again",
-        )
 
 
 def prune(folder: Path) -> None:
@@ -160,7 +149,7 @@ def pack(root: Path, files: Iterable[str], sink: BinaryIO | IO[bytes]) -> int:
 
 
 def content(root: Path, files: Iterable[str]) -> Iterator[Entry]:
-    """What `tree_hash` is taken of."""
+    """The entries of which `tree_hash` is taken."""
     for path in files:
         place = root / path
         if place.is_symlink():
@@ -184,21 +173,11 @@ def _cached_hash(root: Path, files: Sequence[str], home: Path) -> str:
 
 
 def remembered(cache: Path, key: str, find: Callable[[], str]) -> str:
-    """What the cache knows for `key`; else it is found, and kept with the latest hundred."""
-    known = _known(cache)
+    """The cache's value for `key`; else it is found, and kept with the latest hundred."""
+    known = {k: v for k, v in (read_json(cache) or {}).items() if isinstance(v, str)}
     if key in known:
         return known[key]
     value = find()
     cache.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=cache.parent, delete=False, encoding="utf-8") as file:
-        json.dump({**dict(list(known.items())[-99:]), key: value}, file)
-    Path(file.name).replace(cache)
+    write_json(cache, {**dict(list(known.items())[-99:]), key: value})
     return value
-
-
-def _known(cache: Path) -> dict[str, str]:
-    try:
-        known = json.loads(cache.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return {k: v for k, v in known.items() if isinstance(v, str)} if isinstance(known, dict) else {}

@@ -11,15 +11,13 @@ from typing import Any
 
 from shanty.launch.cluster import content_store
 from shanty.launch.cluster.content_store import Package, put_tree
-from shanty.launch.cluster.parallel import Progress, Step, side_by_side
+from shanty.launch.cluster.parallel import Progress, side_by_side
 from shanty.launch.cluster.platforms import own_tag, wheel_tags
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.rpc.store import machine
-
-__all__ = ["Progress", "Step", "place_mpi", "side_by_side"]
 
 
 def place_mpi(
@@ -36,29 +34,20 @@ def place_mpi(
 
     def place(client: RpcClient) -> Installation:
         path = put_tree(client, "mpi", found, progress)
-        return replace(
-            installation,
-            prefix=path,
-            launcher=_moved(installation.launcher, installation.prefix, path),
-            library=_moved(installation.library, installation.prefix, path),
-            origin="shanty",
+        launcher, library = (
+            str(Path(path, os.path.relpath(one, installation.prefix)))
+            for one in (installation.launcher, installation.library)
         )
+        moved = {"prefix": path, "launcher": launcher, "library": library, "origin": "shanty"}
+        return replace(installation, **moved)
 
     return side_by_side(clients, place)
 
 
-def _moved(path: str, prefix: str, to: str) -> str:
-    return str(Path(to, os.path.relpath(path, prefix)))
-
-
 def look_for(client: RpcClient, installation: Installation) -> dict[str, Any]:
-    """What a host has of an MPI that is not brought, as the verb `mpi-find` tells it."""
-    return client.ask(
-        "mpi-find",
-        launcher=installation.launcher,
-        flavour=installation.flavour,
-        version=installation.version,
-    ).values
+    """A host's own installations of an MPI that is not brought, as the verb `mpi-find` tells it."""
+    names = ("launcher", "flavour", "version")
+    return client.ask("mpi-find", **{name: getattr(installation, name) for name in names}).values
 
 
 def _find(client: RpcClient, installation: Installation) -> Installation:
@@ -78,8 +67,7 @@ def _find(client: RpcClient, installation: Installation) -> Installation:
 
 def tags_of(installation: Installation) -> tuple[str, ...]:
     """The platform tags of an MPI: where it runs when it is brought there."""
-    root = Path(installation.prefix)
-    info = _dist_info(root, FLAVOURS[installation.flavour].requirement)
+    info = _dist_info(installation)
     return (own_tag(machine()),) if info is None else wheel_tags(info)
 
 
@@ -87,17 +75,18 @@ def _mpi_package(installation: Installation, home: Path) -> Package:
     """The files of an MPI that pip installed, alone in its prefix or beside an interpreter."""
     root = Path(installation.prefix)
     title = f"{FLAVOURS[installation.flavour].title} {installation.version}"
-    info = _dist_info(root, FLAVOURS[installation.flavour].requirement)
+    info = _dist_info(installation)
     files = content_store.all_files(root) if info is None else content_store.recorded(root, info)
     if not files:
         raise PrepareError(f"{title} at {root} has no files", fix="shanty mpi install again")
     return replace(content_store.package(title, root, files, home), tags=tags_of(installation))
 
 
-def _dist_info(root: Path, requirement: str) -> Path | None:
+def _dist_info(installation: Installation) -> Path | None:
+    requirement = FLAVOURS[installation.flavour].requirement
     name = re.split(r"[^\w-]", requirement)[0].replace("-", "_")
     for kind in ("site-packages", "dist-packages"):
-        for info in root.glob(f"lib*/python3*/{kind}/{name}-*.dist-info"):
+        for info in Path(installation.prefix).glob(f"lib*/python3*/{kind}/{name}-*.dist-info"):
             if (info / "RECORD").is_file():
                 return info
     return None

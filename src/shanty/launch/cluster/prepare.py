@@ -1,26 +1,24 @@
-"""Puts on every host what a run needs there: its MPI, its Python packages, its code.
+"""Puts the MPI of a run, its Python packages and its code on every host.
 
 The three are independent, and each is sent only where it is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shanty.launch.cluster import environment, mpi_provision, sync, workspace
-from shanty.launch.cluster.mpi_provision import Step
+from shanty.launch.cluster import environment, mpi_provision, workspace
+from shanty.launch.cluster.parallel import Progress, Say, Step
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.mpi.installation import Installation
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Where things are on one host; `mpi4py` is "FOLDER|CACHE_TAG", "" where none was brought."""
+    """The places of all on one host; `mpi4py` is "FOLDER|CACHE_TAG", "" where none was brought."""
 
     installation: Installation
     python: str
@@ -74,20 +72,20 @@ def _environments(
     mode: str | None,
     home: Path,
     environ: Mapping[str, str],
-    told: mpi_provision.Progress,
+    told: Progress,
     say: Say,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The interpreter of each host, and the mpi4py brought to it."""
     here = environment.local_environment(python, home)
 
     def made() -> tuple[dict[str, str], dict[str, str]]:
-        pythons = sync.sync(clients, here, home, told, environ)
-        brought = sync.place_mpi4py_beside(clients, here, home, told)
+        pythons = environment.sync(clients, here, home, told, environ)
+        brought = environment.place_mpi4py_beside(clients, here, home, told)
         return pythons, {name: f"{path}|{here.cache_tag}" for name, path in brought.items()}
 
     if mode == "sync":
         return made()
-    differences = environment.check(clients, here, sync.mpi4py_tags())
+    differences = environment.check(clients, here, environment.mpi4py_tags())
     different = {name: each for name, each in differences.items() if not each.passes}
     if different and mode is None:
         count = len({row.name for each in different.values() for row in each.rows})
@@ -101,7 +99,7 @@ def _environments(
             "\n       " + environment.table(different).replace("\n", "\n       "),
             "--env sync makes the same one there, --env none takes what is there",
         )
-    folders = sync.place_mpi4py(clients, differences, home, told)
+    folders = environment.place_mpi4py(clients, differences, home, told)
     tag = here.cache_tag
     pythons = {name: each.there.python for name, each in differences.items()}
     tags = {name: each.there.cache_tag or tag for name, each in differences.items()}

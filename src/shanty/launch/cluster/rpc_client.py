@@ -1,4 +1,4 @@
-"""The client of a host's RPC client (`runtime/rpc/server.py`), and how the RPC client gets there.
+"""The client of a host's RPC server (`runtime/rpc/server.py`), and how that server gets there.
 
 One command over the connection does it all: `sh` looks for a Python, Python runs the source of
 `runtime/rpc/bootstrap.py` that we write to it, and that serves, after it has taken our code from us
@@ -28,7 +28,7 @@ from shanty.runtime.rpc import bootstrap
 
 PATIENCE = 900.0  # seconds without a word after which a verb has failed; a dead link shows earlier
 _NO_PYTHON = "shanty-found-no-python"
-_NOISE = 1 << 20  # bytes that a login shell may print before we hear a RPC client
+_NOISE = 1 << 20  # bytes that a login shell may print before we hear the RPC server
 _PLACES = (
     *("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10"),
     *("python3.9", "/usr/local/bin/python3", "/opt/homebrew/bin/python3", "/usr/bin/python3"),
@@ -39,7 +39,7 @@ _PLACES = (
 
 
 def _script(places: Iterable[str]) -> str:
-    """What `sh -c` runs: it becomes the first Python that is new enough.
+    """The program of `sh -c`: it becomes the first Python that is new enough.
 
     No single quote, backslash, "!" or end of line is in it: so the shells sh, bash, zsh, fish
     and csh all read it as it is. The Python that is found says its true path, which a wrapper
@@ -77,7 +77,7 @@ class NoAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a verb returned."""
+    """The result of a verb."""
 
     values: dict[str, Any]
     data: bytes = b""
@@ -107,7 +107,7 @@ class RpcClient:
         told: Callable[[str], None] | None = None,
         started: Callable[[subprocess.Popen[bytes]], None] | None = None,
     ) -> RpcClient:
-        """Start a RPC client; NoAnswerError when that fails.
+        """Start an RPC server; NoAnswerError when that fails.
 
         `pythons` are interpreters to try first, `patience` bounds each single wait in seconds,
         `told` hears what is done where that takes time, and `started` gets the process.
@@ -131,7 +131,7 @@ class RpcClient:
 
     @property
     def bytes_sent(self) -> int:
-        """All bytes that were written to this RPC client so far."""
+        """All bytes that were sent to the host so far."""
         return self._stream.sent
 
     def ask(
@@ -174,7 +174,7 @@ class RpcClient:
                 ) from None
 
     def close(self, grace: float = 2.0) -> None:
-        """End the RPC client; a shared connection stays for the next one, for a while."""
+        """End the RPC server; a shared connection stays for the next one, for a while."""
         self._stream.close(grace)
 
     def _send(
@@ -260,7 +260,7 @@ def _first_line(version: str) -> bytes:
 
 
 def _word(stream: Stream, patience: float, noise: list[bytes]) -> dict[str, Any]:
-    """The next word of `arrive`; what else is printed before it goes to `noise`."""
+    """The next word of `bootstrap`; what else is printed before it goes to `noise`."""
     heard = 0
     while heard < _NOISE:
         line = stream.line(patience, _NOISE)

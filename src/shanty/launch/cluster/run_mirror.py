@@ -1,8 +1,9 @@
 """Keeps a run's directory here up to date with the one on its lead host, while anyone looks.
 
-A thread asks the lead host for what is new and writes it down; all else reads the files. When
-the lead host cannot be reached, its workers are asked whether they still hear it: a lead that
+A thread asks the lead host for changes and writes them down; all else reads the files. When the
+lead host cannot be reached, its workers are asked if they still hear the controller: one that
 nobody hears is gone, and the run has failed; one that only we do not hear goes on without us.
+Standard input goes the other way, to rank 0, for as long as this process lives.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from shanty.launch.cluster import contact
+from shanty.launch.cluster import connect
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.host import Host
 from shanty.runtime.agent import control
@@ -35,14 +38,16 @@ _FRESH = 3.0  # seconds within which a worker hears a lead that is well
 _LEFT = -1.0  # in place of an age: the worker is done, and its lead was there to say so
 _COPIED = (*LEAD_APPENDED, *REPLACED, "status.json")  # and what is below artifacts/
 _AT_ONCE = 64  # hosts that are told something side by side
+_STDIN_CHUNK = 32 << 10  # bytes; half of what a FIFO holds
+_STDIN_WAIT = 1.0  # seconds that the host waits for room
 _GIVE_UP = 60.0  # seconds without any host after which it is not known how the run stands
 
 
-class Link:
+class RunMirror:
     """The copy of one run; `start` it, then read the run's directory here.
 
-    `RPC client` is the lead's; `others` are of hosts that have let the lead in, and are to be told
-    when it does not come.
+    `client` is the lead host's; `others` are of hosts that take the run's key, and are to be told
+    when it is needed no more.
     """
 
     def __init__(
@@ -63,7 +68,7 @@ class Link:
         self._lost: Failure | None = None
         self._thread = threading.Thread(target=self._work, daemon=True)
 
-    def start(self) -> Link:
+    def start(self) -> RunMirror:
         """Begin to copy."""
         self._thread.start()
         return self
@@ -86,8 +91,8 @@ class Link:
         return replace(status, state=State.LOST, failure=self._lost, exit_code=LostError.exit_code)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Put a request to the lead, over a connection of its own."""
-        (client,) = contact.connect(self._hosts[:1], terminal=False)
+        """Put a request to the controller, over a connection of its own."""
+        (client,) = connect.connect(self._hosts[:1], terminal=False)
         try:
             answer = client.ask("ask-run", run=self._run.id, request=request, patience=30.0)
         finally:
@@ -109,7 +114,7 @@ class Link:
 
     def _pull(self) -> None:
         if self._client is None:
-            (self._client,) = contact.connect(self._hosts[:1], terminal=False)
+            (self._client,) = connect.connect(self._hosts[:1], terminal=False)
             self._first = True
         offsets = self._offsets() if self._first else {}
         answer = self._client.ask(
@@ -135,7 +140,7 @@ class Link:
             self._client.close(0.5)
 
     def _release(self) -> None:
-        """Let go of the other hosts once the run is on; one that has ended is let in no more."""
+        """Close the other hosts' clients once the run is on; at its end its key goes from them."""
         state = control.read_status(self._run).state
         if not self._others or state in (State.PENDING, State.STARTING):
             return
@@ -160,13 +165,13 @@ class Link:
         if failure.get("log"):  # the log is a file of ours by now
             failure["log"] = failure["log"].replace(there, str(self._run.path))
         data = json.dumps(values, indent=1).encode() + b"\n"
-        with self._alone():
+        with self._locked():
             if not control.read_status(self._run).state.final:
                 put(self._run.path, Change(path, offset, data))
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold off the links of other commands: one of them may know the end of the run already."""
+    def _locked(self) -> Iterator[None]:
+        """Hold off the mirrors of other commands: one may know the end of the run already."""
         folder = os.open(self._run.path, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
@@ -222,26 +227,23 @@ class Link:
         self._ended.wait(0.5)
 
     def _ages(self) -> dict[str, float | None]:
-        """For how long each worker that answers has not heard the lead; None: it gave up.
+        """The seconds since each worker that answers heard the controller; None: it gave up.
 
         _LEFT where it has left in order.
         """
         ages: dict[str, float | None] = {}
-        if len(self._hosts) > 1:
-            for index, outcome in enumerate(contact.attempt(self._hosts[1:], terminal=False), 1):
-                if not isinstance(outcome, RpcClient):
-                    continue
+        for index, outcome in enumerate(connect.attempt(self._hosts[1:], terminal=False), 1):
+            if isinstance(outcome, RpcClient):
+                ask: dict[str, Any] = {"run": self._run.id, "index": index}
                 with contextlib.suppress(ShantyError):
-                    values = outcome.ask(
-                        "heard-run", run=self._run.id, index=index, patience=_SILENCE
-                    ).values
+                    values = outcome.ask("heartbeat-age", patience=_SILENCE, **ask).values
                     ages[outcome.host.name] = _LEFT if values["left"] else values["age"]
                 outcome.close(0.5)
         return ages
 
     def _conclude(self, failure: Failure, state: State) -> None:
         code = LaunchError.exit_code if state is State.FAILED else LostError.exit_code
-        with self._alone():
+        with self._locked():
             status = control.read_status(self._run)
             if not status.state.final:
                 control.conclude(self._run, status, state, failure, code)
@@ -258,3 +260,33 @@ def _over(ages: Mapping[str, float | None]) -> bool:
     """True when some worker has given its lead up: then all of them will."""
     known = _known(ages)
     return _LEFT not in known and any(age >= SILENCE for age in known)
+
+
+# ------------------------------------------------------------------------- standard input
+
+
+def has_input(fd: int) -> bool:
+    """True when there may be something to read: it is no empty device."""
+    status, null = os.fstat(fd), Path(os.devnull).stat()
+    return not (stat.S_ISCHR(status.st_mode) and status.st_rdev == null.st_rdev)
+
+
+def forward_stdin(lead: Host, run: str, fd: int) -> None:
+    """Begin to send rank 0 the content of `fd`, of which a copy is kept."""
+    source = os.dup(fd)
+    threading.Thread(target=_forward, args=(lead, run, source), daemon=True).start()
+
+
+def _forward(lead: Host, run: str, source: int) -> None:
+    # On any failure the run says by itself how it goes on without.
+    with contextlib.suppress(OSError, ShantyError), open(source, "rb", buffering=0) as file:
+        (client,) = connect.connect([lead], terminal=False)
+        while data := file.read(_STDIN_CHUNK):
+            while data:
+                answer = client.ask("forward-stdin", run=run, wait=_STDIN_WAIT, data=data)
+                taken = answer.values["taken"]
+                if taken is None:
+                    return  # rank 0 has closed it, or is gone
+                data = data[taken:]
+        client.ask("forward-stdin", run=run, wait=0.0)
+        client.close()

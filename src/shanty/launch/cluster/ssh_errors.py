@@ -216,7 +216,7 @@ _STORAGE_FIX = "free some space there, or make the folder writable"
 
 
 def _storage_code(text: str) -> str:
-    """Which lack it is that `arrive` met."""
+    """The code for what `bootstrap` could not write."""
     if "inodes" in text:
         return "inodes-full"
     return "disk-full" if "No space left" in text or "quota" in text else "home-readonly"
@@ -228,7 +228,7 @@ def unprotected_keys(text: str) -> list[str]:
 
 
 def login_words(host: Host) -> str:
-    """What to write behind `ssh` or `ssh-copy-id` to get to a host."""
+    """The words to write behind `ssh` or `ssh-copy-id` to get to a host."""
     options = ["-F", host.config] if host.config else []
     return shlex.join([*options, *(["-p", str(host.port)] if host.port else []), host.login])
 

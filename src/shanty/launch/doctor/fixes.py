@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shanty.launch import interpreter
-from shanty.launch.cluster import contact
+from shanty.launch.cluster import connect
 from shanty.launch.cluster.parallel import Step
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.doctor import trust
@@ -115,11 +115,11 @@ class Repairer:
         question = f"put your key {public.path} into ~/.ssh/authorized_keys on {host.name}"
         if not self.consent(question):
             return []
-        (outcome,) = contact.attempt([host], terminal=True)
+        (outcome,) = connect.attempt([host], terminal=True)
         if not isinstance(outcome, RpcClient):
-            raise contact.failure([outcome], 1)
+            raise connect.failure([outcome], 1)
         try:
-            return _done(outcome, "let-in", key=public.text)
+            return _done(outcome, "add-key", key=public.text)
         finally:
             outcome.close()
             outcome.connection.close()  # the next login is to be one by the key
@@ -150,7 +150,7 @@ class Repairer:
 
     def _alike(self, findings: Sequence[Finding]) -> list[Repair]:
         """Makes the environment of this machine on all hosts that have another one."""
-        from shanty.launch.cluster import environment, sync
+        from shanty.launch.cluster import environment
 
         clients: list[RpcClient] = []
 
@@ -158,11 +158,11 @@ class Repairer:
             self.progress(f"{step.host}: {step.what}, {step.done} of {step.total} {step.unit}")
 
         try:
-            clients = contact.connect([self._host(each.host) for each in findings], terminal=False)
+            clients = connect.connect([self._host(each.host) for each in findings], terminal=False)
             environ = {**self.environ, **self.job.env}
             python = interpreter.choose(self.job.python, Path(self.job.workdir), environ)
             here = environment.local_environment(python, self.home)
-            made = sync.sync(clients, here, self.home, told, environ)
+            made = environment.sync(clients, here, self.home, told, environ)
         except ShantyError as error:
             return [Repair(_PACKAGES, each.host, error=error) for each in findings]
         finally:
@@ -181,7 +181,7 @@ class Repairer:
 
     @contextmanager
     def _client(self, name: str) -> Iterator[RpcClient]:
-        (client,) = contact.connect([self._host(name)], terminal=False)
+        (client,) = connect.connect([self._host(name)], terminal=False)
         try:
             yield client
         finally:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.cluster import contact, inventory, reachability
-from shanty.launch.cluster.hostfiles import read_hostfile
+from shanty.launch.cluster import connect, inventory, reachability
 from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.host import Host
@@ -31,7 +30,9 @@ def chosen(on: str | None, hostfile: str | None, home: Path) -> tuple[Host, ...]
         raise UsageError("hosts and a host file are both given", fix="give one of them")
     if not (on or hostfile):
         raise UsageError("no hosts are given", fix="name them: a,b,c, a group, or --hostfile FILE")
-    hosts = read_hostfile(Path(hostfile)) if hostfile else inventory.resolve(on or "", home)
+    hosts = (
+        inventory.read_hostfile(Path(hostfile)) if hostfile else inventory.resolve(on or "", home)
+    )
     hosts = inventory.recognised(hosts, home)
     names = [host.name for host in hosts]
     if len(set(names)) < len(names):
@@ -43,7 +44,7 @@ def survey(
     hosts: Sequence[Host], home: Path, say: Callable[[str], None], *, terminal: bool
 ) -> list[SurveyedHost]:
     """Connects to all hosts and asks for their surveys; PrepareError names those that fail."""
-    clients = contact.connect(
+    clients = connect.connect(
         hosts,
         terminal=terminal,
         progress=lambda host, text: say(f"{host.name}: {text}"),

@@ -16,12 +16,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from shanty.launch import interpreter, mpis
-from shanty.launch.cluster import contact, inventory, keys, reachability, stdin_forward
-from shanty.launch.cluster.hostfiles import read_hostfile
-from shanty.launch.cluster.mpi_provision import side_by_side
+from shanty.launch.cluster import connect, inventory, keys, reachability
+from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.prepare import Prepared
 from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.cluster.run_mirror import Link
+from shanty.launch.cluster.run_mirror import RunMirror, forward_stdin, has_input
 from shanty.launch.doctor import quick
 from shanty.launch.host import Host
 from shanty.launch.network.route import Route
@@ -247,7 +246,7 @@ class SshTarget:
         self.home, self.environ, self.settings = here.home, here.environ, here.settings
         self._say, self._warn, self._terminal = here.say, here.warn, here.terminal
         self._local = LocalTarget(here)
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, RunMirror] = {}
 
     # ------------------------------------------------------------------------ planning
 
@@ -261,7 +260,7 @@ class SshTarget:
         environ = {**self.environ, **job.env}
         installation = mpis.select(job.mpi, self.home, environ)
         python = interpreter.choose(job.python, Path(job.workdir), environ)
-        clients = contact.connect(
+        clients = connect.connect(
             hosts,
             terminal=self._terminal,
             progress=lambda host, text: self._say(f"{host.name}: {text}"),
@@ -277,7 +276,7 @@ class SshTarget:
     def hosts_of(self, job: JobSpec) -> tuple[Host, ...]:
         """The hosts that a job names; UsageError where it names none, or one twice."""
         if job.hostfile:
-            hosts = read_hostfile(Path(job.hostfile))
+            hosts = inventory.read_hostfile(Path(job.hostfile))
             if job.on:
                 raise UsageError("--on and --hostfile both say on which hosts", fix="give one")
         else:
@@ -329,7 +328,7 @@ class SshTarget:
         if not Path(job.workdir).is_dir():
             raise NotFoundError(f"there is no folder {job.workdir}", "the job is to run in it")
         clients = [host.client for host in hosts]
-        feeds = stdin_forward.has_input(stdin)
+        feeds = has_input(stdin)
         run.create()
         try:
             with storage_errors(run.path):
@@ -343,9 +342,9 @@ class SshTarget:
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
             raise
         if feeds:
-            stdin_forward.start(hosts[0].host, run.id, stdin)
+            forward_stdin(hosts[0].host, run.id, stdin)
         named = [host.host for host in hosts]
-        self._links[run.id] = Link(run, named, clients[0], clients[1:]).start()
+        self._links[run.id] = RunMirror(run, named, clients[0], clients[1:]).start()
         return Handle(run)
 
     def _write_down(self, planned: SshPlan) -> None:
@@ -441,14 +440,14 @@ class SshTarget:
 
     # ----------------------------------------------------------------------- following
 
-    def _link(self, run: RunDir) -> Link:
+    def _link(self, run: RunDir) -> RunMirror:
         if run.id not in self._links:
             hosts = []
             with contextlib.suppress(KeyError, TypeError):  # the next line says it
                 hosts = [Host(**entry) for entry in (read_json(run.site) or {})["hosts"]]
             if not hosts:
                 raise NotFoundError(f"{run.site} is damaged, so the run's hosts are not known")
-            self._links[run.id] = Link(run, hosts).start()
+            self._links[run.id] = RunMirror(run, hosts).start()
         return self._links[run.id]
 
     def describe(self, handles: Collection[Handle]) -> Mapping[Handle, Status]:

@@ -1,4 +1,4 @@
-"""How much room a host has for ranks: disks, limits, memory. A few milliseconds; each run asks.
+"""The room that a host has for ranks: disks, limits, memory. A few milliseconds; each run asks.
 
 What cannot be found out is None, and an answer all the same.
 """
@@ -41,7 +41,7 @@ def room(environ: Mapping[str, str]) -> Dict[str, Any]:
 
 
 def folders(environ: Mapping[str, str]) -> Dict[str, Dict[str, Any]]:
-    """What of the four folders that a run writes to: home, shanty, tmp, shm (where it is)."""
+    """The state of the four folders that a run writes to: home, shanty, tmp, shm (if any)."""
     places = {
         "home": os.path.expanduser("~"),
         "shanty": str(home(environ)),

@@ -17,12 +17,13 @@ import sys
 import tarfile
 import tempfile
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Protocol, Tuple
+from dataclasses import asdict
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 from shanty.runtime import rundir
 from shanty.runtime.errors import PrepareError, StorageError, UsageError
 from shanty.runtime.mpi import detect
-from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.rpc import Ask, Data, Say
 
 # An MPI prefix, uv itself, mpi4py for interpreters that lack it; wheels and environments are
 # kept beside them by `environment`.
@@ -30,15 +31,6 @@ KINDS = ("mpi", "uv", "mpi4py", "wheels", "env")
 _HASH = re.compile(r"[0-9a-f]{16,64}\Z")
 _BLOCK = 1 << 20
 _UNFINISHED = 86400  # seconds after which something that is still being made was given up
-
-Say = Callable[[Mapping[str, Any]], None]
-
-
-class Readable(Protocol):
-    """The raw bytes that come with a request."""
-
-    def read(self, size: int = -1) -> bytes:
-        """Up to `size` bytes; b"" at the end."""
 
 
 # ------------------------------------------------------------------------------ the store
@@ -87,11 +79,8 @@ def placing(target: str) -> Iterator[str]:
         os.makedirs(parent, mode=0o755, exist_ok=True)
         folder = tempfile.mkdtemp(prefix=f".{name[:16]}-", dir=parent)
     except OSError as error:
-        raise StorageError(
-            f"{parent} cannot be written",
-            error.strerror or str(error),
-            "make room there, or make it writable for this login",
-        ) from error
+        fix = "make room there, or make it writable for this login"
+        raise StorageError(f"{parent} cannot be written", _why(error), fix) from error
     try:
         os.chmod(folder, 0o755)
         yield folder
@@ -101,13 +90,14 @@ def placing(target: str) -> Iterator[str]:
             if not os.path.isdir(target):
                 raise
     except OSError as error:
-        raise StorageError(
-            f"{target} cannot be written",
-            error.strerror or str(error),
-            "make room there (df -h ~), then try again",
-        ) from error
+        fix = "make room there (df -h ~), then try again"
+        raise StorageError(f"{target} cannot be written", _why(error), fix) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 # ------------------------------------------------------------------------- a tree's hash
@@ -123,7 +113,7 @@ def tree_hash(entries: Iterable[Entry]) -> str:
     return digest.hexdigest()
 
 
-def _unpack(data: Readable, folder: str) -> List[Entry]:
+def _unpack(data: Data, folder: str) -> List[Entry]:
     """Write the members of a compressed tar below `folder`; what they were.
 
     A member that would lie elsewhere is refused. Links come last, so that nothing is ever
@@ -184,10 +174,7 @@ def _write(source: Any, path: str, program: bool) -> str:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     digest = hashlib.sha256()
     with open(path, "xb") as file:
-        while True:
-            block = source.read(_BLOCK)
-            if not block:
-                break
+        for block in iter(lambda: source.read(_BLOCK), b""):
             digest.update(block)
             file.write(block)
     os.chmod(path, 0o755 if program else 0o644)
@@ -197,13 +184,13 @@ def _write(source: Any, path: str, program: bool) -> str:
 # ---------------------------------------------------------------------------------- verbs
 
 
-def store_has(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
-    """Whether an item (`kind`, `hash`) is there, where it is or would be, and what runs here."""
+def store_has(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
+    """Tell if an item (`kind`, `hash`) is there, where it is or would be, and what runs here."""
     path = place_of(ask["kind"], ask["hash"])
     return {"have": mark_used(path), "path": path, "machine": machine()}
 
 
-def store_put(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
+def store_put(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     """Place the compressed tar that follows as (`kind`, `hash`); it has to have that hash."""
     path = place_of(ask["kind"], ask["hash"])
     with placing(path) as folder:
@@ -217,7 +204,7 @@ def store_put(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any
     return {"path": path}
 
 
-def file_put(path: str, digest: str, data: Readable) -> None:
+def file_put(path: str, digest: str, data: Data) -> None:
     """Place one file that follows, in a folder of its own; it has to have that SHA-256."""
     with placing(os.path.dirname(path)) as folder:
         found = _write(data, os.path.join(folder, os.path.basename(path)), False)
@@ -229,21 +216,19 @@ def file_put(path: str, digest: str, data: Readable) -> None:
             )
 
 
-def store_sweep(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
-    """Remove what no run has used for `days`, but not what is `keep`, a list of paths.
+def store_sweep(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
+    """Remove what no run has used for `days`, but for the paths `keep`.
 
-    What a run that is on uses stays in any case.
-
-    What was left half made by a crash goes after a day.
+    What a run that is on uses stays in any case. What was left half made goes after a day.
     """
-    now = time.time()
-    keep = set(ask.get("keep", ()))
+    now, keep = time.time(), set(ask.get("keep", ()))
+    days = float(ask["days"]) * 86400
     removed = []
     for kind in KINDS:
         parent = os.path.join(home(), "store", kind)
         for name in _listing(parent):
             path = os.path.join(parent, name)
-            limit = _UNFINISHED if name.startswith(".") else float(ask["days"]) * 86400
+            limit = _UNFINISHED if name.startswith(".") else days
             try:
                 unused = now - os.lstat(path).st_mtime > limit
             except OSError:
@@ -251,7 +236,7 @@ def store_sweep(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, A
             if unused and path not in keep and not named_by_runs(path) and _remove(path):
                 removed.append(path)
     cache = uv_cache()
-    if _is_unused(cache, now - float(ask["days"]) * 86400) and _remove(cache):
+    if _is_unused(cache, now - days) and _remove(cache):
         removed.append(cache)
     return {"removed": removed}
 
@@ -263,21 +248,20 @@ def _is_unused(cache: str, since: float) -> bool:
     except OSError:
         return False
     made = os.path.join(home(), "store", "env")
-    return used < since and not any(_is_made(os.path.join(made, name)) for name in _listing(made))
+    return used < since and not any(_is_being_made(os.path.join(made, n)) for n in _listing(made))
 
 
-def _is_made(path: str) -> bool:
-    """True for the folder of an environment that is only being made, unless it was given up."""
+def _is_being_made(path: str) -> bool:
+    """True for the folder of an environment that is not complete, unless it was given up."""
     name = os.path.basename(path)
-    if not name.startswith(".") or name.startswith(".gone-"):
-        return False
     with contextlib.suppress(OSError):
-        return os.path.isdir(path) and time.time() - os.lstat(path).st_mtime < _UNFINISHED
+        recent = time.time() - os.lstat(path).st_mtime < _UNFINISHED
+        return name[0] == "." and name[:6] != ".gone-" and os.path.isdir(path) and recent
     return False
 
 
 def uv_cache() -> str:
-    """What uv keeps for the next environment."""
+    """The folder of the files that uv keeps for the next environment."""
     return os.path.join(home(), "store", "uv-cache")
 
 
@@ -304,7 +288,7 @@ def _listing(folder: str) -> List[str]:
         return []
 
 
-def mpi_find(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
+def mpi_find(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     """The MPI of this host that is `flavour` `version`, best at `launcher`; and all there are.
 
     `launchers` are programs that would start one, whether its library is there or not.
@@ -317,19 +301,15 @@ def mpi_find(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]
     same = [one for one in found if (one.flavour, one.version) == wanted]
     launchers = [ask["launcher"], shutil.which("mpirun"), shutil.which("mpiexec")]
     return {
-        "found": _as_json(same[0]) if same else None,
-        "there": [_as_json(one) for one in found],
+        "found": asdict(same[0]) if same else None,
+        "there": [asdict(one) for one in found],
         "launchers": sorted({path for path in launchers if path and os.access(path, os.X_OK)}),
         "machine": machine(),
     }
 
 
-def _as_json(one: Installation) -> Dict[str, str]:
-    return {name: getattr(one, name) for name in one.__dataclass_fields__}
-
-
 def machine() -> Dict[str, str]:
-    """What decides which programs run here: system, architecture, version of the C library."""
+    """The facts that decide which programs run here: system, architecture, C library."""
     system = os.uname()
     libc = ""
     with contextlib.suppress(ValueError, OSError):

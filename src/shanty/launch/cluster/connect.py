@@ -1,4 +1,4 @@
-"""Gets to the hosts of a run: all side by side, then, where a person has to say something, again.
+"""Connects to the hosts of a run: all side by side, then, where a person has to help, again.
 
 The first pass never asks (BatchMode). Hosts that want a password, or whose key is not known yet,
 are then dialled one after the other on the user's terminal by ssh itself, which leaves a shared
@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shanty.launch.cluster.inventory import similar_group
+from shanty.launch.cluster.keys import known_name
 from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
 from shanty.launch.cluster.ssh_errors import UNKNOWN_END, Refusal, refusal
 from shanty.launch.connections import openssh
@@ -28,7 +29,7 @@ from shanty.launch.host import Host
 from shanty.runtime import localhost
 from shanty.runtime.errors import PrepareError, ShantyError
 
-Progress = Callable[[Host, str], None]  # what is done with a host, for a person
+Progress = Callable[[Host, str], None]  # hears for a person what is done with a host
 
 _AT_ONCE = 32  # connections that are made at the same time
 _AT_ONCE_THROUGH = 8  # the same through one jump host: sshd drops some of more than ten
@@ -40,9 +41,7 @@ PATIENCE = 30.0  # seconds in which a host that was logged in to has to say some
 
 def is_here(host: Host) -> bool:
     """True when the name means this machine, and nothing says to get there by ssh."""
-    if host.user or host.port or host.config:
-        return False
-    return localhost.is_here(host.name)
+    return not (host.user or host.port or host.config) and localhost.is_here(host.name)
 
 
 def connection_to(host: Host) -> Connection:
@@ -57,7 +56,7 @@ def connect(
     progress: Progress | None = None,
     groups: Iterable[str] = (),
 ) -> list[RpcClient]:
-    """A RPC client on each of the hosts, in their order.
+    """An RPC client for each of the hosts, in their order.
 
     With `terminal`, ssh may ask there for what it needs. PrepareError names every host that
     could not be had; then no RPC client is left. `groups` are the names of groups that the user may
@@ -81,12 +80,8 @@ def failure(refused: Sequence[Refusal], total: int) -> PrepareError:
     width = max(len(one.host.name) for one in refused)
     lines = [f"{one.host.name:<{width}}  {one.what} [{one.code}]" for one in refused]
     fixes = list(dict.fromkeys(f"{one.host.name}: {one.cure}" for one in refused if one.fix))
-    indent = "\n       "
-    return PrepareError(
-        f"{len(refused)} of {total} hosts cannot be used",
-        indent.join(lines),
-        indent.join(fixes),
-    )
+    why, fix = ("\n       ".join(each) for each in (lines, fixes))
+    return PrepareError(f"{len(refused)} of {total} hosts cannot be used", why, fix)
 
 
 def _hinted(refused: Refusal, groups: Iterable[str]) -> Refusal:
@@ -108,20 +103,20 @@ def attempt(
 
     `patience` is how many seconds a host that was logged in to may say nothing.
     """
-    contact = _Contact(progress, patience)
+    all_hosts = _Attempt(progress, patience)
     try:
-        outcomes = contact.side_by_side([connection(host) for host in hosts])
+        outcomes = all_hosts.side_by_side([connection(host) for host in hosts])
         if terminal:
             for index, outcome in enumerate(outcomes):
                 if isinstance(outcome, Refusal) and outcome.asks_for_a_person:
-                    outcomes[index] = contact.with_a_person(outcome)
+                    outcomes[index] = all_hosts.with_a_person(outcome)
     except BaseException:
-        contact.give_up()
+        all_hosts.give_up()
         raise
     return outcomes
 
 
-class _Contact:
+class _Attempt:
     """One attempt to reach all hosts."""
 
     def __init__(self, progress: Progress | None, patience: float) -> None:
@@ -187,10 +182,11 @@ class _Contact:
                 return refusal(host, error)
             return _refusal_by_ssh(connection.route, error)
         except ShantyError as error:
-            return Refusal(host, _code_of(error), error.what, error.fix, error.why)
+            code = "ssh-missing" if "no ssh" in error.what else "ssh-configuration"
+            return Refusal(host, code, error.what, error.fix, error.why)
 
     def _start_again(self, connection: OpenSSH) -> RpcClient:
-        """Start a RPC client; once more where the shared connection to the host has just died."""
+        """Start an RPC server; once more where the shared connection to the host has just died."""
         was_shared = openssh.may_have_master(connection.route)
         try:
             return self._started(connection)
@@ -263,11 +259,6 @@ class _Contact:
             process.kill()
 
 
-def _code_of(error: ShantyError) -> str:
-    """What it means that ssh could not even be started for a host."""
-    return "ssh-missing" if "no ssh" in error.what else "ssh-configuration"
-
-
 def _log_in_here(route: Route) -> bool:
     """Log in on the terminal; ssh asks what it has to, and leaves a shared connection."""
     print(f"shanty: logging in to {route.host.login}", file=sys.stderr, flush=True)
@@ -296,12 +287,7 @@ def _refusal_by_ssh(route: Route, error: NoAnswerError) -> Refusal:
 def _forgetting(route: Route) -> list[str]:
     """The command that forgets the host's key, under the name that ssh keeps it by."""
     settings = route.settings
-    name, port = settings.get("hostname", route.host.name), settings.get("port", "22")
-    if port != "22":
-        name = f"[{name}]:{port}"
-    alias = settings.get("hostkeyalias", "none")
-    if alias not in ("", "none"):
-        name = alias
+    name = known_name({"hostname": route.host.name, **settings})
     file = openssh.known_hosts_file(settings)
     usual = file == Path.home() / ".ssh/known_hosts"
     return ["ssh-keygen", *([] if usual else ["-f", str(file)]), "-R", name]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from shanty.launch.cluster import rpc_client as client_module
-from shanty.launch.cluster.contact import attempt, connect, is_here
+from shanty.launch.cluster.connect import attempt, connect, is_here
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.ssh_errors import Refusal
 from shanty.launch.connections import control_sockets, openssh
@@ -390,7 +390,7 @@ class Terminal:
 TALK = """
 import sys
 from shanty.launch.cluster import rpc_client as porter_module
-from shanty.launch.cluster.contact import connect
+from shanty.launch.cluster.connect import connect
 from shanty.launch.host import Host
 clients = connect([Host(n, config=sys.argv[1]) for n in sys.argv[2:]], terminal=True)
 print("reached", *(p.ask("survey").values["ssh"]["server"] for p in clients), flush=True)

@@ -286,9 +286,9 @@ def test_reach_takes_the_first_that_is_an_ssh_server(
     candidates = [list(mute.getsockname()), other.place, ssh.place, ssh.place]
     client = connect()
     began = time.monotonic()
-    found = client.ask("reach", candidates=candidates, timeout=10).values
+    found = client.ask("find-ssh", groups=[candidates], timeout=10).values["answers"][0]
     took = time.monotonic() - began
-    none = client.ask("reach", candidates=[other.place], timeout=10).values
+    none = client.ask("find-ssh", groups=[[other.place]], timeout=10).values["answers"][0]
     client.close()
     assert found["found"] == {
         "address": ssh.place[0],
@@ -310,9 +310,9 @@ def test_boot_serves_rpc_as_well() -> None:
     boot = Path(bundle.__file__).parents[2] / "runtime" / "boot.py"
     process = subprocess.run(
         [sys.executable, "-I", "-S", str(boot), "rpc.server"],
-        input=b'{"do": "reach", "candidates": []}\n',
+        input=b'{"do": "find-ssh", "groups": [[]], "timeout": 1}\n',
         capture_output=True,
         timeout=30,
     )
-    assert process.stdout == b'{"ok": {"found": null, "errors": []}}\n'
+    assert process.stdout == b'{"ok": {"answers": [{"found": null, "errors": []}]}}\n'
     assert process.returncode == 0
