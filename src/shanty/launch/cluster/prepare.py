@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shanty.launch.cluster import environment, mpi_provision, workspace
+from shanty.launch.cluster import content_store, environment, workspace
 from shanty.launch.cluster.parallel import Progress, Say, Step
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.runtime.errors import PrepareError
@@ -51,7 +51,7 @@ def prepare(
         where = f"{step.host}: " if step.host else ""
         say(f"{where}{step.what}, {unit}")
 
-    installations = mpi_provision.place_mpi(clients, installation, home, told)
+    installations = content_store.place_mpi(clients, installation, home, told)
     pythons, mpi4py = _environments(clients, python, mode, home, environ, told, say)
     cache = workspace.cache_file(folder, home)
     _, placed = workspace.place(clients, folder, cache=cache, users=users, progress=told, say=say)

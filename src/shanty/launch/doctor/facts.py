@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shanty.launch.cluster.mpi_provision import tags_of
+from shanty.launch.cluster.content_store import tags_of
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.finding import Finding, Level
 from shanty.launch.host import Host

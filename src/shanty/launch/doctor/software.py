@@ -21,7 +21,7 @@ def mpi(
     clients: Sequence[RpcClient], job: JobSpec, home: Path, environ: Mapping[str, str]
 ) -> list[Finding]:
     """Checks that the hosts have the job's MPI, where shanty does not bring it."""
-    from shanty.launch.cluster.mpi_provision import look_for
+    from shanty.launch.cluster.content_store import look_for
     from shanty.launch.cluster.parallel import side_by_side
 
     try:

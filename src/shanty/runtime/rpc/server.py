@@ -22,7 +22,7 @@ from shanty.runtime.rpc import Ask, Data, Say
 Verb = Callable[[Ask, Data, Say], Dict[str, Any]]
 
 # The verbs that each module of this package holds, as functions of that name with `_` for `-`.
-_VERBS: Mapping[str, str] = {
+_MODULES: Mapping[str, str] = {
     "survey": "survey",
     "reachability": "find-ssh check-alive try-key",
     "repair": "repair",
@@ -34,6 +34,7 @@ _VERBS: Mapping[str, str] = {
     "runs": "begin-run forward-stdin follow-run ask-run forget-run heartbeat-age sweep-runs",
     "network_probe": "net-listen net-probe net-send net-close",
 }
+VERBS = {verb: module for module, verbs in _MODULES.items() for verb in verbs.split()}
 _UNUSED = 30 * 86400.0  # seconds after which a version of our code that nobody used is removed
 _UNPACKING = 86400.0
 
@@ -139,6 +140,6 @@ def _failure(kind: str, what: str, why: str = "", fix: str = "") -> Dict[str, An
 
 
 def _verb(name: str) -> Verb:
-    module = next(module for module, verbs in _VERBS.items() if name in verbs.split())
-    verb: Verb = getattr(import_module(f".{module}", "shanty.runtime.rpc"), name.replace("-", "_"))
+    module = import_module(f".{VERBS[name]}", "shanty.runtime.rpc")
+    verb: Verb = getattr(module, name.replace("-", "_"))
     return verb

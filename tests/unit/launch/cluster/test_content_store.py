@@ -15,11 +15,15 @@ from pathlib import Path
 import pytest
 
 from clients import client
-from shanty.launch.cluster import content_store, mpi_provision
-from shanty.launch.cluster.content_store import Package, put_tree
-from shanty.launch.cluster.mpi_provision import place_mpi
+from shanty.launch.cluster import content_store
+from shanty.launch.cluster.content_store import (
+    Package,
+    place_mpi,
+    put_tree,
+    refuse_foreign,
+    runs_on,
+)
 from shanty.launch.cluster.parallel import Step, side_by_side
-from shanty.launch.cluster.platforms import refuse_foreign, runs_on
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.runtime.errors import PrepareError, StorageError, UsageError
 from shanty.runtime.mpi import detect
@@ -197,9 +201,9 @@ def test_the_mpi_beside_python_is_placed_alone(
 def test_the_hash_is_read_once(
     tmp_path: Path, wheel: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = mpi_provision._mpi_package(wheel, tmp_path)
+    first = content_store._mpi_package(wheel, tmp_path)
     monkeypatch.setattr(content_store, "content", None)
-    assert mpi_provision._mpi_package(wheel, tmp_path) == first
+    assert content_store._mpi_package(wheel, tmp_path) == first
 
 
 def test_a_damaged_cache_is_no_harm(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from clients import client
 from shanty.launch.cluster import environment as site
-from shanty.launch.cluster import indexes, wheels
+from shanty.launch.cluster import wheels
 from shanty.launch.cluster.environment import Difference, Differences, Environment, Package, check
 from shanty.launch.cluster.parallel import Step
 from shanty.launch.cluster.rpc_client import RpcClient
@@ -394,12 +394,12 @@ def test_mpi4py_goes_to_hosts_that_lack_it(
 
 
 def test_the_index_is_the_one_of_pip_and_uv(tmp_path: Path) -> None:
-    def found(**environ: str) -> indexes.Indexes:
+    def found(**environ: str) -> site.Indexes:
         environ.setdefault("HOME", str(tmp_path))
-        return indexes.configured(environ, tmp_path / "prefix")
+        return site.indexes_of(environ, tmp_path / "prefix")
 
     plain = found(PIP_CONFIG_FILE="/dev/null")
-    assert plain == indexes.Indexes("https://pypi.org/simple")
+    assert plain == site.Indexes("https://pypi.org/simple")
     assert plain.variables() == {"UV_DEFAULT_INDEX": "https://pypi.org/simple"}
     (tmp_path / "prefix").mkdir()
     (tmp_path / "prefix" / "pip.conf").write_text(
@@ -407,7 +407,7 @@ def test_the_index_is_the_one_of_pip_and_uv(tmp_path: Path) -> None:
         "extra-index-url =\n  https://b/simple\n  file:///c\n  https://d/simple\n"
     )
     own = found()
-    assert own == indexes.Indexes("https://a/simple", ("https://b/simple", "https://d/simple"))
+    assert own == site.Indexes("https://a/simple", ("https://b/simple", "https://d/simple"))
     assert own.variables()["UV_INDEX"] == "https://b/simple https://d/simple"
     assert found(PIP_INDEX_URL="https://e").main == "https://e"
     assert found(UV_INDEX_URL="https://f", PIP_INDEX_URL="https://e").main == "https://f"
