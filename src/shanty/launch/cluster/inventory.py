@@ -209,7 +209,8 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
 
 def parse_hostfile(text: str, source: str = "the host file") -> tuple[Host, ...]:
     """The hosts of a file's text, as often as they stand there."""
-    if text.lstrip()[:1] in ("[", "{") and not _is_address(text.lstrip()):
+    # A line may begin with an IPv6 address in brackets, which is no JSON.
+    if re.match(r"[\[{](?![0-9A-Fa-f:.%\w]*:[^\]\s\"]*\])", text.lstrip()):
         return _mlx(text, source)
     hosts = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -219,17 +220,9 @@ def parse_hostfile(text: str, source: str = "the host file") -> tuple[Host, ...]
     return tuple(hosts)
 
 
-def _is_address(text: str) -> bool:
-    """True where the first line is an IPv6 address in brackets, and so no JSON."""
-    return bool(re.match(r"\[[0-9A-Fa-f:.%\w]*:[^\]\s\"]*\]", text))
-
-
 def _line(words: list[str], where: str) -> Host:
     (named,) = hosts_in(" ".join(words))
-    try:
-        host = parse_host(words[0])
-    except UsageError as error:
-        raise UsageError(f"{where}: {error.what}", error.why, _FILE_FORMS) from None
+    host = _host_at(words[0], where)
     host = replace(host, slots=named.slots if host.port is None else None)
     for word in words[1:]:
         setting = _SETTING.fullmatch(word)
@@ -265,13 +258,15 @@ def _mlx(text: str, source: str) -> tuple[Host, ...]:
         name = entry.get("ssh") if isinstance(entry, dict) else None
         if not isinstance(name, str):
             raise UsageError(f'{source}, entry {number}: it has no "ssh"', fix=_FILE_FORMS)
-        try:
-            hosts.append(replace(parse_host(name), slots=1))
-        except UsageError as error:
-            raise UsageError(
-                f"{source}, entry {number}: {error.what}", error.why, _FILE_FORMS
-            ) from None
+        hosts.append(replace(_host_at(name, f"{source}, entry {number}"), slots=1))
     return tuple(hosts)
+
+
+def _host_at(text: str, where: str) -> Host:
+    try:
+        return parse_host(text)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error.what}", error.why, _FILE_FORMS) from None
 
 
 # ------------------------------------------------------------------------------------- groups

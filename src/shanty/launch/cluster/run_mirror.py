@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import stat
@@ -85,8 +86,7 @@ class RunMirror:
         status = control.read_status(self._run)
         if status.state.final:  # the thread tells the lead host that nothing is needed any more
             self._thread.join(max(0.0, until - time.monotonic()))
-            return status
-        if self._lost is None:
+        if status.state.final or self._lost is None:
             return status
         return replace(status, state=State.LOST, failure=self._lost, exit_code=LostError.exit_code)
 
@@ -108,7 +108,9 @@ class RunMirror:
             except NotFoundError as error:
                 self._conclude(Failure(error.what, error.why, error.fix), State.LOST)
             except (ShantyError, OSError):
-                self._drop()
+                if self._client is not None:
+                    self._client.close(0.0)
+                    self._client = None
                 self._ask_around()
             self._looked.set()
 
@@ -117,19 +119,12 @@ class RunMirror:
             (self._client,) = connect.connect(self._hosts[:1], terminal=False)
             self._first = True
         offsets = self._offsets() if self._first else {}
-        answer = self._client.ask(
-            "follow-run",
-            run=self._run.id,
-            offsets=offsets,
-            first=self._first,
-            wait=_WAIT,
-            patience=_WAIT + _SILENCE,
-        )
+        ask: dict[str, Any] = {"run": self._run.id, "offsets": offsets, "first": self._first}
+        answer = self._client.ask("follow-run", wait=_WAIT, patience=_WAIT + _SILENCE, **ask)
         self._first = False
-        data, at = memoryview(answer.data), 0
+        data = io.BytesIO(answer.data)
         for path, offset, size in answer.values["changes"]:
-            piece = bytes(data[at : at + size])
-            at += size
+            piece = data.read(size)
             if may_write(path, _COPIED):
                 self._store(path, offset, piece, answer.values["path"])
         self._release()
@@ -180,18 +175,12 @@ class RunMirror:
             os.close(folder)
 
     def _offsets(self) -> dict[str, int]:
-        files = [p for p in self._run.path.rglob("*") if p.is_file() and not p.is_symlink()]
         own = {"job.json", "plan.json", "site.json", "hostfile", "reserve"}
         return {
             path.relative_to(self._run.path).as_posix(): path.stat().st_size
-            for path in files
-            if path.name not in own
+            for path in self._run.path.rglob("*")
+            if path.is_file() and not path.is_symlink() and path.name not in own
         }
-
-    def _drop(self) -> None:
-        if self._client is not None:
-            self._client.close(0.0)
-            self._client = None
 
     def _ask_around(self) -> None:
         """The lead host does not answer: ask its workers, then come back to it.
@@ -208,22 +197,15 @@ class RunMirror:
         lead = self._hosts[0].name
         if _over(ages):
             do = "does" if len(ages) == 1 else "do"
-            failure = Failure(
-                f"the lead host {lead} cannot be reached",
-                f"{', '.join(ages)} {do} not hear it either: it is cut off, frozen or down",
-                "see to the host and its network; run again",
-                host=lead,
-            )
-            self._conclude(failure, State.FAILED)
+            what = f"the lead host {lead} cannot be reached"
+            why = f"{', '.join(ages)} {do} not hear it either: it is cut off, frozen or down"
+            fix = "see to the host and its network; run again"
+            self._conclude(Failure(what, why, fix, host=lead), State.FAILED)
         elif time.monotonic() > self._last_word + (_GIVE_UP if ages else _GIVE_UP / 4):
-            self._lost = Failure(
-                f"{lead} cannot be reached from here",
-                "the run may be going on there"
-                if ages
-                else "no host of the run answers: is the network of this machine up?",
-                f"try again: shanty logs -f {self._run.id}",
-                host=lead,
-            )
+            why = "no host of the run answers: is the network of this machine up?"
+            why = "the run may be going on there" if ages else why
+            fix = f"try again: shanty logs -f {self._run.id}"
+            self._lost = Failure(f"{lead} cannot be reached from here", why, fix, host=lead)
         self._ended.wait(0.5)
 
     def _ages(self) -> dict[str, float | None]:

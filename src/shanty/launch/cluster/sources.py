@@ -1,4 +1,4 @@
-"""Where a workspace comes from: a folder, a git repository, an archive.
+"""Fetches a workspace: a folder, a git repository, an archive.
 
 What is fetched is kept in `<home>/cache/sources`, under a name made of its content, and is then
 a folder like any other.
@@ -17,15 +17,14 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
+from shanty.launch.cluster.parallel import Say
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
 from shanty.runtime.rundir import storage_errors
-
-Say = Callable[[str], None]
 
 _TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _TAR_ZSTD = (".tar.zst", ".tzst")
@@ -127,19 +126,15 @@ def _cloned(url: str, ref: str, home: Path, say: Say) -> Path:
 
 def _commit(url: str, ref: str) -> str:
     """The commit that `ref` stands for there; a hash, or part of one, stands for itself."""
-    names = _git(url, "ls-remote", "--", url, ref, f"{ref}^{{}}").splitlines()
-    found: dict[str, str] = {}
-    for line in names:
-        commit, _, name = line.partition("\t")
-        found[name] = commit
+    lines = _git(url, "ls-remote", "--", url, ref, f"{ref}^{{}}").splitlines()
+    found = {name: commit for commit, _, name in (line.partition("\t") for line in lines)}
     for name in (f"refs/heads/{ref}", f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", ref):
         if name in found:
             return found[name]
     if re.fullmatch(r"[0-9a-f]{7,40}", ref):
         return ref
-    raise NotFoundError(
-        f"{url} has no branch or tag {ref}", "", f"see `git ls-remote {url}` for those it has"
-    )
+    fix = f"see `git ls-remote {url}` for those it has"
+    raise NotFoundError(f"{url} has no branch or tag {ref}", "", fix)
 
 
 def _git(url: str, *arguments: str) -> str:
@@ -148,16 +143,11 @@ def _git(url: str, *arguments: str) -> str:
         done = subprocess.run(
             ["git", *arguments],
             env=environ,  # git may ask for a password on the terminal
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIME_LIMIT,
-            check=False,
-        )
+            capture_output=True, text=True, errors="replace", timeout=_TIME_LIMIT, check=False,
+        )  # fmt: skip
     except FileNotFoundError as error:
-        raise PrepareError(
-            "git is not installed", f"the workspace is to come from {url}", "install git"
-        ) from error
+        why = f"the workspace is to come from {url}"
+        raise PrepareError("git is not installed", why, "install git") from error
     except subprocess.TimeoutExpired as error:
         raise PrepareError(f"fetching {url} took more than {_TIME_LIMIT} s") from error
     if done.returncode:
@@ -178,9 +168,9 @@ def _downloaded(url: str, home: Path, say: Say) -> Path:
     folder = home / "cache" / "sources"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=folder))
-    try:
-        file = place / PurePosixPath(urlsplit(url).path).name
+        place = tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=folder)
+    with place as name:
+        file = Path(name, PurePosixPath(urlsplit(url).path).name)
         end = time.monotonic() + _TIME_LIMIT
         try:
             with urllib.request.urlopen(url, timeout=_SILENCE) as source, file.open("wb") as sink:
@@ -195,8 +185,6 @@ def _downloaded(url: str, home: Path, say: Say) -> Path:
         except OSError as error:
             raise PrepareError(f"cannot fetch {url}", str(error)) from error
         return _unpacked(file, url, home)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def _unpacked(archive: Path, source: str, home: Path) -> Path:
@@ -215,11 +203,8 @@ def _unpacked(archive: Path, source: str, home: Path) -> Path:
             try:
                 _unpack(archive, suffix, folder)
             except _UNSAFE as error:
-                raise PrepareError(
-                    f"{source} is not unpacked",
-                    str(error),
-                    "an archive may hold only what lies below its own folder",
-                ) from error
+                fix = "an archive may hold only what lies below its own folder"
+                raise PrepareError(f"{source} is not unpacked", str(error), fix) from error
             except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
                 raise PrepareError(f"{source} cannot be unpacked", str(error)) from error
     entries = list(target.iterdir())
@@ -230,11 +215,11 @@ def _unpacked(archive: Path, source: str, home: Path) -> Path:
 def _unpack(archive: Path, suffix: str, folder: Path) -> None:
     if suffix == ".zip":
         _unpack_zip(archive, folder)
-    elif suffix in _TAR:
+    elif suffix in _TAR_ZSTD:
+        _unpack_zstd(archive, folder)
+    else:
         with tarfile.open(archive) as tar:
             _extract(tar, folder)
-    else:
-        _unpack_zstd(archive, folder)
 
 
 def _extract(tar: tarfile.TarFile, folder: Path) -> None:

@@ -64,11 +64,6 @@ class Manifest:
     links: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()
 
-    @property
-    def size(self) -> int:
-        """The bytes of all files."""
-        return sum(file.size for file in self.files)
-
     def encoded(self) -> bytes:
         """The list in the form that is hashed and sent."""
         value = {
@@ -107,7 +102,7 @@ def manifest(folder: Path, cache: Path | None = None, say: Say | None = None) ->
     `say` hears the notes at once, before what may take long. Raises PrepareError.
     """
     found = listing(folder)
-    notes = list(found.notes)
+    notes, root = list(found.notes), os.path.realpath(folder)
     statuses: dict[str, os.stat_result] = {}
     links = []
     own = rundir.home(os.environ)
@@ -123,7 +118,11 @@ def manifest(folder: Path, cache: Path | None = None, say: Say | None = None) ->
             statuses[path] = status
         elif stat.S_ISLNK(status.st_mode):
             links.append((path, os.fspath((folder / path).readlink())))
-            notes += _link_notes(folder, *links[-1])
+            target = links[-1][1]
+            goal = os.path.normpath(Path(root, path).parent / target)
+            if goal != root and not goal.startswith(root + os.sep):
+                outside = "outside the workspace: it is sent as a link"
+                notes.append(f"{path} is a link to {target}, {outside}")
         elif stat.S_ISDIR(status.st_mode):
             notes.append(f"the submodule {path} is not checked out, so it is not sent")
         else:
@@ -148,14 +147,6 @@ def _portable(path: str) -> str:
 
 def _local(path: str) -> str:
     return os.fsdecode(path.encode("utf-8", "surrogateescape"))
-
-
-def _link_notes(folder: Path, path: str, target: str) -> list[str]:
-    root = os.path.realpath(folder)
-    inside = os.path.normpath(Path(root, path).parent / target)
-    if inside == root or inside.startswith(root + os.sep):
-        return []
-    return [f"{path} is a link to {target}, outside the workspace: it is sent as a link"]
 
 
 def _size_notes(folder: Path, sizes: Mapping[str, int]) -> list[str]:
@@ -261,36 +252,25 @@ def place(
     which the host keeps the tree. All hosts get the same content: a file that is changed
     meanwhile makes it start again once; then it is an error. Raises PrepareError.
     """
-    failure: ChangedError | None = None
-    for _ in range(2):
-        try:
-            content = manifest(folder, cache, say)
-        except ChangedError as error:
-            failure = error
-            continue
-        outcomes = _send_all(clients, content, folder, users or {}, progress)
-        placed = {name: one for name, one in outcomes.items() if isinstance(one, Placed)}
-        if len(placed) == len(outcomes):
-            return content, placed
-        failure = next(one for one in outcomes.values() if isinstance(one, ChangedError))
-    assert failure is not None
-    raise failure
 
-
-def _send_all(
-    clients: Sequence[RpcClient],
-    content: Manifest,
-    folder: Path,
-    users: Mapping[str, str],
-    progress: Progress,
-) -> dict[str, Placed | ChangedError]:
     def work(client: RpcClient) -> Placed | ChangedError:
         try:
-            return send(client, content, folder, users.get(client.host.name, ""), progress)
+            return send(client, content, folder, (users or {}).get(client.host.name, ""), progress)
         except ChangedError as error:
             return error
 
-    return side_by_side(clients, work)
+    for is_last in (False, True):
+        try:
+            content = manifest(folder, cache, say)
+            outcomes = side_by_side(clients, work)
+            placed = {name: one for name, one in outcomes.items() if isinstance(one, Placed)}
+            if len(placed) == len(outcomes):
+                return content, placed
+            raise next(one for one in outcomes.values() if isinstance(one, ChangedError))
+        except ChangedError:
+            if is_last:
+                raise
+    raise AssertionError
 
 
 def send(
@@ -314,7 +294,7 @@ def send(
         what = "the workspace" if len(missing) != 1 else f"the workspace ({missing[0].path})"
         step = Step(client.host.name, what, 0, sum(file.size for file in missing))
         tell = progress or (lambda _step: None)
-        for block in _blocks(_contents(folder, missing)):
+        for block in _blocks(folder, missing):
             tell(step)
             data, packed_too = _deflated(block)
             client.ask("workspace-part", data=data, packed=packed_too)
@@ -324,34 +304,26 @@ def send(
     return Placed(has["path"], client.bytes_sent - before)
 
 
-def _contents(folder: Path, files: Sequence[File]) -> Iterator[bytes]:
-    """The contents of the files, in pieces; ChangedError when one is not what it was."""
+def _blocks(folder: Path, files: Sequence[File]) -> Iterator[bytes]:
+    """The contents of the files in blocks of about `_BLOCK`; ChangedError when one has changed."""
+    gathered, size = [], 0
     for entry in files:
         path, digest, left = folder / _local(entry.path), hashlib.sha256(), entry.size
         try:
             with path.open("rb") as file:
                 while left:
                     piece = file.read(min(left, _BLOCK))
-                    if not piece:
-                        raise _changed(path)
                     digest.update(piece)
                     left -= len(piece)
-                    if not left and digest.hexdigest() != entry.digest:
+                    if not piece or (not left and digest.hexdigest() != entry.digest):
                         raise _changed(path)
-                    yield piece
+                    gathered.append(piece)
+                    size += len(piece)
+                    if size >= _BLOCK:
+                        yield b"".join(gathered)
+                        gathered, size = [], 0
         except FileNotFoundError:
             raise _changed(path) from None
-
-
-def _blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in blocks of about `_BLOCK`."""
-    gathered, size = [], 0
-    for piece in pieces:
-        gathered.append(piece)
-        size += len(piece)
-        if size >= _BLOCK:
-            yield b"".join(gathered)
-            gathered, size = [], 0
     if size:
         yield b"".join(gathered)
 
@@ -396,8 +368,16 @@ class _Rules:
         """Take in those of the ignore files `paths` that are there."""
         for path in paths:
             inside = path.rpartition("/")[0]
-            if inside not in self._patterns and (self._folder / path).is_file():
-                self._patterns[inside] = _patterns(self._folder / path)
+            file = self._folder / path
+            if inside not in self._patterns and file.is_file():
+                from pathspec import GitIgnoreSpec  # only the few who have such a file load it
+
+                try:
+                    lines = file.read_text(encoding="utf-8").splitlines()
+                    self._patterns[inside] = GitIgnoreSpec.from_lines(lines)
+                except ValueError as error:
+                    what = f"{file} cannot be read"
+                    raise UsageError(what, str(error), "see gitignore(5)") from error
 
     def ignore(self, path: str) -> bool:
         """True when `path` is left out; a folder is given with "/" at its end.
@@ -415,19 +395,6 @@ class _Rules:
                 if verdict is not None:  # some pattern of that file says something
                     return verdict
         return False
-
-
-def _patterns(path: Path) -> GitIgnoreSpec:
-    # Only the few who have such a file pay for loading this.
-    from pathspec import GitIgnoreSpec
-
-    try:
-        return GitIgnoreSpec.from_lines(path.read_text(encoding="utf-8").splitlines())
-    except ValueError as error:
-        raise UsageError(f"{path} cannot be read", str(error), "see gitignore(5)") from error
-
-
-# ------------------------------------------------------------------------ without git
 
 
 def _walk(folder: Path, inside: str, rules: _Rules) -> Iterator[str]:
@@ -454,13 +421,8 @@ def _walk(folder: Path, inside: str, rules: _Rules) -> Iterator[str]:
 
 
 def _unreadable(path: str) -> PrepareError:
-    why = "so the workspace cannot be sent"
-    return PrepareError(
-        f"{path} cannot be read", why, f"make it readable, or name it in {IGNORE_FILE}"
-    )
-
-
-# --------------------------------------------------------------------------- with git
+    what, why = f"{path} cannot be read", "so the workspace cannot be sent"
+    return PrepareError(what, why, f"make it readable, or name it in {IGNORE_FILE}")
 
 
 class _GitError(Exception):

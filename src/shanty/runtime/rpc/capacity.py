@@ -101,11 +101,8 @@ def _limit(name: str) -> Optional[Tuple[Optional[int], Optional[int]]]:
 
 
 def _privileged() -> bool:
-    with contextlib.suppress(OSError, ValueError), open("/proc/self/status") as file:
-        for line in file:
-            if line.startswith("CapEff:"):
-                return bool(int(line.split()[1], 16) & _POWERS)
-    return os.geteuid() == 0
+    powers = _value("/proc/self/status", "CapEff:", 16)
+    return os.geteuid() == 0 if powers is None else bool(powers & _POWERS)
 
 
 def _threads() -> Optional[int]:
@@ -122,13 +119,19 @@ def _threads() -> Optional[int]:
     return count
 
 
+def _value(path: str, key: str, base: int = 10) -> Optional[int]:
+    """The number after `key` in a file of the kernel's."""
+    with contextlib.suppress(OSError, ValueError), open(path) as file:
+        for line in file:
+            if line.startswith(key):
+                return int(line.split()[1], base)
+    return None
+
+
 def available() -> Optional[int]:
     """The memory that can be had now without swapping, in bytes, within the control group's."""
-    found = None
-    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                found = int(line.split()[1]) << 10
+    found = _value("/proc/meminfo", "MemAvailable:")
+    found = None if found is None else found << 10
     for most, now in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),

@@ -7,10 +7,10 @@ be running beside. Processes without shanty's mark are told of, and never ended 
 from __future__ import annotations
 
 import contextlib
-import fnmatch
+import glob
 import os
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set
+from typing import Any, Dict, List, Mapping, Optional, Set
 
 from shanty.runtime import platform
 from shanty.runtime.agent.cleanup import in_use
@@ -44,21 +44,18 @@ def paths_left() -> Dict[str, List[str]]:
     used: Optional[Set[str]] = None
     found = {}
     for folder, patterns in ((platform.SHARED_MEMORY, shared), ("/tmp", temporary)):
-        paths = [path for path in _matching(folder, sorted(patterns)) if _is_settled(path)]
+        paths = [
+            path
+            for pattern in (patterns if folder else ())
+            for path in glob.glob(os.path.join(folder, pattern))
+            if _is_settled(path)
+        ]
         if paths and used is None:
             used = in_use()
-        left = [path for path in paths if not _is_used(path, used or set())]
+        left = [path for path in paths if not any(_within(one, path) for one in used or ())]
         if left:
-            found[folder] = sorted(left)
+            found[folder] = sorted(set(left))
     return found
-
-
-def _matching(folder: str, patterns: Sequence[str]) -> Iterator[str]:
-    if folder:
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(folder):
-                if any(fnmatch.fnmatch(entry.name, pattern) for pattern in patterns):
-                    yield entry.path
 
 
 def _is_settled(path: str) -> bool:
@@ -68,8 +65,8 @@ def _is_settled(path: str) -> bool:
     return False
 
 
-def _is_used(path: str, used: Set[str]) -> bool:
-    return path in used or any(one.startswith(path + "/") for one in used)
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")
 
 
 def _size(path: str) -> int:

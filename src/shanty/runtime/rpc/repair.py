@@ -1,6 +1,4 @@
-"""Mends what the doctor found on a host: the verb `repair`. Each repair is small and says what it
-did; none removes what somebody may still need.
-"""
+"""Mends what the doctor found on a host: the verb `repair`. Each repair says what it did."""
 
 from __future__ import annotations
 
@@ -131,7 +129,7 @@ def _commented(content: Optional[bytes], names: List[str]) -> Optional[bytes]:
 
 
 def clear_leftovers(_ask: Ask) -> List[str]:
-    """Remove what dead MPI jobs of this user left in /dev/shm and /tmp, and nobody has open."""
+    """Remove the files of dead MPI jobs of this user in /dev/shm and /tmp that nobody has open."""
     done = []
     for folder, paths in leftovers.paths_left().items():
         gone = [path for path in paths if _removed(path)]

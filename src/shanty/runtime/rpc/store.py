@@ -33,9 +33,6 @@ _BLOCK = 1 << 20
 _UNFINISHED = 86400  # seconds after which something that is still being made was given up
 
 
-# ------------------------------------------------------------------------------ the store
-
-
 def home() -> str:
     """The folder of this login in which shanty keeps everything."""
     return str(rundir.home(os.environ))
@@ -113,46 +110,43 @@ def tree_hash(entries: Iterable[Entry]) -> str:
     return digest.hexdigest()
 
 
-def _unpack(data: Data, folder: str) -> List[Entry]:
-    """Write the members of a compressed tar below `folder`; what they were.
+def _unpack(data: Data, folder: str) -> Iterable[Entry]:
+    """Write the members of a compressed tar below `folder`, and nothing elsewhere.
 
-    A member that would lie elsewhere is refused. Links come last, so that nothing is ever
-    written through one.
+    Links come last, so that nothing is ever written through one.
     """
-    entries: List[Entry] = []
-    whole: Dict[str, Entry] = {}
-    links: List[Tuple[str, str]] = []
+    entries: Dict[str, Entry] = {}
     try:
         with tarfile.open(fileobj=data, mode="r|gz") as archive:  # type: ignore[call-overload]
             for member in archive:
                 path = _inside(member.name)
+                place = os.path.join(folder, path)
+                os.makedirs(os.path.dirname(place), exist_ok=True)
                 if member.issym():
                     _inside(os.path.join(os.path.dirname(path), member.linkname))
-                    links.append((path, member.linkname))
+                    entries[path] = (path, "link", member.linkname)
                 elif member.isfile():
-                    source = archive.extractfile(member)
-                    assert source is not None
                     program = bool(member.mode & 0o100)
-                    digest = _write(source, os.path.join(folder, path), program)
-                    whole[path] = (path, "program" if program else "file", digest)
+                    digest = _write(archive.extractfile(member), place, program)
+                    entries[path] = (path, "program" if program else "file", digest)
                 elif member.islnk():  # the same content under one more name
-                    same = whole.get(_inside(member.linkname))
-                    if same is None:
+                    same = entries.get(_inside(member.linkname))
+                    if same is None or same[1] == "link":
                         raise PrepareError(f"{member.name} in an archive links to nothing in it")
-                    _link(os.path.join(folder, same[0]), os.path.join(folder, path))
-                    whole[path] = (path, *same[1:])
+                    try:
+                        os.link(os.path.join(folder, same[0]), place)
+                    except OSError:  # a file system without hard links
+                        shutil.copy2(os.path.join(folder, same[0]), place)
+                    entries[path] = (path, *same[1:])
                 elif not member.isdir():
                     raise PrepareError(f"{member.name} in an archive is no file and no link")
     except (tarfile.TarError, EOFError, ValueError) as error:
-        raise PrepareError(
-            "what was sent did not arrive as a whole", str(error), "run the command again"
-        ) from error
-    for path, goal in links:
-        place = os.path.join(folder, path)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        os.symlink(goal, place)
-        entries.append((path, "link", goal))
-    return [*entries, *whole.values()]
+        what = "what was sent did not arrive as a whole"
+        raise PrepareError(what, str(error), "run the command again") from error
+    for path, kind, goal in entries.values():
+        if kind == "link":
+            os.symlink(goal, os.path.join(folder, path))
+    return entries.values()
 
 
 def _inside(path: str) -> str:
@@ -162,16 +156,7 @@ def _inside(path: str) -> str:
     return normal
 
 
-def _link(old: str, new: str) -> None:
-    os.makedirs(os.path.dirname(new), exist_ok=True)
-    try:
-        os.link(old, new)
-    except OSError:  # a file system without hard links
-        shutil.copy2(old, new)
-
-
 def _write(source: Any, path: str, program: bool) -> str:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
     digest = hashlib.sha256()
     with open(path, "xb") as file:
         for block in iter(lambda: source.read(_BLOCK), b""):
@@ -209,11 +194,9 @@ def file_put(path: str, digest: str, data: Data) -> None:
     with placing(os.path.dirname(path)) as folder:
         found = _write(data, os.path.join(folder, os.path.basename(path)), False)
         if found != digest:
-            raise PrepareError(
-                f"{os.path.basename(path)} did not arrive as a whole",
-                f"its SHA-256 is {found[:12]}, not {digest[:12]}",
-                "run the command again",
-            )
+            what = f"{os.path.basename(path)} did not arrive as a whole"
+            why = f"its SHA-256 is {found[:12]}, not {digest[:12]}"
+            raise PrepareError(what, why, "run the command again")
 
 
 def store_sweep(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
@@ -221,43 +204,40 @@ def store_sweep(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
 
     What a run that is on uses stays in any case. What was left half made goes after a day.
     """
-    now, keep = time.time(), set(ask.get("keep", ()))
-    days = float(ask["days"]) * 86400
+    keep, days = set(ask.get("keep", ())), float(ask["days"]) * 86400
     removed = []
     for kind in KINDS:
-        parent = os.path.join(home(), "store", kind)
-        for name in _listing(parent):
-            path = os.path.join(parent, name)
-            limit = _UNFINISHED if name.startswith(".") else days
-            try:
-                unused = now - os.lstat(path).st_mtime > limit
-            except OSError:
-                continue
-            if unused and path not in keep and not named_by_runs(path) and _remove(path):
+        for path in _listing(kind):
+            limit = _UNFINISHED if os.path.basename(path).startswith(".") else days
+            unused = _age(path) > limit and path not in keep
+            if unused and not named_by_runs(path) and _remove(path):
                 removed.append(path)
     cache = uv_cache()
-    if _is_unused(cache, now - days) and _remove(cache):
+    being_made = any(map(_is_being_made, _listing("env")))
+    if _age(os.path.realpath(cache)) > days and not being_made and _remove(cache):
         removed.append(cache)
     return {"removed": removed}
 
 
-def _is_unused(cache: str, since: float) -> bool:
-    """True for a cache that nobody has used since then, and of which nothing is being made."""
-    try:
-        used = os.stat(cache).st_mtime
-    except OSError:
-        return False
-    made = os.path.join(home(), "store", "env")
-    return used < since and not any(_is_being_made(os.path.join(made, n)) for n in _listing(made))
+def _listing(kind: str) -> List[str]:
+    folder = os.path.join(home(), "store", kind)
+    with contextlib.suppress(OSError):
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    return []
+
+
+def _age(path: str) -> float:
+    """The seconds since an item was used; 0 where it is gone."""
+    with contextlib.suppress(OSError):
+        return time.time() - os.lstat(path).st_mtime
+    return 0.0
 
 
 def _is_being_made(path: str) -> bool:
     """True for the folder of an environment that is not complete, unless it was given up."""
     name = os.path.basename(path)
-    with contextlib.suppress(OSError):
-        recent = time.time() - os.lstat(path).st_mtime < _UNFINISHED
-        return name[0] == "." and name[:6] != ".gone-" and os.path.isdir(path) and recent
-    return False
+    begun = name[0] == "." and name[:6] != ".gone-" and os.path.isdir(path)
+    return begun and _age(path) < _UNFINISHED
 
 
 def uv_cache() -> str:
@@ -279,13 +259,6 @@ def _remove(path: str) -> bool:
         return False
     shutil.rmtree(gone, ignore_errors=True)
     return True
-
-
-def _listing(folder: str) -> List[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 def mpi_find(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
@@ -313,8 +286,7 @@ def machine() -> Dict[str, str]:
     system = os.uname()
     libc = ""
     with contextlib.suppress(ValueError, OSError):
-        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
-        libc = version if name == "glibc" else ""
+        libc = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition("glibc ")[2]
     return {
         "system": "macOS" if sys.platform == "darwin" else system.sysname,
         "architecture": system.machine,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
 import platform as python_platform
@@ -98,14 +99,7 @@ def gpus() -> List[Dict[str, str]]:
 
 def fabrics() -> List[str]:
     """The kinds of network here that beat TCP: InfiniBand and RoCE, Slingshot, Omni-Path."""
-    return [kind for kind in ("infiniband", "cxi", "hfi1") if _entries(f"/sys/class/{kind}")]
-
-
-def _entries(folder: str) -> List[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
+    return [kind for kind in ("infiniband", "cxi", "hfi1") if glob.glob(f"/sys/class/{kind}/*")]
 
 
 def links(folder: str = "/sys/class/net") -> Dict[str, Dict[str, Any]]:
@@ -115,11 +109,7 @@ def links(folder: str = "/sys/class/net") -> Dict[str, Dict[str, Any]]:
     link carries anything; `speed` is in Mbit/s, 0 where it is not known (virtual interfaces,
     radio); `kind` is "tun", "bridge", "wlan", "wireguard", "bond", "vlan" … or "".
     """
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError:
-        return {}
-    paths = {name: os.path.join(folder, name) for name in names}
+    paths = {os.path.basename(path): path for path in sorted(glob.glob(f"{glob.escape(folder)}/*"))}
     return {
         name: {
             "up": bool(int(_text(path, "flags") or "0", 16) & _IFF_UP),
