@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from shanty.launch.cluster.inventory import similar_group
@@ -198,9 +199,7 @@ class _Attempt:
             return self._started(connection)
 
     def _started(self, connection: Connection) -> RpcClient:
-        def told(text: str) -> None:
-            self._progress(connection.host, text)
-
+        told = partial(self._progress, connection.host)
         told("connects")
         here = [sys.executable] if isinstance(connection, LocalTransport) else []
         client = RpcClient.connect(
@@ -231,12 +230,9 @@ class _Attempt:
         # What stays behind as the shared connection may keep the stream open: a file, no pipe.
         with tempfile.TemporaryFile() as complaints:
             process = subprocess.Popen(
-                openssh.master_command(route, "BatchMode=yes"),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=complaints,
-                process_group=0,
-            )
+                openssh.master_command(route, "BatchMode=yes"), stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=complaints, process_group=0,
+            )  # fmt: skip
             self._watch(process)
             try:
                 code = process.wait(_LOGIN_ALONE)

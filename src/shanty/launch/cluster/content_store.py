@@ -37,7 +37,7 @@ _OTHER_MPI = (
     "take hosts of one kind, or install the same MPI on all by the system's packages and name it "
     "with --mpi"
 )
-_OLD_TAGS = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
+_OLD_TAGS = {"1": (2, 5), "2010": (2, 12), "2014": (2, 17)}  # of manylinux
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,24 +173,23 @@ def content(root: Path, files: Iterable[str]) -> Iterator[Entry]:
 
 def _cached_hash(root: Path, files: Sequence[str], home: Path) -> str:
     """The tree's hash; the files are read only when one of them is not what it was."""
-    digest = hashlib.sha256(str(root).encode())
+    state = hashlib.sha256(str(root).encode())
     for path in files:
         stat = os.lstat(root / path)
-        digest.update(f"{path}\0{stat.st_size} {stat.st_mtime_ns} {stat.st_mode}\n".encode())
-    return remembered(
-        home / "cache" / "trees.json", digest.hexdigest(), lambda: tree_hash(content(root, files))
-    )
+        state.update(f"{path}\0{stat.st_size} {stat.st_mtime_ns} {stat.st_mode}\n".encode())
+    cache = home / "cache" / "trees.json"
+    return remembered(cache, state.hexdigest(), lambda: tree_hash(content(root, files)))
 
 
 def remembered(cache: Path, key: str, find: Callable[[], str]) -> str:
     """The cache's value for `key`; else it is found, and kept with the latest hundred."""
-    known = {k: v for k, v in (read_json(cache) or {}).items() if isinstance(v, str)}
-    if key in known:
-        return known[key]
-    value = find()
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    write_json(cache, {**dict(list(known.items())[-99:]), key: value})
-    return value
+    with _PACKING:  # hosts are served by a thread each
+        known = {k: v for k, v in (read_json(cache) or {}).items() if isinstance(v, str)}
+        if key not in known:
+            known = {**dict(list(known.items())[-99:]), key: find()}
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            write_json(cache, known)
+    return known[key]
 
 
 # ------------------------------------------------------------------------- where it runs
@@ -216,28 +215,19 @@ def runs_on(tags: Iterable[str], there: Mapping[str, str]) -> bool:
 
 
 def _runs_on(tag: str, there: Mapping[str, str]) -> bool:
-    if tag == "any":
-        return True
-    architecture, is_mac = there["architecture"], there["system"] == "macOS"
-    if not tag.endswith("_" + architecture):
-        return tag.startswith("macosx_") and tag.endswith("_universal2") and is_mac
-    if tag.startswith("macosx_"):
-        return is_mac
-    if there["system"] != "Linux":
-        return False
-    kind = tag.removesuffix("_" + architecture)
-    if kind == "linux":
-        return True
-    if kind.startswith("musllinux"):
-        return not there["glibc"]
-    wanted = _OLD_TAGS.get(kind)
-    if wanted is None:
-        found = re.fullmatch(r"manylinux_(\d+)_(\d+)", kind)
-        wanted = (int(found[1]), int(found[2])) if found else None
-    if wanted is None or not there["glibc"]:
-        return False
-    major, _, minor = there["glibc"].partition(".")
-    return (int(major), int(minor)) >= wanted
+    found = re.fullmatch(r"(linux|macosx|m\w+linux)(\d*)(?:_(\d+)_(\d+))?_(.*)", tag)
+    if found is None:
+        return tag == "any"
+    kind, old, major, minor, architecture = found.groups()
+    is_mac = there["system"] == "macOS"
+    if architecture != there["architecture"]:
+        return kind == "macosx" and architecture == "universal2" and is_mac
+    if kind == "macosx" or there["system"] != "Linux":
+        return kind == "macosx" and is_mac
+    if kind in ("linux", "musllinux"):
+        return kind == "linux" or not there["glibc"]
+    wanted = _OLD_TAGS.get(old) or (int(major or 0), int(minor or 0))
+    return bool(there["glibc"]) and tuple(map(int, there["glibc"].split(".")[:2])) >= wanted
 
 
 def refuse_foreign(

@@ -65,7 +65,6 @@ class Environment:
     key: str
     implementation: str
     cache_tag: str
-    soabi: str
     prefix: str
     purelib: str
     platlib: str
@@ -96,11 +95,6 @@ class Differences:
     there: Environment
     machine: Mapping[str, str]
     rows: tuple[Difference, ...]
-
-    @property
-    def passes(self) -> bool:
-        """True when ranks find there what they find here."""
-        return not self.rows
 
 
 def local_environment(python: str, home: Path) -> Environment:
@@ -133,10 +127,10 @@ def _stamp(python: str) -> list[int]:
 
 
 def _environment(said: Mapping[str, Any]) -> Environment:
-    names = (*("version", "key", "implementation", "cache_tag", "soabi"), "prefix", "purelib")
+    names = ("version", "key", "implementation", "cache_tag", "prefix", "purelib", "platlib")
     return Environment(
         python=str(said["executable"]),
-        **{name: str(said[name]) for name in (*names, "platlib")},
+        **{name: str(said[name]) for name in names},
         packages=tuple(Package(**one) for one in said["distributions"]),
     )
 
@@ -182,8 +176,8 @@ def _rows(here: Environment, there: Environment, *, spare_mpi4py: bool) -> list[
             found.append(Difference(package.name, package.version, other.version))
         elif package.kind in ("editable", "direct") and other.source != package.source:
             # Equal numbers say nothing about code that is being worked on.
-            here_text, there_text = f"{package.version} (own code)", f"{other.version} (another)"
-            found.append(Difference(package.name, here_text, there_text))
+            own = f"{package.version} (own code)"
+            found.append(Difference(package.name, own, f"{other.version} (another)"))
     ours, theirs = here.package("shanty"), there.package("shanty")
     if ours and theirs and ours.version != theirs.version:
         found.append(Difference("shanty", ours.version, theirs.version))
@@ -247,9 +241,8 @@ def sync(
 
         def make(client: RpcClient) -> str:
             host = client.host.name
-            return copies.make(
-                client, name, answers[host], index.variables() if reach[host] else {}
-            )
+            variables = index.variables() if reach[host] else {}
+            return copies.make(client, name, answers[host], variables)
 
         pythons |= side_by_side(missing, make)
     return {client.host.name: pythons[client.host.name] for client in clients}
@@ -455,21 +448,14 @@ def indexes_of(environ: Mapping[str, str], prefix: Path) -> Indexes:
     files = {}
     if environ.get("PIP_CONFIG_FILE") != "/dev/null":
         files = _of_files(_config_files(environ, prefix))
-    main = (
-        environ.get("UV_DEFAULT_INDEX")
-        or environ.get("UV_INDEX_URL")
-        or environ.get("PIP_INDEX_URL")
-        or files.get("index-url")
-        or _PYPI
+    variables = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+    main = next(filter(None, map(environ.get, variables)), None) or files.get("index-url") or _PYPI
+    more = [environ.get(name, "") for name in ("UV_INDEX", "UV_EXTRA_INDEX_URL")]
+    more.append(environ.get("PIP_EXTRA_INDEX_URL", files.get("extra-index-url", "")))
+    named = (
+        url.split("=", 1)[1] if "=" in url.split(":", 1)[0] else url
+        for url in " ".join(more).split()
     )
-    more = " ".join(
-        (
-            environ.get("UV_INDEX", ""),
-            environ.get("UV_EXTRA_INDEX_URL", ""),
-            environ.get("PIP_EXTRA_INDEX_URL", files.get("extra-index-url", "")),
-        )
-    ).split()
-    named = (url.split("=", 1)[1] if "=" in url.split(":", 1)[0] else url for url in more)
     return Indexes(
         main, tuple(url for url in dict.fromkeys(named) if url.startswith(("https://", "http://")))
     )

@@ -86,7 +86,7 @@ def _environments(
     if mode == "sync":
         return made()
     differences = environment.check(clients, here, environment.mpi4py_tags())
-    different = {name: each for name, each in differences.items() if not each.passes}
+    different = {name: each for name, each in differences.items() if each.rows}
     if different and mode is None:
         count = len({row.name for each in different.values() for row in each.rows})
         packages = "1 package differs" if count == 1 else f"{count} packages differ"
@@ -100,7 +100,8 @@ def _environments(
             "--env sync makes the same one there, --env none takes what is there",
         )
     folders = environment.place_mpi4py(clients, differences, home, told)
-    tag = here.cache_tag
-    pythons = {name: each.there.python for name, each in differences.items()}
-    tags = {name: each.there.cache_tag or tag for name, each in differences.items()}
-    return pythons, {name: f"{path}|{tags[name]}" for name, path in folders.items()}
+    there = {name: each.there for name, each in differences.items()}
+    pythons = {name: each.python for name, each in there.items()}
+    return pythons, {
+        name: f"{path}|{there[name].cache_tag or here.cache_tag}" for name, path in folders.items()
+    }

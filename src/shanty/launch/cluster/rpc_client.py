@@ -36,22 +36,19 @@ PATIENCE = 900.0  # seconds without a word after which a verb has failed; a dead
 _CHUNK = 1 << 16
 _COMPLAINTS = 4 << 10  # bytes of standard error that are kept
 # What of shanty travels to a host: the agents, and what a script imports; never cli or launch.
-_PARTS = (
-    *("__init__.py", "_script.py", "py.typed", "runtime", "collectives", "compat"),
-    *("torch", "xgboost"),
-)
+_CODE = ("__init__.py", "_script.py", "py.typed")
+_PARTS = (*_CODE, "runtime", "collectives", "compat", "torch", "xgboost")
 _NO_PYTHON = "shanty-found-no-python"
 _NOISE = 1 << 20  # bytes that a login shell may print before we hear the RPC server
 _PLACES = (
-    *("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10"),
-    *("python3.9", "/usr/local/bin/python3", "/opt/homebrew/bin/python3", "/usr/bin/python3"),
-    *("~/.local/bin/python3", "~/.pyenv/shims/python3", "~/miniforge3/bin/python3"),
-    *("~/miniconda3/bin/python3", "~/anaconda3/bin/python3", "/opt/conda/bin/python3"),
-    "~/.local/share/uv/python/*/bin/python3",
+    "python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 "
+    "/usr/local/bin/python3 /opt/homebrew/bin/python3 /usr/bin/python3 ~/.local/bin/python3 "
+    "~/.pyenv/shims/python3 ~/miniforge3/bin/python3 ~/miniconda3/bin/python3 "
+    "~/anaconda3/bin/python3 /opt/conda/bin/python3 ~/.local/share/uv/python/*/bin/python3"
 )
 
 
-def _script(places: Iterable[str]) -> str:
+def _script(places: str) -> str:
     """The program of `sh -c`: it becomes the first Python that is new enough.
 
     No single quote, backslash, "!" or end of line is in it: so the shells sh, bash, zsh, fish
@@ -59,7 +56,7 @@ def _script(places: Iterable[str]) -> str:
     (pyenv's) hides.
     """
     return (
-        f'for p in "$@" {" ".join(places)}; do '
+        f'for p in "$@" {places}; do '
         'x=$(command -v "$p" 2>/dev/null) || continue; '
         'y=$("$x" -I -S -c "import sys;'
         'print(sys.executable if sys.version_info>=(3,9) else sys.version.split()[0])"'
@@ -420,16 +417,9 @@ def _meet(
         if "error" in said:
             stream.close()
             raise NoAnswerError("storage", said["error"])
-    return kind(
-        connection.host,
-        found["python"],
-        found["version"],
-        found["home"],
-        found["root"],
-        connection,
-        stream,
-        b"\n".join(noise).decode(errors="replace").strip(),
-    )
+    printed = b"\n".join(noise).decode(errors="replace").strip()
+    places = {name: found[name] for name in ("python", "version", "home", "root")}
+    return kind(connection.host, **places, connection=connection, _stream=stream, noise=printed)
 
 
 @cache

@@ -41,8 +41,8 @@ UNKNOWN_END = r"UNKNOWN port 65535"
 # ssh's own words on such an end; where nobody else says anything, the host's sshd ended it.
 _OWN_WORDS = ("kex_exchange_identification: ", "ssh_exchange_identification: ", "Connection ")
 _TRIED_BY_HAND = ("host-silent", "shell-broken")
-# code, what ssh says, what it means, what to do, and the command that does it, if one does. The first
-# that matches counts, so the words of a jump host, after which ssh adds some of its own, stand first.
+# Code, what ssh says, what it means, what to do, and maybe a command. The first that matches
+# counts, so the words of a jump host, after which ssh adds some of its own, stand first.
 _TABLE: tuple[tuple[str, ...], ...] = (
     (
         "host-key-changed",

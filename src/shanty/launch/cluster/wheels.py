@@ -121,8 +121,7 @@ def _scheme_of(root: Path, scheme: Scheme) -> Scheme:
 
 def kept(place: Path, make: Callable[[Path], Path]) -> Wheel:
     """The one wheel in `place`; where there is none, `make` writes it into a folder."""
-    found = _in(place)
-    if found is not None:
+    if found := _in(place):
         return found
     place.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
@@ -180,11 +179,10 @@ def _members(info: Path, record: str, scheme: Scheme) -> Iterator[Member]:
 
 def _elsewhere(path: Path, info: Path, scheme: Scheme) -> str:
     """The path in a wheel's data of a file outside of its own site-packages."""
-    for kind, folder in (("purelib", scheme.purelib), ("platlib", scheme.platlib)):
+    folders = {"purelib": scheme.purelib, "platlib": scheme.platlib, "data": scheme.prefix}
+    for kind, folder in folders.items():
         if path.is_relative_to(folder):
             return f"{kind}/{path.relative_to(folder).as_posix()}"
-    if path.is_relative_to(scheme.prefix):
-        return f"data/{path.relative_to(scheme.prefix).as_posix()}"
     raise PrepareError(
         f"{info.name} cannot be sent",
         f"it has installed {path}, outside of its environment ({scheme.prefix})",

@@ -86,7 +86,7 @@ def packages(
             fixable=job.environment in (None, "sync"),
         )
         for name, each in found.items()
-        if not each.passes
+        if each.rows
     ]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import shanty
-from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient, bundle
+from shanty.launch.cluster.rpc_client import Bundle, NoAnswerError, RpcClient, bundle
 from shanty.launch.connections.local import LocalTransport
 from shanty.launch.host import Host
 from shanty.runtime import errors
