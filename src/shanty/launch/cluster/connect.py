@@ -64,13 +64,17 @@ def connect(
     have meant by a name that does not resolve.
     """
     outcomes = attempt(hosts, terminal=terminal, progress=progress)
-    refused = [_hinted(one, groups) for one in outcomes if isinstance(one, Refusal)]
+    refused = [one for one in outcomes if isinstance(one, Refusal)]
     clients = [outcome for outcome in outcomes if isinstance(outcome, RpcClient)]
-    if refused:
-        for client in clients:
-            client.close(0.5)
-        raise failure(refused, len(hosts))
-    return clients
+    if not refused:
+        return clients
+    for client in clients:
+        client.close(0.5)
+    for index, one in enumerate(refused):
+        meant = similar_group(one.host.name, groups) if one.code == "name-unknown" else None
+        if meant is not None:
+            refused[index] = replace(one, fix=f"did you mean the group {meant}? Else {one.fix}")
+    raise failure(refused, len(hosts))
 
 
 def failure(refused: Sequence[Refusal], total: int) -> PrepareError:
@@ -83,13 +87,6 @@ def failure(refused: Sequence[Refusal], total: int) -> PrepareError:
     fixes = list(dict.fromkeys(f"{one.host.name}: {one.cure}" for one in refused if one.fix))
     why, fix = ("\n       ".join(each) for each in (lines, fixes))
     return PrepareError(f"{len(refused)} of {total} hosts cannot be used", why, fix)
-
-
-def _hinted(refused: Refusal, groups: Iterable[str]) -> Refusal:
-    meant = similar_group(refused.host.name, groups) if refused.code == "name-unknown" else None
-    if meant is None:
-        return refused
-    return replace(refused, fix=f"did you mean the group {meant}? Else {refused.fix}")
 
 
 def attempt(
@@ -155,8 +152,7 @@ class _Attempt:
             if not openssh.has_master(hop) and not _log_in_here(hop):
                 what = f"the login at its jump host {hop.host.name} did not succeed"
                 return replace(refused, what=what, detail="")
-            with self._lock:
-                self._hops.pop(hop.key, None)
+            self._hops.pop(hop.key, None)
         outcome = self._reach(connection) if hops else refused
         if isinstance(outcome, RpcClient) or not outcome.asks_for_a_person:
             return outcome
@@ -176,7 +172,8 @@ class _Attempt:
             if refused is not None:
                 what = f"its jump host {refused.host.name}: {refused.what}"
                 return replace(refused, host=host, what=what)
-            with self._gate(route.first.key):
+            gate = threading.Semaphore(_AT_ONCE_THROUGH)
+            with self._gates.setdefault(route.first.key, gate):
                 return self._start_again(connection)
         except NoAnswerError as error:
             if not isinstance(connection, OpenSSH):
@@ -208,15 +205,9 @@ class _Attempt:
         told("ready")
         return client
 
-    def _gate(self, key: str) -> threading.Semaphore:
-        with self._lock:
-            return self._gates.setdefault(key, threading.Semaphore(_AT_ONCE_THROUGH))
-
     def _open(self, hop: Route) -> Refusal | None:
         """See that `hop` has a shared connection before others lean on it."""
-        with self._lock:
-            turn = self._turns.setdefault(hop.key, threading.Lock())
-        with turn:
+        with self._turns.setdefault(hop.key, threading.Lock()):
             if hop.key not in self._hops:
                 refused = self._open(hop.via) if hop.via is not None else None
                 if refused is None and not openssh.has_master(hop):
@@ -271,7 +262,7 @@ def _from_here(route: Route) -> list[Route]:
 
 
 def _refusal_by_ssh(route: Route, error: NoAnswerError) -> Refusal:
-    """Why `route` led nowhere; asks once more where a jump host or proxy has the answer."""
+    """The cause why `route` failed; asks once more where a jump host or proxy has the answer."""
     if re.search(UNKNOWN_END, error.text) and "timed out" not in error.text:
         text = openssh.complaints_about(route) or error.text
         if route.via is not None and "open failed" not in text:

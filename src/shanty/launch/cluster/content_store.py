@@ -71,8 +71,16 @@ def put_tree(client: RpcClient, kind: str, package: Package, progress: Progress)
 
 
 def package(title: str, root: Path, files: Sequence[str], home: Path) -> Package:
-    """The package of these files; the cache in shanty's `home` knows their hash."""
-    name = _cached_hash(root, files, home)
+    """The package of these files, which are read only when one is not what it was.
+
+    The cache in shanty's `home` knows their hash.
+    """
+    state = hashlib.sha256(str(root).encode())
+    for path in files:
+        stat = os.lstat(root / path)
+        state.update(f"{path}\0{stat.st_size} {stat.st_mtime_ns} {stat.st_mode}\n".encode())
+    cache = home / "cache" / "trees.json"
+    name = remembered(cache, state.hexdigest(), lambda: tree_hash(content(root, files)))
     archive = home / "cache" / "trees" / f"{name}.tar.gz"
     return Package(title, name, root, tuple(files), (), archive)
 
@@ -169,16 +177,6 @@ def content(root: Path, files: Iterable[str]) -> Iterator[Entry]:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             program = bool(place.stat().st_mode & 0o100)
             yield path, "program" if program else "file", digest
-
-
-def _cached_hash(root: Path, files: Sequence[str], home: Path) -> str:
-    """The tree's hash; the files are read only when one of them is not what it was."""
-    state = hashlib.sha256(str(root).encode())
-    for path in files:
-        stat = os.lstat(root / path)
-        state.update(f"{path}\0{stat.st_size} {stat.st_mtime_ns} {stat.st_mode}\n".encode())
-    cache = home / "cache" / "trees.json"
-    return remembered(cache, state.hexdigest(), lambda: tree_hash(content(root, files)))
 
 
 def remembered(cache: Path, key: str, find: Callable[[], str]) -> str:

@@ -105,9 +105,10 @@ def local_environment(python: str, home: Path) -> Environment:
     """
     name = hashlib.sha256(python.encode()).hexdigest()[:24]
     cache = home / "cache" / "environments" / f"{name}.json"
-    known = read_json(cache)
+    known = read_json(cache) or {}
     try:
-        if known is not None and known["file"] == _stamp(python) and _unchanged(known["watched"]):
+        watched = {folder: Path(folder).stat().st_mtime_ns for folder in known["watched"]}
+        if (known["file"], known["watched"]) == (_stamp(python), watched):
             return _environment(known)
     except (OSError, LookupError, TypeError, ValueError, AttributeError):
         pass
@@ -115,10 +116,6 @@ def local_environment(python: str, home: Path) -> Environment:
     cache.parent.mkdir(parents=True, exist_ok=True)
     write_json(cache, {**found, "file": _stamp(python)})
     return _environment(found)
-
-
-def _unchanged(watched: Mapping[str, int]) -> bool:
-    return all(Path(folder).stat().st_mtime_ns == mtime for folder, mtime in watched.items())
 
 
 def _stamp(python: str) -> list[int]:
@@ -231,8 +228,8 @@ def sync(
     pythons = {host: str(each["python"]) for host, each in answers.items() if each["have"]}
     missing = [client for client in clients if client.host.name not in pythons]
     if missing:
-        index = indexes_of(environ, Path(environment.prefix))
-        ask: dict[str, Any] = {"url": index.main, "timeout": _PROBE}
+        index = index_variables(environ, Path(environment.prefix))
+        ask: dict[str, Any] = {"url": index["UV_DEFAULT_INDEX"], "timeout": _PROBE}
         reach = side_by_side(
             missing, lambda client: bool(client.ask("env-reach", **ask).values["reach"])
         )
@@ -241,8 +238,7 @@ def sync(
 
         def make(client: RpcClient) -> str:
             host = client.host.name
-            variables = index.variables() if reach[host] else {}
-            return copies.make(client, name, answers[host], variables)
+            return copies.make(client, name, answers[host], index if reach[host] else {})
 
         pythons |= side_by_side(missing, make)
     return {client.host.name: pythons[client.host.name] for client in clients}
@@ -423,24 +419,8 @@ def _fetch_uv(target: Path) -> None:
 # ----------------------------------------------------------------------- package indexes
 
 
-@dataclass(frozen=True, slots=True)
-class Indexes:
-    """The main index, and further ones that are asked as well; URLs as the user wrote them."""
-
-    main: str
-    more: tuple[str, ...] = ()
-
-    def variables(self) -> dict[str, str]:
-        """The settings as variables of uv's, for a host to use."""
-        found = {"UV_DEFAULT_INDEX": self.main}
-        if self.more:
-            # pip takes the version that is asked for from whichever index has it; so do we.
-            found |= {"UV_INDEX": " ".join(self.more), "UV_INDEX_STRATEGY": "unsafe-best-match"}
-        return found
-
-
-def indexes_of(environ: Mapping[str, str], prefix: Path) -> Indexes:
-    """The indexes of the user's environment and of pip's configuration files.
+def index_variables(environ: Mapping[str, str], prefix: Path) -> dict[str, str]:
+    """The package indexes of the user's environment and of pip's files, as variables of uv's.
 
     `prefix` is that of the Python environment, which may have a configuration of its own.
     Folders of this machine (`file:`) are left out, since no host has them.
@@ -456,9 +436,12 @@ def indexes_of(environ: Mapping[str, str], prefix: Path) -> Indexes:
         url.split("=", 1)[1] if "=" in url.split(":", 1)[0] else url
         for url in " ".join(more).split()
     )
-    return Indexes(
-        main, tuple(url for url in dict.fromkeys(named) if url.startswith(("https://", "http://")))
-    )
+    remote = [url for url in dict.fromkeys(named) if url.startswith(("https://", "http://"))]
+    found = {"UV_DEFAULT_INDEX": main}
+    if remote:
+        # pip takes the version that is asked for from whichever index has it; so do we.
+        found |= {"UV_INDEX": " ".join(remote), "UV_INDEX_STRATEGY": "unsafe-best-match"}
+    return found
 
 
 def _config_files(environ: Mapping[str, str], prefix: Path) -> Iterator[Path]:

@@ -64,7 +64,10 @@ def resolve(text: str, home: Path) -> tuple[Host, ...]:
     slots, where a mention without a number counts as one; a host with 0 slots is left out.
     """
     hosts: list[Host] = []
-    for part in _parts(text):
+    parts = [part.strip() for part in text.split(",")]
+    if not any(parts):
+        raise UsageError("--on names no host", fix=_FORMS)
+    for part in filter(None, parts):
         if (home / "hosts" / f"{part}.json").is_file() and _GROUP.fullmatch(part):
             hosts += load(part, home).hosts
             continue
@@ -181,13 +184,6 @@ def _split(place: str, given: str) -> tuple[str, int | None]:
     if not (rest[1:].isascii() and rest[1:].isdigit()):
         raise UsageError(f"{rest[1:]!r} is no number, in {given!r}", fix=_FORMS)
     return name, int(rest[1:])
-
-
-def _parts(text: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",")]
-    if not any(parts):
-        raise UsageError("--on names no host", fix=_FORMS)
-    return [part for part in parts if part]
 
 
 # -------------------------------------------------------------------------------- host files

@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How far the preparation of one host is: `done` of `total` bytes or packages of `what`."""
+    """The progress on one host: `done` of `total` bytes or packages of `what`."""
 
     host: str
     what: str

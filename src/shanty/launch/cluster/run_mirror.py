@@ -35,8 +35,8 @@ from shanty.runtime.spec import Failure, State, Status
 
 _WAIT = 1.0  # seconds that the lead host waits for something new before it says there is nothing
 _SILENCE = 5.0  # seconds beyond that after which the lead host counts as unreachable
-_FRESH = 3.0  # seconds within which a worker hears a lead that is well
-_LEFT = -1.0  # in place of an age: the worker is done, and its lead was there to say so
+_FRESH = 3.0  # seconds within which a worker hears a controller that is well
+_LEFT = -1.0  # in place of an age: the worker is done, and the controller was there to say so
 _COPIED = (*LEAD_APPENDED, *REPLACED, "status.json")  # and what is below artifacts/
 _AT_ONCE = 64  # hosts that are told something side by side
 _STDIN_CHUNK = 32 << 10  # bytes; half of what a FIFO holds
@@ -239,7 +239,7 @@ def _known(ages: Mapping[str, float | None]) -> list[float]:
 
 
 def _over(ages: Mapping[str, float | None]) -> bool:
-    """True when some worker has given its lead up: then all of them will."""
+    """True when some worker has given the controller up: then all of them will."""
     known = _known(ages)
     return _LEFT not in known and any(age >= SILENCE for age in known)
 

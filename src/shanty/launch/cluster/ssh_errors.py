@@ -1,4 +1,4 @@
-"""Why a host could not be reached: ssh's words turned into a cause and a cure."""
+"""Causes and cures of a host that cannot be reached, by what ssh says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Refusal:
 
     @property
     def cure(self) -> str:
-        """What to do, with the command that does it."""
+        """The fix, with the command that does it."""
         return f"{self.fix}: {self.command}" if self.command else self.fix
 
     @property
@@ -40,6 +40,7 @@ class Refusal:
 UNKNOWN_END = r"UNKNOWN port 65535"
 # ssh's own words on such an end; where nobody else says anything, the host's sshd ended it.
 _OWN_WORDS = ("kex_exchange_identification: ", "ssh_exchange_identification: ", "Connection ")
+_ITS_FILE = "the key's file"  # where ssh does not name it
 _TRIED_BY_HAND = ("host-silent", "shell-broken")
 # Code, what ssh says, what it means, what to do, and maybe a command. The first that matches
 # counts, so the words of a jump host, after which ssh adds some of its own, stand first.
@@ -161,7 +162,7 @@ _TABLE: tuple[tuple[str, ...], ...] = (
 def refusal(
     host: Host, error: NoAnswerError, forget: Sequence[str] = ("ssh-keygen", "-R")
 ) -> Refusal:
-    """Why `host` did not answer; `forget` is the command that forgets the key that it had."""
+    """The cause why `host` did not answer; `forget` is the command that forgets its old key."""
     detail = error.text
     if error.kind == "ended" and error.code in (255, None):
         ended = all(line.startswith(_OWN_WORDS) for line in detail.splitlines())
@@ -171,7 +172,7 @@ def refusal(
                     "login": login_words(host),
                     "name": shlex.quote(host.name),
                     "forget": shlex.join(forget),
-                    "close": _closing(detail),
+                    "close": f"chmod 600 {shlex.join(unprotected_keys(detail)) or _ITS_FILE}",
                 }
                 fitting = "".join(command).format(**names)
                 return Refusal(host, code, what, fix, _last_lines(detail), fitting)
@@ -190,7 +191,10 @@ def _other_cause(host: Host, error: NoAnswerError) -> tuple[str, str, str]:
         return code, what, "install one: its package is called python3 on most systems"
     if error.kind == "storage":
         what = f"shanty's files cannot be written there: {error.text}"
-        return _storage_code(error.text), what, "free some space there, or make the folder writable"
+        full = "No space left" in error.text or "quota" in error.text
+        code = "disk-full" if full else "home-readonly"
+        code = "inodes-full" if "inodes" in error.text else code
+        return code, what, "free some space there, or make the folder writable"
     if error.kind == "silent":
         what = "it took the connection and then said nothing"
         return "host-silent", what, "see whether a login works"
@@ -199,12 +203,6 @@ def _other_cause(host: Host, error: NoAnswerError) -> tuple[str, str, str]:
         return "shell-broken", what, "shanty needs a login that runs commands"
     what = f"the login ended with {error.code} before it said anything"
     return "shell-broken", what, "see what a command does there"
-
-
-def _storage_code(text: str) -> str:
-    if "inodes" in text:
-        return "inodes-full"
-    return "disk-full" if "No space left" in text or "quota" in text else "home-readonly"
 
 
 def unprotected_keys(text: str) -> list[str]:
@@ -216,11 +214,6 @@ def login_words(host: Host) -> str:
     """The words to write behind `ssh` or `ssh-copy-id` to get to a host."""
     options = ["-F", host.config] if host.config else []
     return shlex.join([*options, *(["-p", str(host.port)] if host.port else []), host.login])
-
-
-def _closing(text: str) -> str:
-    files = unprotected_keys(text)
-    return shlex.join(["chmod", "600", *files]) if files else "chmod 600 the key's file"
 
 
 def _last_lines(text: str, count: int = 3) -> str:

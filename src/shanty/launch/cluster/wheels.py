@@ -29,6 +29,7 @@ from urllib.parse import unquote, urlparse
 
 import shanty
 from shanty.runtime.errors import PrepareError
+from shanty.runtime.rpc.store import placing
 
 # What the installer wrote, and the next one writes itself.
 _INSTALLERS = (
@@ -102,42 +103,29 @@ def wheel_of(info: Path, scheme: Scheme, cache: Path) -> Wheel:
             "install it with pip into the environment, or let the hosts reach an index",
         ) from error
     key = hashlib.sha256(str(info).encode() + record).hexdigest()[:32]
+    root = info.parent
+    if root not in (scheme.purelib, scheme.platlib) and len(root.parents) >= 3:
+        # A folder of another environment, as PREFIX/lib/python3.11/site-packages of the system's.
+        scheme = Scheme(root.parents[2], root, root)
     return kept(
         cache / key,
         lambda folder: write_wheel(
             folder / file_name(info.name.removesuffix(".dist-info"), wheel_text),
             info.name,
-            _members(info, record.decode(), _scheme_of(info.parent, scheme)),
+            _members(info, record.decode(), scheme),
         ),
     )
 
 
-def _scheme_of(root: Path, scheme: Scheme) -> Scheme:
-    """The folders that belong to `root`: an environment may have folders of another on its path."""
-    if root in (scheme.purelib, scheme.platlib) or len(root.parents) < 3:
-        return scheme
-    return Scheme(root.parents[2], root, root)  # PREFIX/lib/python3.11/site-packages
-
-
 def kept(place: Path, make: Callable[[Path], Path]) -> Wheel:
     """The one wheel in `place`; where there is none, `make` writes it into a folder."""
-    if found := _in(place):
-        return found
-    place.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
-    try:
-        path = make(folder)
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        (folder / "sha256").write_text(digest, encoding="ascii")
-        try:
-            folder.rename(place)
-        except OSError:
-            if _in(place) is None:
-                raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     found = _in(place)
+    if found is None:
+        with placing(str(place)) as folder:
+            with make(Path(folder)).open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            Path(folder, "sha256").write_text(digest, encoding="ascii")
+        found = _in(place)
     assert found is not None
     return found
 

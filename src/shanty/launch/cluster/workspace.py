@@ -91,13 +91,13 @@ class ChangedError(PrepareError):
 
 
 def cache_file(folder: Path, home: Path) -> Path:
-    """Where the hashes of the files in `folder` are kept."""
+    """The file that keeps the hashes of the files in `folder`."""
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
     return home / "cache" / "hashes" / f"{name}.json"
 
 
 def manifest(folder: Path, cache: Path | None = None, say: Say | None = None) -> Manifest:
-    """What is in `folder`. Hashes of files that have not changed are taken from `cache`.
+    """The content of `folder`. Hashes of files that have not changed are taken from `cache`.
 
     `say` hears the notes at once, before what may take long. Raises PrepareError.
     """
@@ -143,10 +143,6 @@ def manifest(folder: Path, cache: Path | None = None, say: Say | None = None) ->
 def _portable(path: str) -> str:
     """A path in UTF-8 (other bytes as surrogates), whatever the locale here is."""
     return os.fsencode(path).decode("utf-8", "surrogateescape")
-
-
-def _local(path: str) -> str:
-    return os.fsdecode(path.encode("utf-8", "surrogateescape"))
 
 
 def _size_notes(folder: Path, sizes: Mapping[str, int]) -> list[str]:
@@ -308,7 +304,8 @@ def _blocks(folder: Path, files: Sequence[File]) -> Iterator[bytes]:
     """The contents of the files in blocks of about `_BLOCK`; ChangedError when one has changed."""
     gathered, size = [], 0
     for entry in files:
-        path, digest, left = folder / _local(entry.path), hashlib.sha256(), entry.size
+        local = os.fsdecode(entry.path.encode("utf-8", "surrogateescape"))
+        path, digest, left = folder / local, hashlib.sha256(), entry.size
         try:
             with path.open("rb") as file:
                 while left:

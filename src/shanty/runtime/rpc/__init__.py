@@ -21,7 +21,7 @@ class Data(Protocol):
 
 
 def output_of(argv: List[str], timeout: float, cwd: Optional[str] = None) -> Optional[str]:
-    """What a program prints; None when it does not run, fails, or takes longer."""
+    """The output of a program; None when it does not run, fails, or takes longer."""
     try:
         return subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

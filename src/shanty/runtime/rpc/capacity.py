@@ -28,7 +28,8 @@ def room(environ: Mapping[str, str]) -> Dict[str, Any]:
     that the limit on them does not count; `available` is the memory that is free now.
     """
     limits = {name: _limit(name) for name in _LIMITS}
-    privileged = _privileged()
+    powers = _value("/proc/self/status", "CapEff:", 16)
+    privileged = os.geteuid() == 0 if powers is None else bool(powers & _POWERS)
     most = (limits["NPROC"] or [None])[0]
     return {
         "folders": folders(environ),
@@ -98,11 +99,6 @@ def _limit(name: str) -> Optional[Tuple[Optional[int], Optional[int]]]:
     soft, hard = resource.getrlimit(number)
     none = resource.RLIM_INFINITY
     return (None if soft == none else soft, None if hard == none else hard)
-
-
-def _privileged() -> bool:
-    powers = _value("/proc/self/status", "CapEff:", 16)
-    return os.geteuid() == 0 if powers is None else bool(powers & _POWERS)
 
 
 def _threads() -> Optional[int]:

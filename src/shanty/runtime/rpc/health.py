@@ -59,16 +59,14 @@ class Names:
             thread.start()
 
     def _work(self) -> None:
-        with contextlib.suppress(IndexError):  # none is left
-            while True:
-                self._look_up(self._waiting.popleft())
-
-    def _look_up(self, name: str) -> None:
-        try:
-            found = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)
-            self._found[name] = sorted({str(entry[4][0]) for entry in found})
-        except (OSError, UnicodeError):  # the latter for what no name can be
-            self._found[name] = []
+        while self._waiting:
+            with contextlib.suppress(IndexError):  # another thread has taken the last
+                name = self._waiting.popleft()
+                try:
+                    found = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)
+                    self._found[name] = sorted({str(entry[4][0]) for entry in found})
+                except (OSError, UnicodeError):  # the latter for what no name can be
+                    self._found[name] = []
 
     def answers(self, until: float) -> Dict[str, Optional[List[str]]]:
         """The answers that came until time.monotonic() is `until`; None for the others."""

@@ -52,7 +52,11 @@ def paths_left() -> Dict[str, List[str]]:
         ]
         if paths and used is None:
             used = in_use()
-        left = [path for path in paths if not any(_within(one, path) for one in used or ())]
+        left = [
+            path
+            for path in paths
+            if not any(f"{one}/".startswith(f"{path}/") for one in used or ())
+        ]
         if left:
             found[folder] = sorted(set(left))
     return found
@@ -63,10 +67,6 @@ def _is_settled(path: str) -> bool:
         status = os.lstat(path)
         return status.st_uid == os.getuid() and status.st_ctime < time.time() - _SETTLED
     return False
-
-
-def _within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder + "/")
 
 
 def _size(path: str) -> int:
@@ -113,7 +113,7 @@ def orphans() -> List[Dict[str, Any]]:
 
 
 def _heirs(table: Mapping[int, platform.Process]) -> Set[int]:
-    """Who gets the children of the dead: the first process, and a user's own systemd."""
+    """The processes that get the children of the dead: the first, and a user's own systemd."""
     found = {pid for pid in table if _name(pid) == "systemd"}
     if not is_launchers(_name(1)):  # in a container that may be mpirun, with its own ranks
         found.add(1)

@@ -285,29 +285,16 @@ def net_close(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
 
 
 def _listening(address: str, ports: Optional[Sequence[int]]) -> socket.socket:
-    end = socket.socket(_family(address), socket.SOCK_STREAM)
-    try:
-        if end.family == socket.AF_INET6:
-            end.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if ports:
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _bind(end, address, ports)
-        end.listen(128)
-        end.setblocking(False)
-    except OSError:
-        end.close()
-        raise
-    return end
-
-
-def _bind(end: socket.socket, address: str, ports: Optional[Sequence[int]]) -> None:
     for port in range(int(ports[0]), int(ports[1]) + 1) if ports else (0,):
         try:
-            end.bind((address, port))
-            return
+            end = socket.create_server((address, port), family=_family(address), backlog=128)
         except OSError as error:
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES) or not ports:
-                raise
+            code = error.errno or 0
+            if not ports or code not in (errno.EADDRINUSE, errno.EACCES):
+                raise OSError(code, os.strerror(code)) from error
+        else:
+            end.setblocking(False)
+            return end
     assert ports
     raise OSError(errno.EADDRINUSE, f"no port of {ports[0]}-{ports[1]} is free")
 

@@ -42,16 +42,9 @@ _WHO = (
     "sep='|')"
 )
 _PLACES = (
-    "/usr/local/bin",
-    "/usr/bin",
-    "/opt/homebrew/bin",
-    "~/.local/bin",
-    "~/.pyenv/versions/*/bin",
-    "~/.local/share/uv/python/*/bin",
-    "~/miniconda3/bin",
-    "~/miniforge3/bin",
-    "/opt/conda/bin",
-    "~/.shanty/store/python/*/bin",
+    *("/usr/local/bin", "/usr/bin", "/opt/homebrew/bin", "~/.local/bin"),
+    *("~/.pyenv/versions/*/bin", "~/.local/share/uv/python/*/bin", "~/miniconda3/bin"),
+    *("~/miniforge3/bin", "/opt/conda/bin", "~/.shanty/store/python/*/bin"),
 )
 
 
@@ -71,7 +64,7 @@ def env_describe(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
 
 
 def described(python: str) -> Dict[str, Any]:
-    """What `describe_python` finds in an interpreter; PrepareError where it does not run."""
+    """The findings of `describe_python` in an interpreter; PrepareError if it does not run."""
     text = Path(describe_python.__file__).read_text(encoding="utf-8")
     try:
         # -E: a PYTHONPATH of here is nothing that ranks have; the user's own packages are.
@@ -103,14 +96,13 @@ def _candidates(same: str, key: str) -> Iterator[str]:
 def env_has(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     """Look for the environment `hash` for Python `key`, else for what could make it."""
     base = _interpreter(ask["key"])
-    if base is None:
-        own = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        return {"have": False, "base": None, "own": own, "uv": _uv(), "machine": machine()}
-    path = _place(ask["hash"], base)
-    python = os.path.join(path, "bin", "python")
-    if mark_used(path) and os.access(python, os.X_OK):
-        return {"have": True, "python": python}
-    return {"have": False, "base": base, "uv": _uv(), "machine": machine()}
+    if base is not None:
+        path = _place(ask["hash"], base)
+        python = os.path.join(path, "bin", "python")
+        if mark_used(path) and os.access(python, os.X_OK):
+            return {"have": True, "python": python}
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return {"have": False, "base": base, "own": own, "uv": _uv(), "machine": machine()}
 
 
 def env_reach(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
@@ -160,10 +152,7 @@ def env_make(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     lacks some packages nothing is made, and their names are `lacking`.
     """
     tool = _Uv(ask["uv"], ask.get("index") or {}, say)
-    base = _interpreter(ask["key"])
-    if base is None:
-        tool.fetch_python(ask["key"])
-        base = _interpreter(ask["key"])
+    base = _interpreter(ask["key"]) or tool.fetch_python(ask["key"])
     if base is None:
         raise PrepareError(f"uv brought no Python {ask['key']} that runs here")
     target = _place(ask["hash"], base)
@@ -174,13 +163,16 @@ def env_make(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
             if os.access(python, os.X_OK):
                 return {"python": python, "lacking": []}
             shutil.rmtree(target, ignore_errors=True)  # someone has removed half of it
-        try:
-            with placing(target) as folder:
-                tool.make(base, folder)
-                tool.install(wanted, folder)
-        except _LackingError as error:
-            return {"python": "", "lacking": error.names}
-    return {"python": python, "lacking": []}
+        with contextlib.suppress(_LackingError), placing(target) as folder:
+            tool.make(base, folder)
+            lacking = tool.install(wanted, folder)
+            if lacking:
+                raise _LackingError
+    return {"python": "" if lacking else python, "lacking": lacking}
+
+
+class _LackingError(Exception):
+    """The index does not have all packages, or no wheel of one."""
 
 
 def _place(digest: str, base: str) -> str:
@@ -270,14 +262,6 @@ def _uv() -> str:
 # ----------------------------------------------------------------------------- running uv
 
 
-class _LackingError(Exception):
-    """The index does not have these packages, or no wheel of them."""
-
-    def __init__(self, names: List[str]) -> None:
-        super().__init__(", ".join(names))
-        self.names = names
-
-
 class _Uv:
     """One uv, with the settings of an index (variables of uv's; none means it stays offline)."""
 
@@ -297,7 +281,7 @@ class _Uv:
             "UV_NO_PROGRESS": "1",
         }
 
-    def fetch_python(self, key: str) -> None:
+    def fetch_python(self, key: str) -> Optional[str]:
         """Bring an interpreter of that version to shanty's store."""
 
         words = ["python", "install", "--no-bin", key.replace("t", "+freethreaded")]
@@ -308,6 +292,7 @@ class _Uv:
                 failed,
                 f"install Python {key} there, or choose another with --python",
             )
+        return _interpreter(key)
 
     def make(self, base: str, folder: str) -> None:
         """Make an empty environment in `folder` that may be renamed."""
@@ -316,8 +301,8 @@ class _Uv:
         if failed:
             raise _failure("the environment could not be made", failed)
 
-    def install(self, requirements: Sequence[str], folder: str) -> None:
-        """Install the requirements, no dependencies; _LackingError names what the index lacks."""
+    def install(self, requirements: Sequence[str], folder: str) -> List[str]:
+        """Install the requirements, no dependencies; the names of those that the index lacks."""
         mark_used(uv_cache())
         wanted = list(requirements)
         lacking: List[str] = []
@@ -332,8 +317,7 @@ class _Uv:
             named = [one for one in fetched if _is_named(one, failed)] or fetched
             lacking += named
             wanted = [one for one in wanted if one not in named]
-        if lacking:
-            raise _LackingError([one.partition("==")[0] for one in lacking])
+        return [one.partition("==")[0] for one in lacking]
 
     def _install(self, requirements: Sequence[str], folder: str, total: int) -> str:
         path = os.path.join(folder, "requirements.txt")
@@ -366,19 +350,16 @@ class _Uv:
                 return f"{self._program} does not run: {error.strerror}"
             deadline = time.monotonic() + _MAKE_LIMIT
             try:
-                while True:
-                    try:
+                while process.returncode is None:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(_UV_REPORT)
-                        break
-                    except subprocess.TimeoutExpired:
-                        report()
+                    report()
                     if time.monotonic() > deadline:
                         return f"uv was still at work after {_MAKE_LIMIT / 60:.0f} min"
             finally:
                 if process.poll() is None:  # also when the client has gone
                     process.kill()
                     process.wait()
-            report()
             if process.returncode == 0:
                 return ""
             output.seek(0)

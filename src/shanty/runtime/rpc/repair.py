@@ -33,8 +33,8 @@ def repair(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
 def add_key(ask: Ask) -> List[str]:
     """`key`: a public key of the user's own, for good; one that is there already stays.
 
-    Only a line without options counts: another may let the key in from elsewhere only, or for
-    one command, and a comment lets nobody in.
+    Only a line without options counts: another may admit the key from elsewhere only, or for
+    one command, and a comment admits nobody.
     """
     words = str(ask["key"]).split()
     if len(words) < 2 or "\n" in str(ask["key"]).strip():

@@ -115,7 +115,9 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         payload = Payload(source, int(ask.get("bytes", 0)))
         data = b""
         try:
-            result = _verb(ask["do"])(ask, payload, lambda p: say({"progress": dict(p)}))
+            module = import_module(f".{VERBS[ask['do']]}", "shanty.runtime.rpc")
+            verb: Verb = getattr(module, ask["do"].replace("-", "_"))
+            result = verb(ask, payload, lambda p: say({"progress": dict(p)}))
             data = result.pop("data", b"")
             answer: Dict[str, Any] = {"ok": result, **({"bytes": len(data)} if data else {})}
         except ShantyError as error:
@@ -137,9 +139,3 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 def _failure(kind: str, what: str, why: str = "", fix: str = "") -> Dict[str, Any]:
     return {"error": {"kind": kind, "what": what, "why": why, "fix": fix}}
-
-
-def _verb(name: str) -> Verb:
-    module = import_module(f".{VERBS[name]}", "shanty.runtime.rpc")
-    verb: Verb = getattr(module, name.replace("-", "_"))
-    return verb

@@ -48,7 +48,7 @@ def named_by_runs(path: str) -> bool:
 
 
 def place_of(kind: str, name: str) -> str:
-    """Where an item of the store lies, whether it is there or not."""
+    """The path of an item of the store, which may not be there."""
     if kind not in KINDS or not _HASH.match(name):
         raise UsageError(f"the store has no place for {kind!r} {name!r}")
     return os.path.join(home(), "store", kind, name)
@@ -110,49 +110,49 @@ def tree_hash(entries: Iterable[Entry]) -> str:
     return digest.hexdigest()
 
 
-def _unpack(data: Data, folder: str) -> Iterable[Entry]:
-    """Write the members of a compressed tar below `folder`, and nothing elsewhere.
+class UnsafeError(PrepareError):
+    """A member of an archive would land outside of its folder, or is no file."""
+
+
+def unpack(archive: tarfile.TarFile, folder: str) -> List[Entry]:
+    """Write the members of a tar below `folder`, and nothing elsewhere; UnsafeError.
 
     Links come last, so that nothing is ever written through one.
     """
     entries: Dict[str, Entry] = {}
-    try:
-        with tarfile.open(fileobj=data, mode="r|gz") as archive:  # type: ignore[call-overload]
-            for member in archive:
-                path = _inside(member.name)
-                place = os.path.join(folder, path)
-                os.makedirs(os.path.dirname(place), exist_ok=True)
-                if member.issym():
-                    _inside(os.path.join(os.path.dirname(path), member.linkname))
-                    entries[path] = (path, "link", member.linkname)
-                elif member.isfile():
-                    program = bool(member.mode & 0o100)
-                    digest = _write(archive.extractfile(member), place, program)
-                    entries[path] = (path, "program" if program else "file", digest)
-                elif member.islnk():  # the same content under one more name
-                    same = entries.get(_inside(member.linkname))
-                    if same is None or same[1] == "link":
-                        raise PrepareError(f"{member.name} in an archive links to nothing in it")
-                    try:
-                        os.link(os.path.join(folder, same[0]), place)
-                    except OSError:  # a file system without hard links
-                        shutil.copy2(os.path.join(folder, same[0]), place)
-                    entries[path] = (path, *same[1:])
-                elif not member.isdir():
-                    raise PrepareError(f"{member.name} in an archive is no file and no link")
-    except (tarfile.TarError, EOFError, ValueError) as error:
-        what = "what was sent did not arrive as a whole"
-        raise PrepareError(what, str(error), "run the command again") from error
+    for member in archive:
+        path = inside(member.name)
+        place = os.path.join(folder, path)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        if member.issym():
+            inside(os.path.join(os.path.dirname(path), member.linkname))
+            entries[path] = (path, "link", member.linkname)
+        elif member.isfile():
+            program = bool(member.mode & 0o100)
+            digest = _write(archive.extractfile(member), place, program)
+            entries[path] = (path, "program" if program else "file", digest)
+        elif member.islnk():  # the same content under one more name
+            same = entries.get(inside(member.linkname))
+            if same is None or same[1] == "link":
+                raise UnsafeError(f"{member.name} in an archive links to nothing in it")
+            try:
+                os.link(os.path.join(folder, same[0]), place)
+            except OSError:  # a file system without hard links
+                shutil.copy2(os.path.join(folder, same[0]), place)
+            entries[path] = (path, *same[1:])
+        elif not member.isdir():
+            raise UnsafeError(f"{member.name} in an archive is no file and no link")
     for path, kind, goal in entries.values():
         if kind == "link":
             os.symlink(goal, os.path.join(folder, path))
-    return entries.values()
+    return list(entries.values())
 
 
-def _inside(path: str) -> str:
+def inside(path: str) -> str:
+    """The normal form of a path in an archive; UnsafeError where it leads out of it."""
     normal = os.path.normpath(path)
     if os.path.isabs(normal) or normal.split(os.sep)[0] == os.pardir:
-        raise PrepareError(f"{path} in an archive leads out of it")
+        raise UnsafeError(f"{path} in an archive leads out of it")
     return normal
 
 
@@ -179,7 +179,12 @@ def store_put(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     """Place the compressed tar that follows as (`kind`, `hash`); it has to have that hash."""
     path = place_of(ask["kind"], ask["hash"])
     with placing(path) as folder:
-        found = tree_hash(_unpack(data, folder))
+        try:
+            with tarfile.open(fileobj=data, mode="r|gz") as archive:  # type: ignore[call-overload]
+                found = tree_hash(unpack(archive, folder))
+        except (tarfile.TarError, EOFError, ValueError) as error:
+            what = "what was sent did not arrive as a whole"
+            raise PrepareError(what, str(error), "run the command again") from error
         if found != ask["hash"]:
             raise PrepareError(
                 f"what was sent for {ask['kind']} is not what was meant",
@@ -213,7 +218,8 @@ def store_sweep(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
             if unused and not named_by_runs(path) and _remove(path):
                 removed.append(path)
     cache = uv_cache()
-    being_made = any(map(_is_being_made, _listing("env")))
+    begun = (path for path in _listing("env") if re.match(r"\.(?!gone-)", os.path.basename(path)))
+    being_made = any(os.path.isdir(path) and _age(path) < _UNFINISHED for path in begun)
     if _age(os.path.realpath(cache)) > days and not being_made and _remove(cache):
         removed.append(cache)
     return {"removed": removed}
@@ -231,13 +237,6 @@ def _age(path: str) -> float:
     with contextlib.suppress(OSError):
         return time.time() - os.lstat(path).st_mtime
     return 0.0
-
-
-def _is_being_made(path: str) -> bool:
-    """True for the folder of an environment that is not complete, unless it was given up."""
-    name = os.path.basename(path)
-    begun = name[0] == "." and name[:6] != ".gone-" and os.path.isdir(path)
-    return begun and _age(path) < _UNFINISHED
 
 
 def uv_cache() -> str:

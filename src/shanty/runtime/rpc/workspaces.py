@@ -109,10 +109,10 @@ def workspace_part(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
     """`packed`: the next bytes of the missing contents, one after the other."""
     with _begun() as assembly:
         if ask["packed"]:
-            assembly.feed(zlib.decompress(data.read()))
+            assembly.write(zlib.decompress(data.read()))
         else:
             for piece in iter(lambda: data.read(_PIECE), b""):
-                assembly.feed(piece)
+                assembly.write(piece)
     return {}
 
 
@@ -138,7 +138,8 @@ class _Assembly:
         self._user = user
         self._files = [File(p, bool(x), int(s), d) for p, x, s, d in manifest["files"]]
         self._links = [(str(path), str(target)) for path, target in manifest["links"]]
-        for path in [file.path for file in self._files] + [path for path, _ in self._links]:
+        paths = [file.path for file in self._files] + [path for path, _ in self._links]
+        for path in paths:
             if path.startswith("/") or {"", ".", ".."} & set(path.split("/")):
                 raise ShantyError(f"a workspace cannot have a file {path!r}")
         self.folder = root / f"{name}.tmp-{os.getpid()}-{os.urandom(4).hex()}"
@@ -146,18 +147,13 @@ class _Assembly:
         self._linked: Dict[int, _Placed] = {}  # what is another tree's file as well
         self._twins: Dict[int, int] = {}  # files with the content of an earlier one
         self.missing: List[int] = []
-        self._make_folders()
+        self._tree.mkdir(parents=True)
+        for folder in {os.path.dirname(path) for path in paths} - {""}:
+            os.makedirs(_at(self._tree, folder), exist_ok=True)
         self._take_from_others()
         self._complete = False
         self._sink = self._fill()
         next(self._sink)
-
-    def _make_folders(self) -> None:
-        self._tree.mkdir(parents=True)
-        paths = [file.path for file in self._files] + [path for path, _ in self._links]
-        folders = {path.rpartition("/")[0] for path in paths} - {""}
-        for folder in sorted(folders):
-            os.makedirs(_at(self._tree, folder), exist_ok=True)
 
     def _take_from_others(self) -> None:
         here = _contents(self._root, {file.digest for file in self._files})
@@ -187,7 +183,7 @@ class _Assembly:
         _set_mode(target, wanted.executable)
         return True
 
-    def feed(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Take the next bytes of the missing contents."""
         os.utime(self.folder)  # nobody takes it for left behind
         self._sink.send(data)
@@ -228,7 +224,11 @@ class _Assembly:
             _set_mode(target, self._files[number].executable)
         for path, link in self._links:
             os.symlink(_raw(link), _at(self._tree, path))
-        placed = [self._linked.get(n) or self._state(f) for n, f in enumerate(self._files)]
+        placed = []
+        for number, file in enumerate(self._files):
+            status = os.lstat(_at(self._tree, file.path))
+            fresh = _Placed(file, status.st_mtime_ns, status.st_ino)
+            placed.append(self._linked.get(number, fresh))
         record = {
             "files": [[*entry.file, entry.modified, entry.inode] for entry in placed],
             "links": self._links,
@@ -248,10 +248,6 @@ class _Assembly:
                 self.give_up()
             return target_folder / "tree"
         raise ShantyError(f"every copy of the workspace {self._name} here has been changed")
-
-    def _state(self, file: File) -> _Placed:
-        status = os.lstat(_at(self._tree, file.path))
-        return _Placed(file, status.st_mtime_ns, status.st_ino)
 
     def give_up(self) -> None:
         """Leave nothing of it."""

@@ -394,27 +394,28 @@ def test_mpi4py_goes_to_hosts_that_lack_it(
 
 
 def test_the_index_is_the_one_of_pip_and_uv(tmp_path: Path) -> None:
-    def found(**environ: str) -> site.Indexes:
+    def found(**environ: str) -> dict[str, str]:
         environ.setdefault("HOME", str(tmp_path))
-        return site.indexes_of(environ, tmp_path / "prefix")
+        return site.index_variables(environ, tmp_path / "prefix")
 
-    plain = found(PIP_CONFIG_FILE="/dev/null")
-    assert plain == site.Indexes("https://pypi.org/simple")
-    assert plain.variables() == {"UV_DEFAULT_INDEX": "https://pypi.org/simple"}
+    main = "UV_DEFAULT_INDEX"
+    assert found(PIP_CONFIG_FILE="/dev/null") == {"UV_DEFAULT_INDEX": "https://pypi.org/simple"}
     (tmp_path / "prefix").mkdir()
     (tmp_path / "prefix" / "pip.conf").write_text(
         "[global]\nindex-url = https://a/simple\n"
         "extra-index-url =\n  https://b/simple\n  file:///c\n  https://d/simple\n"
     )
-    own = found()
-    assert own == site.Indexes("https://a/simple", ("https://b/simple", "https://d/simple"))
-    assert own.variables()["UV_INDEX"] == "https://b/simple https://d/simple"
-    assert found(PIP_INDEX_URL="https://e").main == "https://e"
-    assert found(UV_INDEX_URL="https://f", PIP_INDEX_URL="https://e").main == "https://f"
+    assert found() == {
+        "UV_DEFAULT_INDEX": "https://a/simple",
+        "UV_INDEX": "https://b/simple https://d/simple",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }
+    assert found(PIP_INDEX_URL="https://e")[main] == "https://e"
+    assert found(UV_INDEX_URL="https://f", PIP_INDEX_URL="https://e")[main] == "https://f"
     named = found(PIP_CONFIG_FILE="/dev/null", UV_INDEX="one=https://g/?x=1 https://h")
-    assert named.more == ("https://g/?x=1", "https://h")
+    assert named["UV_INDEX"] == "https://g/?x=1 https://h"
     (tmp_path / "prefix" / "pip.conf").write_text("damaged")
-    assert found(PIP_EXTRA_INDEX_URL="https://i").main == "https://pypi.org/simple"
+    assert found(PIP_EXTRA_INDEX_URL="https://i")[main] == "https://pypi.org/simple"
 
 
 # --------------------------------------------------------------------- on the host's side
