@@ -229,7 +229,7 @@ def test_an_editable_package_is_never_taken_for_a_copy(
 
 
 def test_the_table_groups_hosts_that_are_alike() -> None:
-    env = Environment("p", "3.11.7", "3.11", "cpython", "", "", "", "", "", ())
+    env = Environment("p", "3.11.7", "3.11", "cpython", "", "", "", "", ())
     one = (Difference("numpy", "2.4.6", ""), Difference("click", "8.5", "8.1"))
     two = (Difference("numpy", "2.4.6", "1.26"),)
     found = {
