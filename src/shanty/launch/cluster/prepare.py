@@ -101,7 +101,5 @@ def _environments(
         )
     folders = environment.place_mpi4py(clients, differences, home, told)
     there = {name: each.there for name, each in differences.items()}
-    pythons = {name: each.python for name, each in there.items()}
-    return pythons, {
-        name: f"{path}|{there[name].cache_tag or here.cache_tag}" for name, path in folders.items()
-    }
+    brought = {name: f"{path}|{there[name].cache_tag}" for name, path in folders.items()}
+    return {name: each.python for name, each in there.items()}, brought

@@ -123,7 +123,10 @@ def unpack(archive: tarfile.TarFile, folder: str) -> List[Entry]:
     for member in archive:
         path = inside(member.name)
         place = os.path.join(folder, path)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.makedirs(place if member.isdir() else os.path.dirname(place), exist_ok=True)
+        if path in entries:  # the last one of a name counts
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(place)
         if member.issym():
             inside(os.path.join(os.path.dirname(path), member.linkname))
             entries[path] = (path, "link", member.linkname)
