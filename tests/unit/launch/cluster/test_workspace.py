@@ -470,6 +470,18 @@ def test_a_python_without_filters_unpacks_as_well(
     assert tree(folder) == tree(here)
 
 
+def test_a_tar_keeps_empty_folders_and_the_last_of_a_name(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        tar.addfile(member("checkpoints", tarfile.DIRTYPE))
+        for text in (b"old", b"newer"):
+            entry = member("train.py")
+            entry.size = len(text)
+            tar.addfile(entry, io.BytesIO(text))
+    folder = sources.open_workspace(str(tmp_path / "x.tar"), tmp_path / "home")
+    assert (folder / "checkpoints").is_dir()
+    assert (folder / "train.py").read_text() == "newer"
+
+
 @pytest.mark.parametrize("name", ["../evil", "/evil", "a/../../evil"])
 def test_a_zip_stays_in_its_folder(tmp_path: Path, name: str) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
