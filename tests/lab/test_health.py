@@ -14,7 +14,7 @@ import pytest
 from conftest import LabHosts, lab_in
 
 from runs import wait_for
-from shanty.launch.cluster import contact, inventory
+from shanty.launch.cluster import connect, inventory
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.connections.openssh import FreshSSH
 from shanty.launch.doctor import hosts, pairs
@@ -41,7 +41,7 @@ def lab(
 def clients(lab: LabHosts) -> Iterator[list[RpcClient]]:
     home = lab.shanty.home
     named = inventory.recognised(inventory.resolve(lab.name, home), home)
-    outcomes = contact.attempt(named, terminal=False, connection=lambda host: FreshSSH(host, 5))
+    outcomes = connect.attempt(named, terminal=False, connection=lambda host: FreshSSH(host, 5))
     made = [each for each in outcomes if isinstance(each, RpcClient)]
     assert len(made) == 3, outcomes
     yield made

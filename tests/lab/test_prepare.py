@@ -19,7 +19,7 @@ import pytest
 from conftest import LabHosts
 from site_runs import Site
 
-from shanty.launch.cluster import builds
+from shanty.launch.cluster import wheels
 from shanty.runtime.rundir import read_lines
 from torch_runs import LONG
 
@@ -191,7 +191,7 @@ def test_an_edited_file_is_sent_alone(site: Site) -> None:
 
 @functools.cache
 def uv() -> str:
-    found = builds.local_uv()
+    found = wheels.local_uv()
     assert found is not None, "environments are made by uv, which `pip install shanty[dev]` brings"
     return found
 

@@ -21,7 +21,7 @@ from shanty import compat
 from shanty.compat import starting, task
 from shanty.compat.absent import AbsentError
 from shanty.compat.starting import Output
-from shanty.launch.cluster.bundle import bundle
+from shanty.launch.cluster.rpc_client import bundle
 from shanty.runtime.rank import import_hooks
 
 SOURCE = Path(shanty.__file__).parents[1]

@@ -29,14 +29,14 @@ def hosts() -> None:
 )  # fmt: skip
 def add(name: str, host: tuple[str, ...], hostfile: Path | None) -> None:
     """Make a group of hosts, or add hosts to one; a host that it has gets the new slots."""
-    from shanty.launch.cluster import hostfiles, inventory
+    from shanty.launch.cluster import inventory
 
     home = context().home
     inventory.check_name(name)
     named = [part for text in host for part in text.split(",") if part.strip()]
     given = list(map(inventory.parse_host, named))
     if hostfile is not None:
-        given += hostfiles.read_hostfile(hostfile)
+        given += inventory.read_hostfile(hostfile)
     if not given:
         raise UsageError(
             "no host is given", fix=f"shanty hosts add {name} HOST…, or --hostfile FILE"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shanty.launch.cluster.run_mirror import Link
+from shanty.launch.cluster.run_mirror import RunMirror
 from shanty.launch.host import Host
 from shanty.launch.index import Runs
 from shanty.launch.settings import Settings
@@ -32,20 +32,20 @@ def test_runs_that_do_not_answer_are_asked_at_the_same_time(
         write_json(run.job, JobSpec(Script("train.py")).to_json())
         write_json(run.status, Status(State.RUNNING, 1, created=1.0).to_json())
         write_json(run.site, {"hosts": [asdict(Host("127.0.0.1", port=free_port()))]})
-    asked: list[Link] = []
+    asked: list[RunMirror] = []
     asked_before_each_wait: list[int] = []
-    start, status = Link.start, Link.status
+    start, status = RunMirror.start, RunMirror.status
 
-    def seen_start(self: Link) -> Link:
+    def seen_start(self: RunMirror) -> RunMirror:
         asked.append(self)
         return start(self)
 
-    def seen_status(self: Link, patience: float) -> Status:
+    def seen_status(self: RunMirror, patience: float) -> Status:
         asked_before_each_wait.append(len(asked))
         return status(self, patience)
 
-    monkeypatch.setattr(Link, "start", seen_start)
-    monkeypatch.setattr(Link, "status", seen_status)
+    monkeypatch.setattr(RunMirror, "start", seen_start)
+    monkeypatch.setattr(RunMirror, "status", seen_status)
     entries = Runs(tmp_path, Targets(tmp_path, {}, Settings())).entries()
     assert [entry.status.state for entry in entries] == [State.RUNNING] * COUNT
     assert asked_before_each_wait == [COUNT] * COUNT

@@ -22,7 +22,7 @@ from shanty.compat.xgboost_program.configuration import (
     settings_of,
     understand,
 )
-from shanty.launch.cluster.bundle import bundle
+from shanty.launch.cluster.rpc_client import bundle
 from shanty.runtime.rank import import_hooks
 
 MUSHROOM = """\

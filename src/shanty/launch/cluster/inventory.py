@@ -1,16 +1,18 @@
-"""Hosts as people name them: `--on a,b:4,user@10.0.0.3`, and groups of them kept under a name.
+"""Hosts as people name them: `--on a,b:4,user@10.0.0.3`, in host files, and in groups with a name.
 
 A group is a file of its own, `<home>/hosts/NAME.json`:
 
     {"hosts": [{"name": "a", "user": null, "port": null, "slots": 4, "config": ""}], "lab": true}
 
-`lab` is there when the hosts are a lab's, which writes and removes the file itself.
+`lab` is there when the hosts are a lab's, which writes and removes the file itself. Host files are
+those of Open MPI and DeepSpeed, of Hydra, and MLX's JSON.
 """
 
 from __future__ import annotations
 
 import difflib
 import ipaddress
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +21,7 @@ from typing import Any
 
 from shanty.launch.host import Host
 from shanty.runtime.errors import NotFoundError, StorageError, UsageError
+from shanty.runtime.mpi.hostfiles import hosts_in
 from shanty.runtime.rundir import read_json, storage_errors, write_json
 
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -28,6 +31,13 @@ _ODD = r"\s\x00-\x1f\x7f,:%'\"`$\\;&<>|(){}!*?#\[\]=/"
 _WORD = re.compile(f"[^{_ODD}@~-][^{_ODD}]*")
 _FORMS = "it is written as [USER@]HOST[:SLOTS], [IPV6]:SLOTS or ssh://[USER@]HOST[:PORT]"
 _MOST_SLOTS = 1 << 16
+_FILE_FORMS = (
+    "a line is HOST slots=N (Open MPI, DeepSpeed) or HOST:N (MPICH, Intel MPI); "
+    'MLX has [{"ssh": "HOST", "ips": [...]}, ...]'
+)
+_SETTING = re.compile(r"([A-Za-z][A-Za-z_-]*)=(\S+)")
+_NUMBERS = re.compile(r"slots?|max[-_]slots|slots[-_]max|count|cpu", re.IGNORECASE)
+_USERS = ("user", "username", "user_name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +64,10 @@ def resolve(text: str, home: Path) -> tuple[Host, ...]:
     slots, where a mention without a number counts as one; a host with 0 slots is left out.
     """
     hosts: list[Host] = []
-    for part in _parts(text):
+    parts = [part.strip() for part in text.split(",")]
+    if not any(parts):
+        raise UsageError("--on names no host", fix=_FORMS)
+    for part in filter(None, parts):
         if (home / "hosts" / f"{part}.json").is_file() and _GROUP.fullmatch(part):
             hosts += load(part, home).hosts
             continue
@@ -173,11 +186,83 @@ def _split(place: str, given: str) -> tuple[str, int | None]:
     return name, int(rest[1:])
 
 
-def _parts(text: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",")]
-    if not any(parts):
-        raise UsageError("--on names no host", fix=_FORMS)
-    return [part for part in parts if part]
+# -------------------------------------------------------------------------------- host files
+
+
+def read_hostfile(path: Path) -> tuple[Host, ...]:
+    """The hosts of a file, each once, without those that have no slots.
+
+    NotFoundError when it cannot be read; UsageError names the line that is no host's.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise NotFoundError(f"the host file {path} cannot be read", why) from error
+    hosts = parse_hostfile(text, str(path))
+    return usable(hosts, f"the host file {path}")
+
+
+def parse_hostfile(text: str, source: str = "the host file") -> tuple[Host, ...]:
+    """The hosts of a file's text, as often as they stand there."""
+    # A line may begin with an IPv6 address in brackets, which is no JSON.
+    if re.match(r"[\[{](?![0-9A-Fa-f:.%\w]*:[^\]\s\"]*\])", text.lstrip()):
+        return _mlx(text, source)
+    hosts = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split("#", 1)[0].split()
+        if words:
+            hosts.append(_line(words, f"{source}, line {number}"))
+    return tuple(hosts)
+
+
+def _line(words: list[str], where: str) -> Host:
+    (named,) = hosts_in(" ".join(words))
+    host = _host_at(words[0], where)
+    host = replace(host, slots=named.slots if host.port is None else None)
+    for word in words[1:]:
+        setting = _SETTING.fullmatch(word)
+        if setting is None:
+            raise UsageError(f"{where}: {word!r} is no setting of a host", fix=_FILE_FORMS)
+        key, value = setting.groups()
+        if _NUMBERS.fullmatch(key) and not (value.isascii() and value.isdigit()):
+            raise UsageError(f"{where}: {value!r} is no number, in {word!r}", fix=_FILE_FORMS)
+        if key.lower() in ("slots", "slot"):
+            host = replace(host, slots=int(value))
+        elif key.lower() in _USERS:
+            try:
+                host = replace(host, user=parse_host(f"{value}@host").user)
+            except UsageError:
+                raise UsageError(f"{where}: {value!r} is no user", fix=_FILE_FORMS) from None
+    return host
+
+
+def _mlx(text: str, source: str) -> tuple[Host, ...]:
+    """MLX starts one process for each entry, so each is one slot."""
+    try:
+        value: Any = json.loads(text)
+    except ValueError as error:
+        line = getattr(error, "lineno", 1)
+        raise UsageError(
+            f"{source}, line {line}: this is no JSON", str(error), _FILE_FORMS
+        ) from None
+    entries = value.get("hosts") if isinstance(value, dict) else value
+    if not isinstance(entries, list):
+        raise UsageError(f"{source}: there is no list of hosts in it", fix=_FILE_FORMS)
+    hosts = []
+    for number, entry in enumerate(entries, 1):
+        name = entry.get("ssh") if isinstance(entry, dict) else None
+        if not isinstance(name, str):
+            raise UsageError(f'{source}, entry {number}: it has no "ssh"', fix=_FILE_FORMS)
+        hosts.append(replace(_host_at(name, f"{source}, entry {number}"), slots=1))
+    return tuple(hosts)
+
+
+def _host_at(text: str, where: str) -> Host:
+    try:
+        return parse_host(text)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error.what}", error.why, _FILE_FORMS) from None
 
 
 # ------------------------------------------------------------------------------------- groups
@@ -254,11 +339,8 @@ def remove(name: str, home: Path) -> None:
 def check_name(name: str) -> str:
     """`name`, if a group may have it; else UsageError."""
     if not _GROUP.fullmatch(name):
-        raise UsageError(
-            f"{name!r} is no name for a group of hosts",
-            "it has letters, digits, '.', '_' and '-' only, at most 64, and begins with none of "
-            "the last three",
-        )
+        why = "it has letters, digits, '.', '_' and '-' only, at most 64, and begins with none of "
+        raise UsageError(f"{name!r} is no name for a group of hosts", f"{why}the last three")
     return name
 
 

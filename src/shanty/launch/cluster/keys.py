@@ -1,4 +1,4 @@
-"""The key pair of a run, and the host keys by which its lead knows the other hosts."""
+"""The key pair of a run, and the host keys by which its lead host knows the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def make_pair(folder: Path) -> KeyPair:
     """A new pair; for a moment it is in a folder of its own, mode 0700, below `folder`."""
     with tempfile.TemporaryDirectory(prefix=".key-", dir=folder) as place:
         file = Path(place, "key")
-        _keygen("-q", "-t", "ed25519", "-N", "", "-C", "shanty", "-f", str(file))
+        done = _keygen("-q", "-t", "ed25519", "-N", "", "-C", "shanty", "-f", str(file))
+        if done.returncode:
+            raise PrepareError("ssh-keygen could not make the run's key", done.stderr.strip())
         words = file.with_suffix(".pub").read_text(encoding="ascii").split()
         return KeyPair(file.read_bytes(), " ".join(words[:2]))
 
@@ -39,7 +41,7 @@ def options_lacking(banner: str) -> tuple[str, ...]:
     """The options of authorized_keys that an sshd does not know, by the banner that it sends.
 
     To be given to the verb `authorize` as `without`: a line with an option that sshd does not
-    know lets nobody in. Each that is lacking is worth a word to the user.
+    know is of no use at all. Each that is lacking is worth a word to the user.
     """
     found = re.match(r"SSH-[\d.]+-OpenSSH_(\d+)\.(\d+)", banner)
     if found is None:
@@ -56,7 +58,7 @@ def known_hosts_lines(
 
     `resolved` is what `ssh -G` says of the host (names in lower case). The keys are those by
     which ssh knows the host here, with what is marked as revoked. `host_keys` ("TYPE BASE64"
-    each, from the RPC client's verb `host-keys`) are used where ssh has no plain key of it, as with
+    each, from the verb `host-keys`) are used where ssh has no plain key of it, as with
     host certificates: they came through a connection for which the host has been checked.
     """
     lines = []
@@ -89,8 +91,9 @@ def _known(resolved: Mapping[str, str]) -> list[tuple[str, str]]:
             path = Path(name).expanduser()
             if name == "none" or not path.is_file():
                 continue
-            for line in _keygen_lines("-F", known_name(resolved), "-f", str(path)):
-                words = line.split()
+            done = _keygen("-F", known_name(resolved), "-f", str(path))
+            lines = [] if done.returncode else done.stdout.splitlines()
+            for words in (line.split() for line in lines if not line.startswith("#")):
                 marker = words.pop(0) if words and words[0].startswith("@") else ""
                 if len(words) >= 3:
                     found.append((marker, " ".join(words[1:3])))
@@ -104,29 +107,12 @@ def _words(text: str) -> list[str]:
         return text.split()
 
 
-def _keygen_lines(*arguments: str) -> list[str]:
-    """What ssh-keygen prints, its comments left out; nothing when it finds nothing."""
-    done = _ssh_keygen(arguments)
-    lines = done.stdout.decode("utf-8", "replace").splitlines()
-    return [line for line in lines if not line.startswith("#")] if not done.returncode else []
-
-
-def _keygen(*arguments: str) -> None:
-    done = _ssh_keygen(arguments)
-    if done.returncode:
-        why = done.stderr.decode("utf-8", "replace").strip()
-        raise PrepareError("ssh-keygen could not make the run's key", why)
-
-
-def _ssh_keygen(arguments: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+def _keygen(*arguments: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            ["ssh-keygen", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_TIME_LIMIT,
-            check=False,
-        )
+            ["ssh-keygen", *arguments], stdin=subprocess.DEVNULL, capture_output=True,
+            encoding="utf-8", errors="replace", timeout=_TIME_LIMIT, check=False,
+        )  # fmt: skip
     except FileNotFoundError as error:
         raise PrepareError(
             "there is no ssh-keygen on this machine",

@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How far the preparation of one host is: `done` of `total` bytes or packages of `what`."""
+    """The progress on one host: `done` of `total` bytes or packages of `what`."""
 
     host: str
     what: str
@@ -27,10 +27,11 @@ class Step:
 
 
 Progress = Callable[[Step], None]
+Say = Callable[[str], None]  # takes a sentence for a person
 
 
 def side_by_side(clients: Sequence[RpcClient], work: Callable[[RpcClient], R]) -> dict[str, R]:
-    """What `work` returns for each RPC client, by the host's name, in the RPC clients' order.
+    """The results of `work` for each RPC client, by the host's name, in their order.
 
     All hosts are served to their end, even where one fails; then the one failure is raised, or
     a PrepareError that names them all.
@@ -62,7 +63,7 @@ def side_by_side(clients: Sequence[RpcClient], work: Callable[[RpcClient], R]) -
     return results
 
 
-def told(file: BinaryIO | IO[bytes], step: Step, progress: Progress) -> Iterator[bytes]:
+def read_and_report(file: BinaryIO | IO[bytes], step: Step, progress: Progress) -> Iterator[bytes]:
     """The file in pieces; progress hears how much is sent, counted on from the step's `done`."""
     done = step.done
     progress(step)

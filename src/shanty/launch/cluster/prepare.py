@@ -1,26 +1,24 @@
-"""Puts on every host what a run needs there: its MPI, its Python packages, its code.
+"""Puts the MPI of a run, its Python packages and its code on every host.
 
 The three are independent, and each is sent only where it is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shanty.launch.cluster import environment, mpi_provision, sync, workspace
-from shanty.launch.cluster.mpi_provision import Step
+from shanty.launch.cluster import content_store, environment, workspace
+from shanty.launch.cluster.parallel import Progress, Say, Step
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.mpi.installation import Installation
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Where things are on one host; `mpi4py` is "FOLDER|CACHE_TAG", "" where none was brought."""
+    """The places of all on one host; `mpi4py` is "FOLDER|CACHE_TAG", "" where none was brought."""
 
     installation: Installation
     python: str
@@ -53,7 +51,7 @@ def prepare(
         where = f"{step.host}: " if step.host else ""
         say(f"{where}{step.what}, {unit}")
 
-    installations = mpi_provision.place_mpi(clients, installation, home, told)
+    installations = content_store.place_mpi(clients, installation, home, told)
     pythons, mpi4py = _environments(clients, python, mode, home, environ, told, say)
     cache = workspace.cache_file(folder, home)
     _, placed = workspace.place(clients, folder, cache=cache, users=users, progress=told, say=say)
@@ -74,21 +72,21 @@ def _environments(
     mode: str | None,
     home: Path,
     environ: Mapping[str, str],
-    told: mpi_provision.Progress,
+    told: Progress,
     say: Say,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The interpreter of each host, and the mpi4py brought to it."""
     here = environment.local_environment(python, home)
 
     def made() -> tuple[dict[str, str], dict[str, str]]:
-        pythons = sync.sync(clients, here, home, told, environ)
-        brought = sync.place_mpi4py_beside(clients, here, home, told)
+        pythons = environment.sync(clients, here, home, told, environ)
+        brought = environment.place_mpi4py_beside(clients, here, home, told)
         return pythons, {name: f"{path}|{here.cache_tag}" for name, path in brought.items()}
 
     if mode == "sync":
         return made()
-    differences = environment.check(clients, here, sync.mpi4py_tags())
-    different = {name: each for name, each in differences.items() if not each.passes}
+    differences = environment.check(clients, here, environment.mpi4py_tags())
+    different = {name: each for name, each in differences.items() if each.rows}
     if different and mode is None:
         count = len({row.name for each in different.values() for row in each.rows})
         packages = "1 package differs" if count == 1 else f"{count} packages differ"
@@ -101,8 +99,7 @@ def _environments(
             "\n       " + environment.table(different).replace("\n", "\n       "),
             "--env sync makes the same one there, --env none takes what is there",
         )
-    folders = sync.place_mpi4py(clients, differences, home, told)
-    tag = here.cache_tag
-    pythons = {name: each.there.python for name, each in differences.items()}
-    tags = {name: each.there.cache_tag or tag for name, each in differences.items()}
-    return pythons, {name: f"{path}|{tags[name]}" for name, path in folders.items()}
+    folders = environment.place_mpi4py(clients, differences, home, told)
+    there = {name: each.there for name, each in differences.items()}
+    brought = {name: f"{path}|{there[name].cache_tag}" for name, path in folders.items()}
+    return {name: each.python for name, each in there.items()}, brought

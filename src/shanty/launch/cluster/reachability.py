@@ -1,4 +1,4 @@
-"""Finds how the lead host of a run reaches the other hosts, and by which addresses."""
+"""Finds how the lead host of a run reaches the others, and by which addresses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shanty.launch.cluster import contact, keys
+from shanty.launch.cluster import connect, keys
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.connections.openssh import resolved
 from shanty.launch.host import Host
@@ -21,7 +21,7 @@ _NONE = {"address": "", "peer": "", "port": 0, "source": "", "banner": ""}
 class Attempt:
     """One attempt of the lead host to reach a host.
 
-    `found` is as the verb `reach` tells it, None where it does not reach the host.
+    `found` is as the verb `find-ssh` tells it, None where it does not reach the host.
     `places` are where it was looked for, `[address, port]` each; `tried` says what became
     of each.
     """
@@ -48,7 +48,7 @@ def distinct(hosts: Sequence[Host], surveys: Mapping[str, Mapping[str, Any]]) ->
 def to_hosts(
     hosts: Sequence[Host], lead: RpcClient, surveys: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Returns how the lead, the first host, reaches each of them, as the verb `reach` tells it.
+    """Returns how the lead, the first host, reaches each of them, as the verb `find-ssh` tells it.
 
     The lead's own entry is empty. PrepareError names the hosts that it does not reach.
     """
@@ -80,10 +80,10 @@ def tried(
     places = [candidates(host, surveys[host.name], own) for host in hosts[1:]]
     if not places:
         return {}
-    asked = lead.ask("reach-each", groups=places, timeout=timeout, patience=timeout + _LATE)
-    answers = asked.values["answers"]
     found = {}
-    for host, group, answer in zip(hosts[1:], places, answers, strict=True):
+    for host, group, answer in zip(
+        hosts[1:], places, _find_ssh(lead, places, timeout), strict=True
+    ):
         told = ", ".join(
             f"{address} port {port}: {error}"
             for (address, port), error in zip(group, answer["errors"], strict=True)
@@ -92,17 +92,23 @@ def tried(
     return found
 
 
+def _find_ssh(
+    lead: RpcClient, groups: Sequence[Sequence[Sequence[Any]]], timeout: float
+) -> list[dict[str, Any]]:
+    asked = lead.ask("find-ssh", groups=groups, timeout=timeout, patience=timeout + _LATE)
+    answers: list[dict[str, Any]] = asked.values["answers"]
+    return answers
+
+
 def known_lines(host: Host, client: RpcClient, pattern: str) -> list[str]:
     """Returns lines of a known_hosts file that know a host by `pattern`.
 
     The keys are those by which ssh knows it here, else what the host itself says: the connection
     that brings the answer has been checked, or is none.
     """
-    if contact.is_here(host):
-        found: list[str] = client.ask("host-keys").values["keys"]
-        return keys.known_hosts_lines({"hostname": "localhost"}, pattern, found)
-    settings = resolved(host)
-    lines = keys.known_hosts_lines(settings, pattern)
+    here = connect.is_here(host)
+    settings = {"hostname": "localhost"} if here else resolved(host)
+    lines = [] if here else keys.known_hosts_lines(settings, pattern)
     if not lines:
         found = client.ask("host-keys").values["keys"]
         lines = keys.known_hosts_lines(settings, pattern, found)
@@ -115,7 +121,7 @@ def _by_ipv4(
     """Returns the same host by an IPv4 address where it has one: only Open MPI 5 takes others."""
     plain = [place for place in places if ":" not in place[0]]
     if ":" in found["peer"] and plain:
-        answer = lead.ask("reach", candidates=plain, timeout=_REACH).values["found"]
+        answer = _find_ssh(lead, [plain], _REACH)[0]["found"]
         if answer and ":" not in answer["peer"]:
             return dict(answer)
     return dict(found)
@@ -128,7 +134,7 @@ def candidates(host: Host, survey: Mapping[str, Any], own: Collection[str] = ())
     """
     found: list[list[Any]] = []
     port = 22
-    if not contact.is_here(host):
+    if not connect.is_here(host):
         settings = resolved(host)
         port = int(settings.get("port", 22))
         found.append([settings.get("hostname", host.name), port])

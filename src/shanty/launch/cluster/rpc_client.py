@@ -1,4 +1,4 @@
-"""The client of a host's RPC client (`runtime/rpc/server.py`), and how the RPC client gets there.
+"""The client of a host's RPC server (`runtime/rpc/server.py`), and how that server gets there.
 
 One command over the connection does it all: `sh` looks for a Python, Python runs the source of
 `runtime/rpc/bootstrap.py` that we write to it, and that serves, after it has taken our code from us
@@ -8,9 +8,16 @@ where the host does not have it yet.
 from __future__ import annotations
 
 import base64
+import contextlib
+import hashlib
+import io
 import json
+import os
+import select
 import subprocess
+import tarfile
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,8 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.cluster.bundle import bundle
-from shanty.launch.cluster.pipes import EndedError, SilenceError, Stream
+import shanty
 from shanty.launch.connections.base import Connection
 from shanty.launch.host import Host
 from shanty.runtime import errors
@@ -27,26 +33,30 @@ from shanty.runtime.errors import PrepareError, ShantyError
 from shanty.runtime.rpc import bootstrap
 
 PATIENCE = 900.0  # seconds without a word after which a verb has failed; a dead link shows earlier
+_CHUNK = 1 << 16
+_COMPLAINTS = 4 << 10  # bytes of standard error that are kept
+# What of shanty travels to a host: the agents, and what a script imports; never cli or launch.
+_CODE = ("__init__.py", "_script.py", "py.typed")
+_PARTS = (*_CODE, "runtime", "collectives", "compat", "torch", "xgboost")
 _NO_PYTHON = "shanty-found-no-python"
-_NOISE = 1 << 20  # bytes that a login shell may print before we hear a RPC client
+_NOISE = 1 << 20  # bytes that a login shell may print before we hear the RPC server
 _PLACES = (
-    *("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10"),
-    *("python3.9", "/usr/local/bin/python3", "/opt/homebrew/bin/python3", "/usr/bin/python3"),
-    *("~/.local/bin/python3", "~/.pyenv/shims/python3", "~/miniforge3/bin/python3"),
-    *("~/miniconda3/bin/python3", "~/anaconda3/bin/python3", "/opt/conda/bin/python3"),
-    "~/.local/share/uv/python/*/bin/python3",
+    "python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 "
+    "/usr/local/bin/python3 /opt/homebrew/bin/python3 /usr/bin/python3 ~/.local/bin/python3 "
+    "~/.pyenv/shims/python3 ~/miniforge3/bin/python3 ~/miniconda3/bin/python3 "
+    "~/anaconda3/bin/python3 /opt/conda/bin/python3 ~/.local/share/uv/python/*/bin/python3"
 )
 
 
-def _script(places: Iterable[str]) -> str:
-    """What `sh -c` runs: it becomes the first Python that is new enough.
+def _script(places: str) -> str:
+    """The program of `sh -c`: it becomes the first Python that is new enough.
 
     No single quote, backslash, "!" or end of line is in it: so the shells sh, bash, zsh, fish
     and csh all read it as it is. The Python that is found says its true path, which a wrapper
     (pyenv's) hides.
     """
     return (
-        f'for p in "$@" {" ".join(places)}; do '
+        f'for p in "$@" {places}; do '
         'x=$(command -v "$p" 2>/dev/null) || continue; '
         'y=$("$x" -I -S -c "import sys;'
         'print(sys.executable if sys.version_info>=(3,9) else sys.version.split()[0])"'
@@ -75,9 +85,177 @@ class NoAnswerError(Exception):
         self.code = code
 
 
+# ------------------------------------------------------------------------ code and pipes
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The files of one version of shanty's code, by their paths below the package's folder."""
+
+    version: str  # a hash over all that is in it
+    files: tuple[tuple[str, bytes, int], ...]  # path, content, mode
+
+    def tar(self) -> bytes:
+        """All of it as tar.gz."""
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=6) as tar:
+            for path, content, mode in self.files:
+                info = tarfile.TarInfo(f"shanty/{path}")
+                info.size, info.mode = len(content), mode
+                tar.addfile(info, io.BytesIO(content))
+        return buffer.getvalue()
+
+
+@cache
+def bundle() -> Bundle:
+    """The bundle of the shanty that is running."""
+    root = Path(shanty.__file__).parent
+    files = []
+    digest = hashlib.sha256()
+    paths = [each for part in _PARTS for each in (root / part, *(root / part).rglob("*"))]
+    for path in sorted(paths):
+        if not path.is_file() or "__pycache__" in path.parts:
+            continue
+        content = path.read_bytes()
+        mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+        name = path.relative_to(root).as_posix()
+        digest.update(f"{name}\0{mode}\0{len(content)}\0".encode() + content)
+        files.append((name, content, mode))
+    return Bundle(digest.hexdigest()[:20], tuple(files))
+
+
+class SilenceError(Exception):
+    """Nothing could be read or written for too long."""
+
+
+class EndedError(Exception):
+    """The process has closed its output, or reads no more."""
+
+
+class Stream:
+    """Talks with a process; to write never blocks on what it says meanwhile."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin and process.stdout and process.stderr  # a connection sees to it
+        self.process = process
+        self.sent = 0  # bytes written
+        self._in, self._out, self._err = process.stdin, process.stdout, process.stderr
+        self._waiting = bytearray()  # read, not asked for yet
+        self._ended = False
+        self._complaints = bytearray()
+        os.set_blocking(self._in.fileno(), False)
+        os.set_blocking(self._out.fileno(), False)
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def write(self, data: bytes | memoryview, patience: float) -> None:
+        """Write all of it; SilenceError when not a byte moved for `patience` seconds."""
+        if self._in.closed:  # given up after an earlier failure
+            raise EndedError
+        rest = memoryview(data)
+        until = time.monotonic() + patience
+        while rest:
+            readable, writable = self._wait(until, writing=True)
+            if readable:
+                self._take()
+            if writable:
+                try:
+                    done = os.write(self._in.fileno(), rest[:_CHUNK])
+                except BlockingIOError:
+                    continue
+                except OSError as error:
+                    raise EndedError from error
+                self.sent += done
+                rest = rest[done:]
+                until = time.monotonic() + patience
+
+    def line(self, patience: float, longest: int = 64 << 20) -> bytes:
+        """The next line, without its end; EndedError when there is none."""
+        until = time.monotonic() + patience
+        searched = 0
+        while True:
+            end = self._waiting.find(b"\n", searched)
+            if end >= 0:
+                found = bytes(self._waiting[:end])
+                del self._waiting[: end + 1]
+                return found
+            searched = len(self._waiting)
+            if self._ended or searched > longest:
+                raise EndedError
+            self._wait(until)
+            self._take()
+
+    def read(self, size: int, patience: float) -> bytes:
+        """Exactly `size` bytes."""
+        until = time.monotonic() + patience
+        while len(self._waiting) < size:
+            if self._ended:
+                raise EndedError
+            self._wait(until)
+            if self._take():
+                until = time.monotonic() + patience
+        found = bytes(self._waiting[:size])
+        del self._waiting[:size]
+        return found
+
+    def complaints(self) -> str:
+        """The end of what the process wrote to its standard error."""
+        if self.process.poll() is not None:
+            # A shared connection that stays on may hold the pipe open: no end to wait for.
+            self._listener.join(0.3)
+        return bytes(self._complaints).decode(errors="replace").strip()
+
+    def close(self, grace: float = 2.0) -> None:
+        """Close the pipes and see the process end, by force after `grace` seconds."""
+        with contextlib.suppress(OSError):
+            self._in.close()
+        try:
+            self.process.wait(grace)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._out.close()
+        self._listener.join(0.3)
+        if not self._listener.is_alive():
+            self._err.close()
+
+    def _wait(self, until: float, *, writing: bool = False) -> tuple[bool, bool]:
+        """Wait for output, or also for room for input; says which of the two there is."""
+        poll = select.poll()
+        if not self._ended:
+            poll.register(self._out.fileno(), select.POLLIN)
+        if writing:
+            poll.register(self._in.fileno(), select.POLLOUT)
+        left = until - time.monotonic()
+        ready = dict(poll.poll(max(0.0, left) * 1000))
+        if not ready and left <= 0:
+            raise SilenceError
+        return self._out.fileno() in ready, self._in.fileno() in ready
+
+    def _take(self) -> bool:
+        try:
+            data = os.read(self._out.fileno(), _CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        self._waiting += data
+        self._ended = self._ended or not data
+        return bool(data)
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while data := os.read(self._err.fileno(), _CHUNK):
+                self._complaints += data
+                del self._complaints[:-_COMPLAINTS]
+
+
+# ----------------------------------------------------------------------------- the client
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a verb returned."""
+    """The result of a verb."""
 
     values: dict[str, Any]
     data: bytes = b""
@@ -107,7 +285,7 @@ class RpcClient:
         told: Callable[[str], None] | None = None,
         started: Callable[[subprocess.Popen[bytes]], None] | None = None,
     ) -> RpcClient:
-        """Start a RPC client; NoAnswerError when that fails.
+        """Start an RPC server; NoAnswerError when that fails.
 
         `pythons` are interpreters to try first, `patience` bounds each single wait in seconds,
         `told` hears what is done where that takes time, and `started` gets the process.
@@ -131,7 +309,7 @@ class RpcClient:
 
     @property
     def bytes_sent(self) -> int:
-        """All bytes that were written to this RPC client so far."""
+        """All bytes that were sent to the host so far."""
         return self._stream.sent
 
     def ask(
@@ -174,7 +352,7 @@ class RpcClient:
                 ) from None
 
     def close(self, grace: float = 2.0) -> None:
-        """End the RPC client; a shared connection stays for the next one, for a while."""
+        """End the RPC server; a shared connection stays for the next one, for a while."""
         self._stream.close(grace)
 
     def _send(
@@ -239,16 +417,9 @@ def _meet(
         if "error" in said:
             stream.close()
             raise NoAnswerError("storage", said["error"])
-    return kind(
-        connection.host,
-        found["python"],
-        found["version"],
-        found["home"],
-        found["root"],
-        connection,
-        stream,
-        b"\n".join(noise).decode(errors="replace").strip(),
-    )
+    printed = b"\n".join(noise).decode(errors="replace").strip()
+    places = {name: found[name] for name in ("python", "version", "home", "root")}
+    return kind(connection.host, **places, connection=connection, _stream=stream, noise=printed)
 
 
 @cache
@@ -260,7 +431,7 @@ def _first_line(version: str) -> bytes:
 
 
 def _word(stream: Stream, patience: float, noise: list[bytes]) -> dict[str, Any]:
-    """The next word of `arrive`; what else is printed before it goes to `noise`."""
+    """The next word of `bootstrap`; what else is printed before it goes to `noise`."""
     heard = 0
     while heard < _NOISE:
         line = stream.line(patience, _NOISE)

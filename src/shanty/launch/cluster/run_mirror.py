@@ -1,24 +1,28 @@
 """Keeps a run's directory here up to date with the one on its lead host, while anyone looks.
 
-A thread asks the lead host for what is new and writes it down; all else reads the files. When
-the lead host cannot be reached, its workers are asked whether they still hear it: a lead that
+A thread asks the lead host for changes and writes them down; all else reads the files. When the
+lead host cannot be reached, its workers are asked if they still hear the controller: one that
 nobody hears is gone, and the run has failed; one that only we do not hear goes on without us.
+Standard input goes the other way, to rank 0, for as long as this process lives.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from shanty.launch.cluster import contact
+from shanty.launch.cluster import connect
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.host import Host
 from shanty.runtime.agent import control
@@ -31,18 +35,20 @@ from shanty.runtime.spec import Failure, State, Status
 
 _WAIT = 1.0  # seconds that the lead host waits for something new before it says there is nothing
 _SILENCE = 5.0  # seconds beyond that after which the lead host counts as unreachable
-_FRESH = 3.0  # seconds within which a worker hears a lead that is well
-_LEFT = -1.0  # in place of an age: the worker is done, and its lead was there to say so
+_FRESH = 3.0  # seconds within which a worker hears a controller that is well
+_LEFT = -1.0  # in place of an age: the worker is done, and the controller was there to say so
 _COPIED = (*LEAD_APPENDED, *REPLACED, "status.json")  # and what is below artifacts/
 _AT_ONCE = 64  # hosts that are told something side by side
+_STDIN_CHUNK = 32 << 10  # bytes; half of what a FIFO holds
+_STDIN_WAIT = 1.0  # seconds that the host waits for room
 _GIVE_UP = 60.0  # seconds without any host after which it is not known how the run stands
 
 
-class Link:
+class RunMirror:
     """The copy of one run; `start` it, then read the run's directory here.
 
-    `RPC client` is the lead's; `others` are of hosts that have let the lead in, and are to be told
-    when it does not come.
+    `client` is the lead host's; `others` are of hosts that take the run's key, and are to be told
+    when it is needed no more.
     """
 
     def __init__(
@@ -63,7 +69,7 @@ class Link:
         self._lost: Failure | None = None
         self._thread = threading.Thread(target=self._work, daemon=True)
 
-    def start(self) -> Link:
+    def start(self) -> RunMirror:
         """Begin to copy."""
         self._thread.start()
         return self
@@ -80,14 +86,13 @@ class Link:
         status = control.read_status(self._run)
         if status.state.final:  # the thread tells the lead host that nothing is needed any more
             self._thread.join(max(0.0, until - time.monotonic()))
-            return status
-        if self._lost is None:
+        if status.state.final or self._lost is None:
             return status
         return replace(status, state=State.LOST, failure=self._lost, exit_code=LostError.exit_code)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Put a request to the lead, over a connection of its own."""
-        (client,) = contact.connect(self._hosts[:1], terminal=False)
+        """Put a request to the controller, over a connection of its own."""
+        (client,) = connect.connect(self._hosts[:1], terminal=False)
         try:
             answer = client.ask("ask-run", run=self._run.id, request=request, patience=30.0)
         finally:
@@ -103,28 +108,23 @@ class Link:
             except NotFoundError as error:
                 self._conclude(Failure(error.what, error.why, error.fix), State.LOST)
             except (ShantyError, OSError):
-                self._drop()
+                if self._client is not None:
+                    self._client.close(0.0)
+                    self._client = None
                 self._ask_around()
             self._looked.set()
 
     def _pull(self) -> None:
         if self._client is None:
-            (self._client,) = contact.connect(self._hosts[:1], terminal=False)
+            (self._client,) = connect.connect(self._hosts[:1], terminal=False)
             self._first = True
         offsets = self._offsets() if self._first else {}
-        answer = self._client.ask(
-            "follow-run",
-            run=self._run.id,
-            offsets=offsets,
-            first=self._first,
-            wait=_WAIT,
-            patience=_WAIT + _SILENCE,
-        )
+        ask: dict[str, Any] = {"run": self._run.id, "offsets": offsets, "first": self._first}
+        answer = self._client.ask("follow-run", wait=_WAIT, patience=_WAIT + _SILENCE, **ask)
         self._first = False
-        data, at = memoryview(answer.data), 0
+        data = io.BytesIO(answer.data)
         for path, offset, size in answer.values["changes"]:
-            piece = bytes(data[at : at + size])
-            at += size
+            piece = data.read(size)
             if may_write(path, _COPIED):
                 self._store(path, offset, piece, answer.values["path"])
         self._release()
@@ -135,7 +135,7 @@ class Link:
             self._client.close(0.5)
 
     def _release(self) -> None:
-        """Let go of the other hosts once the run is on; one that has ended is let in no more."""
+        """Close the other hosts' clients once the run is on; at its end its key goes from them."""
         state = control.read_status(self._run).state
         if not self._others or state in (State.PENDING, State.STARTING):
             return
@@ -160,13 +160,13 @@ class Link:
         if failure.get("log"):  # the log is a file of ours by now
             failure["log"] = failure["log"].replace(there, str(self._run.path))
         data = json.dumps(values, indent=1).encode() + b"\n"
-        with self._alone():
+        with self._locked():
             if not control.read_status(self._run).state.final:
                 put(self._run.path, Change(path, offset, data))
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold off the links of other commands: one of them may know the end of the run already."""
+    def _locked(self) -> Iterator[None]:
+        """Hold off the mirrors of other commands: one may know the end of the run already."""
         folder = os.open(self._run.path, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
@@ -175,18 +175,12 @@ class Link:
             os.close(folder)
 
     def _offsets(self) -> dict[str, int]:
-        files = [p for p in self._run.path.rglob("*") if p.is_file() and not p.is_symlink()]
         own = {"job.json", "plan.json", "site.json", "hostfile", "reserve"}
         return {
             path.relative_to(self._run.path).as_posix(): path.stat().st_size
-            for path in files
-            if path.name not in own
+            for path in self._run.path.rglob("*")
+            if path.is_file() and not path.is_symlink() and path.name not in own
         }
-
-    def _drop(self) -> None:
-        if self._client is not None:
-            self._client.close(0.0)
-            self._client = None
 
     def _ask_around(self) -> None:
         """The lead host does not answer: ask its workers, then come back to it.
@@ -203,45 +197,35 @@ class Link:
         lead = self._hosts[0].name
         if _over(ages):
             do = "does" if len(ages) == 1 else "do"
-            failure = Failure(
-                f"the lead host {lead} cannot be reached",
-                f"{', '.join(ages)} {do} not hear it either: it is cut off, frozen or down",
-                "see to the host and its network; run again",
-                host=lead,
-            )
-            self._conclude(failure, State.FAILED)
+            what = f"the lead host {lead} cannot be reached"
+            why = f"{', '.join(ages)} {do} not hear it either: it is cut off, frozen or down"
+            fix = "see to the host and its network; run again"
+            self._conclude(Failure(what, why, fix, host=lead), State.FAILED)
         elif time.monotonic() > self._last_word + (_GIVE_UP if ages else _GIVE_UP / 4):
-            self._lost = Failure(
-                f"{lead} cannot be reached from here",
-                "the run may be going on there"
-                if ages
-                else "no host of the run answers: is the network of this machine up?",
-                f"try again: shanty logs -f {self._run.id}",
-                host=lead,
-            )
+            why = "no host of the run answers: is the network of this machine up?"
+            why = "the run may be going on there" if ages else why
+            fix = f"try again: shanty logs -f {self._run.id}"
+            self._lost = Failure(f"{lead} cannot be reached from here", why, fix, host=lead)
         self._ended.wait(0.5)
 
     def _ages(self) -> dict[str, float | None]:
-        """For how long each worker that answers has not heard the lead; None: it gave up.
+        """The seconds since each worker that answers heard the controller; None: it gave up.
 
         _LEFT where it has left in order.
         """
         ages: dict[str, float | None] = {}
-        if len(self._hosts) > 1:
-            for index, outcome in enumerate(contact.attempt(self._hosts[1:], terminal=False), 1):
-                if not isinstance(outcome, RpcClient):
-                    continue
+        for index, outcome in enumerate(connect.attempt(self._hosts[1:], terminal=False), 1):
+            if isinstance(outcome, RpcClient):
+                ask: dict[str, Any] = {"run": self._run.id, "index": index}
                 with contextlib.suppress(ShantyError):
-                    values = outcome.ask(
-                        "heard-run", run=self._run.id, index=index, patience=_SILENCE
-                    ).values
+                    values = outcome.ask("heartbeat-age", patience=_SILENCE, **ask).values
                     ages[outcome.host.name] = _LEFT if values["left"] else values["age"]
                 outcome.close(0.5)
         return ages
 
     def _conclude(self, failure: Failure, state: State) -> None:
         code = LaunchError.exit_code if state is State.FAILED else LostError.exit_code
-        with self._alone():
+        with self._locked():
             control.conclude(self._run, state, failure, code)
         with contextlib.suppress(OSError):
             append_line(self._run.events, {"time": time.time(), "event": "link-ended"})
@@ -253,6 +237,36 @@ def _known(ages: Mapping[str, float | None]) -> list[float]:
 
 
 def _over(ages: Mapping[str, float | None]) -> bool:
-    """True when some worker has given its lead up: then all of them will."""
+    """True when some worker has given the controller up: then all of them will."""
     known = _known(ages)
     return _LEFT not in known and any(age >= SILENCE for age in known)
+
+
+# ------------------------------------------------------------------------- standard input
+
+
+def has_input(fd: int) -> bool:
+    """True when there may be something to read: it is no empty device."""
+    status, null = os.fstat(fd), Path(os.devnull).stat()
+    return not (stat.S_ISCHR(status.st_mode) and status.st_rdev == null.st_rdev)
+
+
+def forward_stdin(lead: Host, run: str, fd: int) -> None:
+    """Begin to send rank 0 the content of `fd`, of which a copy is kept."""
+    source = os.dup(fd)
+    threading.Thread(target=_forward, args=(lead, run, source), daemon=True).start()
+
+
+def _forward(lead: Host, run: str, source: int) -> None:
+    # On any failure the run says by itself how it goes on without.
+    with contextlib.suppress(OSError, ShantyError), open(source, "rb", buffering=0) as file:
+        (client,) = connect.connect([lead], terminal=False)
+        while data := file.read(_STDIN_CHUNK):
+            while data:
+                answer = client.ask("forward-stdin", run=run, wait=_STDIN_WAIT, data=data)
+                taken = answer.values["taken"]
+                if taken is None:
+                    return  # rank 0 has closed it, or is gone
+                data = data[taken:]
+        client.ask("forward-stdin", run=run, wait=0.0)
+        client.close()

@@ -1,4 +1,4 @@
-"""Where a workspace comes from: a folder, a git repository, an archive.
+"""Fetches a workspace: a folder, a git repository, an archive.
 
 What is fetched is kept in `<home>/cache/sources`, under a name made of its content, and is then
 a folder like any other.
@@ -17,15 +17,14 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
+from shanty.launch.cluster.parallel import Say
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
+from shanty.runtime.rpc.store import UnsafeError, inside, placing, unpack
 from shanty.runtime.rundir import storage_errors
-
-Say = Callable[[str], None]
 
 _TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _TAR_ZSTD = (".tar.zst", ".tzst")
@@ -69,31 +68,11 @@ def open_workspace(source: str, home: Path, say: Say | None = None) -> Path:
     raise NotFoundError(f"there is no workspace {source}")
 
 
-class _UnsafeError(Exception):
-    """A member of an archive would land outside its folder."""
-
-
-_UNSAFE = (_UnsafeError, getattr(tarfile, "FilterError", _UnsafeError))
-
-
-@contextmanager
-def _made_beside(target: Path) -> Iterator[Path]:
-    """A new folder that becomes `target` at the end, unless somebody else has made that."""
-    with storage_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for entry in target.parent.glob(".*.tmp"):
-            with suppress(OSError):
-                if entry.stat().st_mtime < time.time() - _STALE:
-                    shutil.rmtree(entry, ignore_errors=True)
-        place = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=target.parent))
-    try:
-        (place / "content").mkdir()
-        yield place / "content"
-        with suppress(FileExistsError), storage_errors(target):
-            if not target.exists():
-                os.rename(place / "content", target)  # noqa: PTH104
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+def _clear_stale(folder: Path) -> None:
+    for entry in folder.glob(".*"):
+        with suppress(OSError):
+            if entry.stat().st_mtime < time.time() - _STALE:
+                shutil.rmtree(entry, ignore_errors=True)
 
 
 # ------------------------------------------------------------------------------- git
@@ -108,38 +87,35 @@ def _cloned(url: str, ref: str, home: Path, say: Say) -> Path:
     if target.is_dir():
         return target
     say(f"fetching {url} at {ref}")
-    with _made_beside(target) as folder:
-        _git(url, "init", "--quiet", str(folder))
-        inside = ("-C", str(folder))
+    _clear_stale(target.parent)
+    with placing(str(target)) as folder:
+        _git(url, "init", "--quiet", folder)
+        there = ("-C", folder)
         try:
-            _git(url, *inside, "fetch", "--quiet", "--depth", "1", "--", url, commit)
+            _git(url, *there, "fetch", "--quiet", "--depth", "1", "--", url, commit)
         except PrepareError:  # a server that gives only what a name points to, or part of a hash
             names = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
-            _git(url, *inside, "fetch", "--quiet", "--", url, *names)
-            _git(url, *inside, "checkout", "--quiet", "--detach", commit, "--")
+            _git(url, *there, "fetch", "--quiet", "--", url, *names)
+            _git(url, *there, "checkout", "--quiet", "--detach", commit, "--")
         else:
-            _git(url, *inside, "checkout", "--quiet", "--detach", "FETCH_HEAD", "--")
-        if (folder / ".gitmodules").is_file():
-            _git(url, *inside, "remote", "add", "origin", url)  # for relative URLs
-            _git(url, *inside, "submodule", "--quiet", "update", "--init", "--recursive")
+            _git(url, *there, "checkout", "--quiet", "--detach", "FETCH_HEAD", "--")
+        if Path(folder, ".gitmodules").is_file():
+            _git(url, *there, "remote", "add", "origin", url)  # for relative URLs
+            _git(url, *there, "submodule", "--quiet", "update", "--init", "--recursive")
     return target
 
 
 def _commit(url: str, ref: str) -> str:
     """The commit that `ref` stands for there; a hash, or part of one, stands for itself."""
-    names = _git(url, "ls-remote", "--", url, ref, f"{ref}^{{}}").splitlines()
-    found: dict[str, str] = {}
-    for line in names:
-        commit, _, name = line.partition("\t")
-        found[name] = commit
+    lines = _git(url, "ls-remote", "--", url, ref, f"{ref}^{{}}").splitlines()
+    found = {name: commit for commit, _, name in (line.partition("\t") for line in lines)}
     for name in (f"refs/heads/{ref}", f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", ref):
         if name in found:
             return found[name]
     if re.fullmatch(r"[0-9a-f]{7,40}", ref):
         return ref
-    raise NotFoundError(
-        f"{url} has no branch or tag {ref}", "", f"see `git ls-remote {url}` for those it has"
-    )
+    fix = f"see `git ls-remote {url}` for those it has"
+    raise NotFoundError(f"{url} has no branch or tag {ref}", "", fix)
 
 
 def _git(url: str, *arguments: str) -> str:
@@ -148,16 +124,11 @@ def _git(url: str, *arguments: str) -> str:
         done = subprocess.run(
             ["git", *arguments],
             env=environ,  # git may ask for a password on the terminal
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIME_LIMIT,
-            check=False,
-        )
+            capture_output=True, text=True, errors="replace", timeout=_TIME_LIMIT, check=False,
+        )  # fmt: skip
     except FileNotFoundError as error:
-        raise PrepareError(
-            "git is not installed", f"the workspace is to come from {url}", "install git"
-        ) from error
+        why = f"the workspace is to come from {url}"
+        raise PrepareError("git is not installed", why, "install git") from error
     except subprocess.TimeoutExpired as error:
         raise PrepareError(f"fetching {url} took more than {_TIME_LIMIT} s") from error
     if done.returncode:
@@ -178,9 +149,9 @@ def _downloaded(url: str, home: Path, say: Say) -> Path:
     folder = home / "cache" / "sources"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=folder))
-    try:
-        file = place / PurePosixPath(urlsplit(url).path).name
+        place = tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=folder)
+    with place as name:
+        file = Path(name, PurePosixPath(urlsplit(url).path).name)
         end = time.monotonic() + _TIME_LIMIT
         try:
             with urllib.request.urlopen(url, timeout=_SILENCE) as source, file.open("wb") as sink:
@@ -195,8 +166,6 @@ def _downloaded(url: str, home: Path, say: Say) -> Path:
         except OSError as error:
             raise PrepareError(f"cannot fetch {url}", str(error)) from error
         return _unpacked(file, url, home)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def _unpacked(archive: Path, source: str, home: Path) -> Path:
@@ -211,15 +180,13 @@ def _unpacked(archive: Path, source: str, home: Path) -> Path:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     target = home / "cache" / "sources" / f"archive-{digest[:40]}"
     if not target.is_dir():
-        with _made_beside(target) as folder:
+        _clear_stale(target.parent)
+        with placing(str(target)) as folder:
             try:
                 _unpack(archive, suffix, folder)
-            except _UNSAFE as error:
-                raise PrepareError(
-                    f"{source} is not unpacked",
-                    str(error),
-                    "an archive may hold only what lies below its own folder",
-                ) from error
+            except UnsafeError as error:
+                fix = "an archive may hold only what lies below its own folder"
+                raise PrepareError(f"{source} is not unpacked", error.what, fix) from error
             except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
                 raise PrepareError(f"{source} cannot be unpacked", str(error)) from error
     entries = list(target.iterdir())
@@ -227,60 +194,26 @@ def _unpacked(archive: Path, source: str, home: Path) -> Path:
     return entries[0] if single else target
 
 
-def _unpack(archive: Path, suffix: str, folder: Path) -> None:
+def _unpack(archive: Path, suffix: str, folder: str) -> None:
     if suffix == ".zip":
         _unpack_zip(archive, folder)
-    elif suffix in _TAR:
-        with tarfile.open(archive) as tar:
-            _extract(tar, folder)
-    else:
+    elif suffix in _TAR_ZSTD:
         _unpack_zstd(archive, folder)
+    else:
+        with tarfile.open(archive) as tar:
+            unpack(tar, folder)
 
 
-def _extract(tar: tarfile.TarFile, folder: Path) -> None:
-    if hasattr(tarfile, "data_filter"):
-        tar.extractall(folder, filter="data")
-        return
-    links: set[str] = set()  # Python before 3.11.4, as in Debian 12, does not check members
-    for member in tar:
-        _check(member, links)
-        tar.extract(member, folder, set_attrs=False)
-        if member.isfile() and member.mode & 0o100:
-            (folder / member.name).chmod(0o755)
-
-
-def _check(member: tarfile.TarInfo, links: set[str]) -> None:
-    """Refuse what would be outside the folder, lead there, or is no file, folder or link."""
-    path = PurePosixPath(member.name)
-    target = PurePosixPath(member.linkname)
-    if member.issym():
-        target = path.parent / target  # a hard link's target is reckoned from the folder
-    for place in (path, target):
-        depth = 0
-        for part in place.parts:
-            depth += -1 if part == ".." else 1
-            if depth < 0 or place.is_absolute():
-                raise _UnsafeError(f"{member.name!r} would be outside the destination")
-        if links.intersection(str(part) for part in (place, *place.parents)):
-            raise _UnsafeError(f"{member.name!r} is behind a link of the archive")
-    if not any((member.isfile(), member.isdir(), member.issym(), member.islnk())):
-        raise _UnsafeError(f"{member.name!r} is no file, folder or link")
-    if member.issym():
-        links.add(str(path))
-
-
-def _unpack_zip(archive: Path, folder: Path) -> None:
+def _unpack_zip(archive: Path, folder: str) -> None:
     with zipfile.ZipFile(archive) as file:
         for member in file.infolist():
-            parts = PurePosixPath(member.filename.replace("\\", "/")).parts
-            if ".." in parts or member.filename.startswith(("/", "\\")):
-                raise _UnsafeError(f"{member.filename!r} would be outside the destination")
+            inside(member.filename.replace("\\", "/"))
             path = Path(file.extract(member, folder))
             if not member.is_dir() and member.external_attr >> 16 & 0o100:
                 path.chmod(0o755)
 
 
-def _unpack_zstd(archive: Path, folder: Path) -> None:
+def _unpack_zstd(archive: Path, folder: str) -> None:
     """Through zstd(1): Python reads it only from 3.14 on."""
     program = shutil.which("zstd")
     if program is None:
@@ -289,6 +222,6 @@ def _unpack_zstd(archive: Path, folder: Path) -> None:
         subprocess.Popen([program, "-dc", str(archive)], stdout=subprocess.PIPE) as process,
         tarfile.open(fileobj=process.stdout, mode="r|") as tar,
     ):
-        _extract(tar, folder)
+        unpack(tar, folder)
     if process.returncode:
         raise tarfile.ReadError(f"zstd ended with exit code {process.returncode}")

@@ -1,4 +1,4 @@
-"""Why a host could not be reached: ssh's words turned into a cause and a cure."""
+"""Causes and cures of a host that cannot be reached, by what ssh says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Refusal:
 
     @property
     def cure(self) -> str:
-        """What to do, with the command that does it."""
+        """The fix, with the command that does it."""
         return f"{self.fix}: {self.command}" if self.command else self.fix
 
     @property
@@ -40,10 +40,11 @@ class Refusal:
 UNKNOWN_END = r"UNKNOWN port 65535"
 # ssh's own words on such an end; where nobody else says anything, the host's sshd ended it.
 _OWN_WORDS = ("kex_exchange_identification: ", "ssh_exchange_identification: ", "Connection ")
+_ITS_FILE = "the key's file"  # where ssh does not name it
 _TRIED_BY_HAND = ("host-silent", "shell-broken")
-# code, what ssh says, what it means, what to do, the command that does it. The first that matches
+# Code, what ssh says, what it means, what to do, and maybe a command. The first that matches
 # counts, so the words of a jump host, after which ssh adds some of its own, stand first.
-_TABLE: tuple[tuple[str, str, str, str, str], ...] = (
+_TABLE: tuple[tuple[str, ...], ...] = (
     (
         "host-key-changed",
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key for \S+ has changed",
@@ -78,14 +79,12 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
         "it takes none of your keys",
         "add your public key to ~/.ssh/authorized_keys there, or name the right key in "
         "~/.ssh/config (IdentityFile)",
-        "",
     ),
     (
         "jump-refused",
         r"administratively prohibited",
         "the jump host does not pass connections on",
         "it needs AllowTcpForwarding yes in its sshd_config, and a way to the host",
-        "",
     ),
     (
         "name-unknown",
@@ -93,21 +92,18 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
         r"|failure in name resolution|No address associated with",
         "its name does not resolve",
         "look at the spelling, or give an address",
-        "",
     ),
     (
         "ssh-refused",
         r"Connection refused",
         "nothing listens for ssh there",
         "start sshd on it, or give its port (~/.ssh/config, or ssh://HOST:PORT)",
-        "",
     ),
     (
         "host-silent",
         r"timed out during banner exchange",
         "something takes the connection, but no ssh server answers",
         "the host may be frozen or overloaded: look at it by other means",
-        "",
     ),
     (
         "host-unreachable",
@@ -121,21 +117,18 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
         r"[Ss]tdio forwarding",
         "the jump host gets no connection to it",
         "see whether it is up, and reachable from the jump host",
-        "",
     ),
     (
         "ssh-dropped",
         r"Exceeded MaxStartups|Not allowed at this time",
         "its sshd takes no more logins at the moment",
         "raise MaxStartups in its sshd_config, or try again later",
-        "",
     ),
     (
         "ssh-mismatch",
         r"no matching|Unable to negotiate",
         "its ssh and the one here have no method in common",
         "name one in ~/.ssh/config (KexAlgorithms, HostKeyAlgorithms, Ciphers)",
-        "",
     ),
     (
         "proxy-failed",
@@ -149,14 +142,12 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
         r"banner|Bad packet length|Protocol major versions differ|invalid format",
         "what answers on that port is no ssh server",
         "give the port of its sshd (~/.ssh/config, or ssh://HOST:PORT)",
-        "",
     ),
     (
         "ssh-dropped",
         r"[Cc]onnection (closed|reset)|closed by remote host|Broken pipe",
         "it drops the connection before the login",
         "its sshd may be overloaded (MaxStartups) or keep this address out: look at its log",
-        "",
     ),
     (
         "ssh-configuration",
@@ -171,37 +162,39 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
 def refusal(
     host: Host, error: NoAnswerError, forget: Sequence[str] = ("ssh-keygen", "-R")
 ) -> Refusal:
-    """Why `host` did not answer; `forget` is the command that forgets the key that it had."""
+    """The cause why `host` did not answer; `forget` is the command that forgets its old key."""
     detail = error.text
     if error.kind == "ended" and error.code in (255, None):
         ended = all(line.startswith(_OWN_WORDS) for line in detail.splitlines())
-        for code, pattern, what, fix, command in _TABLE:
+        for code, pattern, what, fix, *command in _TABLE:
             if re.search(pattern, detail) and not (code == "proxy-failed" and ended):
                 names = {
                     "login": login_words(host),
                     "name": shlex.quote(host.name),
                     "forget": shlex.join(forget),
-                    "close": _closing(detail),
+                    "close": f"chmod 600 {shlex.join(unprotected_keys(detail)) or _ITS_FILE}",
                 }
-                lines = _last_lines(detail)
-                return Refusal(host, code, what, fix, lines, command.format(**names))
+                fitting = "".join(command).format(**names)
+                return Refusal(host, code, what, fix, _last_lines(detail), fitting)
     code, what, fix = _other_cause(host, error)
     detail = _last_lines(detail) if error.kind not in ("python", "storage") else ""
-    command = f"ssh {login_words(host)} true" if code in _TRIED_BY_HAND else ""
-    return Refusal(host, code, what, fix, detail, command)
+    by_hand = f"ssh {login_words(host)} true" if code in _TRIED_BY_HAND else ""
+    return Refusal(host, code, what, fix, detail, by_hand)
 
 
 def _other_cause(host: Host, error: NoAnswerError) -> tuple[str, str, str]:
     """For what ssh itself did not refuse."""
     if error.kind == "python":
-        pairs = [seen.rpartition(",") for seen in error.text.split()]
-        seen = ", ".join(f"{path} is {version}" for path, _, version in pairs)
+        seen = ", ".join(" is ".join(one.rsplit(",", 1)) for one in error.text.split())
         what = "it has no Python of version 3.9 or newer" + (f" ({seen})" if seen else "")
         code = "python-old" if seen else "python-missing"
         return code, what, "install one: its package is called python3 on most systems"
     if error.kind == "storage":
         what = f"shanty's files cannot be written there: {error.text}"
-        return _storage_code(error.text), what, _STORAGE_FIX
+        full = "No space left" in error.text or "quota" in error.text
+        code = "disk-full" if full else "home-readonly"
+        code = "inodes-full" if "inodes" in error.text else code
+        return code, what, "free some space there, or make the folder writable"
     if error.kind == "silent":
         what = "it took the connection and then said nothing"
         return "host-silent", what, "see whether a login works"
@@ -212,30 +205,15 @@ def _other_cause(host: Host, error: NoAnswerError) -> tuple[str, str, str]:
     return "shell-broken", what, "see what a command does there"
 
 
-_STORAGE_FIX = "free some space there, or make the folder writable"
-
-
-def _storage_code(text: str) -> str:
-    """Which lack it is that `arrive` met."""
-    if "inodes" in text:
-        return "inodes-full"
-    return "disk-full" if "No space left" in text or "quota" in text else "home-readonly"
-
-
 def unprotected_keys(text: str) -> list[str]:
     """The files of private keys that ssh says others may read."""
     return list(dict.fromkeys(re.findall(r"Permissions \d+ for '([^']+)' are too open", text)))
 
 
 def login_words(host: Host) -> str:
-    """What to write behind `ssh` or `ssh-copy-id` to get to a host."""
+    """The words to write behind `ssh` or `ssh-copy-id` to get to a host."""
     options = ["-F", host.config] if host.config else []
     return shlex.join([*options, *(["-p", str(host.port)] if host.port else []), host.login])
-
-
-def _closing(text: str) -> str:
-    files = unprotected_keys(text)
-    return shlex.join(["chmod", "600", *files]) if files else "chmod 600 the key's file"
 
 
 def _last_lines(text: str, count: int = 3) -> str:

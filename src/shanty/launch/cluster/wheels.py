@@ -1,8 +1,9 @@
-"""Makes wheels of what is installed here, for hosts that reach no index.
+"""Makes wheels of the packages that are installed here, for hosts that reach no index.
 
 An installed distribution is turned back into the wheel that it came as, by its RECORD; that is
 the binary distribution format of the Python Packaging User Guide, read backwards:
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
+A package that is installed as a link to its source is built, and so is shanty itself.
 """
 
 from __future__ import annotations
@@ -15,13 +16,20 @@ import io
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
+import tomllib
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from urllib.parse import unquote, urlparse
 
+import shanty
 from shanty.runtime.errors import PrepareError
+from shanty.runtime.rpc.store import placing
 
 # What the installer wrote, and the next one writes itself.
 _INSTALLERS = (
@@ -30,6 +38,22 @@ _INSTALLERS = (
 )  # fmt: skip
 _LEVEL = 1  # of deflate: done once, sent often, and a third of the size
 _BLOCK = 1 << 20
+_BUILD_LIMIT = 900  # seconds for a build; one that compiles takes a while
+_SKIPPED = frozenset(
+    (".git", ".hg", "__pycache__", ".venv", "venv", "node_modules", "build", "dist", ".tox",
+     ".mypy_cache", ".ruff_cache", ".pytest_cache")
+)  # fmt: skip
+# The hook of PEP 517: a backend builds a wheel of the folder that it is started in.
+_HOOK = """
+import importlib, sys
+backend, folder, path = sys.argv[1], sys.argv[2], sys.argv[3:]
+sys.path[:0] = path
+name, _, inner = backend.partition(":")
+module = importlib.import_module(name)
+for part in filter(None, inner.split(".")):
+    module = getattr(module, part)
+module.build_wheel(folder)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +80,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """Where an environment keeps things."""
+    """The folders of an environment."""
 
     prefix: Path
     purelib: Path
@@ -79,46 +103,29 @@ def wheel_of(info: Path, scheme: Scheme, cache: Path) -> Wheel:
             "install it with pip into the environment, or let the hosts reach an index",
         ) from error
     key = hashlib.sha256(str(info).encode() + record).hexdigest()[:32]
+    root = info.parent
+    if root not in (scheme.purelib, scheme.platlib) and len(root.parents) >= 3:
+        # A folder of another environment, as PREFIX/lib/python3.11/site-packages of the system's.
+        scheme = Scheme(root.parents[2], root, root)
     return kept(
         cache / key,
         lambda folder: write_wheel(
             folder / file_name(info.name.removesuffix(".dist-info"), wheel_text),
             info.name,
-            _members(info, record.decode(), _scheme_of(info.parent, scheme)),
+            _members(info, record.decode(), scheme),
         ),
     )
-
-
-def _scheme_of(root: Path, scheme: Scheme) -> Scheme:
-    """Where what is installed in `root` has its scripts and data.
-
-    An environment may add folders of another one to its path: the system's, the user's own.
-    """
-    if root in (scheme.purelib, scheme.platlib) or len(root.parents) < 3:
-        return scheme
-    return Scheme(root.parents[2], root, root)  # PREFIX/lib/python3.11/site-packages
 
 
 def kept(place: Path, make: Callable[[Path], Path]) -> Wheel:
     """The one wheel in `place`; where there is none, `make` writes it into a folder."""
     found = _in(place)
-    if found is not None:
-        return found
-    place.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
-    try:
-        path = make(folder)
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        (folder / "sha256").write_text(digest, encoding="ascii")
-        try:
-            folder.rename(place)
-        except OSError:
-            if _in(place) is None:
-                raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    found = _in(place)
+    if found is None:
+        with placing(str(place)) as folder:
+            with make(Path(folder)).open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            Path(folder, "sha256").write_text(digest, encoding="ascii")
+        found = _in(place)
     assert found is not None
     return found
 
@@ -159,12 +166,11 @@ def _members(info: Path, record: str, scheme: Scheme) -> Iterator[Member]:
 
 
 def _elsewhere(path: Path, info: Path, scheme: Scheme) -> str:
-    """Where in a wheel's data a file outside of its own site-packages belongs."""
-    for kind, folder in (("purelib", scheme.purelib), ("platlib", scheme.platlib)):
+    """The path in a wheel's data of a file outside of its own site-packages."""
+    folders = {"purelib": scheme.purelib, "platlib": scheme.platlib, "data": scheme.prefix}
+    for kind, folder in folders.items():
         if path.is_relative_to(folder):
             return f"{kind}/{path.relative_to(folder).as_posix()}"
-    if path.is_relative_to(scheme.prefix):
-        return f"data/{path.relative_to(scheme.prefix).as_posix()}"
     raise PrepareError(
         f"{info.name} cannot be sent",
         f"it has installed {path}, outside of its environment ({scheme.prefix})",
@@ -241,3 +247,162 @@ def _add(archive: zipfile.ZipFile, member: Member) -> tuple[str, int]:
     mode = 0o100755 if member.program else 0o100644
     archive.getinfo(member.name).external_attr = mode << 16
     return base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode(), size
+
+
+# ---------------------------------------------------------------------------- building
+
+
+def editable_wheel(name: str, version: str, source: str, python: str, cache: Path) -> Wheel:
+    """The wheel of an editable package, by the URL of its source folder, as that is now.
+
+    It is built by the package's own build backend, as it is in the environment of `python`,
+    else by uv, which fetches one. Raises PrepareError with the package and what it needs.
+    """
+    folder = Path(unquote(urlparse(source).path))
+    if not folder.is_dir():
+        raise PrepareError(
+            f"the source of {name} is gone",
+            f"it is installed as editable from {folder}",
+            f"install {name} again, or uninstall it",
+        )
+    files = sorted(_sources(folder))
+    state = _state(f"{name}\0{version}\0{python}\0{folder}", folder, files)
+    return kept(
+        cache / f"{name}-{state}",
+        lambda target: _build(name, version, folder, files, python, target),
+    )
+
+
+def _sources(folder: Path) -> Iterator[str]:
+    """The files of a source folder: what git knows or does not ignore, else all but the usual."""
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(folder), "ls-files", "-z", "-co", "--exclude-standard"],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        for parent, folders, names in os.walk(folder):
+            folders[:] = [
+                one
+                for one in folders
+                if one not in _SKIPPED and not Path(parent, one, "pyvenv.cfg").exists()
+            ]
+            for name in names:
+                yield Path(parent, name).relative_to(folder).as_posix()
+    else:
+        yield from filter(None, os.fsdecode(answer.stdout).split("\0"))
+
+
+def _state(name: str, folder: Path, files: Sequence[str]) -> str:
+    """A hash that changes with any of the files, by their sizes and times."""
+    digest = hashlib.sha256(f"{name}\n".encode())
+    for path in files:
+        try:
+            stat = (folder / path).stat()
+        except OSError:
+            continue
+        digest.update(f"{path}\0{stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:24]
+
+
+def _build(
+    name: str, version: str, source: Path, files: list[str], python: str, target: Path
+) -> Path:
+    """Build in a copy: backends leave folders behind, and take up again what they find there."""
+    with tempfile.TemporaryDirectory(prefix="shanty-build-") as scratch:
+        copy = Path(scratch, source.name)
+        copy.mkdir()
+        for path in files:
+            place = copy / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if (source / path).is_file():
+                shutil.copy2(source / path, place)
+        # There is no .git in the copy, so the version is told to those who would ask it.
+        environ = {**os.environ, "SETUPTOOLS_SCM_PRETEND_VERSION": version}
+        environ["SOURCE_DATE_EPOCH"] = "315532800"  # 1980: the same bytes each time
+        environ.pop("PYTHONPATH", None)
+        system = _build_system(copy)
+        backend = str(system.get("build-backend", "setuptools.build_meta:__legacy__"))
+        folders = [str(copy / one) for one in system.get("backend-path", [])]
+        argv = [python, "-c", _HOOK, backend, str(target), *folders]
+        said = _complaint(argv, copy, environ)
+        if said is not None:
+            by_uv: str | None = "uv could fetch it, but is not on PATH"
+            uv = local_uv()
+            if uv is not None:
+                argv = [uv, "build", "--quiet", "--wheel", "--python", python, "--out-dir"]
+                by_uv = _complaint([*argv, str(target), str(copy)], copy, environ)
+            said = None if by_uv is None else f"{said}\n{by_uv}"
+    built = sorted(target.glob("*.whl"))
+    if said is None and built:
+        return built[0]
+    needs = " ".join(map(repr, _build_system(source).get("requires", ["setuptools"])))
+    raise PrepareError(
+        f"no wheel could be built of {name}, which is installed as editable from {source}",
+        said or "its build backend made none",
+        f"install what it is built with beside it: {python} -m pip install {needs}",
+    )
+
+
+def _build_system(source: Path) -> dict[str, list[str]]:
+    try:
+        found = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    system = found.get("build-system")
+    return system if isinstance(system, dict) else {}
+
+
+def _complaint(argv: list[str], folder: Path, environ: dict[str, str]) -> str | None:
+    try:
+        done = subprocess.run(
+            argv, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=_BUILD_LIMIT, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"{argv[0]} was still at it after {_BUILD_LIMIT / 60:.0f} min"
+    if done.returncode == 0:
+        return None
+    return "\n".join(done.stdout.decode(errors="replace").strip().splitlines()[-8:])
+
+
+def local_uv() -> str | None:
+    """The uv of this machine: beside the interpreter that runs shanty, or on PATH."""
+    beside = Path(sys.executable).parent / "uv"
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("uv")
+
+
+# -------------------------------------------------------------------------- shanty itself
+
+
+def shanty_wheel(cache: Path) -> Wheel:
+    """The wheel of the shanty that is running, of its own files: it may be editable, or changed."""
+    root = Path(shanty.__file__).parent
+    found = (path for path in sorted(root.rglob("*")) if "__pycache__" not in path.parts)
+    files = [path.relative_to(root).as_posix() for path in found if path.is_file()]
+
+    def make(target: Path) -> Path:
+        version, texts = _own_metadata()
+        info = f"shanty-{version}.dist-info"
+        members = [
+            Member(f"shanty/{path}", root / path, bool((root / path).stat().st_mode & 0o100))
+            for path in files
+        ]
+        members += [Member(f"{info}/{name}", text.encode()) for name, text in texts.items()]
+        return write_wheel(target / f"shanty-{version}-py3-none-any.whl", info, members)
+
+    return kept(cache / f"shanty-{_state(str(root), root, files)}", make)
+
+
+def _own_metadata() -> tuple[str, dict[str, str]]:
+    """Version and metadata files, of the installed shanty where there is one."""
+    wheel = "Wheel-Version: 1.0\nGenerator: shanty\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    try:
+        own = metadata.distribution("shanty")
+    except metadata.PackageNotFoundError:  # run from its source, by PYTHONPATH
+        version = "0"
+        text = f"Metadata-Version: 2.1\nName: shanty\nVersion: {version}\n"
+        return version, {"METADATA": text, "WHEEL": wheel}
+    found = {name: own.read_text(name) for name in ("METADATA", "entry_points.txt")}
+    texts = {name: text for name, text in found.items() if text}
+    return own.version, {**texts, "WHEEL": wheel}

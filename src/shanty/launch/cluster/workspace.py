@@ -1,4 +1,8 @@
-"""The user's code, by the hash of its content: what is in it, and how it gets to the hosts.
+"""The user's code: lists its files, names it by the hash of their content, brings it to hosts.
+
+In a git work tree the files are those that are tracked, submodules included, and those that are
+neither tracked nor ignored. Elsewhere all files, but for what tools can make again.
+`.shantyignore` (the syntax of .gitignore, in any folder) leaves more out in both cases.
 
 A host that has a tree with that hash is asked for nothing else. Otherwise it gets the list of
 files and says whose contents it lacks; these are sent, deflated where that helps.
@@ -11,24 +15,26 @@ import hashlib
 import json
 import os
 import stat
+import subprocess
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from shanty.launch.cluster.ignore import IGNORE_FILE, listing
-from shanty.launch.cluster.mpi_provision import Progress, Step, side_by_side
+from shanty.launch.cluster.parallel import Progress, Say, Step, side_by_side
+from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.runtime import rundir
-from shanty.runtime.errors import PrepareError
+from shanty.runtime.errors import PrepareError, UsageError
+from shanty.runtime.rpc.workspaces import File
 from shanty.runtime.rundir import read_json, write_json
 
 if TYPE_CHECKING:
-    from shanty.launch.cluster.rpc_client import RpcClient
+    from pathspec import GitIgnoreSpec
 
 LARGE_SIZE = 2 << 30  # bytes, and
 LARGE_COUNT = 50_000  # files, from which a workspace is probably not meant to be one
@@ -37,17 +43,14 @@ _BLOCK = 8 << 20  # bytes of content in one request; a request of these is held 
 _SAMPLE = 64 << 10
 _TAKES_LONG = 200 << 20  # bytes to read
 _RECENT = 2_000_000_000  # ns: a file that was just changed may change again at the same time
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file of a workspace: `path` relative with "/", `size` in bytes, `digest` its sha256."""
-
-    path: str
-    executable: bool
-    size: int
-    digest: str
+IGNORE_FILE = ".shantyignore"
+_GIT_LIMIT = 300  # seconds for git to list a work tree, which may lie on a network home
+_CLUTTER = {
+    *(".git", ".hg", ".svn", ".shanty", "__pycache__", "node_modules", ".ipynb_checkpoints"),
+    *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", ".DS_Store"),
+}
+_ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")  # what marks a folder as an environment of Python
+_GIT_SETTINGS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,6 @@ class Manifest:
     files: tuple[File, ...]
     links: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """The bytes of all files."""
-        return sum(file.size for file in self.files)
 
     def encoded(self) -> bytes:
         """The list in the form that is hashed and sent."""
@@ -93,18 +91,18 @@ class ChangedError(PrepareError):
 
 
 def cache_file(folder: Path, home: Path) -> Path:
-    """Where the hashes of the files in `folder` are kept."""
+    """The file that keeps the hashes of the files in `folder`."""
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
     return home / "cache" / "hashes" / f"{name}.json"
 
 
 def manifest(folder: Path, cache: Path | None = None, say: Say | None = None) -> Manifest:
-    """What is in `folder`. Hashes of files that have not changed are taken from `cache`.
+    """The content of `folder`. Hashes of files that have not changed are taken from `cache`.
 
     `say` hears the notes at once, before what may take long. Raises PrepareError.
     """
     found = listing(folder)
-    notes = list(found.notes)
+    notes, root = list(found.notes), os.path.realpath(folder)
     statuses: dict[str, os.stat_result] = {}
     links = []
     own = rundir.home(os.environ)
@@ -120,7 +118,11 @@ def manifest(folder: Path, cache: Path | None = None, say: Say | None = None) ->
             statuses[path] = status
         elif stat.S_ISLNK(status.st_mode):
             links.append((path, os.fspath((folder / path).readlink())))
-            notes += _link_notes(folder, *links[-1])
+            target = links[-1][1]
+            goal = os.path.normpath(Path(root, path).parent / target)
+            if goal != root and not goal.startswith(root + os.sep):
+                outside = "outside the workspace: it is sent as a link"
+                notes.append(f"{path} is a link to {target}, {outside}")
         elif stat.S_ISDIR(status.st_mode):
             notes.append(f"the submodule {path} is not checked out, so it is not sent")
         else:
@@ -141,18 +143,6 @@ def manifest(folder: Path, cache: Path | None = None, say: Say | None = None) ->
 def _portable(path: str) -> str:
     """A path in UTF-8 (other bytes as surrogates), whatever the locale here is."""
     return os.fsencode(path).decode("utf-8", "surrogateescape")
-
-
-def _local(path: str) -> str:
-    return os.fsdecode(path.encode("utf-8", "surrogateescape"))
-
-
-def _link_notes(folder: Path, path: str, target: str) -> list[str]:
-    root = os.path.realpath(folder)
-    inside = os.path.normpath(Path(root, path).parent / target)
-    if inside == root or inside.startswith(root + os.sep):
-        return []
-    return [f"{path} is a link to {target}, outside the workspace: it is sent as a link"]
 
 
 def _size_notes(folder: Path, sizes: Mapping[str, int]) -> list[str]:
@@ -224,11 +214,7 @@ def _digest(folder: Path, path: str, before: os.stat_result) -> str:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             after = os.fstat(file.fileno())
     except PermissionError as error:
-        raise PrepareError(
-            f"{folder / path} cannot be read",
-            "so the workspace cannot be sent",
-            f"make it readable, or name it in {IGNORE_FILE}",
-        ) from error
+        raise _unreadable(str(folder / path)) from error
     except FileNotFoundError:
         raise _changed(folder / path) from None
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
@@ -262,36 +248,25 @@ def place(
     which the host keeps the tree. All hosts get the same content: a file that is changed
     meanwhile makes it start again once; then it is an error. Raises PrepareError.
     """
-    failure: ChangedError | None = None
-    for _ in range(2):
-        try:
-            content = manifest(folder, cache, say)
-        except ChangedError as error:
-            failure = error
-            continue
-        outcomes = _send_all(clients, content, folder, users or {}, progress)
-        placed = {name: one for name, one in outcomes.items() if isinstance(one, Placed)}
-        if len(placed) == len(outcomes):
-            return content, placed
-        failure = next(one for one in outcomes.values() if isinstance(one, ChangedError))
-    assert failure is not None
-    raise failure
 
-
-def _send_all(
-    clients: Sequence[RpcClient],
-    content: Manifest,
-    folder: Path,
-    users: Mapping[str, str],
-    progress: Progress,
-) -> dict[str, Placed | ChangedError]:
     def work(client: RpcClient) -> Placed | ChangedError:
         try:
-            return send(client, content, folder, users.get(client.host.name, ""), progress)
+            return send(client, content, folder, (users or {}).get(client.host.name, ""), progress)
         except ChangedError as error:
             return error
 
-    return side_by_side(clients, work)
+    for is_last in (False, True):
+        try:
+            content = manifest(folder, cache, say)
+            outcomes = side_by_side(clients, work)
+            placed = {name: one for name, one in outcomes.items() if isinstance(one, Placed)}
+            if len(placed) == len(outcomes):
+                return content, placed
+            raise next(one for one in outcomes.values() if isinstance(one, ChangedError))
+        except ChangedError:
+            if is_last:
+                raise
+    raise AssertionError
 
 
 def send(
@@ -307,62 +282,197 @@ def send(
     """
     before = client.bytes_sent
     name = content.hash
-    has = client.ask("tree-has", hash=name, user=user).values
+    has = client.ask("workspace-has", hash=name, user=user).values
     if not has["have"]:
         packed = zlib.compress(content.encoded(), 6)
-        asked = client.ask("tree-missing", data=packed, hash=name, user=user).values
+        asked = client.ask("workspace-missing", data=packed, hash=name, user=user).values
         missing = [content.files[number] for number in asked["missing"]]
         what = "the workspace" if len(missing) != 1 else f"the workspace ({missing[0].path})"
         step = Step(client.host.name, what, 0, sum(file.size for file in missing))
-        for block in _blocks(_contents(folder, missing)):
-            if progress is not None:
-                progress(step)
-            squeezed = _squeezed(block)
-            data = block if squeezed is None else squeezed
-            args = {"token": asked["token"], "packed": squeezed is not None}
-            client.ask("tree-part", data=data, **args)
+        tell = progress or (lambda _step: None)
+        for block in _blocks(folder, missing):
+            tell(step)
+            data, packed_too = _deflated(block)
+            client.ask("workspace-part", data=data, packed=packed_too)
             step = replace(step, done=step.done + len(block))
-        if progress is not None:
-            progress(step)
-        has = client.ask("tree-place", token=asked["token"]).values
+        tell(step)
+        has = client.ask("workspace-place").values
     return Placed(has["path"], client.bytes_sent - before)
 
 
-def _contents(folder: Path, files: Sequence[File]) -> Iterator[bytes]:
-    """The contents of the files, in pieces; ChangedError when one is not what it was."""
+def _blocks(folder: Path, files: Sequence[File]) -> Iterator[bytes]:
+    """The contents of the files in blocks of about `_BLOCK`; ChangedError when one has changed."""
+    gathered, size = [], 0
     for entry in files:
-        path, digest, left = folder / _local(entry.path), hashlib.sha256(), entry.size
+        local = os.fsdecode(entry.path.encode("utf-8", "surrogateescape"))
+        path, digest, left = folder / local, hashlib.sha256(), entry.size
         try:
             with path.open("rb") as file:
                 while left:
                     piece = file.read(min(left, _BLOCK))
-                    if not piece:
-                        raise _changed(path)
                     digest.update(piece)
                     left -= len(piece)
-                    if not left and digest.hexdigest() != entry.digest:
+                    if not piece or (not left and digest.hexdigest() != entry.digest):
                         raise _changed(path)
-                    yield piece
+                    gathered.append(piece)
+                    size += len(piece)
+                    if size >= _BLOCK:
+                        yield b"".join(gathered)
+                        gathered, size = [], 0
         except FileNotFoundError:
             raise _changed(path) from None
-
-
-def _blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in blocks of about `_BLOCK`."""
-    gathered, size = [], 0
-    for piece in pieces:
-        gathered.append(piece)
-        size += len(piece)
-        if size >= _BLOCK:
-            yield b"".join(gathered)
-            gathered, size = [], 0
     if size:
         yield b"".join(gathered)
 
 
-def _squeezed(block: bytes) -> bytes | None:
-    """The block deflated; None where that does not make it much smaller."""
+def _deflated(block: bytes) -> tuple[bytes, bool]:
+    """The block deflated, and True; as it is where that does not make it much smaller."""
     sample = block[:_SAMPLE]
     if len(zlib.compress(sample, 1)) > 0.9 * len(sample):
-        return None
-    return zlib.compress(block, 1)
+        return block, False
+    return zlib.compress(block, 1), True
+
+
+# --------------------------------------------------------------------------- listing
+
+
+class Listing(NamedTuple):
+    """Relative paths with "/", in no order, and what the user should know about them."""
+
+    paths: list[str]
+    notes: list[str]
+
+
+def listing(folder: Path) -> Listing:
+    """The files of the workspace in `folder`, symbolic links included, folders not."""
+    found = _from_git(folder)
+    rules = _Rules(folder)
+    if not found.paths:  # nor has a folder that an outer work tree ignores
+        return Listing(list(_walk(folder, "", rules)), found.notes)
+    rules.read(path for path in found.paths if path.rpartition("/")[2] == IGNORE_FILE)
+    return Listing([path for path in found.paths if not rules.ignore(path)], found.notes)
+
+
+class _Rules:
+    """The .shantyignore files of a workspace, by the folder that they are in."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._patterns: dict[str, GitIgnoreSpec] = {}
+        self.read([IGNORE_FILE])  # this one may itself be ignored by git
+
+    def read(self, paths: Iterable[str]) -> None:
+        """Take in those of the ignore files `paths` that are there."""
+        for path in paths:
+            inside = path.rpartition("/")[0]
+            file = self._folder / path
+            if inside not in self._patterns and file.is_file():
+                from pathspec import GitIgnoreSpec  # only the few who have such a file load it
+
+                try:
+                    lines = file.read_text(encoding="utf-8").splitlines()
+                    self._patterns[inside] = GitIgnoreSpec.from_lines(lines)
+                except ValueError as error:
+                    what = f"{file} cannot be read"
+                    raise UsageError(what, str(error), "see gitignore(5)") from error
+
+    def ignore(self, path: str) -> bool:
+        """True when `path` is left out; a folder is given with "/" at its end.
+
+        As with .gitignore, the patterns in the innermost folder that say anything decide.
+        """
+        if not self._patterns:
+            return False
+        inside = path.rstrip("/")
+        while inside:
+            inside = inside.rpartition("/")[0]
+            patterns = self._patterns.get(inside)
+            if patterns is not None:
+                verdict = patterns.check_file(path[len(inside) + 1 :] if inside else path).include
+                if verdict is not None:  # some pattern of that file says something
+                    return verdict
+        return False
+
+
+def _walk(folder: Path, inside: str, rules: _Rules) -> Iterator[str]:
+    prefix = f"{inside}/" if inside else ""
+    try:
+        with os.scandir(folder / inside) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except PermissionError as error:
+        raise _unreadable(f"the folder {folder / inside}") from error
+    names = {entry.name for entry in found}
+    if inside and names.intersection(_ENVIRONMENTS):
+        return
+    if IGNORE_FILE in names:
+        rules.read([prefix + IGNORE_FILE])
+    for entry in found:
+        path = prefix + entry.name
+        if entry.name in _CLUTTER:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            if not rules.ignore(path + "/"):
+                yield from _walk(folder, path, rules)
+        elif not rules.ignore(path):
+            yield path
+
+
+def _unreadable(path: str) -> PrepareError:
+    what, why = f"{path} cannot be read", "so the workspace cannot be sent"
+    return PrepareError(what, why, f"make it readable, or name it in {IGNORE_FILE}")
+
+
+class _GitError(Exception):
+    """Git's complaint."""
+
+
+def _from_git(folder: Path) -> Listing:
+    """The list of git's; empty where `folder` is in no work tree, or git is not there."""
+    if not any((place / ".git").exists() for place in (folder, *folder.parents)):
+        return Listing([], [])
+    try:
+        tracked = _git(folder, "--cached", "--recurse-submodules")
+        others = _git(folder, "--others", "--exclude-standard")
+    except _GitError as error:
+        return Listing([], [f"git does not list {folder} ({error}), so all files count"])
+    notes: list[str] = []
+    paths = dict.fromkeys(tracked)
+    for path in _without_clutter(others):
+        if path.endswith("/"):  # a repository of its own, which is no submodule
+            nested = listing(folder / path)
+            notes += nested.notes
+            paths.update(dict.fromkeys(path + below for below in nested.paths))
+        else:
+            paths[path] = None
+    return Listing(list(paths), notes)
+
+
+def _without_clutter(paths: Sequence[str]) -> list[str]:
+    environments = {
+        path.rpartition("/")[0] + "/" for path in paths if path.endswith("/pyvenv.cfg")
+    } | {path.partition("conda-meta/")[0] for path in paths if "/conda-meta/" in path}
+    starts = tuple(environments)
+    return [
+        path
+        for path in paths
+        if not path.startswith(starts) and not _CLUTTER.intersection(path.split("/"))
+    ]
+
+
+def _git(folder: Path, *options: str) -> list[str]:
+    """The paths that `git ls-files` lists below `folder`."""
+    environ = {key: value for key, value in os.environ.items() if key not in _GIT_SETTINGS}
+    try:
+        done = subprocess.run(
+            ["git", "-c", "core.quotePath=off", "ls-files", "-z", *options],
+            cwd=folder, env={**environ, "LC_ALL": "C"}, stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=_GIT_LIMIT, check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise _GitError("git is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise _GitError(f"it took more than {_GIT_LIMIT} s") from None
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise _GitError(said[0] if said else f"exit code {done.returncode}")
+    return [os.fsdecode(path) for path in done.stdout.split(b"\0") if path]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partialmethod
 from typing import Any
 
-from shanty.launch.cluster.mpi_provision import tags_of
+from shanty.launch.cluster.content_store import tags_of
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.ssh_errors import login_words
 from shanty.launch.finding import Finding, Level

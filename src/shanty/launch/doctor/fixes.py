@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shanty.launch import interpreter
-from shanty.launch.cluster import contact
+from shanty.launch.cluster import connect
 from shanty.launch.cluster.parallel import Step
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.connections import openssh
@@ -118,11 +118,11 @@ class Repairer:
         path, key = _public_key(host)
         if not self.consent(f"put your key {path} into ~/.ssh/authorized_keys on {host.name}"):
             return []
-        (outcome,) = contact.attempt([host], terminal=True)
+        (outcome,) = connect.attempt([host], terminal=True)
         if not isinstance(outcome, RpcClient):
-            raise contact.failure([outcome], 1)
+            raise connect.failure([outcome], 1)
         try:
-            return _done(outcome, "let-in", key=key)
+            return _done(outcome, "add-key", key=key)
         finally:
             outcome.close()
             outcome.connection.close()  # the next login is to be one by the key
@@ -148,7 +148,7 @@ class Repairer:
 
     def _alike(self, names: Sequence[str]) -> Mapping[str, str]:
         """Makes the environment of this machine on hosts; returns its path on each."""
-        from shanty.launch.cluster import environment, sync
+        from shanty.launch.cluster import environment
 
         if not names:
             return {}
@@ -156,12 +156,12 @@ class Repairer:
         def told(step: Step) -> None:
             self.progress(f"{step.host}: {step.what}, {step.done} of {step.total} {step.unit}")
 
-        clients = contact.connect([self._host(name) for name in names], terminal=False)
+        clients = connect.connect([self._host(name) for name in names], terminal=False)
         try:
             environ = {**self.environ, **self.job.env}
             python = interpreter.choose(self.job.python, Path(self.job.workdir), environ)
             here = environment.local_environment(python, self.home)
-            return sync.sync(clients, here, self.home, told, environ)
+            return environment.sync(clients, here, self.home, told, environ)
         finally:
             self.progress("")
             for client in clients:
@@ -172,7 +172,7 @@ class Repairer:
 
     @contextmanager
     def _client(self, name: str) -> Iterator[RpcClient]:
-        (client,) = contact.connect([self._host(name)], terminal=False)
+        (client,) = connect.connect([self._host(name)], terminal=False)
         try:
             yield client
         finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shanty.launch.cluster.platforms import runs_on
+from shanty.launch.cluster.content_store import runs_on
 from shanty.launch.doctor.facts import Need, Seen, amount, command_on
 from shanty.launch.doctor.parameters import of_settings
 from shanty.launch.finding import Finding, Level

@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import starmap
 from typing import Any
 
-from shanty.launch.cluster import contact
+from shanty.launch.cluster import connect
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.ssh_errors import Refusal
 from shanty.launch.connections.base import Connection
@@ -24,7 +24,7 @@ from shanty.launch.connections.openssh import FreshSSH, Route, resolved
 from shanty.launch.finding import Finding, Level
 from shanty.launch.host import Host
 from shanty.runtime.errors import PrepareError, ShantyError
-from shanty.runtime.rpc.liveness import look
+from shanty.runtime.rpc.reachability import look
 
 _CONNECT = 5  # seconds in which a host has to answer
 _LEAST = 2.0  # seconds without which none is begun with: a slow one would look like a dead one
@@ -99,7 +99,7 @@ class Reaching:
         end.daemon = True
         end.start()
         try:
-            outcomes = contact.attempt(
+            outcomes = connect.attempt(
                 hosts,
                 terminal=False,
                 progress=self._heard,
@@ -136,7 +136,7 @@ class Reaching:
             self._open[host] = process
 
     def _connection(self, host: Host) -> Connection:
-        return contact.connection_to(host) if contact.is_here(host) else _LimitedSSH(host, self)
+        return connect.connection_to(host) if connect.is_here(host) else _LimitedSSH(host, self)
 
     def _heard(self, host: Host, text: str) -> None:
         if text == "ready":
@@ -239,7 +239,7 @@ def _views(refused: Refusal, clients: Sequence[RpcClient]) -> dict[str, dict[str
         if client is None:
             return look(place, port, _LOOK)
         try:
-            return client.ask("knock", **words, patience=_LOOK + 2).values
+            return client.ask("check-alive", **words, patience=_LOOK + 2).values
         except ShantyError:
             return {}  # that host is in trouble itself; its own checks tell
 

@@ -18,7 +18,8 @@ _LEVELS = {"check": Level.ERROR, "none": Level.WARNING}  # else a run makes them
 
 def mpi(clients: Sequence[RpcClient], installation: Installation | None) -> list[Finding]:
     """Checks that the hosts have the job's MPI, where shanty does not bring it."""
-    from shanty.launch.cluster.mpi_provision import look_for, side_by_side
+    from shanty.launch.cluster.content_store import look_for
+    from shanty.launch.cluster.parallel import side_by_side
 
     if installation is None or installation.origin != "system":
         return []
@@ -55,11 +56,11 @@ def packages(
     clients: Sequence[RpcClient], job: JobSpec, home: Path, environ: Mapping[str, str]
 ) -> list[Finding]:
     """Checks that the hosts' Python has the packages that the job's Python has here."""
-    from shanty.launch.cluster import environment, sync
+    from shanty.launch.cluster import environment
 
     python = interpreter.choose(job.python, Path(job.workdir), {**environ, **job.env})
     own = environment.local_environment(python, home)
-    found = environment.check(clients, own, sync.mpi4py_tags())
+    found = environment.check(clients, own, environment.mpi4py_tags())
     return [
         Finding(
             "packages-differ",
@@ -76,5 +77,5 @@ def packages(
             fixable=job.environment in (None, "sync"),
         )
         for name, each in found.items()
-        if not each.passes
+        if each.rows
     ]

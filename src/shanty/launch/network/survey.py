@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from shanty.launch.cluster import contact, inventory, reachability
-from shanty.launch.cluster.hostfiles import read_hostfile
+from shanty.launch.cluster import connect, inventory, reachability
 from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.host import Host
@@ -20,7 +19,9 @@ def chosen(on: str | None, hostfile: str | None, home: Path) -> tuple[Host, ...]
         raise UsageError("hosts and a host file are both given", fix="give one of them")
     if not (on or hostfile):
         raise UsageError("no hosts are given", fix="name them: a,b,c, a group, or --hostfile FILE")
-    hosts = read_hostfile(Path(hostfile)) if hostfile else inventory.resolve(on or "", home)
+    hosts = (
+        inventory.read_hostfile(Path(hostfile)) if hostfile else inventory.resolve(on or "", home)
+    )
     hosts = inventory.recognised(hosts, home)
     names = [host.name for host in hosts]
     for name in names:
@@ -37,7 +38,7 @@ def connected(
     hosts: Sequence[Host], home: Path, say: Callable[[str], None], *, terminal: bool
 ) -> list[RpcClient]:
     """Connects to all hosts; PrepareError names those that fail."""
-    return contact.connect(
+    return connect.connect(
         hosts,
         terminal=terminal,
         progress=lambda host, text: say(f"{host.name}: {text}"),

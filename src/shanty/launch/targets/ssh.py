@@ -16,11 +16,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from shanty.launch import interpreter, mpis
-from shanty.launch.cluster import keys, reachability, stdin_forward
-from shanty.launch.cluster.mpi_provision import side_by_side
+from shanty.launch.cluster import keys, reachability
+from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.prepare import Prepared
 from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.cluster.run_mirror import Link
+from shanty.launch.cluster.run_mirror import RunMirror, forward_stdin, has_input
 from shanty.launch.doctor import check
 from shanty.launch.host import Host
 from shanty.launch.network.route import Route
@@ -224,7 +224,7 @@ class SshTarget:
     ) -> None:
         self.home, self.environ, self.settings = here.home, here.environ, here.settings
         self._say, self._warn, self._terminal = here.say, here.warn, here.terminal
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, RunMirror] = {}
 
     # ------------------------------------------------------------------------ planning
 
@@ -290,7 +290,7 @@ class SshTarget:
         """Put on the hosts what is missing there, and start the lead host's agents."""
         run, hosts = planned.run, planned.facts.hosts
         clients = [host.client for host in hosts]
-        feeds = stdin_forward.has_input(stdin)
+        feeds = has_input(stdin)
         run.create()
         try:
             with storage_errors(run.path):
@@ -304,9 +304,9 @@ class SshTarget:
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
             raise
         if feeds:
-            stdin_forward.start(hosts[0].host, run.id, stdin)
+            forward_stdin(hosts[0].host, run.id, stdin)
         named = [host.host for host in hosts]
-        self._links[run.id] = Link(run, named, clients[0], clients[1:]).start()
+        self._links[run.id] = RunMirror(run, named, clients[0], clients[1:]).start()
 
     def _write_down(self, planned: SshPlan) -> None:
         run = planned.run
@@ -400,14 +400,14 @@ class SshTarget:
 
     # ----------------------------------------------------------------------- following
 
-    def _link(self, run: RunDir) -> Link:
+    def _link(self, run: RunDir) -> RunMirror:
         if run.id not in self._links:
             hosts = []
             with contextlib.suppress(KeyError, TypeError):  # the next line says it
                 hosts = [Host(**entry) for entry in (read_json(run.site) or {})["hosts"]]
             if not hosts:
                 raise NotFoundError(f"{run.site} is damaged, so the run's hosts are not known")
-            self._links[run.id] = Link(run, hosts).start()
+            self._links[run.id] = RunMirror(run, hosts).start()
         return self._links[run.id]
 
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:

@@ -54,7 +54,7 @@ def meet(source: BinaryIO, version: str) -> None:
 
 
 def _lack(home: str) -> str:
-    """Where it is inodes that are missing, and not room: the system's word for both is one."""
+    """Says if inodes are missing, and not room: the system has one word for both."""
     while not os.path.isdir(home):
         home = os.path.dirname(home)
     found = os.statvfs(home)

@@ -1,4 +1,4 @@
-"""How much room a host has for ranks: disks, limits, memory. A few milliseconds; each run asks.
+"""The room that a host has for ranks: disks, limits, memory. A few milliseconds; each run asks.
 
 What cannot be found out is None, and an answer all the same.
 """
@@ -28,7 +28,8 @@ def room(environ: Mapping[str, str]) -> Dict[str, Any]:
     that the limit on them does not count; `available` is the memory that is free now.
     """
     limits = {name: _limit(name) for name in _LIMITS}
-    privileged = _privileged()
+    powers = _value("/proc/self/status", "CapEff:", 16)
+    privileged = os.geteuid() == 0 if powers is None else bool(powers & _POWERS)
     most = (limits["NPROC"] or [None])[0]
     return {
         "folders": folders(environ),
@@ -41,7 +42,7 @@ def room(environ: Mapping[str, str]) -> Dict[str, Any]:
 
 
 def folders(environ: Mapping[str, str]) -> Dict[str, Dict[str, Any]]:
-    """What of the four folders that a run writes to: home, shanty, tmp, shm (where it is)."""
+    """The state of the four folders that a run writes to: home, shanty, tmp, shm (if any)."""
     places = {
         "home": os.path.expanduser("~"),
         "shanty": str(home(environ)),
@@ -100,14 +101,6 @@ def _limit(name: str) -> Optional[Tuple[Optional[int], Optional[int]]]:
     return (None if soft == none else soft, None if hard == none else hard)
 
 
-def _privileged() -> bool:
-    with contextlib.suppress(OSError, ValueError), open("/proc/self/status") as file:
-        for line in file:
-            if line.startswith("CapEff:"):
-                return bool(int(line.split()[1], 16) & _POWERS)
-    return os.geteuid() == 0
-
-
 def _threads() -> Optional[int]:
     """The threads of this user that can be seen: what RLIMIT_NPROC counts."""
     if not platform.LINUX:
@@ -122,13 +115,19 @@ def _threads() -> Optional[int]:
     return count
 
 
+def _value(path: str, key: str, base: int = 10) -> Optional[int]:
+    """The number after `key` in a file of the kernel's."""
+    with contextlib.suppress(OSError, ValueError), open(path) as file:
+        for line in file:
+            if line.startswith(key):
+                return int(line.split()[1], base)
+    return None
+
+
 def available() -> Optional[int]:
     """The memory that can be had now without swapping, in bytes, within the control group's."""
-    found = None
-    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                found = int(line.split()[1]) << 10
+    found = _value("/proc/meminfo", "MemAvailable:")
+    found = None if found is None else found << 10
     for most, now in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),

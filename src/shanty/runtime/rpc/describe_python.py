@@ -60,7 +60,7 @@ def _read(metadata: str, info: str) -> Optional[Dict[str, str]]:
 
 
 def _origin(info: str) -> Tuple[str, str]:
-    """Where a distribution came from, and the URL of that with the commit, if it has one.
+    """The origin of a distribution, and its URL with the commit, if it has one.
 
     "index", "archive" (a wheel by its path or URL), "direct" (a folder or a repository) or
     "editable" (a link to a folder).

@@ -1,4 +1,4 @@
-"""What a host says of itself to be judged by the doctor: the verb `health`. Facts, no opinions.
+"""Facts of a host for the doctor to judge: the verb `health`.
 
 Every question stands alone: one that fails leaves its answer empty and no other behind.
 """
@@ -11,20 +11,18 @@ import socket
 import threading
 import time
 from collections import deque
-from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from shanty.runtime.mpi.parameters import settings
-from shanty.runtime.rpc.leftovers import files_left
-from shanty.runtime.rpc.orphans import strays
+from shanty.runtime.rpc import Ask, Data, Say
+from shanty.runtime.rpc.leftovers import files_left, orphans
 
 _NAMES = 2.0  # seconds for name servers; a dead one lets getaddrinfo wait for up to thirty
 _AT_ONCE = 16  # names that are looked up side by side
 _SHOWN = 200  # characters of a value
 
 
-def health(
-    ask: Mapping[str, Any], _data: BinaryIO, _say: Callable[[Mapping[str, Any]], None]
-) -> Dict[str, Any]:
+def health(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """`[names]`: all that the survey does not say.
 
     `resolves` has the addresses that each of `names`, and the host's own name, means here: an
@@ -42,7 +40,7 @@ def health(
         "rights": list(rights()),
         "settings": [[name, value[:_SHOWN], place] for name, value, place in settings(os.environ)],
         "leftovers": files_left(),
-        "strays": strays(),
+        "strays": orphans(),
     }
     values["resolves"] = names.answers(began + _NAMES)
     return {**values, "took": time.monotonic() - began, "time": time.time()}
@@ -61,19 +59,17 @@ class Names:
             thread.start()
 
     def _work(self) -> None:
-        with contextlib.suppress(IndexError):  # none is left
-            while True:
-                self._look_up(self._waiting.popleft())
-
-    def _look_up(self, name: str) -> None:
-        try:
-            found = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)
-            self._found[name] = sorted({str(entry[4][0]) for entry in found})
-        except (OSError, UnicodeError):  # the latter for what no name can be
-            self._found[name] = []
+        while self._waiting:
+            with contextlib.suppress(IndexError):  # another thread has taken the last
+                name = self._waiting.popleft()
+                try:
+                    found = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)
+                    self._found[name] = sorted({str(entry[4][0]) for entry in found})
+                except (OSError, UnicodeError):  # the latter for what no name can be
+                    self._found[name] = []
 
     def answers(self, until: float) -> Dict[str, Optional[List[str]]]:
-        """What was found until time.monotonic() is `until`; None for what was not."""
+        """The answers that came until time.monotonic() is `until`; None for the others."""
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
         self._waiting.clear()

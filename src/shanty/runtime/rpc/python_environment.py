@@ -1,8 +1,8 @@
 """Python environments on a host: what is there, and one made after the environment of a user.
 
 An environment that shanty makes lies at `~/.shanty/store/env/<hash>`; the hash is over all
-packages and the interpreter it stands on. The wheels it is made of are kept beside, and uv's
-cache too, so that two environments share the files of what they have in common.
+packages and the interpreter it stands on. uv installs them, from an index, of wheels, or both. The
+wheels are kept beside, and uv's cache too, so that two environments share files.
 """
 
 from __future__ import annotations
@@ -18,54 +18,66 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from shanty.runtime.errors import PrepareError
-from shanty.runtime.rpc import describe_python, uv
-from shanty.runtime.rpc.store import Readable, file_put, machine, mark_used, place_of, placing
-
-Say = Callable[[Mapping[str, Any]], None]
+from shanty.runtime.errors import PrepareError, StorageError
+from shanty.runtime.rpc import Ask, Data, Say, describe_python, output_of
+from shanty.runtime.rpc.store import file_put, home, machine, mark_used, place_of, placing, uv_cache
 
 _ASK_LIMIT = 60  # seconds for an interpreter to say what it is; a cold NFS is slow
 _WAIT_LIMIT = 3600  # seconds to wait for another run that makes the same environment
+_MAKE_LIMIT = 3600  # seconds for uv to fetch and install everything
 _UV_OLDEST = (0, 8)  # has all the options that we use
-_BEAT = 2.0  # seconds between two words of progress
+_WAIT_REPORT = 2.0  # seconds between two reports of progress while we wait for another run
+_UV_REPORT = 1.0  # and while uv is at work
+_LAST_LINES = 12
+_FULL = "no space left"
 _WHO = (
     "import sys; print(sys.version_info[0], sys.version_info[1], "
     "getattr(sys, 'abiflags', ''), getattr(sys, '_base_executable', None) or sys.executable, "
     "sep='|')"
 )
 _PLACES = (
-    "/usr/local/bin",
-    "/usr/bin",
-    "/opt/homebrew/bin",
-    "~/.local/bin",
-    "~/.pyenv/versions/*/bin",
-    "~/.local/share/uv/python/*/bin",
-    "~/miniconda3/bin",
-    "~/miniforge3/bin",
-    "/opt/conda/bin",
-    "~/.shanty/store/python/*/bin",
+    *("/usr/local/bin", "/usr/bin", "/opt/homebrew/bin", "~/.local/bin"),
+    *("~/.pyenv/versions/*/bin", "~/.local/share/uv/python/*/bin", "~/miniconda3/bin"),
+    *("~/miniforge3/bin", "/opt/conda/bin", "~/.shanty/store/python/*/bin"),
 )
 
 
 # ----------------------------------------------------------------------------- what is there
 
 
-def env_describe(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
-    """What the interpreter of this host is and has.
+def env_describe(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """Describe the interpreter of this host and what it has.
 
     It is the one at the path `same`, else that of an active environment, else `python<key>`
     or python3 on PATH.
     """
     for path in _candidates(ask.get("same", ""), ask.get("key", "")):
-        answer = _said(path)
-        if answer is not None:
-            return {"environment": answer, "machine": machine()}
+        with contextlib.suppress(PrepareError):
+            return {"environment": described(path), "machine": machine()}
     raise PrepareError("no Python here says what it has")
+
+
+def described(python: str) -> Dict[str, Any]:
+    """The findings of `describe_python` in an interpreter; PrepareError if it does not run."""
+    text = Path(describe_python.__file__).read_text(encoding="utf-8")
+    try:
+        # -E: a PYTHONPATH of here is nothing that ranks have; the user's own packages are.
+        done = subprocess.run(
+            [python, "-E", "-c", text],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_LIMIT, check=True, cwd="/",
+        )  # fmt: skip
+        found: Dict[str, Any] = dict(json.loads(done.stdout))
+    except (OSError, subprocess.SubprocessError, TypeError, ValueError) as error:
+        what = f"{python} does not say what it has installed"
+        fix = "choose another interpreter with --python"
+        raise PrepareError(what, str(error), fix) from error
+    return found
 
 
 def _candidates(same: str, key: str) -> Iterator[str]:
@@ -78,38 +90,23 @@ def _candidates(same: str, key: str) -> Iterator[str]:
     return (name for name in dict.fromkeys(names) if name and os.access(name, os.X_OK))
 
 
-def _said(python: str) -> Optional[Dict[str, Any]]:
-    text = Path(describe_python.__file__).read_text(encoding="utf-8")
-    try:
-        # -E: a PYTHONPATH of here is nothing that ranks have; the user's own packages are.
-        answer = subprocess.run(
-            [python, "-E", "-c", text],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_LIMIT, check=True, cwd="/",
-        )  # fmt: skip
-        found = json.loads(answer.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 # ----------------------------------------------------------------------- one that we made
 
 
-def env_has(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
-    """Whether the environment `hash` for Python `key` is there, and what could make it."""
+def env_has(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
+    """Look for the environment `hash` for Python `key`, else for what could make it."""
     base = _interpreter(ask["key"])
-    if base is None:
-        own = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        return {"have": False, "base": None, "own": own, "uv": _uv(), "machine": machine()}
-    path = _place(ask["hash"], base)
-    python = os.path.join(path, "bin", "python")
-    if mark_used(path) and os.access(python, os.X_OK):
-        return {"have": True, "python": python}
-    return {"have": False, "base": base, "uv": _uv(), "machine": machine()}
+    if base is not None:
+        path = _place(ask["hash"], base)
+        python = os.path.join(path, "bin", "python")
+        if mark_used(path) and os.access(python, os.X_OK):
+            return {"have": True, "python": python}
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return {"have": False, "base": base, "own": own, "uv": _uv(), "machine": machine()}
 
 
-def env_reach(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
-    """Whether the package index `url` answers within `timeout` seconds, proxies included."""
+def env_reach(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
+    """Ask the package index `url` for a sign of life within `timeout` seconds, by any proxy."""
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
@@ -133,48 +130,49 @@ def env_reach(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any
     return {"reach": any(answers)}
 
 
-def wheels_missing(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
-    """Which of `wheels`, file names by their SHA-256, are not here."""
-    missing = [digest for digest, name in ask["wheels"].items() if not _wheel(digest, name)]
-    return {"missing": missing}
+def wheels_missing(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
+    """Tell which of `wheels`, file names by their SHA-256, are not here."""
+    return {
+        "missing": [digest for digest, name in ask["wheels"].items() if not _wheel(digest, name)]
+    }
 
 
-def wheel_put(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
+def wheel_put(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     """Keep the wheel that follows, called `name`, with the SHA-256 `hash`."""
     path = os.path.join(place_of("wheels", ask["hash"]), os.path.basename(ask["name"]))
     file_put(path, ask["hash"], data)
     return {"path": path}
 
 
-def env_make(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
+def env_make(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     """Make the environment `hash` and say where its `python` is.
 
     `uv` is the program to use, `packages` are requirements for the index, whose settings
     `index` holds as variables of uv, and `wheels` are file names by SHA-256. Where the index
     lacks some packages nothing is made, and their names are `lacking`.
     """
-    tool = uv.Uv(ask["uv"], ask.get("index") or {}, say)
-    base = _interpreter(ask["key"])
-    if base is None:
-        tool.fetch_python(ask["key"])
-        base = _interpreter(ask["key"])
+    tool = _Uv(ask["uv"], ask.get("index") or {}, say)
+    base = _interpreter(ask["key"]) or tool.fetch_python(ask["key"])
     if base is None:
         raise PrepareError(f"uv brought no Python {ask['key']} that runs here")
     target = _place(ask["hash"], base)
     python = os.path.join(target, "bin", "python")
     wanted = [*ask["packages"], *map(_requirement, ask["wheels"].items())]
-    with _alone(target, say):
+    with _locked(target, say):
         if os.path.isdir(target):
             if os.access(python, os.X_OK):
                 return {"python": python, "lacking": []}
             shutil.rmtree(target, ignore_errors=True)  # someone has removed half of it
-        try:
-            with placing(target) as folder:
-                tool.make(base, folder)
-                tool.install(wanted, folder)
-        except uv.LackingError as error:
-            return {"python": "", "lacking": error.names}
-    return {"python": python, "lacking": []}
+        with contextlib.suppress(_LackingError), placing(target) as folder:
+            tool.make(base, folder)
+            lacking = tool.install(wanted, folder)
+            if lacking:
+                raise _LackingError
+    return {"python": "" if lacking else python, "lacking": lacking}
+
+
+class _LackingError(Exception):
+    """The index does not have all packages, or no wheel of one."""
 
 
 def _place(digest: str, base: str) -> str:
@@ -198,7 +196,7 @@ def _requirement(wheel: Tuple[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def _alone(target: str, say: Say) -> Iterator[None]:
+def _locked(target: str, say: Say) -> Iterator[None]:
     """Wait until nobody else makes `target`; a file system without locks goes without."""
     os.makedirs(os.path.dirname(target), exist_ok=True)
     parent, name = os.path.split(target)
@@ -217,7 +215,7 @@ def _alone(target: str, say: Say) -> Iterator[None]:
                     f"another run has been making {target} for {_WAIT_LIMIT / 3600:.0f} h",
                     fix="end it (ps x | grep uv on the host), then try again",
                 )
-            if time.monotonic() - told > _BEAT:
+            if time.monotonic() - told > _WAIT_REPORT:
                 told = time.monotonic()
                 say({"waiting": "another run makes the same environment"})
             time.sleep(0.1)
@@ -245,36 +243,139 @@ def _interpreter(key: str) -> Optional[str]:
 
 
 def _base(python: str, key: str) -> Optional[str]:
-    """What `python` stands on when it is of version `key`: behind a wrapper, or an environment."""
-    try:
-        answer = subprocess.run(
-            [python, "-I", "-S", "-c", _WHO],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ASK_LIMIT,
-            check=True,
-        )  # fmt: skip
-        major, minor, flags, base = answer.stdout.strip().split("|")
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
-    return base if f"{major}.{minor}{flags}" == key else None
+    """The interpreter behind `python`, a wrapper or an environment, when it is of version `key`."""
+    said = (output_of([python, "-I", "-S", "-c", _WHO], _ASK_LIMIT) or "").strip().split("|")
+    return said[3] if len(said) == 4 and f"{said[0]}.{said[1]}{said[2]}" == key else None
 
 
 def _uv() -> str:
     """The host's own uv where it is new enough, else ""."""
     found = shutil.which("uv")
     for path in (found, *map(os.path.expanduser, ("~/.local/bin/uv", "~/.cargo/bin/uv"))):
-        if path and os.access(path, os.X_OK) and _is_new(path):
-            return path
+        if path and os.access(path, os.X_OK):
+            said = re.match(r"uv (\d+)\.(\d+)", output_of([path, "--version"], _ASK_LIMIT) or "")
+            if said is not None and (int(said[1]), int(said[2])) >= _UV_OLDEST:
+                return path
     return ""
 
 
-def _is_new(program: str) -> bool:
-    try:
-        answer = subprocess.run(
-            [program, "--version"],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ASK_LIMIT,
-            check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return False
-    found = re.match(r"uv (\d+)\.(\d+)", answer.stdout)
-    return found is not None and (int(found[1]), int(found[2])) >= _UV_OLDEST
+# ----------------------------------------------------------------------------- running uv
+
+
+class _Uv:
+    """One uv, with the settings of an index (variables of uv's; none means it stays offline)."""
+
+    def __init__(self, program: str, index: Mapping[str, str], say: Say) -> None:
+        self._program = program
+        self._say = say
+        self._online = bool(index)
+        # What a user has set for uv on the host, in variables or files, is meant for other things.
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("UV_", "VIRTUAL_ENV"))}
+        self._environ: Dict[str, str] = {
+            **kept,
+            **index,
+            "UV_CACHE_DIR": uv_cache(),
+            "UV_PYTHON_INSTALL_DIR": os.path.join(home(), "store", "python"),
+            "UV_LINK_MODE": "hardlink",
+            "UV_NO_CONFIG": "1",
+            "UV_NO_PROGRESS": "1",
+        }
+
+    def fetch_python(self, key: str) -> Optional[str]:
+        """Bring an interpreter of that version to shanty's store."""
+
+        words = ["python", "install", "--no-bin", key.replace("t", "+freethreaded")]
+        failed = self._run(words, lambda: self._say({"fetching": f"Python {key}"}))
+        if failed:
+            raise PrepareError(
+                f"there is no Python {key}, and uv could not fetch one",
+                failed,
+                f"install Python {key} there, or choose another with --python",
+            )
+        return _interpreter(key)
+
+    def make(self, base: str, folder: str) -> None:
+        """Make an empty environment in `folder` that may be renamed."""
+        words = ["venv", "--quiet", "--relocatable", "--no-python-downloads", "--python", base]
+        failed = self._run([*words, folder], lambda: self._say({"making": "environment"}))
+        if failed:
+            raise _failure("the environment could not be made", failed)
+
+    def install(self, requirements: Sequence[str], folder: str) -> List[str]:
+        """Install the requirements, no dependencies; the names of those that the index lacks."""
+        mark_used(uv_cache())
+        wanted = list(requirements)
+        lacking: List[str] = []
+        while wanted:
+            failed = self._install(wanted, folder, len(requirements))
+            if not failed:
+                break
+            fetched = [one for one in wanted if " @ " not in one]
+            if not fetched or _FULL in failed.lower():
+                raise _failure("the packages could not be installed", failed)
+            # Where no package is named, the index is of no use at all.
+            named = [one for one in fetched if _is_named(one, failed)] or fetched
+            lacking += named
+            wanted = [one for one in wanted if one not in named]
+        return [one.partition("==")[0] for one in lacking]
+
+    def _install(self, requirements: Sequence[str], folder: str, total: int) -> str:
+        path = os.path.join(folder, "requirements.txt")
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in requirements)
+        words = ["pip", "install", "--quiet", "--no-deps", "--no-build", "--python", folder]
+        if not self._online:
+            words += ["--offline", "--no-index"]
+        pattern = os.path.join(glob.escape(folder), "lib", "python3*", "site-packages")
+
+        def installed() -> None:
+            found = glob.glob(os.path.join(pattern, "*.dist-info"))
+            self._say({"done": len(found), "total": total})
+
+        return self._run([*words, "--requirements", path], installed)
+
+    def _run(self, words: Sequence[str], report: Callable[[], None]) -> str:
+        """Run uv; "" when it ended well, else its last words.
+
+        `report` is called now and then. When it fails, the client is gone, and uv is ended.
+        """
+        report()
+        with tempfile.TemporaryFile() as output:
+            try:
+                process = subprocess.Popen(
+                    [self._program, *words], env=self._environ, stdin=subprocess.DEVNULL,
+                    stdout=output, stderr=subprocess.STDOUT,
+                )  # fmt: skip
+            except OSError as error:
+                return f"{self._program} does not run: {error.strerror}"
+            deadline = time.monotonic() + _MAKE_LIMIT
+            try:
+                while process.returncode is None:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(_UV_REPORT)
+                    report()
+                    if time.monotonic() > deadline:
+                        return f"uv was still at work after {_MAKE_LIMIT / 60:.0f} min"
+            finally:
+                if process.poll() is None:  # also when the client has gone
+                    process.kill()
+                    process.wait()
+            if process.returncode == 0:
+                return ""
+            output.seek(0)
+            lines = output.read().decode(errors="replace").strip().splitlines()
+        last = "\n".join(lines[-_LAST_LINES:])
+        return last or f"uv ended with {process.returncode}"
+
+
+def _is_named(requirement: str, text: str) -> bool:
+    """True when uv's complaint is about this requirement, NAME==VERSION."""
+    name, _, version = requirement.partition("==")
+    pattern = "[-_.]".join(map(re.escape, re.split("[-_.]", name))) + "==" + re.escape(version)
+    return bool(re.search(rf"(?<![\w.-]){pattern}(?![\w+-])", text, re.IGNORECASE))
+
+
+def _failure(what: str, output: str) -> Exception:
+    if _FULL in output.lower():
+        return StorageError(what, output, "make room there (df -h ~), then try again")
+    return PrepareError(what, output, "see what uv says above; --env none goes without")

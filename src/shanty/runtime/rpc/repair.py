@@ -1,31 +1,28 @@
-"""Mends what the doctor found on a host: the verb `repair`. Each repair is small and says what it
-did; none removes what somebody may still need.
-"""
+"""Mends what the doctor found on a host: the verb `repair`. Each repair says what it did."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import stat
 from functools import partial
-from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from shanty.runtime import platform
 from shanty.runtime.agent.cleanup import end_all
 from shanty.runtime.authorized_keys import keys_file
 from shanty.runtime.errors import StorageError, UsageError
 from shanty.runtime.file_edit import edit_file, read_file
-from shanty.runtime.rpc import leftovers, orphans, runs, store, trees
+from shanty.runtime.rpc import Ask, Data, Say, leftovers, runs, store, workspaces
 
 _SHARED = 0o022  # group and others may write
 _BEGUN = 3600.0  # seconds after which a run has begun with what it has placed
 BACKUP = ".before-shanty"  # is put behind the name of a file of settings that was changed
 
 
-def repair(
-    ask: Mapping[str, Any], _data: BinaryIO, _say: Callable[[Mapping[str, Any]], None]
-) -> Dict[str, Any]:
+def repair(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """`what`: one of REPAIRS, and what that one needs; `done` says in words what was done."""
     work = REPAIRS.get(ask["what"])
     if work is None:
@@ -33,11 +30,11 @@ def repair(
     return {"done": work(ask)}
 
 
-def let_in(ask: Mapping[str, Any]) -> List[str]:
+def add_key(ask: Ask) -> List[str]:
     """`key`: a public key of the user's own, for good; one that is there already stays.
 
-    Only a line without options counts: another may let the key in from elsewhere only, or for
-    one command, and a comment lets nobody in.
+    Only a line without options counts: another may admit the key from elsewhere only, or for
+    one command, and a comment admits nobody.
     """
     words = str(ask["key"]).split()
     if len(words) < 2 or "\n" in str(ask["key"]).strip():
@@ -54,20 +51,17 @@ def let_in(ask: Mapping[str, Any]) -> List[str]:
         added.append(True)
         return old + (b"" if not old or old.endswith(b"\n") else b"\n") + line + b"\n"
 
-    _own_folder(os.path.dirname(path))
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be made", error.strerror or str(error)) from error
     edit_file(path, change)
     close_home(ask)
     return [f"your key is in {path}" + ("" if added else " already")]
 
 
-def _own_folder(folder: str) -> None:
-    try:
-        os.makedirs(folder, 0o700, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be made", error.strerror or str(error)) from error
-
-
-def close_home(_ask: Mapping[str, Any]) -> List[str]:
+def close_home(_ask: Ask) -> List[str]:
     """Let nobody but the user write in the home, in ~/.ssh and in authorized_keys."""
     home = os.path.expanduser("~")
     done = []
@@ -84,7 +78,7 @@ def close_home(_ask: Mapping[str, Any]) -> List[str]:
     return done
 
 
-def comment_out(ask: Mapping[str, Any]) -> List[str]:
+def comment_out(ask: Ask) -> List[str]:
     """`settings`, `[[path, name], …]`: make those lines of files below the home into comments.
 
     The file as it was stays beside it.
@@ -134,8 +128,8 @@ def _commented(content: Optional[bytes], names: List[str]) -> Optional[bytes]:
     return b"".join(lines)
 
 
-def clear_leftovers(_ask: Mapping[str, Any]) -> List[str]:
-    """Remove what dead MPI jobs of this user left in /dev/shm and /tmp, and nobody has open."""
+def clear_leftovers(_ask: Ask) -> List[str]:
+    """Remove the files of dead MPI jobs of this user in /dev/shm and /tmp that nobody has open."""
     done = []
     for folder, paths in leftovers.paths_left().items():
         gone = [path for path in paths if _removed(path)]
@@ -155,10 +149,10 @@ def _removed(path: str) -> bool:
     return False
 
 
-def end_strays(ask: Mapping[str, Any]) -> List[str]:
+def end_orphans(ask: Ask) -> List[str]:
     """End the processes of shanty's runs whose agents are gone, and sweep what those left."""
-    runs.sweep_runs(ask, _NOTHING, lambda _said: None)
-    found = {each["pid"]: each for each in orphans.strays() if each["run"]}
+    runs.sweep_runs(ask, io.BytesIO(), lambda _said: None)
+    found = {each["pid"]: each for each in leftovers.orphans() if each["run"]}
 
     def members() -> List[platform.Process]:
         every = (platform.process(pid) for pid in found)
@@ -170,39 +164,25 @@ def end_strays(ask: Mapping[str, Any]) -> List[str]:
     return [text for text, pid in zip(done, found) if pid not in left]
 
 
-def make_room(ask: Mapping[str, Any]) -> List[str]:
+def make_room(ask: Ask) -> List[str]:
     """Remove what shanty keeps here and no run uses: MPIs, environments, wheels, workspaces.
 
     What is younger than an hour stays: a run may have placed it, and be about to begin.
     """
-    before = _free()
-    runs.sweep_runs(ask, _NOTHING, lambda _said: None)
-    store.store_sweep({"days": _BEGUN / 86400}, _NOTHING, lambda _said: None)
-    if trees.root_folder().is_dir():
-        trees.prune(0)
-    freed = _free() - before
+    before = shutil.disk_usage(store.home()).free
+    runs.sweep_runs(ask, io.BytesIO(), lambda _said: None)
+    store.store_sweep({"days": _BEGUN / 86400}, io.BytesIO(), lambda _said: None)
+    if workspaces.root_folder().is_dir():
+        workspaces.prune(0)
+    freed = shutil.disk_usage(store.home()).free - before
     return [f"{freed / 1e6:.0f} MB freed in {store.home()}"] if freed > 0 else []
 
 
-def _free() -> int:
-    return shutil.disk_usage(store.home()).free
-
-
-class _Nothing:
-    """No bytes come with these requests."""
-
-    def read(self, _size: int = -1) -> bytes:
-        """The end."""
-        return b""
-
-
-_NOTHING: Any = _Nothing()
-_Repair = Callable[[Mapping[str, Any]], List[str]]
-REPAIRS: Mapping[str, _Repair] = {
-    "let-in": let_in,
+REPAIRS: Mapping[str, Callable[[Ask], List[str]]] = {
+    "add-key": add_key,
     "close-home": close_home,
     "comment-out": comment_out,
     "clear-leftovers": clear_leftovers,
-    "end-strays": end_strays,
+    "end-strays": end_orphans,
     "make-room": make_room,
 }

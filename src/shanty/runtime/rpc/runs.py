@@ -8,34 +8,29 @@ import os
 import select
 import shutil
 import time
-from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from shanty.runtime.agent import control
 from shanty.runtime.errors import NotFoundError
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, Mirror
 from shanty.runtime.plan import Plan
+from shanty.runtime.rpc import Ask, Data, Say
 from shanty.runtime.rundir import RunDir, home, read_json, storage_errors, write_json
 from shanty.runtime.spec import State
 
-Say = Callable[[Mapping[str, Any]], None]
-
-LEAD_APPENDED = (
-    *APPENDED,
-    "logs/*.log",
-    "attempts/*/logs/*.log",
-    "events.jsonl",
-    "stalls.jsonl",
-)
+LEAD_APPENDED = (*APPENDED, "logs/*.log", "attempts/*/logs/*.log", "events.jsonl", "stalls.jsonl")
+_KEPT = 30 * 86400.0  # seconds that the files of a run stay when nobody fetches them
+_YOUNG = 60.0  # seconds that a run may take to bring its agent up
 _ENOUGH = 4 << 20  # bytes of one answer
 _LOOK = 0.02  # seconds between two looks for something new
 _STDIN = "stdin"  # the FIFO from which rank 0 reads, where it is fed
 _FED = "stdin-ended"  # is there once all of it has been
 _mirrors: Dict[str, _Outbox] = {}
-_fed: Dict[str, int] = {}
+_stdin: Dict[str, int] = {}  # the open ends of the FIFOs, by run
 
 
 class _Outbox:
-    """What of a run's files the client has."""
+    """The changes of a run's files that the client does not have yet."""
 
     def __init__(self, run: RunDir, offsets: Mapping[str, int]) -> None:
         self._run = run
@@ -47,9 +42,8 @@ class _Outbox:
         status = control.status_of(self._run)
         changes: List[Change] = []
         size = 0
-        for source in (self._mirror.changes, self._mirror.artifacts):
-            if source == self._mirror.artifacts and not status.state.final:
-                continue
+        sources = [self._mirror.changes, self._mirror.artifacts]
+        for source in sources if status.state.final else sources[:1]:
             for change in source():
                 changes.append(change)
                 size += len(change.data)
@@ -63,15 +57,15 @@ class _Outbox:
 
 
 def folder_of(run: str, index: int) -> RunDir:
-    """Where this host keeps its part of a run."""
+    """The folder of this host's part of a run."""
     return RunDir(home(os.environ) / "work" / f"{run}.{index}")
 
 
-def begin_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
-    """`run plan job status files stdin`: write the run down and start its lead.
+def begin_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """`run plan job status files stdin`: write the run down and start its controller.
 
     `files` are `{path: [text, mode]}`, relative to the run's folder. With `stdin` true rank 0
-    reads what `feed-run` brings, else an empty file.
+    reads what `forward-stdin` brings, else an empty file.
     """
     run = folder_of(ask["run"], 0)
     run.create()
@@ -88,8 +82,8 @@ def begin_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, A
         os.mkfifo(run.path / _STDIN, 0o600)
         source = os.open(run.path / _STDIN, os.O_RDONLY | os.O_NONBLOCK)
         os.set_blocking(source, True)
-        # Held open until the feeder has brought the end, or the client is gone with us.
-        _fed[ask["run"]] = os.open(run.path / _STDIN, os.O_WRONLY | os.O_NONBLOCK)
+        # Held open until the client has sent the end, or the client is gone with us.
+        _stdin[ask["run"]] = os.open(run.path / _STDIN, os.O_WRONLY | os.O_NONBLOCK)
     else:
         source = os.open(os.devnull, os.O_RDONLY)
     try:
@@ -99,7 +93,7 @@ def begin_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, A
     return {"path": str(run.path)}
 
 
-def feed_run(ask: Mapping[str, Any], data: BinaryIO, _say: Say) -> Dict[str, Any]:
+def forward_stdin(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
     """`run wait`: give rank 0 more of its standard input; how much of it there was room for.
 
     Waits up to `wait` seconds for room. No data is the end. `taken` is None when nobody reads
@@ -111,18 +105,18 @@ def feed_run(ask: Mapping[str, Any], data: BinaryIO, _say: Say) -> Dict[str, Any
         if not text:
             (run.path / _FED).touch()
             return {"taken": 0}
-        if ask["run"] not in _fed:
-            _fed[ask["run"]] = os.open(run.path / _STDIN, os.O_WRONLY | os.O_NONBLOCK)
-        select.select([], [_fed[ask["run"]]], [], float(ask["wait"]))
-        return {"taken": os.write(_fed[ask["run"]], text)}
+        if ask["run"] not in _stdin:
+            _stdin[ask["run"]] = os.open(run.path / _STDIN, os.O_WRONLY | os.O_NONBLOCK)
+        select.select([], [_stdin[ask["run"]]], [], float(ask["wait"]))
+        return {"taken": os.write(_stdin[ask["run"]], text)}
     except BlockingIOError:
         return {"taken": 0}
     except OSError:
         return {"taken": None}
 
 
-def follow_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
-    """`run offsets wait`: what is new in the run's files; waits up to `wait` seconds for it.
+def follow_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """`run offsets wait`: the changes of the run's files; waits up to `wait` seconds for one.
 
     `offsets` tell how much of each file the client has; they count in the first call only.
     """
@@ -131,8 +125,8 @@ def follow_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, 
         raise NotFoundError(f"the lead host has no run {ask['run']}")
     if ask.get("first") or ask["run"] not in _mirrors:
         _mirrors[ask["run"]] = _Outbox(run, ask["offsets"])
-    if ask["run"] in _fed and (run.path / _FED).exists():
-        os.close(_fed.pop(ask["run"]))
+    if ask["run"] in _stdin and (run.path / _FED).exists():
+        os.close(_stdin.pop(ask["run"]))
     outbox = _mirrors[ask["run"]]
     deadline = time.monotonic() + float(ask["wait"])
     changes = outbox.collect()
@@ -146,12 +140,12 @@ def follow_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, 
     }
 
 
-def ask_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
-    """`run request`: ask the lead."""
+def ask_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """`run request`: ask the controller."""
     return {"reply": control.ask(folder_of(ask["run"], 0), ask["request"])}
 
 
-def forget_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+def forget_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """`run`: remove the files of a run that has ended; its client has them all."""
     run = folder_of(ask["run"], 0)
     if run.path.is_dir() and control.read_status(run).state.final:
@@ -160,10 +154,10 @@ def forget_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, 
     return {}
 
 
-def heard_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
-    """`run index`: the seconds for which a worker here has not heard its lead; None: no worker.
+def heartbeat_age(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """`run index`: `age`, the seconds since a worker here heard its controller; None: no worker.
 
-    `left` is true when its node agent has gone in order, as its lead told it to, or never came.
+    `left` is true when its node agent has gone in order, as the controller told it, or never came.
     """
     run = folder_of(ask["run"], int(ask["index"]))
     age: Optional[float] = None
@@ -175,7 +169,7 @@ def heard_run(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, A
     return {"age": age, "left": not run.path.is_dir()}  # one that is done takes its folder along
 
 
-def sweep_runs(_ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+def sweep_runs(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """End what crashed runs left on this host, and forget those that nobody asked for any more."""
     swept = []
     folder = home(os.environ) / "work"
@@ -189,7 +183,7 @@ def sweep_runs(_ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str,
 def _sweep(run: RunDir) -> bool:
     """Sweep one run's part; True when its agents had left it behind."""
     old = time.time() > run.path.stat().st_mtime + _KEPT
-    orphaned = is_orphaned(run)
+    orphaned = _is_orphaned(run)
     if orphaned and run.path.name.endswith(".0"):
         control.status_of(run)  # makes it LOST, and sweeps
     elif orphaned:
@@ -200,11 +194,7 @@ def _sweep(run: RunDir) -> bool:
     return orphaned
 
 
-_KEPT = 30 * 86400.0  # seconds that the files of a run stay when nobody fetches them
-_YOUNG = 60.0  # seconds that a run may take to bring its agent up
-
-
-def is_orphaned(run: RunDir) -> bool:
+def _is_orphaned(run: RunDir) -> bool:
     """True when the agents of a run's part were on this host and are gone without the last word."""
     agents = read_json(run.agents)
     if agents is None:

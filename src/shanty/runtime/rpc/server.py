@@ -17,49 +17,24 @@ from subprocess import SubprocessError
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping
 
 from shanty.runtime.errors import ShantyError
+from shanty.runtime.rpc import Ask, Data, Say
 
-Say = Callable[[Mapping[str, Any]], None]
-Verb = Callable[[Mapping[str, Any], BinaryIO, Say], Dict[str, Any]]
+Verb = Callable[[Ask, Data, Say], Dict[str, Any]]
 
-# Which module of this package holds a verb; each is a function of that name with `_` for `-`.
-VERBS: Mapping[str, str] = {
+# The verbs that each module of this package holds, as functions of that name with `_` for `-`.
+_MODULES: Mapping[str, str] = {
     "survey": "survey",
-    "reach": "reachability",
-    "reach-each": "reachability",
-    "knock": "liveness",
+    "reachability": "find-ssh check-alive try-key",
     "repair": "repair",
     "health": "health",
-    "try-key": "key_trial",
-    "store-has": "store",
-    "store-put": "store",
-    "store-sweep": "store",
-    "mpi-find": "store",
-    "env-describe": "python_environment",
-    "env-has": "python_environment",
-    "env-reach": "python_environment",
-    "env-make": "python_environment",
-    "wheels-missing": "python_environment",
-    "wheel-put": "python_environment",
-    "authorize": ".authorized_keys",
-    "revoke": ".authorized_keys",
-    "sweep-keys": ".authorized_keys",
-    "host-keys": ".authorized_keys",
-    "tree-has": "tree",
-    "tree-missing": "tree",
-    "tree-part": "tree",
-    "tree-place": "tree",
-    "begin-run": "runs",
-    "feed-run": "runs",
-    "follow-run": "runs",
-    "ask-run": "runs",
-    "forget-run": "runs",
-    "heard-run": "runs",
-    "sweep-runs": "runs",
-    "net-listen": "network_listener",
-    "net-probe": "network_probe",
-    "net-send": "network_probe",
-    "net-close": "network_listener",
+    "store": "store-has store-put store-sweep mpi-find",
+    "python_environment": "env-describe env-has env-reach env-make wheels-missing wheel-put",
+    ".authorized_keys": "authorize revoke sweep-keys host-keys",
+    "workspaces": "workspace-has workspace-missing workspace-part workspace-place",
+    "runs": "begin-run forward-stdin follow-run ask-run forget-run heartbeat-age sweep-runs",
+    "network_probe": "net-listen net-probe net-send net-close",
 }
+VERBS = {verb: module for module, verbs in _MODULES.items() for verb in verbs.split()}
 _UNUSED = 30 * 86400.0  # seconds after which a version of our code that nobody used is removed
 _UNPACKING = 86400.0
 
@@ -140,40 +115,21 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         payload = Payload(source, int(ask.get("bytes", 0)))
         data = b""
         try:
-            result = _verb(ask["do"])(ask, payload, lambda p: say({"progress": dict(p)}))  # type: ignore[arg-type]
+            module = import_module(f".{VERBS[ask['do']]}", "shanty.runtime.rpc")
+            verb: Verb = getattr(module, ask["do"].replace("-", "_"))
+            result = verb(ask, payload, lambda p: say({"progress": dict(p)}))
             data = result.pop("data", b"")
-            answer: Dict[str, Any] = {"ok": result}
-            if data:
-                answer["bytes"] = len(data)
+            answer: Dict[str, Any] = {"ok": result, **({"bytes": len(data)} if data else {})}
         except ShantyError as error:
-            answer = {
-                "error": {
-                    "kind": type(error).__name__,
-                    "what": error.what,
-                    "why": error.why,
-                    "fix": error.fix,
-                }
-            }
+            answer = _failure(type(error).__name__, error.what, error.why, error.fix)
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
-            answer = {
-                "error": {
-                    "kind": "StorageError",
-                    "what": f"{place}{error.strerror or error}",
-                    "why": "",
-                    "fix": "",
-                }
-            }
+            answer = _failure("StorageError", f"{place}{error.strerror or error}")
         except (LookupError, TypeError, ValueError, SubprocessError) as error:
             # A request of another version of shanty, or a host that is not as others are.
-            answer = {
-                "error": {
-                    "kind": "ShantyError",
-                    "what": f"{ask.get('do')} failed: {type(error).__name__}: {error}",
-                    "why": "",
-                    "fix": "this is a bug of shanty's: please report it with this line",
-                }
-            }
+            what = f"{ask.get('do')} failed: {type(error).__name__}: {error}"
+            fix = "this is a bug of shanty's: please report it with this line"
+            answer = _failure("ShantyError", what, fix=fix)
         payload.drain()
         say(answer)
         if data:
@@ -181,7 +137,5 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
             sink.flush()
 
 
-def _verb(name: str) -> Verb:
-    module = import_module(f".{VERBS[name]}", "shanty.runtime.rpc")
-    verb: Verb = getattr(module, name.replace("-", "_"))
-    return verb
+def _failure(kind: str, what: str, why: str = "", fix: str = "") -> Dict[str, Any]:
+    return {"error": {"kind": kind, "what": what, "why": why, "fix": fix}}

@@ -17,12 +17,13 @@ import sys
 import tarfile
 import tempfile
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Protocol, Tuple
+from dataclasses import asdict
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 from shanty.runtime import rundir
 from shanty.runtime.errors import PrepareError, StorageError, UsageError
 from shanty.runtime.mpi import detect
-from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.rpc import Ask, Data, Say
 
 # An MPI prefix, uv itself, mpi4py for interpreters that lack it; wheels and environments are
 # kept beside them by `environment`.
@@ -30,18 +31,6 @@ KINDS = ("mpi", "uv", "mpi4py", "wheels", "env")
 _HASH = re.compile(r"[0-9a-f]{16,64}\Z")
 _BLOCK = 1 << 20
 _UNFINISHED = 86400  # seconds after which something that is still being made was given up
-
-Say = Callable[[Mapping[str, Any]], None]
-
-
-class Readable(Protocol):
-    """The raw bytes that come with a request."""
-
-    def read(self, size: int = -1) -> bytes:
-        """Up to `size` bytes; b"" at the end."""
-
-
-# ------------------------------------------------------------------------------ the store
 
 
 def home() -> str:
@@ -59,7 +48,7 @@ def named_by_runs(path: str) -> bool:
 
 
 def place_of(kind: str, name: str) -> str:
-    """Where an item of the store lies, whether it is there or not."""
+    """The path of an item of the store, which may not be there."""
     if kind not in KINDS or not _HASH.match(name):
         raise UsageError(f"the store has no place for {kind!r} {name!r}")
     return os.path.join(home(), "store", kind, name)
@@ -87,11 +76,8 @@ def placing(target: str) -> Iterator[str]:
         os.makedirs(parent, mode=0o755, exist_ok=True)
         folder = tempfile.mkdtemp(prefix=f".{name[:16]}-", dir=parent)
     except OSError as error:
-        raise StorageError(
-            f"{parent} cannot be written",
-            error.strerror or str(error),
-            "make room there, or make it writable for this login",
-        ) from error
+        fix = "make room there, or make it writable for this login"
+        raise StorageError(f"{parent} cannot be written", _why(error), fix) from error
     try:
         os.chmod(folder, 0o755)
         yield folder
@@ -101,13 +87,14 @@ def placing(target: str) -> Iterator[str]:
             if not os.path.isdir(target):
                 raise
     except OSError as error:
-        raise StorageError(
-            f"{target} cannot be written",
-            error.strerror or str(error),
-            "make room there (df -h ~), then try again",
-        ) from error
+        fix = "make room there (df -h ~), then try again"
+        raise StorageError(f"{target} cannot be written", _why(error), fix) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 # ------------------------------------------------------------------------- a tree's hash
@@ -123,71 +110,59 @@ def tree_hash(entries: Iterable[Entry]) -> str:
     return digest.hexdigest()
 
 
-def _unpack(data: Readable, folder: str) -> List[Entry]:
-    """Write the members of a compressed tar below `folder`; what they were.
+class UnsafeError(PrepareError):
+    """A member of an archive would land outside of its folder, or is no file."""
 
-    A member that would lie elsewhere is refused. Links come last, so that nothing is ever
-    written through one.
+
+def unpack(archive: tarfile.TarFile, folder: str) -> List[Entry]:
+    """Write the members of a tar below `folder`, and nothing elsewhere; UnsafeError.
+
+    Links come last, so that nothing is ever written through one.
     """
-    entries: List[Entry] = []
-    whole: Dict[str, Entry] = {}
-    links: List[Tuple[str, str]] = []
-    try:
-        with tarfile.open(fileobj=data, mode="r|gz") as archive:  # type: ignore[call-overload]
-            for member in archive:
-                path = _inside(member.name)
-                if member.issym():
-                    _inside(os.path.join(os.path.dirname(path), member.linkname))
-                    links.append((path, member.linkname))
-                elif member.isfile():
-                    source = archive.extractfile(member)
-                    assert source is not None
-                    program = bool(member.mode & 0o100)
-                    digest = _write(source, os.path.join(folder, path), program)
-                    whole[path] = (path, "program" if program else "file", digest)
-                elif member.islnk():  # the same content under one more name
-                    same = whole.get(_inside(member.linkname))
-                    if same is None:
-                        raise PrepareError(f"{member.name} in an archive links to nothing in it")
-                    _link(os.path.join(folder, same[0]), os.path.join(folder, path))
-                    whole[path] = (path, *same[1:])
-                elif not member.isdir():
-                    raise PrepareError(f"{member.name} in an archive is no file and no link")
-    except (tarfile.TarError, EOFError, ValueError) as error:
-        raise PrepareError(
-            "what was sent did not arrive as a whole", str(error), "run the command again"
-        ) from error
-    for path, goal in links:
+    entries: Dict[str, Entry] = {}
+    for member in archive:
+        path = inside(member.name)
         place = os.path.join(folder, path)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        os.symlink(goal, place)
-        entries.append((path, "link", goal))
-    return [*entries, *whole.values()]
+        os.makedirs(place if member.isdir() else os.path.dirname(place), exist_ok=True)
+        if path in entries:  # the last one of a name counts
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(place)
+        if member.issym():
+            inside(os.path.join(os.path.dirname(path), member.linkname))
+            entries[path] = (path, "link", member.linkname)
+        elif member.isfile():
+            program = bool(member.mode & 0o100)
+            digest = _write(archive.extractfile(member), place, program)
+            entries[path] = (path, "program" if program else "file", digest)
+        elif member.islnk():  # the same content under one more name
+            same = entries.get(inside(member.linkname))
+            if same is None or same[1] == "link":
+                raise UnsafeError(f"{member.name} in an archive links to nothing in it")
+            try:
+                os.link(os.path.join(folder, same[0]), place)
+            except OSError:  # a file system without hard links
+                shutil.copy2(os.path.join(folder, same[0]), place)
+            entries[path] = (path, *same[1:])
+        elif not member.isdir():
+            raise UnsafeError(f"{member.name} in an archive is no file and no link")
+    for path, kind, goal in entries.values():
+        if kind == "link":
+            os.symlink(goal, os.path.join(folder, path))
+    return list(entries.values())
 
 
-def _inside(path: str) -> str:
+def inside(path: str) -> str:
+    """The normal form of a path in an archive; UnsafeError where it leads out of it."""
     normal = os.path.normpath(path)
     if os.path.isabs(normal) or normal.split(os.sep)[0] == os.pardir:
-        raise PrepareError(f"{path} in an archive leads out of it")
+        raise UnsafeError(f"{path} in an archive leads out of it")
     return normal
 
 
-def _link(old: str, new: str) -> None:
-    os.makedirs(os.path.dirname(new), exist_ok=True)
-    try:
-        os.link(old, new)
-    except OSError:  # a file system without hard links
-        shutil.copy2(old, new)
-
-
 def _write(source: Any, path: str, program: bool) -> str:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
     digest = hashlib.sha256()
     with open(path, "xb") as file:
-        while True:
-            block = source.read(_BLOCK)
-            if not block:
-                break
+        for block in iter(lambda: source.read(_BLOCK), b""):
             digest.update(block)
             file.write(block)
     os.chmod(path, 0o755 if program else 0o644)
@@ -197,17 +172,22 @@ def _write(source: Any, path: str, program: bool) -> str:
 # ---------------------------------------------------------------------------------- verbs
 
 
-def store_has(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
-    """Whether an item (`kind`, `hash`) is there, where it is or would be, and what runs here."""
+def store_has(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
+    """Tell if an item (`kind`, `hash`) is there, where it is or would be, and what runs here."""
     path = place_of(ask["kind"], ask["hash"])
     return {"have": mark_used(path), "path": path, "machine": machine()}
 
 
-def store_put(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
+def store_put(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     """Place the compressed tar that follows as (`kind`, `hash`); it has to have that hash."""
     path = place_of(ask["kind"], ask["hash"])
     with placing(path) as folder:
-        found = tree_hash(_unpack(data, folder))
+        try:
+            with tarfile.open(fileobj=data, mode="r|gz") as archive:  # type: ignore[call-overload]
+                found = tree_hash(unpack(archive, folder))
+        except (tarfile.TarError, EOFError, ValueError) as error:
+            what = "what was sent did not arrive as a whole"
+            raise PrepareError(what, str(error), "run the command again") from error
         if found != ask["hash"]:
             raise PrepareError(
                 f"what was sent for {ask['kind']} is not what was meant",
@@ -217,67 +197,53 @@ def store_put(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any
     return {"path": path}
 
 
-def file_put(path: str, digest: str, data: Readable) -> None:
+def file_put(path: str, digest: str, data: Data) -> None:
     """Place one file that follows, in a folder of its own; it has to have that SHA-256."""
     with placing(os.path.dirname(path)) as folder:
         found = _write(data, os.path.join(folder, os.path.basename(path)), False)
         if found != digest:
-            raise PrepareError(
-                f"{os.path.basename(path)} did not arrive as a whole",
-                f"its SHA-256 is {found[:12]}, not {digest[:12]}",
-                "run the command again",
-            )
+            what = f"{os.path.basename(path)} did not arrive as a whole"
+            why = f"its SHA-256 is {found[:12]}, not {digest[:12]}"
+            raise PrepareError(what, why, "run the command again")
 
 
-def store_sweep(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
-    """Remove what no run has used for `days`, but not what is `keep`, a list of paths.
+def store_sweep(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
+    """Remove what no run has used for `days`, but for the paths `keep`.
 
-    What a run that is on uses stays in any case.
-
-    What was left half made by a crash goes after a day.
+    What a run that is on uses stays in any case. What was left half made goes after a day.
     """
-    now = time.time()
-    keep = set(ask.get("keep", ()))
+    keep, days = set(ask.get("keep", ())), float(ask["days"]) * 86400
     removed = []
     for kind in KINDS:
-        parent = os.path.join(home(), "store", kind)
-        for name in _listing(parent):
-            path = os.path.join(parent, name)
-            limit = _UNFINISHED if name.startswith(".") else float(ask["days"]) * 86400
-            try:
-                unused = now - os.lstat(path).st_mtime > limit
-            except OSError:
-                continue
-            if unused and path not in keep and not named_by_runs(path) and _remove(path):
+        for path in _listing(kind):
+            limit = _UNFINISHED if os.path.basename(path).startswith(".") else days
+            unused = _age(path) > limit and path not in keep
+            if unused and not named_by_runs(path) and _remove(path):
                 removed.append(path)
     cache = uv_cache()
-    if _is_unused(cache, now - float(ask["days"]) * 86400) and _remove(cache):
+    begun = (path for path in _listing("env") if re.match(r"\.(?!gone-)", os.path.basename(path)))
+    being_made = any(os.path.isdir(path) and _age(path) < _UNFINISHED for path in begun)
+    if _age(os.path.realpath(cache)) > days and not being_made and _remove(cache):
         removed.append(cache)
     return {"removed": removed}
 
 
-def _is_unused(cache: str, since: float) -> bool:
-    """True for a cache that nobody has used since then, and of which nothing is being made."""
-    try:
-        used = os.stat(cache).st_mtime
-    except OSError:
-        return False
-    made = os.path.join(home(), "store", "env")
-    return used < since and not any(_is_made(os.path.join(made, name)) for name in _listing(made))
-
-
-def _is_made(path: str) -> bool:
-    """True for the folder of an environment that is only being made, unless it was given up."""
-    name = os.path.basename(path)
-    if not name.startswith(".") or name.startswith(".gone-"):
-        return False
+def _listing(kind: str) -> List[str]:
+    folder = os.path.join(home(), "store", kind)
     with contextlib.suppress(OSError):
-        return os.path.isdir(path) and time.time() - os.lstat(path).st_mtime < _UNFINISHED
-    return False
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    return []
+
+
+def _age(path: str) -> float:
+    """The seconds since an item was used; 0 where it is gone."""
+    with contextlib.suppress(OSError):
+        return time.time() - os.lstat(path).st_mtime
+    return 0.0
 
 
 def uv_cache() -> str:
-    """What uv keeps for the next environment."""
+    """The folder of the files that uv keeps for the next environment."""
     return os.path.join(home(), "store", "uv-cache")
 
 
@@ -297,14 +263,7 @@ def _remove(path: str) -> bool:
     return True
 
 
-def _listing(folder: str) -> List[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def mpi_find(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]:
+def mpi_find(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     """The MPI of this host that is `flavour` `version`, best at `launcher`; and all there are.
 
     `launchers` are programs that would start one, whether its library is there or not.
@@ -317,24 +276,19 @@ def mpi_find(ask: Mapping[str, Any], data: Readable, say: Say) -> Dict[str, Any]
     same = [one for one in found if (one.flavour, one.version) == wanted]
     launchers = [ask["launcher"], shutil.which("mpirun"), shutil.which("mpiexec")]
     return {
-        "found": _as_json(same[0]) if same else None,
-        "there": [_as_json(one) for one in found],
+        "found": asdict(same[0]) if same else None,
+        "there": [asdict(one) for one in found],
         "launchers": sorted({path for path in launchers if path and os.access(path, os.X_OK)}),
         "machine": machine(),
     }
 
 
-def _as_json(one: Installation) -> Dict[str, str]:
-    return {name: getattr(one, name) for name in one.__dataclass_fields__}
-
-
 def machine() -> Dict[str, str]:
-    """What decides which programs run here: system, architecture, version of the C library."""
+    """The facts that decide which programs run here: system, architecture, C library."""
     system = os.uname()
     libc = ""
     with contextlib.suppress(ValueError, OSError):
-        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
-        libc = version if name == "glibc" else ""
+        libc = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition("glibc ")[2]
     return {
         "system": "macOS" if sys.platform == "darwin" else system.sysname,
         "architecture": system.machine,

@@ -1,33 +1,33 @@
-"""What a host is: the verb `survey`."""
+"""Facts of a host: the verb `survey`."""
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
 import platform as python_platform
 import pwd
 import shutil
 import socket
-import subprocess
 import sys
 import sysconfig
 import time
-from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from shanty.runtime import platform
+from shanty.runtime.rpc import Ask, Data, Say, output_of
 from shanty.runtime.rpc.capacity import room
-from shanty.runtime.rpc.links import links
 from shanty.runtime.rundir import home
 
 _GPU_TIMEOUT = 5.0  # seconds; a sick driver makes nvidia-smi hang
+_SYSCTL_TIMEOUT = 5.0
+_IFF_UP = 0x1
 
 
-def survey(
-    _ask: Mapping[str, Any], _data: BinaryIO, _say: Callable[[Mapping[str, Any]], None]
-) -> Dict[str, Any]:
+def survey(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """All facts of this host that a plan may need. Sizes are in bytes, times in seconds."""
-    shanty_home = str(home(os.environ))
+    user, shell = _user()
     return {
         "hostname": socket.gethostname(),
         "instance": instance(),
@@ -45,10 +45,10 @@ def survey(
         "links": links(),
         "ssh": ssh_connection(os.environ),
         "uid": os.getuid(),
-        "user": _user(),
-        "shell": _shell(),
+        "user": user,
+        "shell": shell,
         "home": os.path.expanduser("~"),
-        "shanty_home": shanty_home,
+        "shanty_home": str(home(os.environ)),
         "room": room(os.environ),
         "ssh_program": shutil.which("ssh") or "",
         "python": sys.executable,
@@ -75,7 +75,8 @@ def instance() -> str:
             facts.append(file.read().strip())
             break
     if not any(facts):
-        facts = [socket.gethostname(), _macos_boot()]
+        boot = output_of(["sysctl", "-n", "kern.bootsessionuuid"], _SYSCTL_TIMEOUT)
+        facts = [socket.gethostname(), (boot or "").strip()]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 
@@ -93,34 +94,60 @@ def memory() -> int:
 def gpus() -> List[Dict[str, str]]:
     """NVIDIA's GPUs, `{"name", "uuid"}` each, in their order; none where nothing answers."""
     program = shutil.which("nvidia-smi") or "/usr/bin/nvidia-smi"
-    try:
-        done = subprocess.run(
-            [program, "-L"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_GPU_TIMEOUT,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return parse_gpus(done.stdout.decode(errors="replace")) if done.returncode == 0 else []
+    return parse_gpus(output_of([program, "-L"], _GPU_TIMEOUT) or "")
 
 
 def fabrics() -> List[str]:
     """The kinds of network here that beat TCP: InfiniBand and RoCE, Slingshot, Omni-Path."""
-    return [kind for kind in ("infiniband", "cxi", "hfi1") if _entries(f"/sys/class/{kind}")]
+    return [kind for kind in ("infiniband", "cxi", "hfi1") if glob.glob(f"/sys/class/{kind}/*")]
 
 
-def _entries(folder: str) -> List[str]:
+def links(folder: str = "/sys/class/net") -> Dict[str, Dict[str, Any]]:
+    """Every interface by its name; none where the kernel is not Linux.
+
+    `{"up", "speed", "mtu", "kind"}`: `up` is what the administrator wants, whether or not the
+    link carries anything; `speed` is in Mbit/s, 0 where it is not known (virtual interfaces,
+    radio); `kind` is "tun", "bridge", "wlan", "wireguard", "bond", "vlan" … or "".
+    """
+    paths = {os.path.basename(path): path for path in sorted(glob.glob(f"{glob.escape(folder)}/*"))}
+    return {
+        name: {
+            "up": bool(int(_text(path, "flags") or "0", 16) & _IFF_UP),
+            "speed": max(0, _number(_text(path, "speed"))),
+            "mtu": _number(_text(path, "mtu")),
+            "kind": _kind(path),
+        }
+        for name, path in paths.items()
+        if os.path.isdir(path)
+    }
+
+
+def _kind(path: str) -> str:
+    if os.path.exists(os.path.join(path, "tun_flags")):
+        return "tun"
+    for line in _text(path, "uevent").splitlines():
+        if line.startswith("DEVTYPE="):
+            return line[len("DEVTYPE=") :]
+    return "wlan" if os.path.isdir(os.path.join(path, "wireless")) else ""
+
+
+def _text(path: str, name: str) -> str:
     try:
-        return os.listdir(folder)
-    except OSError:
-        return []
+        with open(os.path.join(path, name), encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:  # the speed cannot be read while an interface is down
+        return ""
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return 0
 
 
 def parse_gpus(text: str) -> List[Dict[str, str]]:
-    """What `nvidia-smi -L` prints; the parts of a divided GPU (MIG) are no GPUs of their own."""
+    """Read the output of `nvidia-smi -L`; the parts of a divided GPU (MIG) are no GPUs."""
     found = []
     for line in text.splitlines():
         if line.startswith("GPU "):
@@ -134,13 +161,8 @@ def ssh_connection(environ: Mapping[str, str]) -> Optional[Dict[str, Any]]:
     words = environ.get("SSH_CONNECTION", "").split()
     if len(words) != 4:
         return None
-    client, client_port, server, server_port = words
-    return {
-        "client": client,
-        "client_port": int(client_port),
-        "server": server,
-        "server_port": int(server_port),
-    }
+    ends = {"client": words[0], "client_port": int(words[1])}
+    return {**ends, "server": words[2], "server_port": int(words[3])}
 
 
 def _addresses() -> List[Dict[str, Any]]:
@@ -152,24 +174,10 @@ def _addresses() -> List[Dict[str, Any]]:
         return []
 
 
-def _user() -> str:
+def _user() -> Tuple[str, str]:
+    """Name and shell of the user."""
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
+        entry = pwd.getpwuid(os.getuid())
     except KeyError:
-        return str(os.getuid())
-
-
-def _shell() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_shell
-    except KeyError:
-        return ""
-
-
-def _macos_boot() -> str:
-    with contextlib.suppress(OSError):
-        done = subprocess.run(
-            ["sysctl", "-n", "kern.bootsessionuuid"], stdout=subprocess.PIPE, check=False
-        )
-        return done.stdout.decode().strip()
-    return ""
+        return str(os.getuid()), ""
+    return entry.pw_name, entry.pw_shell

@@ -34,9 +34,9 @@ from shanty.launch.host import Host
 from shanty.launch.lock import alone
 from shanty.launch.network.survey import addressed
 from shanty.runtime.errors import NotFoundError, PrepareError, StorageError, UsageError
-from shanty.runtime.rpc import liveness as knock_module
+from shanty.runtime.rpc import reachability as host_reachability
 from shanty.runtime.rpc import repair as repair_module
-from shanty.runtime.rpc.liveness import look
+from shanty.runtime.rpc.reachability import look
 from shanty.runtime.spec import JobSpec, Program, Raw, State, Status
 
 JOB = JobSpec(Program(("true",)))
@@ -171,8 +171,8 @@ def test_what_is_wrong_at_this_end_is_said_once(monkeypatch: pytest.MonkeyPatch)
 def test_a_port_is_looked_at_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
-    monkeypatch.setattr(knock_module, "_CLOSED_PORTS", ())
-    monkeypatch.setattr(knock_module, "_pinged", lambda *_: False)
+    monkeypatch.setattr(host_reachability, "_CLOSED_PORTS", ())
+    monkeypatch.setattr(host_reachability, "_pinged", lambda *_: False)
     answers = {b"SSH-2.0-x\r\n": "ssh", b"HTTP/1.1 400 SSH-2.0-shanty\r\n": "other", b"": "closes",
                b"Exceeded MaxStartups\r\n": "closes"}  # fmt: skip
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -561,12 +561,12 @@ def test_a_key_is_let_in_once_and_all_else_stays(
         file.parent.mkdir(mode=0o775)
         file.write_text(before)
         file.chmod(0o664)
-    assert mended(client, "let-in", key=KEY) == [f"your key is in {file}"]
+    assert mended(client, "add-key", key=KEY) == [f"your key is in {file}"]
     text = before or ""
     assert file.read_text() == text + ("" if not text or text[-1] == "\n" else "\n") + KEY + "\n"
     assert not (file.stat().st_mode | file.parent.stat().st_mode) & 0o022
     after = file.read_bytes()
-    assert mended(client, "let-in", key=KEY) == [f"your key is in {file} already"]
+    assert mended(client, "add-key", key=KEY) == [f"your key is in {file} already"]
     assert file.read_bytes() == after
 
 
@@ -577,14 +577,14 @@ def test_a_key_with_options_is_not_there_yet(
     file = tmp_path / "home/.ssh/authorized_keys"
     file.parent.mkdir(mode=0o700)
     file.write_text(f"{before}{KEY}\n")
-    assert mended(client, "let-in", key=KEY) == [f"your key is in {file}"]
+    assert mended(client, "add-key", key=KEY) == [f"your key is in {file}"]
     assert file.read_text() == f"{before}{KEY}\n{KEY}\n"
 
 
 def test_what_is_no_key_is_not_let_in(client: RpcClient, tmp_path: Path) -> None:
     for key in ("", "ssh-rsa", "ssh-rsa AAAA\nssh-rsa BBBB"):
         with pytest.raises(UsageError):
-            mended(client, "let-in", key=key)
+            mended(client, "add-key", key=key)
     assert not (tmp_path / "home/.ssh").exists()
 
 

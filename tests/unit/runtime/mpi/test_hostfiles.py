@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.launch.cluster.hostfiles import parse_hostfile, read_hostfile
+from shanty.launch.cluster.inventory import parse_hostfile, read_hostfile
 from shanty.launch.host import Host
 from shanty.runtime.errors import NotFoundError, UsageError
 

@@ -1,4 +1,4 @@
-"""Gets to the hosts of a run: all side by side, then, where a person has to say something, again.
+"""Connects to the hosts of a run: all side by side, then, where a person has to help, again.
 
 The first pass never asks (BatchMode). Hosts that want a password, or whose key is not known yet,
 are then dialled one after the other on the user's terminal by ssh itself, which leaves a shared
@@ -15,9 +15,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from shanty.launch.cluster.inventory import similar_group
+from shanty.launch.cluster.keys import known_name
 from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
 from shanty.launch.cluster.ssh_errors import UNKNOWN_END, Refusal, refusal
 from shanty.launch.connections import openssh
@@ -28,7 +30,7 @@ from shanty.launch.host import Host
 from shanty.runtime import localhost
 from shanty.runtime.errors import PrepareError, ShantyError
 
-Progress = Callable[[Host, str], None]  # what is done with a host, for a person
+Progress = Callable[[Host, str], None]  # hears for a person what is done with a host
 
 _AT_ONCE = 32  # connections that are made at the same time
 _AT_ONCE_THROUGH = 8  # the same through one jump host: sshd drops some of more than ten
@@ -40,9 +42,7 @@ PATIENCE = 30.0  # seconds in which a host that was logged in to has to say some
 
 def is_here(host: Host) -> bool:
     """True when the name means this machine, and nothing says to get there by ssh."""
-    if host.user or host.port or host.config:
-        return False
-    return localhost.is_here(host.name)
+    return not (host.user or host.port or host.config) and localhost.is_here(host.name)
 
 
 def connection_to(host: Host) -> Connection:
@@ -57,20 +57,24 @@ def connect(
     progress: Progress | None = None,
     groups: Iterable[str] = (),
 ) -> list[RpcClient]:
-    """A RPC client on each of the hosts, in their order.
+    """An RPC client for each of the hosts, in their order.
 
     With `terminal`, ssh may ask there for what it needs. PrepareError names every host that
     could not be had; then no RPC client is left. `groups` are the names of groups that the user may
     have meant by a name that does not resolve.
     """
     outcomes = attempt(hosts, terminal=terminal, progress=progress)
-    refused = [_hinted(one, groups) for one in outcomes if isinstance(one, Refusal)]
+    refused = [one for one in outcomes if isinstance(one, Refusal)]
     clients = [outcome for outcome in outcomes if isinstance(outcome, RpcClient)]
-    if refused:
-        for client in clients:
-            client.close(0.5)
-        raise failure(refused, len(hosts))
-    return clients
+    if not refused:
+        return clients
+    for client in clients:
+        client.close(0.5)
+    for index, one in enumerate(refused):
+        meant = similar_group(one.host.name, groups) if one.code == "name-unknown" else None
+        if meant is not None:
+            refused[index] = replace(one, fix=f"did you mean the group {meant}? Else {one.fix}")
+    raise failure(refused, len(hosts))
 
 
 def failure(refused: Sequence[Refusal], total: int) -> PrepareError:
@@ -81,19 +85,8 @@ def failure(refused: Sequence[Refusal], total: int) -> PrepareError:
     width = max(len(one.host.name) for one in refused)
     lines = [f"{one.host.name:<{width}}  {one.what} [{one.code}]" for one in refused]
     fixes = list(dict.fromkeys(f"{one.host.name}: {one.cure}" for one in refused if one.fix))
-    indent = "\n       "
-    return PrepareError(
-        f"{len(refused)} of {total} hosts cannot be used",
-        indent.join(lines),
-        indent.join(fixes),
-    )
-
-
-def _hinted(refused: Refusal, groups: Iterable[str]) -> Refusal:
-    meant = similar_group(refused.host.name, groups) if refused.code == "name-unknown" else None
-    if meant is None:
-        return refused
-    return replace(refused, fix=f"did you mean the group {meant}? Else {refused.fix}")
+    why, fix = ("\n       ".join(each) for each in (lines, fixes))
+    return PrepareError(f"{len(refused)} of {total} hosts cannot be used", why, fix)
 
 
 def attempt(
@@ -108,20 +101,20 @@ def attempt(
 
     `patience` is how many seconds a host that was logged in to may say nothing.
     """
-    contact = _Contact(progress, patience)
+    all_hosts = _Attempt(progress, patience)
     try:
-        outcomes = contact.side_by_side([connection(host) for host in hosts])
+        outcomes = all_hosts.side_by_side([connection(host) for host in hosts])
         if terminal:
             for index, outcome in enumerate(outcomes):
                 if isinstance(outcome, Refusal) and outcome.asks_for_a_person:
-                    outcomes[index] = contact.with_a_person(outcome)
+                    outcomes[index] = all_hosts.with_a_person(outcome)
     except BaseException:
-        contact.give_up()
+        all_hosts.give_up()
         raise
     return outcomes
 
 
-class _Contact:
+class _Attempt:
     """One attempt to reach all hosts."""
 
     def __init__(self, progress: Progress | None, patience: float) -> None:
@@ -159,8 +152,7 @@ class _Contact:
             if not openssh.has_master(hop) and not _log_in_here(hop):
                 what = f"the login at its jump host {hop.host.name} did not succeed"
                 return replace(refused, what=what, detail="")
-            with self._lock:
-                self._hops.pop(hop.key, None)
+            self._hops.pop(hop.key, None)
         outcome = self._reach(connection) if hops else refused
         if isinstance(outcome, RpcClient) or not outcome.asks_for_a_person:
             return outcome
@@ -180,17 +172,19 @@ class _Contact:
             if refused is not None:
                 what = f"its jump host {refused.host.name}: {refused.what}"
                 return replace(refused, host=host, what=what)
-            with self._gate(route.first.key):
+            gate = threading.Semaphore(_AT_ONCE_THROUGH)
+            with self._gates.setdefault(route.first.key, gate):
                 return self._start_again(connection)
         except NoAnswerError as error:
             if not isinstance(connection, OpenSSH):
                 return refusal(host, error)
             return _refusal_by_ssh(connection.route, error)
         except ShantyError as error:
-            return Refusal(host, _code_of(error), error.what, error.fix, error.why)
+            code = "ssh-missing" if "no ssh" in error.what else "ssh-configuration"
+            return Refusal(host, code, error.what, error.fix, error.why)
 
     def _start_again(self, connection: OpenSSH) -> RpcClient:
-        """Start a RPC client; once more where the shared connection to the host has just died."""
+        """Start an RPC server; once more where the shared connection to the host has just died."""
         was_shared = openssh.may_have_master(connection.route)
         try:
             return self._started(connection)
@@ -202,9 +196,7 @@ class _Contact:
             return self._started(connection)
 
     def _started(self, connection: Connection) -> RpcClient:
-        def told(text: str) -> None:
-            self._progress(connection.host, text)
-
+        told = partial(self._progress, connection.host)
         told("connects")
         here = [sys.executable] if isinstance(connection, LocalTransport) else []
         client = RpcClient.connect(
@@ -213,15 +205,9 @@ class _Contact:
         told("ready")
         return client
 
-    def _gate(self, key: str) -> threading.Semaphore:
-        with self._lock:
-            return self._gates.setdefault(key, threading.Semaphore(_AT_ONCE_THROUGH))
-
     def _open(self, hop: Route) -> Refusal | None:
         """See that `hop` has a shared connection before others lean on it."""
-        with self._lock:
-            turn = self._turns.setdefault(hop.key, threading.Lock())
-        with turn:
+        with self._turns.setdefault(hop.key, threading.Lock()):
             if hop.key not in self._hops:
                 refused = self._open(hop.via) if hop.via is not None else None
                 if refused is None and not openssh.has_master(hop):
@@ -235,12 +221,9 @@ class _Contact:
         # What stays behind as the shared connection may keep the stream open: a file, no pipe.
         with tempfile.TemporaryFile() as complaints:
             process = subprocess.Popen(
-                openssh.master_command(route, "BatchMode=yes"),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=complaints,
-                process_group=0,
-            )
+                openssh.master_command(route, "BatchMode=yes"), stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=complaints, process_group=0,
+            )  # fmt: skip
             self._watch(process)
             try:
                 code = process.wait(_LOGIN_ALONE)
@@ -263,11 +246,6 @@ class _Contact:
             process.kill()
 
 
-def _code_of(error: ShantyError) -> str:
-    """What it means that ssh could not even be started for a host."""
-    return "ssh-missing" if "no ssh" in error.what else "ssh-configuration"
-
-
 def _log_in_here(route: Route) -> bool:
     """Log in on the terminal; ssh asks what it has to, and leaves a shared connection."""
     print(f"shanty: logging in to {route.host.login}", file=sys.stderr, flush=True)
@@ -284,7 +262,7 @@ def _from_here(route: Route) -> list[Route]:
 
 
 def _refusal_by_ssh(route: Route, error: NoAnswerError) -> Refusal:
-    """Why `route` led nowhere; asks once more where a jump host or proxy has the answer."""
+    """The cause why `route` failed; asks once more where a jump host or proxy has the answer."""
     if re.search(UNKNOWN_END, error.text) and "timed out" not in error.text:
         text = openssh.complaints_about(route) or error.text
         if route.via is not None and "open failed" not in text:
@@ -296,12 +274,7 @@ def _refusal_by_ssh(route: Route, error: NoAnswerError) -> Refusal:
 def _forgetting(route: Route) -> list[str]:
     """The command that forgets the host's key, under the name that ssh keeps it by."""
     settings = route.settings
-    name, port = settings.get("hostname", route.host.name), settings.get("port", "22")
-    if port != "22":
-        name = f"[{name}]:{port}"
-    alias = settings.get("hostkeyalias", "none")
-    if alias not in ("", "none"):
-        name = alias
+    name = known_name({"hostname": route.host.name, **settings})
     file = openssh.known_hosts_file(settings)
     usual = file == Path.home() / ".ssh/known_hosts"
     return ["ssh-keygen", *([] if usual else ["-f", str(file)]), "-R", name]

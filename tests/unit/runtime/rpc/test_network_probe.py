@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from runs import wait_for
-from shanty.runtime.rpc import network_listener, network_probe, probe_protocol
-from shanty.runtime.rpc.links import links
-from shanty.runtime.rpc.socket_loop import READ, Sockets, Talk
+from shanty.runtime.rpc import network_probe
+from shanty.runtime.rpc.network_probe import READ, Sockets, Talk
+from shanty.runtime.rpc.survey import links
 
 TOKEN = secrets.token_hex(16)
 HERE = "127.0.0.1"
@@ -31,7 +31,7 @@ def ask(verb: Callable[..., dict[str, Any]], **words: Any) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
     yield
-    ask(network_listener.net_close)
+    ask(network_probe.net_close)
     assert threading.active_count() == 1
 
 
@@ -40,7 +40,7 @@ def target(port: int, token: str = TOKEN, address: str = HERE, source: str = "")
 
 
 def listening(*addresses: str, **words: Any) -> dict[str, int]:
-    answer = ask(network_listener.net_listen, addresses=addresses or [HERE], token=TOKEN, **words)
+    answer = ask(network_probe.net_listen, addresses=addresses or [HERE], token=TOKEN, **words)
     assert not answer["errors"]
     ports: dict[str, int] = answer["ports"]
     return ports
@@ -71,8 +71,8 @@ def server(answer: Callable[[socket.socket], None]) -> Iterator[int]:
 
 def greet(end: socket.socket) -> None:
     """Greet as the host that has TOKEN."""
-    head = end.recv(probe_protocol.HEAD.size, socket.MSG_WAITALL)
-    end.sendall(probe_protocol.answer_to(bytes.fromhex(TOKEN), head))
+    head = end.recv(network_probe.HEAD.size, socket.MSG_WAITALL)
+    end.sendall(network_probe.answer_to(bytes.fromhex(TOKEN), head))
 
 
 # -------------------------------------------------------------------------------- who answers
@@ -107,7 +107,7 @@ def test_a_stranger_behind_the_address_is_told_from_the_host() -> None:
         assert kinds(target(port)) == ["wrong-host"]
 
     def echo(end: socket.socket) -> None:
-        end.sendall(end.recv(probe_protocol.HEAD.size))
+        end.sendall(end.recv(network_probe.HEAD.size))
 
     with server(echo) as port:
         assert kinds(target(port)) == ["wrong-host"]
@@ -115,15 +115,15 @@ def test_a_stranger_behind_the_address_is_told_from_the_host() -> None:
     heads = []
 
     def proof(end: socket.socket) -> None:  # the last bytes of the head are one, but not the answer
-        heads.append(end.recv(probe_protocol.HEAD.size, socket.MSG_WAITALL))
-        end.sendall(heads[-1][-probe_protocol.PROOF :])
+        heads.append(end.recv(network_probe.HEAD.size, socket.MSG_WAITALL))
+        end.sendall(heads[-1][-network_probe.PROOF :])
 
     with server(proof) as port:
         assert kinds(target(port)) == ["wrong-host"]
 
     def repeat(end: socket.socket) -> None:  # an answer that was right for another head
-        heads.append(end.recv(probe_protocol.HEAD.size, socket.MSG_WAITALL))
-        end.sendall(probe_protocol.answer_to(bytes.fromhex(TOKEN), heads[0]))
+        heads.append(end.recv(network_probe.HEAD.size, socket.MSG_WAITALL))
+        end.sendall(network_probe.answer_to(bytes.fromhex(TOKEN), heads[0]))
 
     with server(repeat) as port:
         assert kinds(target(port)) == ["wrong-host"]
@@ -135,10 +135,10 @@ def test_a_stranger_behind_the_address_is_told_from_the_host() -> None:
     "words",
     [
         b"GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: curl/8.14.1\r\nAccept: */*\r\n\r\n",
-        probe_protocol.head(bytes(16), probe_protocol.TRY, 100, 1.0, 0.0),
-        probe_protocol.head(bytes.fromhex(TOKEN), probe_protocol.TRY, 1 << 30, 1.0, 0.0),
-        probe_protocol.head(bytes.fromhex(TOKEN), probe_protocol.FLOOD, 0, 1e9, 0.0),
-        probe_protocol.head(bytes.fromhex(TOKEN), probe_protocol.FLOOD, 0, float("nan"), 0.0),
+        network_probe.head(bytes(16), network_probe.TRY, 100, 1.0, 0.0),
+        network_probe.head(bytes.fromhex(TOKEN), network_probe.TRY, 1 << 30, 1.0, 0.0),
+        network_probe.head(bytes.fromhex(TOKEN), network_probe.FLOOD, 0, 1e9, 0.0),
+        network_probe.head(bytes.fromhex(TOKEN), network_probe.FLOOD, 0, float("nan"), 0.0),
     ],
     ids=["a browser", "another token", "too much", "too long", "no number"],
 )
@@ -153,10 +153,10 @@ def test_a_stranger_gets_not_a_byte(words: bytes) -> None:
 def test_who_listens_in_gets_not_a_byte_by_saying_it_again() -> None:
     port = listening()[HERE]
     token = bytes.fromhex(TOKEN)
-    head = probe_protocol.head(token, probe_protocol.TRY, 10, 1.0, 0.0)
+    head = network_probe.head(token, network_probe.TRY, 10, 1.0, 0.0)
     with socket.create_connection((HERE, port), 5) as end:
         end.sendall(head)
-        assert end.recv(probe_protocol.PROOF, socket.MSG_WAITALL) == probe_protocol.answer_to(
+        assert end.recv(network_probe.PROOF, socket.MSG_WAITALL) == network_probe.answer_to(
             token, head
         )
     with socket.create_connection((HERE, port), 5) as end:
@@ -176,7 +176,7 @@ def test_no_more_files_is_no_reason_to_spin(monkeypatch: pytest.MonkeyPatch) -> 
         patch.setattr(socket.socket, "accept", full)
         with socket.create_connection((HERE, port), 5):
             wait_for(lambda: len(tried) > 3, 5)
-    assert tried[3] - tried[0] > 2 * network_listener._PAUSE
+    assert tried[3] - tried[0] > 2 * network_probe._PAUSE
     assert kinds(target(port)) == ["ok"]
 
 
@@ -189,7 +189,7 @@ def test_who_says_nothing_keeps_nobody_waiting() -> None:
 
 
 def test_only_so_many_are_served_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_listener, "_MOST", 4)
+    monkeypatch.setattr(network_probe, "_MOST", 4)
     port = listening()[HERE]
     silent = [socket.create_connection((HERE, port), 5) for _ in range(4)]
     assert kinds(target(port)) == ["wrong-host"]  # closed at once
@@ -253,7 +253,7 @@ def test_an_address_that_is_not_ours() -> None:
     found = ask(network_probe.net_probe, targets=[target(port, source="192.0.2.77")])["results"][0]
     assert found["kind"] == "error"
     assert "assign" in found["text"]
-    answer = ask(network_listener.net_listen, addresses=["192.0.2.77", HERE], token=TOKEN)
+    answer = ask(network_probe.net_listen, addresses=["192.0.2.77", HERE], token=TOKEN)
     assert set(answer["errors"]) == {"192.0.2.77"}
     assert set(answer["ports"]) == {HERE}
 
@@ -266,16 +266,16 @@ def test_the_ports_that_the_user_allows() -> None:
         first = taken.getsockname()[1]
         ports = listening(ports=[first, first + 50])
         assert first < ports[HERE] <= first + 50
-        full = ask(network_listener.net_listen, addresses=[HERE], token=TOKEN, ports=[first, first])
+        full = ask(network_probe.net_listen, addresses=[HERE], token=TOKEN, ports=[first, first])
         assert full["errors"] == {HERE: f"no port of {first}-{first} is free"}
 
 
 def test_closing_frees_the_port() -> None:
     port = listening()[HERE]
-    ask(network_listener.net_close)
+    ask(network_probe.net_close)
     with socket.create_server((HERE, port)):
         pass
-    ask(network_listener.net_close)  # once more does no harm
+    ask(network_probe.net_close)  # once more does no harm
 
 
 def test_listening_again_ends_the_first() -> None:
@@ -308,23 +308,23 @@ def test_the_receiver_counts() -> None:
 def test_what_comes_slowly_is_a_low_rate() -> None:
     port = listening()[HERE]
     with socket.create_connection((HERE, port), 5) as end:
-        head = probe_protocol.head(bytes.fromhex(TOKEN), probe_protocol.FLOOD, 0, 0.5, 0.1)
+        head = network_probe.head(bytes.fromhex(TOKEN), network_probe.FLOOD, 0, 0.5, 0.1)
         end.sendall(head)
-        answer = probe_protocol.answer_to(bytes.fromhex(TOKEN), head)
-        assert end.recv(probe_protocol.PROOF, socket.MSG_WAITALL) == answer
-        for _ in range(probe_protocol.TRIPS):
+        answer = network_probe.answer_to(bytes.fromhex(TOKEN), head)
+        assert end.recv(network_probe.PROOF, socket.MSG_WAITALL) == answer
+        for _ in range(network_probe.TRIPS):
             end.sendall(b"x")
             assert end.recv(1) == b"x"
         end.sendall(bytes(1000))
         end.settimeout(0.05)
         answer = b""
         until = time.monotonic() + 5
-        while len(answer) < probe_protocol.RESULT.size and time.monotonic() < until:
+        while len(answer) < network_probe.RESULT.size and time.monotonic() < until:
             try:
                 answer += end.recv(100)
             except TimeoutError:
                 end.sendall(bytes(1000))
-        total, seconds = probe_protocol.RESULT.unpack(answer)
+        total, seconds = network_probe.RESULT.unpack(answer)
         assert 0 < total <= 11_000
         assert 0.2 < seconds < 2
 
@@ -366,7 +366,7 @@ def test_conversations_do_not_disturb_each_other() -> None:
 
 def test_tokens_have_one_length() -> None:
     with pytest.raises(Exception, match="16 bytes"):
-        probe_protocol.token_of("ab")
+        network_probe.token_of("ab")
 
 
 def test_links_as_the_kernel_tells_them(tmp_path: Path) -> None:

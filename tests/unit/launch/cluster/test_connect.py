@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from shanty.launch.cluster import rpc_client as client_module
-from shanty.launch.cluster.contact import attempt, connect, is_here
+from shanty.launch.cluster.connect import attempt, connect, is_here
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.ssh_errors import Refusal
 from shanty.launch.connections import control_sockets, openssh
@@ -263,7 +263,7 @@ def test_a_host_without_a_python_says_so(
     old = tmp_path / "python3"
     old.write_text("#!/bin/sh\necho 3.6.8\n")
     old.chmod(0o755)
-    monkeypatch.setattr(client_module, "_SCRIPT", client_module._script([str(old), "/no/python"]))
+    monkeypatch.setattr(client_module, "_SCRIPT", client_module._script(f"{old} /no/python"))
     one = server()
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
     refused = one_refusal(host)
@@ -390,7 +390,7 @@ class Terminal:
 TALK = """
 import sys
 from shanty.launch.cluster import rpc_client as porter_module
-from shanty.launch.cluster.contact import connect
+from shanty.launch.cluster.connect import connect
 from shanty.launch.host import Host
 clients = connect([Host(n, config=sys.argv[1]) for n in sys.argv[2:]], terminal=True)
 print("reached", *(p.ask("survey").values["ssh"]["server"] for p in clients), flush=True)

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from clients import client
-from shanty.launch.cluster import builds, indexes, sync
 from shanty.launch.cluster import environment as site
+from shanty.launch.cluster import wheels
 from shanty.launch.cluster.environment import Difference, Differences, Environment, Package, check
-from shanty.launch.cluster.mpi_provision import Step
+from shanty.launch.cluster.parallel import Step
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.wheels import Scheme, Wheel, wheel_of
 from shanty.runtime.errors import PrepareError
@@ -29,7 +29,7 @@ from shanty.runtime.rpc import describe_python
 from shanty.runtime.rpc import python_environment as there
 
 NOWHERE = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": "/dev/null"}
-UV = builds.local_uv()
+UV = wheels.local_uv()
 BASE = os.path.realpath(sys.executable)
 SITE = Path(sysconfig.get_path("purelib"))
 
@@ -69,13 +69,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def own_wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
-    return builds.shanty_wheel(tmp_path_factory.mktemp("own"))
+    return wheels.shanty_wheel(tmp_path_factory.mktemp("own"))
 
 
 @pytest.fixture(autouse=True)
 def one_shanty(own_wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Someone may work on the source while tests run."""
-    monkeypatch.setattr(builds, "shanty_wheel", lambda cache: own_wheel)
+    monkeypatch.setattr(wheels, "shanty_wheel", lambda cache: own_wheel)
 
 
 def add_editable(env: Environment, folder: Path, text: str) -> Environment:
@@ -121,12 +121,12 @@ def test_an_interpreter_says_what_it_has(small: Path, home: Path) -> None:
     assert env.prefix == str(small.parent.parent)
 
 
-def test_it_is_asked_again_only_when_something_changed(
+def test_it_isdescribed_again_only_when_something_changed(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    real = site._asked
-    monkeypatch.setattr(site, "_asked", lambda python: asked.append(python) or real(python))
+    real = site.described
+    monkeypatch.setattr(site, "described", lambda python: asked.append(python) or real(python))
     first = site.local_environment(str(small), tmp_path)
     assert site.local_environment(str(small), tmp_path) == first
     assert len(asked) == 1
@@ -187,7 +187,7 @@ def test_the_interpreter_at_the_same_path_is_taken(
 ) -> None:
     env = site.local_environment(str(small), home)
     found = check([host], env)["h1"]
-    assert found.passes
+    assert not found.rows
     assert found.there.python == str(small)
     assert found.machine["architecture"] == os.uname().machine
 
@@ -229,7 +229,7 @@ def test_an_editable_package_is_never_taken_for_a_copy(
 
 
 def test_the_table_groups_hosts_that_are_alike() -> None:
-    env = Environment("p", "3.11.7", "3.11", "cpython", "", "", "", "", "", ())
+    env = Environment("p", "3.11.7", "3.11", "cpython", "", "", "", "", ())
     one = (Difference("numpy", "2.4.6", ""), Difference("click", "8.5", "8.1"))
     two = (Difference("numpy", "2.4.6", "1.26"),)
     found = {
@@ -254,7 +254,7 @@ def test_without_an_index_all_is_sent(
     env = add_editable(site.local_environment(str(small), home), tmp_path / "src", "VALUE = 1\n")
     steps: list[Step] = []
     with client("h2", tmp_path / "home2") as second:
-        made = sync.sync([host, second], env, home, steps.append, NOWHERE)
+        made = site.sync([host, second], env, home, steps.append, NOWHERE)
     assert list(made) == ["h1", "h2"]
     for name, number in (("h1", 1), ("h2", 2)):
         python = made[name]
@@ -272,13 +272,13 @@ def test_without_an_index_all_is_sent(
         assert 0 <= step.done <= step.total
 
     before = host.bytes_sent
-    assert sync.sync([host], env, home, nobody, NOWHERE) == {"h1": made["h1"]}
+    assert site.sync([host], env, home, nobody, NOWHERE) == {"h1": made["h1"]}
     assert host.bytes_sent - before < 200
 
     env = add_editable(env, tmp_path / "src", "VALUE = 222\n")
     env = replace(env, packages=env.packages[:-1])
     before = host.bytes_sent
-    again = sync.sync([host], env, home, nobody, NOWHERE)
+    again = site.sync([host], env, home, nobody, NOWHERE)
     assert again["h1"] != made["h1"]
     assert run(again["h1"], "import mine; print(mine.VALUE)") == "222"
     assert run(made["h1"], "import mine; print(mine.VALUE)") == "1"
@@ -291,9 +291,9 @@ def test_an_environment_that_was_damaged_is_made_again(
     small: Path, home: Path, host: RpcClient
 ) -> None:
     env = site.local_environment(str(small), home)
-    made = sync.sync([host], env, home, nobody, NOWHERE)["h1"]
+    made = site.sync([host], env, home, nobody, NOWHERE)["h1"]
     Path(made).unlink()
-    assert sync.sync([host], env, home, nobody, NOWHERE)["h1"] == made
+    assert site.sync([host], env, home, nobody, NOWHERE)["h1"] == made
     assert run(made, "import click; print('fine')") == "fine"
 
 
@@ -303,7 +303,7 @@ def test_two_at_once_in_one_home_make_one(small: Path, home: Path, tmp_path: Pat
         client("h1", tmp_path / "shared") as one,
         client("h2", tmp_path / "shared") as two,
     ):
-        made = sync.sync([one, two], env, home, nobody, NOWHERE)
+        made = site.sync([one, two], env, home, nobody, NOWHERE)
     assert made["h1"] == made["h2"]
     store = tmp_path / "shared" / ".shanty" / "store" / "env"
     assert len([path for path in store.iterdir() if not path.name.startswith(".")]) == 1
@@ -312,7 +312,7 @@ def test_two_at_once_in_one_home_make_one(small: Path, home: Path, tmp_path: Pat
 def test_a_host_without_that_python_is_named(small: Path, home: Path, host: RpcClient) -> None:
     env = replace(site.local_environment(str(small), home), key="3.7")
     with pytest.raises(PrepareError) as caught:
-        sync.sync([host], env, home, nobody, NOWHERE)
+        site.sync([host], env, home, nobody, NOWHERE)
     assert "h1 has no Python 3.7" in caught.value.what
     assert "--python" in caught.value.fix
 
@@ -323,7 +323,7 @@ def test_a_wheel_of_another_machine_is_refused(
     env = site.local_environment(str(small), home)
     monkeypatch.setattr(Wheel, "tags", property(lambda self: ("manylinux_2_99_s390x",)))
     with pytest.raises(PrepareError, match="does not run on h1"):
-        sync.sync([host], env, home, nobody, NOWHERE)
+        site.sync([host], env, home, nobody, NOWHERE)
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -358,7 +358,7 @@ def test_what_the_index_has_is_not_sent(
     env = site.local_environment(str(small), home)
     packages = tuple(replace(package, kind="index") for package in env.packages)
     env = replace(env, packages=packages)
-    python = sync.sync([host], env, home, nobody, environ)["h1"]
+    python = site.sync([host], env, home, nobody, environ)["h1"]
     assert run(python, "import click, iniconfig; print('both')") == "both"
     wheels = {path.name.split("-")[0] for path in (tmp_path / "home1").rglob("wheels/*/*.whl")}
     assert wheels == {"iniconfig", "shanty"}  # click came from the index, which lacks iniconfig
@@ -376,45 +376,46 @@ def test_mpi4py_goes_to_hosts_that_lack_it(
 ) -> None:
     env = site.local_environment(str(small), home)
     found = check([host], env)
-    placed = sync.place_mpi4py([host], found, home, nobody)
+    placed = site.place_mpi4py([host], found, home, nobody)
     said = run(
         str(small),
         f"import sys; sys.path.append({placed['h1']!r}); import mpi4py; print(mpi4py.__file__)",
     )
     assert said.startswith(f"{tmp_path}/home1/.shanty/store/mpi4py/")
-    assert sync.mpi4py_tags()
+    assert site.mpi4py_tags()
     has = replace(env, packages=(Package("mpi4py", "4", "", "index", ""),))
     other = replace(env, cache_tag="cpython-399")
     for each in (has, other):
         differences = {"h1": replace(found["h1"], there=each)}
-        assert sync.place_mpi4py([host], differences, home, nobody) == {}
+        assert site.place_mpi4py([host], differences, home, nobody) == {}
 
 
 # ----------------------------------------------------------------------------- indexes
 
 
 def test_the_index_is_the_one_of_pip_and_uv(tmp_path: Path) -> None:
-    def found(**environ: str) -> indexes.Indexes:
+    def found(**environ: str) -> dict[str, str]:
         environ.setdefault("HOME", str(tmp_path))
-        return indexes.configured(environ, tmp_path / "prefix")
+        return site.index_variables(environ, tmp_path / "prefix")
 
-    plain = found(PIP_CONFIG_FILE="/dev/null")
-    assert plain == indexes.Indexes("https://pypi.org/simple")
-    assert plain.variables() == {"UV_DEFAULT_INDEX": "https://pypi.org/simple"}
+    main = "UV_DEFAULT_INDEX"
+    assert found(PIP_CONFIG_FILE="/dev/null") == {"UV_DEFAULT_INDEX": "https://pypi.org/simple"}
     (tmp_path / "prefix").mkdir()
     (tmp_path / "prefix" / "pip.conf").write_text(
         "[global]\nindex-url = https://a/simple\n"
         "extra-index-url =\n  https://b/simple\n  file:///c\n  https://d/simple\n"
     )
-    own = found()
-    assert own == indexes.Indexes("https://a/simple", ("https://b/simple", "https://d/simple"))
-    assert own.variables()["UV_INDEX"] == "https://b/simple https://d/simple"
-    assert found(PIP_INDEX_URL="https://e").main == "https://e"
-    assert found(UV_INDEX_URL="https://f", PIP_INDEX_URL="https://e").main == "https://f"
+    assert found() == {
+        "UV_DEFAULT_INDEX": "https://a/simple",
+        "UV_INDEX": "https://b/simple https://d/simple",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }
+    assert found(PIP_INDEX_URL="https://e")[main] == "https://e"
+    assert found(UV_INDEX_URL="https://f", PIP_INDEX_URL="https://e")[main] == "https://f"
     named = found(PIP_CONFIG_FILE="/dev/null", UV_INDEX="one=https://g/?x=1 https://h")
-    assert named.more == ("https://g/?x=1", "https://h")
+    assert named["UV_INDEX"] == "https://g/?x=1 https://h"
     (tmp_path / "prefix" / "pip.conf").write_text("damaged")
-    assert found(PIP_EXTRA_INDEX_URL="https://i").main == "https://pypi.org/simple"
+    assert found(PIP_EXTRA_INDEX_URL="https://i")[main] == "https://pypi.org/simple"
 
 
 # --------------------------------------------------------------------- on the host's side

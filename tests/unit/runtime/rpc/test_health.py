@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from runs import wait_for
 from shanty.runtime import platform
 from shanty.runtime.mpi import parameters
-from shanty.runtime.rpc import capacity, health, key_trial, leftovers, orphans, reachability
+from shanty.runtime.rpc import capacity, health, leftovers, reachability
 
 NAME = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
 VALUE = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1).filter(
@@ -289,7 +289,7 @@ def test_young_segments_are_somebodys(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def own_strays(run: str) -> list[int]:
-    return [each["pid"] for each in orphans.strays() if each["run"] == run]
+    return [each["pid"] for each in leftovers.orphans() if each["run"] == run]
 
 
 @pytest.mark.skipif(not platform.LINUX, reason="reads /proc")
@@ -319,7 +319,7 @@ def test_a_process_with_another_mark_is_nobodys_business() -> None:
     environ = {**os.environ, "SHANTY_RUN_ID": "mine", "OMPI_COMM_WORLD_RANK": "0"}
     with subprocess.Popen(["sleep", "60"], env=environ) as child:
         try:
-            assert child.pid not in [each["pid"] for each in orphans.strays()]
+            assert child.pid not in [each["pid"] for each in leftovers.orphans()]
         finally:
             child.kill()
 
@@ -339,11 +339,11 @@ def test_a_rank_that_lost_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         found = platform.process(pid)
         assert found is not None
-        monkeypatch.setattr(orphans, "_SETTLED", -1.0)
-        monkeypatch.setattr(orphans, "_heirs", lambda _table: {found.parent})
-        assert pid in [each["pid"] for each in orphans.strays()]
-        monkeypatch.setattr(orphans, "_heirs", lambda _table: set())
-        assert pid not in [each["pid"] for each in orphans.strays()]
+        monkeypatch.setattr(leftovers, "_SETTLED", -1.0)
+        monkeypatch.setattr(leftovers, "_heirs", lambda _table: {found.parent})
+        assert pid in [each["pid"] for each in leftovers.orphans()]
+        monkeypatch.setattr(leftovers, "_heirs", lambda _table: set())
+        assert pid not in [each["pid"] for each in leftovers.orphans()]
     finally:
         os.kill(pid, 9)
 
@@ -367,7 +367,7 @@ def try_key(count: int = 1, timeout: float = 5.0) -> list[dict[str, object]]:
     hosts = [{"alias": f"shanty-{n}", "address": "10.9.9.9", "port": 22, "user": "u"}
              for n in range(count)]  # fmt: skip
     request = {"key": "secret\n", "known_hosts": "a b\n", "hosts": hosts, "timeout": timeout}
-    tries: list[dict[str, object]] = key_trial.try_key(request, io.BytesIO(), unheard)["tries"]
+    tries: list[dict[str, object]] = reachability.try_key(request, io.BytesIO(), unheard)["tries"]
     return tries
 
 
@@ -409,7 +409,7 @@ def test_several_hosts_are_reached_side_by_side() -> None:
         thread.start()
         groups = [[["127.0.0.1", each.getsockname()[1]]] for each in (mute, good)]
         began = time.monotonic()
-        found = reachability.reach_each({"groups": groups, "timeout": 0.5}, io.BytesIO(), unheard)
+        found = reachability.find_ssh({"groups": groups, "timeout": 0.5}, io.BytesIO(), unheard)
         thread.join()
     assert time.monotonic() - began < 3
     silent, answered = found["answers"]
@@ -421,13 +421,13 @@ def test_files_of_a_trial_are_private(monkeypatch: pytest.MonkeyPatch) -> None:
     """No one else may read the folder either; and it is gone at the end, whatever happens."""
     folders: list[Path] = []
 
-    def fail(_hosts: object, key: str, _known_hosts: str, _timeout: float) -> None:
+    def fail(_host: object, key: str, _known_hosts: str, _timeout: float) -> None:
         folders.append(Path(key).parent)
         assert stat.S_IMODE(folders[0].stat().st_mode) == 0o700
         assert {stat.S_IMODE(path.stat().st_mode) for path in folders[0].iterdir()} == {0o600}
         raise OSError("no more processes")
 
-    monkeypatch.setattr(key_trial, "_all", fail)
+    monkeypatch.setattr(reachability, "_try_ssh", fail)
     with pytest.raises(OSError, match="no more"):
         try_key()
     assert not folders[0].exists()

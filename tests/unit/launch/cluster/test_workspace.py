@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shanty.launch.cluster import sources, workspace
-from shanty.launch.cluster.ignore import listing
-from shanty.launch.cluster.mpi_provision import Step
+from shanty.launch.cluster.parallel import Step
 from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.cluster.workspace import listing
 from shanty.launch.connections.local import LocalTransport
 from shanty.launch.host import Host
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
-from shanty.runtime.rpc import trees
+from shanty.runtime.rpc import workspaces
 
 RUN = "20261121-101112-bcdf.0"
 
@@ -362,10 +362,10 @@ def test_pruned_is_the_longest_unused_that_nobody_needs(
     now = time.time()
     os.utime(paths[1].parent, (now - 86400, now - 86400))
     os.utime(paths[4].parent, (now, now))
-    assert trees.prune(1) == [paths[3].parent, paths[2].parent]
+    assert workspaces.prune(1) == [paths[3].parent, paths[2].parent]
     assert [path.exists() for path in paths] == [True, True, False, False, True]
     os.utime(paths[1].parent, (2e9 - 1e9, 1e9))  # long ago: even what a run wrote is let go
-    assert trees.prune(1) == [paths[1].parent]
+    assert workspaces.prune(1) == [paths[1].parent]
     assert (paths[0]).exists()
 
 
@@ -468,6 +468,18 @@ def test_a_python_without_filters_unpacks_as_well(
         tar.add(here, "top")
     folder = sources.open_workspace(str(tmp_path / "x.tgz"), tmp_path / "home")
     assert tree(folder) == tree(here)
+
+
+def test_a_tar_keeps_empty_folders_and_the_last_of_a_name(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        tar.addfile(member("checkpoints", tarfile.DIRTYPE))
+        for text in (b"old", b"newer"):
+            entry = member("train.py")
+            entry.size = len(text)
+            tar.addfile(entry, io.BytesIO(text))
+    folder = sources.open_workspace(str(tmp_path / "x.tar"), tmp_path / "home")
+    assert (folder / "checkpoints").is_dir()
+    assert (folder / "train.py").read_text() == "newer"
 
 
 @pytest.mark.parametrize("name", ["../evil", "/evil", "a/../../evil"])

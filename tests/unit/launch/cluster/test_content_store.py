@@ -15,10 +15,15 @@ from pathlib import Path
 import pytest
 
 from clients import client
-from shanty.launch.cluster import content_store, mpi_provision
-from shanty.launch.cluster.content_store import Package, put_tree
-from shanty.launch.cluster.mpi_provision import Step, place_mpi
-from shanty.launch.cluster.platforms import refuse_foreign, runs_on
+from shanty.launch.cluster import content_store
+from shanty.launch.cluster.content_store import (
+    Package,
+    place_mpi,
+    put_tree,
+    refuse_foreign,
+    runs_on,
+)
+from shanty.launch.cluster.parallel import Step, side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.runtime.errors import PrepareError, StorageError, UsageError
 from shanty.runtime.mpi import detect
@@ -196,9 +201,9 @@ def test_the_mpi_beside_python_is_placed_alone(
 def test_the_hash_is_read_once(
     tmp_path: Path, wheel: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = mpi_provision._mpi_package(wheel, tmp_path)
+    first = content_store._mpi_package(wheel, tmp_path)
     monkeypatch.setattr(content_store, "content", None)
-    assert mpi_provision._mpi_package(wheel, tmp_path) == first
+    assert content_store._mpi_package(wheel, tmp_path) == first
 
 
 def test_a_damaged_cache_is_no_harm(tmp_path: Path) -> None:
@@ -210,7 +215,7 @@ def test_a_damaged_cache_is_no_harm(tmp_path: Path) -> None:
         assert content_store.remembered(cache, "k", lambda: "w") == "w"
     for number in range(200):
         content_store.remembered(cache, str(number), lambda: "v")
-    assert len(content_store._known(cache)) == 100
+    assert len(json.loads(cache.read_text())) == 100
 
 
 def test_the_systems_mpi_has_to_be_there(tmp_path: Path, host: RpcClient) -> None:
@@ -279,7 +284,7 @@ def test_every_host_that_fails_is_named(tmp_path: Path, host: RpcClient) -> None
             raise PrepareError(f"{one.host.name} is full", fix="make room")
 
         with pytest.raises(PrepareError, match="h1, h2") as caught:
-            mpi_provision.side_by_side([host, second], fail)
+            side_by_side([host, second], fail)
     assert caught.value.fix == "make room"
 
 

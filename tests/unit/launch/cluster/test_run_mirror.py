@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shanty.cli.lab import down
-from shanty.launch.cluster.run_mirror import _COPIED, Link, _over
+from shanty.launch.cluster.run_mirror import _COPIED, RunMirror, _over
 from shanty.launch.host import Host
 from shanty.runtime.agent import control
 from shanty.runtime.agent.channel import Channel
@@ -34,7 +34,7 @@ from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.plan import Attempt, Environment, Leftovers, Limits, Node, Plan
 from shanty.runtime.rank.rsh_client import parse
 from shanty.runtime.resolve import layout_of
-from shanty.runtime.rpc.runs import heard_run
+from shanty.runtime.rpc.runs import heartbeat_age
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Program, State, Status
 
@@ -103,7 +103,7 @@ def test_a_channel_never_waits_for_its_peer() -> None:
 def test_the_end_of_a_run_is_not_overwritten_by_what_came_before(tmp_path: Path) -> None:
     """Two commands that follow a run write the same files, and the slower one may be late."""
     run = RunDir(tmp_path)
-    link = Link(run, [Host("a")])
+    link = RunMirror(run, [Host("a")])
     for state in (State.RUNNING, State.STOPPED, State.RUNNING):
         link._store("status.json", None, json.dumps(Status(state).to_json()).encode(), "/there")
     assert control.read_status(run).state is State.STOPPED
@@ -307,9 +307,9 @@ def test_a_worker_that_is_done_is_told_from_one_that_crashed(
 ) -> None:
     monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
     ask = {"run": "20260101-000000-aaaa", "index": 1}
-    assert heard_run(ask, io.BytesIO(), print) == {"age": None, "left": True}
+    assert heartbeat_age(ask, io.BytesIO(), print) == {"age": None, "left": True}
     (tmp_path / "work" / "20260101-000000-aaaa.1").mkdir(parents=True)
-    assert heard_run(ask, io.BytesIO(), print) == {"age": None, "left": False}
+    assert heartbeat_age(ask, io.BytesIO(), print) == {"age": None, "left": False}
 
 
 def planned(job: JobSpec, *slots: int) -> Layout:

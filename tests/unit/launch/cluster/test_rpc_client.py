@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from shanty.launch.cluster import bundle
-from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
+import shanty
+from shanty.launch.cluster.rpc_client import Bundle, NoAnswerError, RpcClient, bundle
 from shanty.launch.connections.local import LocalTransport
 from shanty.launch.host import Host
 from shanty.runtime import errors
@@ -59,7 +59,7 @@ def chat(ask, data, say):
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RpcClient]:
     """An RPC server with verbs of the test's own."""
-    real = bundle.bundle()
+    real = bundle()
     own = [f for f in real.files if f[0] not in ("runtime/rpc/server.py", "runtime/rpc/verbs.py")]
     source = next(c for name, c, _ in real.files if name == "runtime/rpc/server.py").decode()
     names = ("echo", "half", "fail", "full", "crash", "silent", "chat")
@@ -68,7 +68,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RpcClien
         ("runtime/rpc/server.py", source.encode(), 0o644),
         ("runtime/rpc/verbs.py", VERBS.encode(), 0o644),
     ]
-    changed = bundle.Bundle("test", tuple(own))
+    changed = Bundle("test", tuple(own))
     monkeypatch.setattr("shanty.launch.cluster.rpc_client.bundle", lambda: changed)
     monkeypatch.setenv("SHANTY_HOME", str(tmp_path / "home"))
     made = connect()
@@ -286,9 +286,9 @@ def test_reach_takes_the_first_that_is_an_ssh_server(
     candidates = [list(mute.getsockname()), other.place, ssh.place, ssh.place]
     client = connect()
     began = time.monotonic()
-    found = client.ask("reach", candidates=candidates, timeout=10).values
+    found = client.ask("find-ssh", groups=[candidates], timeout=10).values["answers"][0]
     took = time.monotonic() - began
-    none = client.ask("reach", candidates=[other.place], timeout=10).values
+    none = client.ask("find-ssh", groups=[[other.place]], timeout=10).values["answers"][0]
     client.close()
     assert found["found"] == {
         "address": ssh.place[0],
@@ -307,12 +307,12 @@ def test_reach_takes_the_first_that_is_an_ssh_server(
 
 
 def test_boot_serves_rpc_as_well() -> None:
-    boot = Path(bundle.__file__).parents[2] / "runtime" / "boot.py"
+    boot = Path(shanty.__file__).parent / "runtime" / "boot.py"
     process = subprocess.run(
         [sys.executable, "-I", "-S", str(boot), "rpc.server"],
-        input=b'{"do": "reach", "candidates": []}\n',
+        input=b'{"do": "find-ssh", "groups": [[]], "timeout": 1}\n',
         capture_output=True,
         timeout=30,
     )
-    assert process.stdout == b'{"ok": {"found": null, "errors": []}}\n'
+    assert process.stdout == b'{"ok": {"answers": [{"found": null, "errors": []}]}}\n'
     assert process.returncode == 0

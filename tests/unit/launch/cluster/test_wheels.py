@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from shanty.launch.cluster import builds, wheels
+from shanty.launch.cluster import wheels
 from shanty.launch.cluster.wheels import Member, Scheme, Wheel, wheel_of
 from shanty.runtime.errors import PrepareError
 
@@ -149,10 +149,10 @@ def test_a_wheel_that_was_being_made_is_made_anew(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(builds.local_uv() is None, reason="uv installs the wheel")
+@pytest.mark.skipif(wheels.local_uv() is None, reason="uv installs the wheel")
 @pytest.mark.parametrize("name", ["click", "numpy", "mpi4py"])
 def test_a_real_package_installs_as_it_is_here(name: str, tmp_path: Path) -> None:
-    uv = builds.local_uv()
+    uv = wheels.local_uv()
     assert uv is not None
     wheel = wheel_of(info_of(name), HERE, tmp_path / "cache")
     members = whole(wheel)
@@ -211,7 +211,7 @@ def test_an_editable_package_is_built_when_it_changes(tmp_path: Path) -> None:
     folder = project(tmp_path / "own source")
 
     def built() -> Wheel:
-        return builds.editable_wheel("own", "2.0", folder.as_uri(), sys.executable, tmp_path / "c")
+        return wheels.editable_wheel("own", "2.0", folder.as_uri(), sys.executable, tmp_path / "c")
 
     first = built()
     with zipfile.ZipFile(first.path) as archive:
@@ -235,7 +235,7 @@ def test_in_a_git_repository_ignored_files_do_not_count(tmp_path: Path) -> None:
     (folder / ".gitignore").write_text("data/\n")
     (folder / "data").mkdir()
     (folder / "data" / "big").write_text("x")
-    assert sorted(builds._sources(folder)) == [
+    assert sorted(wheels._sources(folder)) == [
         ".gitignore",
         "backend.py",
         "own.py",
@@ -246,13 +246,13 @@ def test_in_a_git_repository_ignored_files_do_not_count(tmp_path: Path) -> None:
 def test_what_cannot_be_built_says_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builds, "local_uv", lambda: None)
+    monkeypatch.setattr(wheels, "local_uv", lambda: None)
     folder = project(tmp_path / "own")
     (folder / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["nowhere_build"]\nbuild-backend = "nowhere_build.api"\n'
     )
     with pytest.raises(PrepareError) as caught:
-        builds.editable_wheel("own", "2.0", folder.as_uri(), sys.executable, tmp_path / "c")
+        wheels.editable_wheel("own", "2.0", folder.as_uri(), sys.executable, tmp_path / "c")
     assert "own" in caught.value.what
     assert "nowhere_build" in caught.value.why
     assert "pip install 'nowhere_build'" in caught.value.fix
@@ -260,15 +260,15 @@ def test_what_cannot_be_built_says_what_it_needs(
 
 def test_a_source_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(PrepareError, match="the source of own is gone"):
-        builds.editable_wheel("own", "1", "file:///nowhere/own", sys.executable, tmp_path)
+        wheels.editable_wheel("own", "1", "file:///nowhere/own", sys.executable, tmp_path)
 
 
 def test_shanty_is_packed_as_it_runs(tmp_path: Path) -> None:
-    wheel = builds.shanty_wheel(tmp_path)
+    wheel = wheels.shanty_wheel(tmp_path)
     members = whole(wheel)
     assert {"shanty/__init__.py", "shanty/runtime/boot.py", "shanty/py.typed"} <= members.keys()
     assert any(name.endswith("entry_points.txt") for name in members)
-    assert builds.shanty_wheel(tmp_path) == wheel
+    assert wheels.shanty_wheel(tmp_path) == wheel
 
 
 def test_a_program_keeps_its_mode(tmp_path: Path) -> None:
