@@ -38,12 +38,6 @@ _OPS = {
     Op.MAX: "MAX",
     Op.PRODUCT: "PRODUCT",
 }
-_ACTIVITIES = {
-    Kind.ALLGATHER: "MPI_ALLGATHER",
-    Kind.BROADCAST: "MPI_BCAST",
-    Kind.ALLTOALL: "MPI_ALLTOALL",
-    Kind.REDUCESCATTER: "MPI_REDUCESCATTER",
-}
 _TAG = 1  # of Adasum's messages
 
 
@@ -74,7 +68,8 @@ class Executor:
             if batch.kind is Kind.ALLREDUCE:
                 self._all_reduce(batch, requests, doing)
             elif batch.kind is not Kind.BARRIER:  # all have come: nothing is left to do
-                with doing(_ACTIVITIES[batch.kind]):
+                word = "BCAST" if batch.kind is Kind.BROADCAST else batch.kind.name
+                with doing(f"MPI_{word}"):
                     getattr(self, f"_{first.kind.value}")(first)
             if first.ready is not None:
                 self._kernels.finish()

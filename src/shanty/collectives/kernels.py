@@ -1,4 +1,4 @@
-"""The tensors of a framework as MPI sees them: `Buffer`, and `Kernels`, which know a framework.
+"""The tensors of a framework as MPI sees them, by `Kernels`, which know the framework.
 
 Collectives pass tensors on without looking into them. A tensor has `dtype` (with an `itemsize`),
 `shape`, `nbytes` and `itemsize`; a flat one can be sliced. All else is asked of the kernels.
@@ -11,9 +11,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 from mpi4py import MPI
 
@@ -40,29 +39,6 @@ _WORDS = {
 def word(dtype: Any) -> MPI.Datatype:
     """Return the MPI datatype under which elements of `dtype` are moved, bit for bit."""
     return _WORDS[dtype.itemsize]
-
-
-class Event(Protocol):
-    """Work of a device that has to be done before a tensor may be read."""
-
-    def synchronize(self) -> object:
-        """Wait for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """Dense memory that a framework without kernels of its own hands over, not copied.
-
-    pointer: address of the first byte. dtype: a name, "float32". device: "cpu", or a framework's
-    name for another. owner: keeps the memory alive. ready: None where it may be read at once.
-    """
-
-    pointer: int
-    dtype: str
-    shape: tuple[int, ...]
-    device: str = "cpu"
-    owner: object = None
-    ready: Event | None = None
 
 
 class Kernels(ABC):
@@ -161,8 +137,17 @@ class Kernels(ABC):
             self.combine(name, [total], [part])
 
     @abstractmethod
+    def product(self, one: Tensor, two: Tensor) -> float:
+        """Return the inner product of two tensors, summed up in float64."""
+
     def adaptive_sum(self, one: Tensor, two: Tensor) -> Tensor:
-        """Return Adasum of two tensors, the products summed up in float64 (see `executor`)."""
+        """Return Adasum of two tensors (see `executor`)."""
+        both, of_one, of_two = (
+            self.product(*pair) for pair in ((one, two), (one, one), (two, two))
+        )
+        first = 1 - both / (2 * of_one) if of_one else 1.0
+        second = 1 - both / (2 * of_two) if of_two else 1.0
+        return one * first + two * second
 
     # ---- devices -----------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -74,16 +75,16 @@ class Pieces:
         return piece, offset
 
 
+@dataclass
 class Piece:
     """Tensors that are copied at a time. which: their places among all; mine, theirs: where they
     lie in the rooms of this rank and of the other.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.which: list[int] = []
-        self.mine: list[Tensor] = []
-        self.theirs: list[Tensor] = []
+    number: int
+    which: list[int] = field(default_factory=list)
+    mine: list[Tensor] = field(default_factory=list)
+    theirs: list[Tensor] = field(default_factory=list)
 
 
 class _Copied(NamedTuple):
@@ -102,18 +103,18 @@ class _Copied(NamedTuple):
             self.kernels.divide(self.own, 2)
 
 
+@dataclass
 class Spot:
     """The place of a tensor: its piece, and the elements before it there.
 
     views: by the slots of a segment, of it in this rank's room and in the other's.
     """
 
-    def __init__(self, piece: int, offset: int, dtype: Any, shape: tuple[int, ...]) -> None:
-        self.piece = piece
-        self.offset = offset
-        self.dtype = dtype
-        self.shape = shape
-        self.views: dict[int, list[Tensor]] = {}
+    piece: int
+    offset: int
+    dtype: Any
+    shape: tuple[int, ...]
+    views: dict[int, list[Tensor]] = field(default_factory=dict)
 
 
 class Segment:
@@ -239,6 +240,7 @@ class _Choice:
         self._times = []
 
 
+@dataclass
 class Schedule:
     """The pieces that the tensors of a part make: made once by `PairReduction.schedule`.
 
@@ -246,20 +248,17 @@ class Schedule:
     cut: the numbers of those. lone: whether there is one tensor only. nbytes: of all.
     """
 
-    def __init__(
-        self, places: Sequence[tuple[int, Spot]], cut: Sequence[int], lone: bool, nbytes: int
-    ) -> None:
-        self.cut = cut
-        self.lone = lone
-        self.nbytes = nbytes
-        self._places = places
-        self._pieces: dict[int, list[Piece]] = {}  # by the slots of a segment
+    places: Sequence[tuple[int, Spot]]
+    cut: Sequence[int]
+    lone: bool
+    nbytes: int
+    _pieces: dict[int, list[Piece]] = field(default_factory=dict)  # by the slots of a segment
 
     def through(self, segment: Segment) -> list[Piece]:
         """Return what is reduced at a time there."""
         pieces = self._pieces.get(segment.slots)
         if pieces is None:
-            pieces = self._pieces[segment.slots] = segment.pieces(self._places)
+            pieces = self._pieces[segment.slots] = segment.pieces(self.places)
         return pieces
 
 

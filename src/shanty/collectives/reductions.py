@@ -45,17 +45,8 @@ _OPS = {
     "BOR": MPI.BOR,
     "BXOR": MPI.BXOR,
 }
-
 # A bool is kept in a byte of 0 or 1. A sum of bools is true where any is.
-_BOOL_OPS = {
-    "SUM": MPI.MAX,
-    "PRODUCT": MPI.MIN,
-    "MIN": MPI.MIN,
-    "MAX": MPI.MAX,
-    "BAND": MPI.BAND,
-    "BOR": MPI.BOR,
-    "BXOR": MPI.BXOR,
-}
+_BOOL_OPS = {**_OPS, "SUM": MPI.MAX, "PRODUCT": MPI.MIN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +92,7 @@ def reduction(dtype: Any, name: str, kernels: Kernels) -> Reduction:
     if name == "PREMUL_SUM" and not fractional:
         raise TypeError(f"ReduceOp.PREMUL_SUM needs floating point numbers, not {dtype}.")
     if kind == "bool":
-        if name not in _BOOL_OPS:
+        if name == "AVG":
             raise TypeError(f"ReduceOp.{name} of bools has no meaning; convert to float first.")
         return Reduction(MPI.UINT8_T, _BOOL_OPS[name], None, False, name, kernels)
     if kind in _COMPLEX and name in ("MIN", "MAX"):

@@ -123,7 +123,7 @@ class ElasticSampler(Sampler[int]):
         return self.num_samples
 
 
-class StateHandler:
+class StateHandler(elastic.Kept):
     """Keeps, restores and broadcasts one attribute of a TorchState.
 
     A handler for a class of one's own, put into the registry, makes TorchState know it.
@@ -131,18 +131,6 @@ class StateHandler:
 
     def __init__(self, value: Any) -> None:
         self.value = value
-
-    def save(self) -> None:
-        """Copy its state, in memory."""
-        raise NotImplementedError
-
-    def restore(self) -> None:
-        """Go back to what was copied last."""
-        raise NotImplementedError
-
-    def sync(self) -> None:
-        """Take over rank 0's state, on every rank."""
-        raise NotImplementedError
 
     def set_value(self, value: Any) -> None:
         """Handle another object from now on."""

@@ -138,12 +138,8 @@ class _TensorKernels(kernels.Kernels):
         for part in parts[1:]:
             _FOLDS[name](total, part)
 
-    def adaptive_sum(self, one: Tensor, two: Tensor) -> Tensor:
-        x, y = one.reshape(-1).double(), two.reshape(-1).double()
-        both, of_one, of_two = (torch.dot(*pair).item() for pair in ((x, y), (x, x), (y, y)))
-        first = 1 - both / (2 * of_one) if of_one else 1.0
-        second = 1 - both / (2 * of_two) if of_two else 1.0
-        return one * first + two * second
+    def product(self, one: Tensor, two: Tensor) -> float:
+        return torch.dot(one.reshape(-1).double(), two.reshape(-1).double()).item()
 
     # ---- devices -----------------------------------------------------------------------------
 

@@ -37,7 +37,15 @@ ERRORS = base.Errors(CommunicationError, CommunicationTimeoutError, MismatchErro
 _futures = threading.Lock()
 
 
-class MPIWork(Operation, dist.Work):
+class _Work(dist.Work):
+    def synchronize(self) -> None:
+        """Do the same as `wait`: for tensors in host memory there is no stream to order against."""
+        self.wait()
+
+    block_current_stream = synchronize
+
+
+class MPIWork(Operation, _Work):
     """One operation given to the communication thread.
 
     A failed operation is never a success: `wait` raises, `is_success` is false, `exception`
@@ -57,14 +65,6 @@ class MPIWork(Operation, dist.Work):
         if not self._done or self._error is not None:
             self.wait_for(timeout.total_seconds() if timeout is not None else 0.0)
         return True
-
-    def synchronize(self) -> None:
-        """Do the same as `wait`: for tensors in host memory there is no stream to order against."""
-        self.wait()
-
-    def block_current_stream(self) -> None:
-        """Do the same as `wait`."""
-        self.wait()
 
     def is_completed(self) -> bool:
         """Return whether the operation has ended, in success or failure."""
@@ -108,7 +108,7 @@ class MPIWork(Operation, dist.Work):
     _source_rank = source_rank
 
 
-class CoalescedWork(dist.Work):
+class CoalescedWork(_Work):
     """Several operations as one: complete when all are, failed when one is."""
 
     def __init__(self, works: Sequence[MPIWork]) -> None:
@@ -120,14 +120,6 @@ class CoalescedWork(dist.Work):
         for work in self._works:
             work.wait(timeout)
         return True
-
-    def synchronize(self) -> None:
-        """Do the same as `wait`."""
-        self.wait()
-
-    def block_current_stream(self) -> None:
-        """Do the same as `wait`."""
-        self.wait()
 
     def is_completed(self) -> bool:
         """Return whether all have ended."""

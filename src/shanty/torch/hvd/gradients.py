@@ -7,7 +7,7 @@ the backward pass waits: it does nothing that could be done once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,24 +67,8 @@ class Reduction:
         return request
 
 
-class Unit(Protocol):
-    """A unit that is sent off at once: one gradient, or a group of them."""
-
-    def ready(self) -> None:
-        """A gradient of it has seen all of its backward passes."""
-
-    def submit(self) -> None:
-        """Send it off, unless it has been; gradients that are not there count as zero."""
-
-    def finish(self) -> None:
-        """Wait for what was sent off, and begin anew. Raises HorovodInternalError."""
-
-    def forget(self) -> None:
-        """Begin anew, whatever is under way."""
-
-
 class Gradient:
-    """The gradient of one parameter. A unit by itself, unless it is in a group."""
+    """The gradient of one parameter. A unit, which is sent off at once, unless it is in a group."""
 
     __slots__ = (
         *("name", "parameter", "how", "left", "unit", "grad"),
@@ -125,11 +109,11 @@ class Gradient:
         self.unit.ready()
 
     def ready(self) -> None:
-        """Part of Unit."""
+        """A gradient of it has seen all of its backward passes."""
         self.submit()
 
     def submit(self) -> None:
-        """Part of Unit."""
+        """Send it off, unless it has been; gradients that are not there count as zero."""
         if self.grad is not None or not self.parameter.requires_grad:
             return
         try:
@@ -177,7 +161,7 @@ class Gradient:
         )
 
     def finish(self) -> None:
-        """Part of Unit."""
+        """Wait for what was sent off, and begin anew. Raises HorovodInternalError."""
         try:
             if self._request is not None:
                 self.unpack(self._request.wait()[0])
@@ -210,7 +194,7 @@ class Gradient:
             self.parameter.grad = self._gathering().coalesce()
 
     def forget(self) -> None:
-        """Part of Unit."""
+        """Begin anew, whatever is under way."""
         self.grad = self._context = self._request = self._gathering = None
         self.left = self.how.passes
 
@@ -229,13 +213,13 @@ class Group:
             each.unit = self
 
     def ready(self) -> None:
-        """Part of Unit."""
+        """As of a Gradient."""
         self._unready -= 1
         if not self._unready:
             self.submit()
 
     def submit(self) -> None:
-        """Part of Unit."""
+        """As of a Gradient."""
         if self._submitted:
             return
         self._submitted = True
@@ -256,7 +240,7 @@ class Group:
             self._request = self.how.submit_group(name, tensors)
 
     def finish(self) -> None:
-        """Part of Unit."""
+        """As of a Gradient."""
         try:
             if self._request is not None:
                 for each, reduced in zip(self._packed, self._request.wait(), strict=True):
@@ -267,10 +251,14 @@ class Group:
             self.forget()
 
     def forget(self) -> None:
-        """Part of Unit."""
+        """As of a Gradient."""
         self._submitted = False
         self._request = None
         self._packed = []
         self._unready = len(self.members)
         for each in self.members:
             each.forget()
+
+
+Unit = Gradient | Group
+"""What is sent off at once."""
