@@ -14,8 +14,7 @@ import os
 import threading
 import time
 from array import array
-from collections.abc import Iterable, Sequence
-from typing import Self
+from collections.abc import Iterable
 
 from mpi4py import MPI
 
@@ -80,20 +79,23 @@ class CacheCoordinator:
 
 
 class Controller:
-    """The requests of one process set on this rank. Make it with `form`.
+    """The requests of one process set on this rank. Collective to make over its members.
 
-    rank, size: within the set. ranks: its members, as ranks of Horovod's world. cycles: how many
-    there were. timeline: what happens is told there, if not None.
+    rank, size: within the set. ranks: its members, as ranks of `world`, which is Horovod's. number:
+    of the set. kernels: of the tensors. cycles: how many there were. timeline: what happens is told
+    there, if not None.
     """
 
     def __init__(
         self,
-        comm: MPI.Intracomm,
+        world: MPI.Intracomm,
         ranks: tuple[int, ...],
         settings: Settings,
         number: int,
         kernels: Kernels,
     ) -> None:
+        comm = world.Create_group(world.group.Incl(list(ranks)), number)
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._at = Channel.form(comm, self._state, kernels, number)
         self.rank, self.size, self.ranks = comm.rank, comm.size, ranks
         self.number, self.cycles = number, 0
@@ -119,32 +121,7 @@ class Controller:
         self._request: MPI.Request | None = None  # of the cycle that has begun
         self._begun, self._whole = 0.0, True  # when; whether all ranks are at the same point
         self._thread = threading.Thread(target=self._run, name=f"shanty-hvd-{number}", daemon=True)
-
-    @classmethod
-    def form(
-        cls,
-        world: MPI.Intracomm,
-        ranks: Sequence[int],
-        settings: Settings,
-        number: int,
-        kernels: Kernels,
-    ) -> Self:
-        """Make the controller of these ranks of `world`. Collective over them.
-
-        number: of the process set. kernels: of the tensors. Raises RuntimeError when MPI
-        does not allow calls from several threads at a time.
-        """
-        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            raise RuntimeError(
-                "Horovod's API communicates from a thread of its own, for which MPI must be "
-                "initialised with MPI_THREAD_MULTIPLE. mpi4py asks for it by default; something "
-                "changed mpi4py.rc.thread_level, or initialised MPI before mpi4py was imported."
-            )
-        comm = world.Create_group(world.group.Incl(list(ranks)), number)
-        comm.Set_errhandler(MPI.ERRORS_RETURN)
-        made = cls(comm, tuple(ranks), settings, number, kernels)
-        made._thread.start()
-        return made
+        self._thread.start()
 
     # ---- for callers -----------------------------------------------------------------------
 

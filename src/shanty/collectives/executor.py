@@ -22,11 +22,10 @@ from shanty.collectives import operations
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.fusion_buffer import FusionBuffer
 from shanty.collectives.handshake import Channel
-from shanty.collectives.kernels import Kernels, Tensor
+from shanty.collectives.kernels import Kernels, Reduction, Tensor, reduction
 from shanty.collectives.operations import exchange_counts
 from shanty.collectives.pair_reduction import Doing
 from shanty.collectives.plan import Batch
-from shanty.collectives.reductions import Reduction, reduction
 from shanty.collectives.request import Kind, Op, Request, Signature
 from shanty.collectives.ring import even_counts
 from shanty.collectives.timeline import Timeline

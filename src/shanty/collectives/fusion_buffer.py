@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from shanty.collectives import huge_pages, operations, pair_reduction
 from shanty.collectives.handshake import Channel
-from shanty.collectives.kernels import Kernels, Tensor, elements
+from shanty.collectives.kernels import Kernels, Reduction, Tensor, elements
 from shanty.collectives.pair_reduction import (
     IN,
     OUT,
@@ -27,7 +27,6 @@ from shanty.collectives.pair_reduction import (
     Schedule,
 )
 from shanty.collectives.plan import Item, Part
-from shanty.collectives.reductions import Reduction
 from shanty.collectives.ring import even_counts
 from shanty.collectives.shared_memory import SharedMemory
 

@@ -25,9 +25,8 @@ from mpi4py import MPI
 
 from shanty.collectives import operations
 from shanty.collectives.handshake import Channel
-from shanty.collectives.kernels import Kernels, Tensor
+from shanty.collectives.kernels import Kernels, Reduction, Tensor
 from shanty.collectives.plan import Part
-from shanty.collectives.reductions import Reduction
 from shanty.collectives.shared_memory import SharedMemory
 
 Doing = Callable[[str], AbstractContextManager[object]]

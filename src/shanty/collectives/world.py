@@ -38,17 +38,10 @@ def init(
     kernels: Kernels,
     name: str,
 ) -> bool:
-    """Start, together with all other ranks. Once is enough; a second call changes nothing.
+    """Start as a front end's `init` says; returns whether it was the first call.
 
-    comm: who takes part: ranks of MPI's world, in which this one must be, or an mpi4py
-        communicator, which is duplicated. None, or no ranks: all of MPI's world.
-    process_sets: process sets to register, the same on all ranks. None or "dynamic": none yet;
-        `add_process_set` makes them at any time.
-    kernels: of the tensors. name: the front end's, for messages.
-    Returns whether it was the first call.
-    Raises ValueError where the ranks do not agree on the process sets or there cannot be such,
-    or for a bad value of a HOROVOD_… variable; RuntimeError where MPI has no
-    MPI_THREAD_MULTIPLE, or another world than the launcher promised.
+    comm, process_sets: as that takes them; and it raises what this raises. kernels: of the
+    tensors. name: the front end's, for messages.
     """
     sets = _listed(process_sets)
     with _lock:

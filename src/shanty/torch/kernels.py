@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from shanty.collectives import kernels, reductions
-from shanty.collectives.reductions import Reduction
+from shanty.collectives import kernels
+from shanty.collectives.kernels import Reduction
 from shanty.torch.work import writing
 
 _COMBINED: dict[str, Callable[[list[Tensor], list[Tensor]], None]] = {
@@ -185,7 +185,7 @@ def reduction(dtype: torch.dtype, op: ReduceOp | ReduceOp.RedOpType) -> Reductio
     found = _known.get(key)
     if found is None:
         name = str(kind).rpartition(".")[2]
-        found = _known[key] = reductions.reduction(dtype, name, KERNELS)
+        found = _known[key] = kernels.reduction(dtype, name, KERNELS)
     if found.name == "PREMUL_SUM":  # its factor is where only pickling looks
         return replace(found, factor=op.__getstate__()[1])  # type: ignore[index]
     return found

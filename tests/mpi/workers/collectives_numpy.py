@@ -15,8 +15,8 @@ from shanty.collectives import operations, process_sets, world
 from shanty.collectives.errors import HorovodInternalError, MismatchError
 from shanty.collectives.handshake import Channel
 from shanty.collectives.host import HOST, Array
+from shanty.collectives.kernels import reduction
 from shanty.collectives.process_sets import ProcessSet, global_process_set
-from shanty.collectives.reductions import reduction
 from shanty.collectives.request import Kind, Op, Request
 from shanty.collectives.watchdog import Activity, State
 

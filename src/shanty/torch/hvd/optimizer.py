@@ -348,9 +348,8 @@ class AdasumReducing(torch.optim.Optimizer):
         Raises HorovodInternalError; the parameters then are as they were before.
         """
         trained = [
-            (parameter, self._parameter_names.get(parameter, f"adasum.{i}.{j}"))
-            for i, group in enumerate(self.param_groups)
-            for j, parameter in enumerate(group["params"])
+            (parameter, self._parameter_names.get(parameter, place))
+            for parameter, place in places(self)
             if parameter.requires_grad
         ]
         starts = [parameter.clone() for parameter, _ in trained]
