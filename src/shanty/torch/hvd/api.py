@@ -1,6 +1,6 @@
 """All names of Horovod's API in one place: `shanty.torch` shows them, and `horovod.torch`."""
 
-# ruff: noqa: F403
+# ruff: noqa: F403, F405
 
 from __future__ import annotations
 

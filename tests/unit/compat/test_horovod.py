@@ -25,7 +25,7 @@ from shanty.launch.cluster.bundle import bundle
 from shanty.runtime.rank import horovod_import
 
 SOURCE = Path(shanty.__file__).parents[1]
-FACTS = Path(__file__).parents[1] / "horovod_api.toml"
+FACTS = Path(__file__).parents[2] / "horovod_api.toml"
 
 # The modules of Horovod 0.28.1 that scripts import, and what they import of them.
 IMPORTED = {
