@@ -99,7 +99,9 @@ class FusionBuffer:
             return
         layout.times += 1
         if layout.times == huge_pages.OFTEN and layout.nbytes >= huge_pages.LEAST:
-            self._widen([tensors[i] for i in fused])
+            some = [tensors[i] for i in fused]
+            if self._kernels.device(some[0]) == "cpu":
+                huge_pages.widen((self._kernels.address(each), each.nbytes) for each in some)
         if pieces is None:
             self._through_a_buffer(layout, [tensors[i] for i in fused], how, doing)
         elif isinstance(pieces, Schedule):
@@ -133,11 +135,6 @@ class FusionBuffer:
         if self._shared is not None:
             made.pieces = self._pieces(part, fused)
         return made
-
-    def _widen(self, tensors: Sequence[Tensor]) -> None:
-        if self._kernels.device(tensors[0]) == "cpu":
-            address = self._kernels.address
-            huge_pages.widen((address(each), each.nbytes) for each in tensors)
 
     # ---- through shared memory ---------------------------------------------------------------
 

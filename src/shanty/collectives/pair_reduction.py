@@ -117,22 +117,21 @@ class Spot:
 
 
 class Segment:
-    """Memory that both see, cut into slots in which pieces take turns."""
+    """Memory that both see, cut into slots in which pieces take turns.
+
+    usable: whether there was memory for it, on both ranks.
+    """
 
     def __init__(self, at: Channel, slots: int) -> None:
         self.slots = slots
         self._rank = at.rank
         self._kernels: Kernels = at.kernels
         self._shared = SharedMemory.form(at.comm, slots * MOST)
+        self.usable = self._shared is not None
         # (dtype, slot) → views of the whole slot
         self._whole: dict[tuple[Any, int], list[Tensor]] = {}
         self._copied = 0  # pieces so far
         self._used = [-LEAST] * slots  # by which of them each slot was used last
-
-    @property
-    def usable(self) -> bool:
-        """True if there was memory for it, on both ranks."""
-        return self._shared is not None
 
     def pieces(self, places: Sequence[tuple[int, Spot]]) -> list[Piece]:
         """Return those of tensors with these numbers and places."""
@@ -262,18 +261,14 @@ class Schedule:
 
 
 class PairReduction:
-    """For one process set of two ranks on one host, and one thread."""
+    """For one process set of two ranks on one host, and one thread. usable: as of its segment."""
 
     def __init__(self, at: Channel) -> None:
         self._at = at
         self._segments = {_NEAR: Segment(at, _NEAR)}
+        self.usable = self._segments[_NEAR].usable
         self._choices = {lone: _Choice() for lone in (False, True)}  # those of rank 0 count
         self._pieces = Pieces(MOST)
-
-    @property
-    def usable(self) -> bool:
-        """True if there was memory for it, on both ranks."""
-        return self._segments[_NEAR].usable
 
     def schedule(self, part: Part) -> Schedule:
         """Return that of the tensors of a part. Each keeps its place in whatever company."""

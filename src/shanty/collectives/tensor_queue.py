@@ -254,10 +254,6 @@ class Bundle:
             for i in places:
                 self.entries[i].outcome = whole
 
-    def requests(self) -> Iterator[Request]:
-        """Let each go its own way."""
-        return (each.request(self.since) for each in self.entries)
-
 
 def wait_for_company(cycle_time: float | None, spare: bool) -> tuple[float, float]:
     """Return the seconds that requests wait for others to travel with, and bytes that need not.
@@ -323,11 +319,7 @@ class PendingRequests:
     def add_entries(self, entries: list[TensorEntry], since: float) -> None:
         """Add entries that came together, the first of them at that time by time.monotonic()."""
         self.unbundle()
-        pattern = self._patterns.get((entries[0].name, len(entries)))
-        if pattern is not None:
-            tensors = [each.tensor for each in entries]
-            if pattern.fits(entries, tensors):
-                self.bundle = Bundle(entries, tensors, pattern, since)
+        self.bundle = self._recognised(entries, since)
         if self.bundle is not None:
             self.mask |= self.bundle.mask
             self.fresh = self.fresh or since
@@ -335,6 +327,14 @@ class PendingRequests:
         for each in entries:
             self.add(each.request(since))
         self._learn(entries)
+
+    def _recognised(self, entries: list[TensorEntry], since: float) -> Bundle | None:
+        """Return these as a bundle; None where they are not as they were before."""
+        pattern = self._patterns.get((entries[0].name, len(entries)))
+        if pattern is None:
+            return None
+        tensors = [each.tensor for each in entries]
+        return Bundle(entries, tensors, pattern, since) if pattern.fits(entries, tensors) else None
 
     def _learn(self, entries: Sequence[TensorEntry]) -> None:
         """Remember entries that have become requests, if those have numbers."""
@@ -352,8 +352,8 @@ class PendingRequests:
         if self.bundle is not None:
             bundle, self.bundle = self.bundle, None
             fresh = self.fresh
-            for request in bundle.requests():
-                self.add(request)
+            for each in bundle.entries:
+                self.add(each.request(bundle.since))
             self.fresh = fresh
 
     def finish_bundle(self) -> None:

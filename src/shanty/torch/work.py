@@ -62,17 +62,17 @@ class MPIWork(Operation, _Work):
         Raises CommunicationTimeoutError when the limit passes. MPI cannot take an operation
         back: a collective then blocks what comes after it, and the run has to end.
         """
-        if not self._done or self._error is not None:
+        if not self.done or self._error is not None:
             self.wait_for(timeout.total_seconds() if timeout is not None else 0.0)
         return True
 
     def is_completed(self) -> bool:
         """Return whether the operation has ended, in success or failure."""
-        return self._done
+        return self.done
 
     def is_success(self) -> bool:
         """Return whether the operation has ended without error."""
-        return self._done and self._error is None
+        return self.done and self._error is None
 
     def exception(self) -> base.CommunicationError | None:
         """Return the error of a failed operation; None while it runs and after success."""
@@ -80,7 +80,7 @@ class MPIWork(Operation, _Work):
 
     def result(self) -> list[Tensor]:
         """Return the tensors that it wrote. Raises its error, or when it is not complete."""
-        if not self._done:
+        if not self.done:
             raise RuntimeError(f"{self.what}: not complete yet; call wait() before result().")
         if self._error is not None:
             raise self._error

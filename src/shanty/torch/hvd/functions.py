@@ -179,13 +179,6 @@ class _Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
-    """A tensor that is sent as a part of the object: a sparse one."""
-
-    tensor: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class _Content:
     """The content of an optimizer, with slots where its tensors are.
 
@@ -218,7 +211,7 @@ def _take(optimizer: Optimizer) -> tuple[_Content, list[Tensor]]:
         if not isinstance(thing, Tensor):
             return _mapped(thing, lambda _, inner: parted(inner, beside), None)
         if thing.layout is not torch.strided:
-            return _Whole(thing.detach().cpu())
+            return thing.detach().cpu()  # a sparse one is sent as a part of the object
         tensors.append(thing)
         near = beside is not None and thing.device == beside.device
         return _Slot(tuple(thing.shape), thing.dtype, near)
@@ -247,8 +240,8 @@ def _put(optimizer: Optimizer, content: _Content) -> list[Tensor]:
     tensors: list[Tensor] = []
 
     def whole(thing: Any, here: Any, beside: Tensor | None) -> Any:
-        if isinstance(thing, _Whole):
-            return thing.tensor.to(beside.device if beside is not None else "cpu")
+        if isinstance(thing, Tensor):
+            return thing.to(beside.device if beside is not None else "cpu")
         if not isinstance(thing, _Slot):
             return _mapped(thing, lambda old, inner: whole(inner, old, beside), here)
         if not _fits(here, thing):

@@ -7,6 +7,7 @@ the backward pass waits: it does nothing that could be done once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,37 +18,28 @@ from shanty.collectives import process_sets
 from shanty.collectives.process_sets import ProcessSet
 from shanty.collectives.request import Kind, Op, Request, TensorEntry
 from shanty.torch.hvd import calls, ops
-from shanty.torch.hvd.compression import Compression
 
 
+@dataclass
 class Reduction:
     """The way to reduce all gradients of one optimizer.
 
     predivide: what they are divided by before the sum, and multiplied by after it.
-    passes: backward passes until a gradient is sent off.
+    compression: None for none. passes: backward passes until a gradient is sent off.
+    begun: whether there were backward passes since the last synchronize.
     """
 
-    def __init__(
-        self,
-        process_set: ProcessSet,
-        op: Op,
-        predivide: float,
-        compression: Any,
-        sparse_as_dense: bool,
-        passes: int,
-    ) -> None:
-        self.process_set = process_set
-        self.op = op
-        self.prescale = 1.0 / predivide
-        self.postscale = predivide
-        self.compression = None if compression is Compression.none else compression
-        self.sparse_as_dense = sparse_as_dense
-        self.passes = passes
-        self.begun = False  # whether there were backward passes since the last synchronize
+    process_set: ProcessSet
+    op: Op
+    predivide: float
+    compression: Any
+    sparse_as_dense: bool
+    passes: int
+    begun: bool = False
 
     def submit(self, name: str, tensor: Tensor) -> Request | TensorEntry:
         """Have a tensor reduced in place."""
-        if self.prescale == self.postscale == 1 and tensor.is_cpu:
+        if self.predivide == 1 and tensor.is_cpu:
             return process_sets.controller(self.process_set).queue.add(name, tensor, self.op)
         return self.submit_group(name, (tensor,), grouped=False)
 
@@ -59,8 +51,8 @@ class Reduction:
             tensors,
             tensors,
             op=self.op,
-            prescale=self.prescale,
-            postscale=self.postscale,
+            prescale=1.0 / self.predivide,
+            postscale=self.predivide,
             grouped=grouped,
         )
         calls.submit(request, self.process_set)

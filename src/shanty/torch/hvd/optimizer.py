@@ -73,7 +73,7 @@ class Reducing(torch.optim.Optimizer):
         attrgetter("_reduction.process_set"), doc="The ranks whose gradients are combined."
     )
     gradient_predivide_factor = property(
-        attrgetter("_reduction.postscale"),
+        attrgetter("_reduction.predivide"),
         doc="The divisor of gradients before they are summed, and their factor after it.",
     )
     sparse_as_dense = property(
@@ -300,7 +300,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         process_set,
         Op(op),
         gradient_predivide_factor,
-        compression,
+        None if compression is Compression.none else compression,
         sparse_as_dense,
         backward_passes_per_step,
     )
