@@ -214,7 +214,10 @@ class Controller:
                 self._begin()
             assert self._request is not None
             if not self._request.Test():
-                self._look(time.monotonic() - self._begun)
+                waited = time.monotonic() - self._begun
+                if waited > _LONGEST_IDLE:
+                    self._at.watchdog.answer()
+                    self._inspector.look(self._at, waited, self._pending.oldest())
                 return False
             self._request = None
             self._conclude()
@@ -241,11 +244,9 @@ class Controller:
             return min(fresh + self._linger, queue.latest + _BURST if enough else math.inf)
         if self._pending or self._join is not None:
             # Where all ranks wait and nobody has news, nobody needs to hear it again at once.
-            return self._last + self._pause() if self._all_waited else 0.0
+            pause = min(_LONGEST_IDLE, max(2e-4, _SLACK * self._pending.oldest()))
+            return self._last + pause if self._all_waited else 0.0
         return self._last + _IDLE
-
-    def _pause(self) -> float:
-        return min(_LONGEST_IDLE, max(2e-4, _SLACK * self._pending.oldest()))
 
     def _nap(self, now: float) -> float:
         """Return the seconds until there may be something to do."""
@@ -253,11 +254,6 @@ class Controller:
             return max(self._time() - now, 0.0)
         longest = _LONGEST if self._pending or self.queue else _LONGEST_IDLE
         return min(longest, max(5e-5, _SLACK * (now - self._begun)))
-
-    def _look(self, waited: float) -> None:
-        if waited > _LONGEST_IDLE:
-            self._at.watchdog.answer()
-            self._inspector.look(self._at, waited, self._pending.oldest())
 
     def _take(self) -> None:
         """Take what was submitted."""

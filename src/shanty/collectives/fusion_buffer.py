@@ -195,7 +195,7 @@ class FusionBuffer:
         carried = total
         if how.carrier is not None:
             carried = self._kernels.empty(total.shape, how.carrier)
-        how.fold([room[mine] for room in rooms], carried)
+        self._kernels.fold(how.name, [room[mine] for room in rooms], carried)
         how.divide(carried, at.size)
         if carried is not total:
             self._kernels.copy(total, carried)

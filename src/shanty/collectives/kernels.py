@@ -269,10 +269,6 @@ class Reduction:
     kernels: Kernels
     factor: Any = None
 
-    def fold(self, parts: Sequence[Tensor], total: Tensor) -> None:
-        """`total` becomes the reduction of the parts in their order, in its dtype; not divided."""
-        self.kernels.fold(self.name, parts, total)
-
     def divide(self, total: Tensor, ranks: int) -> None:
         """Turn a sum over `ranks` ranks into what was asked for, in place."""
         if self.average:

@@ -203,7 +203,7 @@ def _all_reduce_half(at: Channel, flat: Tensor, how: Reduction) -> None:
         parts = tools.shaped(room[: at.size * mine], (at.size, mine))
         _versions(at, segment, counts, parts)
         own = total[:mine]
-        how.fold(tools.rows(parts), own)
+        tools.fold(how.name, tools.rows(parts), own)
         how.divide(own, at.size)
         tools.copy(tools.split(segment, counts)[at.rank], own)
         if ring.pays(at, segment.nbytes):
@@ -229,7 +229,7 @@ def _reduce_scatter(
         parts = at.kernels.empty((at.size, mine), flat.dtype, flat)
         room = at.kernels.empty((mine,), how.carrier, flat)
         _versions(at, flat, counts, parts)
-        how.fold(at.kernels.rows(parts), room)
+        at.kernels.fold(how.name, at.kernels.rows(parts), room)
     else:
         room = _reduced_part(at, output, tensor, counts, how)
     how.divide(room, at.size)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ from torch.futures import Future, collect_all
 
 from shanty.collectives import errors as base
 from shanty.collectives.operation import Operation
-from shanty.collectives.worker import Worker
+from shanty.collectives.worker import Worker, Writing
 
 
 class CommunicationError(base.CommunicationError, dist.DistBackendError):
@@ -143,15 +143,11 @@ class CoalescedWork(_Work):
         return every.then(lambda _: self.result())
 
 
-def writing() -> AbstractContextManager[object]:
-    """Return a context in which results may be written, into leaves that need gradients and into
-    inference tensors too. Callbacks must not run in it.
-    """
-    return _inference(True)
-
-
 # What torch.inference_mode enters, without its two microseconds.
-_inference = getattr(torch._C, "_InferenceMode", torch.inference_mode)
+writing: Writing = partial(getattr(torch._C, "_InferenceMode", torch.inference_mode), True)
+"""Returns a context in which results may be written, into leaves that need gradients and into
+inference tensors too. Callbacks must not run in it.
+"""
 
 WORKER = Worker("shanty.torch", writing)
 """The one communication thread of this process."""

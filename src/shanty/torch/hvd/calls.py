@@ -58,7 +58,10 @@ def allreduce_in_place(
         and not tensor.requires_grad
         and tensor.layout is torch.strided
     ):  # as most are
-        return hold(process_sets.controller(process_set).queue.add(name, tensor, op))
+        entry = process_sets.controller(process_set).queue.add(name, tensor, op)
+        handle = next(_numbers)
+        _under_way[handle] = entry
+        return handle
     both = (tensor,)
     return allreduce(both, both, name, op, prescale, postscale, process_set, False)
 
@@ -246,13 +249,6 @@ def start(
     submit(request, process_set)
     handle = next(_numbers)
     _under_way[handle] = request, outputs, form
-    return handle
-
-
-def hold(entry: TensorEntry) -> int:
-    """Return the handle of an entry."""
-    handle = next(_numbers)
-    _under_way[handle] = entry
     return handle
 
 
