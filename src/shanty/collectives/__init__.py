@@ -1,6 +1,6 @@
 """Collectives over MPI for the tensors of any framework; this package imports none.
 
 A framework's package is an adapter: it passes its tensors as they are, and `kernels.Kernels` for
-them (memory, arithmetic). For numpy arrays, and for any host memory that a `kernels.Buffer`
-describes, the kernels are in `host`. See docs/horovod.md for the modules.
+them (memory, arithmetic). For numpy arrays the kernels are in `host`. See docs/horovod.md for the
+modules.
 """

@@ -44,7 +44,8 @@ def spell(site: CallSite) -> str:
         return ""
     code, line = site
     function = "" if code.co_name == "<module>" else f" in {code.co_name}"
-    return f"{_short(code.co_filename)}:{line}{function}"
+    file = code.co_filename.removeprefix(str(Path.cwd()) + os.sep)
+    return f"{file}:{line}{function}"
 
 
 def _users(frame: FrameType | None) -> CallSite:
@@ -65,8 +66,3 @@ def _is_foreign(path: str) -> bool:
     if path.startswith(tuple(_hidden)):
         return True
     return path.startswith(_LIBRARY) and _PACKAGES not in path
-
-
-def _short(path: str) -> str:
-    """Relative to the working directory where that is shorter."""
-    return path.removeprefix(str(Path.cwd()) + os.sep)

@@ -14,8 +14,7 @@ import os
 import threading
 import time
 from array import array
-from collections.abc import Iterable, Sequence
-from typing import Self
+from collections.abc import Iterable
 
 from mpi4py import MPI
 
@@ -80,20 +79,23 @@ class CacheCoordinator:
 
 
 class Controller:
-    """The requests of one process set on this rank. Make it with `form`.
+    """The requests of one process set on this rank. Collective to make over its members.
 
-    rank, size: within the set. ranks: its members, as ranks of Horovod's world. cycles: how many
-    there were. timeline: what happens is told there, if not None.
+    rank, size: within the set. ranks: its members, as ranks of `world`, which is Horovod's. number:
+    of the set. kernels: of the tensors. cycles: how many there were. timeline: what happens is told
+    there, if not None.
     """
 
     def __init__(
         self,
-        comm: MPI.Intracomm,
+        world: MPI.Intracomm,
         ranks: tuple[int, ...],
         settings: Settings,
         number: int,
         kernels: Kernels,
     ) -> None:
+        comm = world.Create_group(world.group.Incl(list(ranks)), number)
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._at = Channel.form(comm, self._state, kernels, number)
         self.rank, self.size, self.ranks = comm.rank, comm.size, ranks
         self.number, self.cycles = number, 0
@@ -119,32 +121,7 @@ class Controller:
         self._request: MPI.Request | None = None  # of the cycle that has begun
         self._begun, self._whole = 0.0, True  # when; whether all ranks are at the same point
         self._thread = threading.Thread(target=self._run, name=f"shanty-hvd-{number}", daemon=True)
-
-    @classmethod
-    def form(
-        cls,
-        world: MPI.Intracomm,
-        ranks: Sequence[int],
-        settings: Settings,
-        number: int,
-        kernels: Kernels,
-    ) -> Self:
-        """Make the controller of these ranks of `world`. Collective over them.
-
-        number: of the process set. kernels: of the tensors. Raises RuntimeError when MPI
-        does not allow calls from several threads at a time.
-        """
-        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            raise RuntimeError(
-                "Horovod's API communicates from a thread of its own, for which MPI must be "
-                "initialised with MPI_THREAD_MULTIPLE. mpi4py asks for it by default; something "
-                "changed mpi4py.rc.thread_level, or initialised MPI before mpi4py was imported."
-            )
-        comm = world.Create_group(world.group.Incl(list(ranks)), number)
-        comm.Set_errhandler(MPI.ERRORS_RETURN)
-        made = cls(comm, tuple(ranks), settings, number, kernels)
-        made._thread.start()
-        return made
+        self._thread.start()
 
     # ---- for callers -----------------------------------------------------------------------
 
@@ -237,7 +214,10 @@ class Controller:
                 self._begin()
             assert self._request is not None
             if not self._request.Test():
-                self._look(time.monotonic() - self._begun)
+                waited = time.monotonic() - self._begun
+                if waited > _LONGEST_IDLE:
+                    self._at.watchdog.answer()
+                    self._inspector.look(self._at, waited, self._pending.oldest())
                 return False
             self._request = None
             self._conclude()
@@ -264,11 +244,9 @@ class Controller:
             return min(fresh + self._linger, queue.latest + _BURST if enough else math.inf)
         if self._pending or self._join is not None:
             # Where all ranks wait and nobody has news, nobody needs to hear it again at once.
-            return self._last + self._pause() if self._all_waited else 0.0
+            pause = min(_LONGEST_IDLE, max(2e-4, _SLACK * self._pending.oldest()))
+            return self._last + pause if self._all_waited else 0.0
         return self._last + _IDLE
-
-    def _pause(self) -> float:
-        return min(_LONGEST_IDLE, max(2e-4, _SLACK * self._pending.oldest()))
 
     def _nap(self, now: float) -> float:
         """Return the seconds until there may be something to do."""
@@ -276,11 +254,6 @@ class Controller:
             return max(self._time() - now, 0.0)
         longest = _LONGEST if self._pending or self.queue else _LONGEST_IDLE
         return min(longest, max(5e-5, _SLACK * (now - self._begun)))
-
-    def _look(self, waited: float) -> None:
-        if waited > _LONGEST_IDLE:
-            self._at.watchdog.answer()
-            self._inspector.look(self._at, waited, self._pending.oldest())
 
     def _take(self) -> None:
         """Take what was submitted."""

@@ -17,7 +17,6 @@ import functools
 import hashlib
 import json
 import os
-import pickle
 import queue
 import sys
 import time
@@ -61,19 +60,10 @@ class Format(NamedTuple):
     save: Callable[[Any, BinaryIO], object]
 
 
-def _unpickled(path: Path) -> Any:
-    with path.open("rb") as file:
-        return pickle.load(file)
-
-
-PICKLE = Format(_unpickled, pickle.dump)
-"""For states of nothing but Python objects and numpy arrays."""
-
-
 class Store:
     """The commit of one call of `run`. All of it is rank 0's."""
 
-    def __init__(self, path: Path, form: Format = PICKLE) -> None:
+    def __init__(self, path: Path, form: Format) -> None:
         self.path = path
         self._format = form
         self._lock: BinaryIO | None = None
@@ -154,7 +144,7 @@ class Store:
             self._lock.close()
 
 
-def store(name: str, form: Format = PICKLE) -> Store:
+def store(name: str, form: Format) -> Store:
     """Return the commit of the next call of `run` for the function `name`, in this command."""
     given = os.environ.get(FOLDER)
     folder = Path(given).expanduser().absolute() if given else home(os.environ) / "commits"
@@ -177,7 +167,23 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 (Horovod's name)
         self.skip_sync = skip_sync
 
 
-class State:
+class Kept:
+    """The interface of what commits keep."""
+
+    def save(self) -> None:
+        """Copy the state, in memory."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Go back to what was copied last."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Take over rank 0's state, on every rank."""
+        raise NotImplementedError
+
+
+class State(Kept):
     """A state that is the same on all ranks; subclasses say what it consists of.
 
     bcast_object: takes rank 0's object and returns it on every rank. get_rank: this rank.
@@ -229,18 +235,6 @@ class State:
             changes |= self._host_messages.get()[1]
         if changes:
             raise HostsUpdatedInterrupt(skip_sync=changes == 1)
-
-    def save(self) -> None:
-        """Copy the state, in memory."""
-        raise NotImplementedError
-
-    def restore(self) -> None:
-        """Go back to what was copied last."""
-        raise NotImplementedError
-
-    def sync(self) -> None:
-        """Take over rank 0's state, on every rank."""
-        raise NotImplementedError
 
     def reset(self) -> None:
         """Called before the callbacks when training begins anew; nothing by default."""
@@ -298,7 +292,7 @@ class ObjectState(State):
 
 
 def run_fn(
-    func: Callable[..., Result], reset: Callable[[], object], form: Format = PICKLE
+    func: Callable[..., Result], reset: Callable[[], object], form: Format
 ) -> Callable[..., Result]:
     """Make a function that trains, `func(state, …)`, one that survives failures.
 

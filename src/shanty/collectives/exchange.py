@@ -9,8 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.settings import Settings
@@ -61,11 +60,10 @@ class Patience:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer(Generic[Value]):
+class _Answer(NamedTuple):
     """The word of rank 0: the values of all ranks, or who is missing so far, or that it is over."""
 
-    values: list[Value] | None = None
+    values: list[Any] | None = None
     missing: tuple[int, ...] = ()
     error: str = ""
 
@@ -81,7 +79,7 @@ def exchange(comm: MPI.Intracomm, value: Value, call: str, settings: Settings) -
     if comm.rank == 0:
         return _collect(comm, value, call, settings)
     sent = comm.isend(value, 0, _THERE)
-    answer: _Answer[Value] = _Answer(missing=(0,))
+    answer = _Answer(missing=(0,))
     while answer.values is None:
         if answer.error:
             raise HorovodInternalError(answer.error)
@@ -102,7 +100,7 @@ def _collect(comm: MPI.Intracomm, value: Value, call: str, settings: Settings) -
     def missing() -> tuple[int, ...]:
         return tuple(each for each in range(comm.size) if each not in values)
 
-    def tell(answer: _Answer[Value]) -> None:
+    def tell(answer: _Answer) -> None:
         sent = [comm.isend(answer, each, _BACK) for each in values if each != 0]
         for request in sent:
             request.wait()

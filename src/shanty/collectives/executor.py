@@ -22,11 +22,10 @@ from shanty.collectives import operations
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.fusion_buffer import FusionBuffer
 from shanty.collectives.handshake import Channel
-from shanty.collectives.kernels import Kernels, Tensor
+from shanty.collectives.kernels import Kernels, Reduction, Tensor, reduction
 from shanty.collectives.operations import exchange_counts
 from shanty.collectives.pair_reduction import Doing
 from shanty.collectives.plan import Batch
-from shanty.collectives.reductions import Reduction, reduction
 from shanty.collectives.request import Kind, Op, Request, Signature
 from shanty.collectives.ring import even_counts
 from shanty.collectives.timeline import Timeline
@@ -37,12 +36,6 @@ _OPS = {
     Op.MIN: "MIN",
     Op.MAX: "MAX",
     Op.PRODUCT: "PRODUCT",
-}
-_ACTIVITIES = {
-    Kind.ALLGATHER: "MPI_ALLGATHER",
-    Kind.BROADCAST: "MPI_BCAST",
-    Kind.ALLTOALL: "MPI_ALLTOALL",
-    Kind.REDUCESCATTER: "MPI_REDUCESCATTER",
 }
 _TAG = 1  # of Adasum's messages
 
@@ -74,7 +67,8 @@ class Executor:
             if batch.kind is Kind.ALLREDUCE:
                 self._all_reduce(batch, requests, doing)
             elif batch.kind is not Kind.BARRIER:  # all have come: nothing is left to do
-                with doing(_ACTIVITIES[batch.kind]):
+                word = "BCAST" if batch.kind is Kind.BROADCAST else batch.kind.name
+                with doing(f"MPI_{word}"):
                     getattr(self, f"_{first.kind.value}")(first)
             if first.ready is not None:
                 self._kernels.finish()

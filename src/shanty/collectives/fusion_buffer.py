@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from shanty.collectives import huge_pages, operations, pair_reduction
 from shanty.collectives.handshake import Channel
-from shanty.collectives.kernels import Kernels, Tensor, elements
+from shanty.collectives.kernels import Kernels, Reduction, Tensor, elements
 from shanty.collectives.pair_reduction import (
     IN,
     OUT,
@@ -27,7 +27,6 @@ from shanty.collectives.pair_reduction import (
     Schedule,
 )
 from shanty.collectives.plan import Item, Part
-from shanty.collectives.reductions import Reduction
 from shanty.collectives.ring import even_counts
 from shanty.collectives.shared_memory import SharedMemory
 
@@ -100,7 +99,9 @@ class FusionBuffer:
             return
         layout.times += 1
         if layout.times == huge_pages.OFTEN and layout.nbytes >= huge_pages.LEAST:
-            self._widen([tensors[i] for i in fused])
+            some = [tensors[i] for i in fused]
+            if self._kernels.device(some[0]) == "cpu":
+                huge_pages.widen((self._kernels.address(each), each.nbytes) for each in some)
         if pieces is None:
             self._through_a_buffer(layout, [tensors[i] for i in fused], how, doing)
         elif isinstance(pieces, Schedule):
@@ -134,11 +135,6 @@ class FusionBuffer:
         if self._shared is not None:
             made.pieces = self._pieces(part, fused)
         return made
-
-    def _widen(self, tensors: Sequence[Tensor]) -> None:
-        if self._kernels.device(tensors[0]) == "cpu":
-            address = self._kernels.address
-            huge_pages.widen((address(each), each.nbytes) for each in tensors)
 
     # ---- through shared memory ---------------------------------------------------------------
 
@@ -199,7 +195,7 @@ class FusionBuffer:
         carried = total
         if how.carrier is not None:
             carried = self._kernels.empty(total.shape, how.carrier)
-        how.fold([room[mine] for room in rooms], carried)
+        self._kernels.fold(how.name, [room[mine] for room in rooms], carried)
         how.divide(carried, at.size)
         if carried is not total:
             self._kernels.copy(total, carried)

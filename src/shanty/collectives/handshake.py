@@ -202,7 +202,7 @@ class Handshake:
     """
 
     __slots__ = (
-        *("_channel", "_even", "_key", "_limit", "_nbytes"),
+        *("channel", "_even", "_key", "_limit", "_nbytes"),
         *("_number", "_place", "_request", "site"),
     )
 
@@ -215,7 +215,7 @@ class Handshake:
         place: object,
         even: int = -1,
     ) -> None:
-        self._channel = channel
+        self.channel = channel
         self._key = key
         self._nbytes = nbytes
         self._limit = limit
@@ -234,7 +234,7 @@ class Handshake:
         """Begin, and look for so long whether all have come."""
         request = self._begin()
         end = time.perf_counter() + seconds
-        spin = end if not self._channel.crowded else 0.0
+        spin = end if not self.channel.crowded else 0.0
         while not request.Test():
             now = time.perf_counter()
             if now > end:
@@ -250,7 +250,7 @@ class Handshake:
         and CommunicationError when another rank gave up, or when it is certain that some will
         never come (with SHANTY_CHECK=1). The group is broken then.
         """
-        channel, limit = self._channel, self._limit
+        channel, limit = self.channel, self._limit
         request = self._request or self._begin()
         start = time.monotonic()
         spin = 0.0 if channel.crowded else _SPIN
@@ -284,7 +284,7 @@ class Handshake:
         Where one came so late that another may have given up before, there is another handshake:
         who gave up does not come. Raises as `wait` then.
         """
-        channel = self._channel
+        channel = self.channel
         if channel.late:
             self._request = None
             self.wait(lambda: None)
@@ -300,17 +300,8 @@ class Handshake:
             + f"\nAll ranks must make the same calls in the same order.{hint}"
         )
 
-    @property
-    def broke(self) -> bool:
-        """True once the group cannot be used any more."""
-        return self._channel.broken is not None
-
-    def abandon(self, error: CommunicationError) -> None:
-        """Give the group up, since this call was cut short and nobody knows how far it came."""
-        self._channel.give_up(error)
-
     def _begin(self) -> MPI.Request:
-        channel = self._channel
+        channel = self.channel
         if channel.broken is not None:
             broken = f"{self} on {self._place}: {UNUSABLE} {channel.broken}"
             raise channel.errors.failed(broken)
@@ -321,7 +312,7 @@ class Handshake:
         return f"{self} on {str(self._place).partition(',')[0]}"
 
     def _late(self) -> CommunicationTimeoutError:
-        channel = self._channel
+        channel = self.channel
         what = f"{self} on {self._place} was not complete after {self._limit:g} s"
         text = f"{what}: not all ranks came."
         channel.give_up(channel.errors.late(text))  # first: one may come any moment now
@@ -330,18 +321,18 @@ class Handshake:
         return error
 
     def _warned(self, warning: Warned) -> CommunicationError:
-        errors = self._channel.errors
+        errors = self.channel.errors
         kind = errors.late if warning.timed_out else errors.failed
         error = kind(f"{self} on {self._place}: {warning.text}\n{self._report()}")
-        self._channel.broken = error
-        _given_up.append(self._channel)
+        self.channel.broken = error
+        _given_up.append(self.channel)
         return error
 
     def _report(self) -> str:
-        return self._channel.report(self._channel.members, self._here())
+        return self.channel.report(self.channel.members, self._here())
 
     def _hopeless(self, answers: dict[int, State]) -> CommunicationError:
-        channel = self._channel
+        channel = self.channel
         error = channel.errors.failed(
             f"{self} on {self._place} can never complete: some of its ranks will not come.\n"
             + channel.lines(sorted({*channel.members, *answers}), answers, self._here())

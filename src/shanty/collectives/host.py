@@ -1,8 +1,7 @@
-"""`HOST`: kernels for numpy arrays, and `array`, which makes one of a `Buffer`. Starts MPI."""
+"""`HOST`: kernels for numpy arrays, and for any host memory as such. Starts MPI."""
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shanty.collectives.kernels import Buffer, Kernels
+from shanty.collectives.kernels import Kernels
 
 Array = NDArray[Any]
 
@@ -22,18 +21,6 @@ _COMBINED: dict[str, Callable[..., Any]] = {
     "MIN": np.minimum,
     "MAX": np.maximum,
 }
-
-
-def array(buffer: Buffer) -> Array:
-    """The memory of a buffer as an array, not copied. ValueError where it is not on the host."""
-    if buffer.device != "cpu":
-        raise ValueError(f"A buffer on {buffer.device!r} cannot be a numpy array.")
-    dtype = np.dtype(buffer.dtype)
-    size = math.prod(buffer.shape) * dtype.itemsize
-    memory = (ctypes.c_char * size).from_address(buffer.pointer)
-    memory.owner = buffer.owner  # type: ignore[attr-defined]  # the array keeps both alive
-    made: Array = np.frombuffer(memoryview(memory), dtype)
-    return made.reshape(buffer.shape)
 
 
 class _HostKernels(Kernels):
@@ -110,12 +97,9 @@ class _HostKernels(Kernels):
 
     def finish(self) -> None: ...
 
-    def adaptive_sum(self, one: Array, two: Array) -> Array:
+    def product(self, one: Array, two: Array) -> float:
         x, y = (each.reshape(-1).astype(np.float64) for each in (one, two))
-        both, of_one, of_two = float(x @ y), float(x @ x), float(y @ y)
-        first = 1 - both / (2 * of_one) if of_one else 1.0
-        second = 1 - both / (2 * of_two) if of_two else 1.0
-        return (one * first + two * second).astype(one.dtype)
+        return float(x @ y)
 
 
 HOST = _HostKernels()

@@ -67,6 +67,7 @@ class Operation:
     queued: whether it went through the communication thread's queue.
     tensors: the results.
     limit: seconds that a wait lasts when its caller names no time limit.
+    done: whether it has ended, in success or failure.
     """
 
     errors: ClassVar[Errors] = Errors()
@@ -97,15 +98,10 @@ class Operation:
         self._worker = worker
         self.tensors = tensors
         self._source = -1
-        self._done = False
+        self.done = False
         self._error: CommunicationError | None = None
         self._gate = threading.Lock()  # a bare lock: the cheapest thing to wait on with a limit
         self._gate.acquire()
-
-    @property
-    def done(self) -> bool:
-        """True once it has ended, in success or failure."""
-        return self._done
 
     @property
     def what(self) -> str:
@@ -118,7 +114,7 @@ class Operation:
 
     def wait_for(self, seconds: float = 0.0) -> None:
         """Block until it has ended; raises its error. seconds: zero or less mean its limit."""
-        if not self._done:
+        if not self.done:
             self._await(seconds)
         if self._error is not None:
             raise self._error
@@ -126,7 +122,7 @@ class Operation:
     def when_done(self, callback: Callable[[], None]) -> None:
         """Have `callback`, the only one, called at its end: at once if it has ended."""
         with _ending:
-            if not self._done:
+            if not self.done:
                 self._callback = callback
                 return
         callback()
@@ -147,7 +143,7 @@ class Operation:
         self._error = error
         self._source = source
         with _ending:
-            self._done = True
+            self.done = True
             callback = self._callback
         self._gate.release()
         if callback is not None:
@@ -155,10 +151,10 @@ class Operation:
 
     def join(self, seconds: float) -> bool:
         """Wait without raising; returns whether the operation has ended."""
-        if self._done:
+        if self.done:
             return True
         if not self._gate.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
-            return self._done
+            return self.done
         self._gate.release()  # the next waiter's turn
         return True
 
@@ -181,7 +177,7 @@ class Operation:
                     worker.waiter = None
                 if not in_time and self.body is not None:  # interrupted counts as given up, too
                     worker.overdue = self
-        if not self._done:
+        if not self.done:
             missing = f"\n{self.missing()}" if self.missing is not None else ""
             raise self.errors.late(
                 f"{self.what} was not complete after {seconds:g} s. Most often another rank "

@@ -18,8 +18,7 @@ from mpi4py import MPI
 
 from shanty.collectives import huge_pages, kernels, ring
 from shanty.collectives.handshake import Channel
-from shanty.collectives.kernels import Tensor, elements
-from shanty.collectives.reductions import Reduction
+from shanty.collectives.kernels import Reduction, Tensor, elements
 
 _SHORT_HALF = 4096  # elements of half precision up to which MPI reduces them in float32
 _SEGMENT = 1 << 20  # elements of half precision that are under way at a time
@@ -34,7 +33,8 @@ def all_reduce(at: Channel, tensors: Sequence[Tensor], how: Reduction) -> None:
             _all_reduce_half(at, at.kernels.flat(total), how)
         else:
             total = _carried(at, tensor, how)
-            if total is tensor and total.nbytes >= huge_pages.LEAST and _on_host(at, total):
+            large = total is tensor and total.nbytes >= huge_pages.LEAST
+            if large and at.kernels.device(total) == "cpu":
                 huge_pages.count(at.kernels.address(total), total.nbytes)
             for piece in at.kernels.pieces(total, _piece(at)):
                 if ring.pays(at, piece.nbytes):
@@ -114,7 +114,7 @@ def gather(at: Channel, outputs: Sequence[Tensor], tensor: Tensor, root: int) ->
     source = at.kernels.readable(tensor)
     given = [elements(source) if rank == root else 0 for rank in range(at.size)]
     if at.rank != root:
-        _exchange(at, source, given, _nothing(at, source), [0] * at.size)
+        _exchange(at, source, given, at.kernels.empty((0,), source.dtype), [0] * at.size)
         return
     room = at.kernels.room_for(outputs)
     _exchange(at, at.kernels.apart(source, room), given, room, [*map(elements, outputs)])
@@ -139,7 +139,7 @@ def scatter(at: Channel, output: Tensor, inputs: Sequence[Tensor], root: int) ->
         source = at.kernels.apart(at.kernels.joined(inputs), room)
         _exchange(at, source, [*map(elements, inputs)], room, taken)
     else:
-        _exchange(at, _nothing(at, room), [0] * at.size, room, taken)
+        _exchange(at, at.kernels.empty((0,), room.dtype), [0] * at.size, room, taken)
     at.kernels.settle(room, output)
 
 
@@ -161,16 +161,13 @@ def _exchange(
             at.comm.Alltoall(at.kernels.spec(source), at.kernels.spec(room))
         return
     requests = []
-    for rank, part in enumerate(at.kernels.split(room, taken)):
-        requests += [
-            at.apart.Irecv(at.kernels.spec(piece), rank, ring.TAG)
-            for piece in at.kernels.pieces(part)
-        ]
-    for rank, part in enumerate(at.kernels.split(source, given)):
-        requests += [
-            at.apart.Isend(at.kernels.spec(piece), rank, ring.TAG)
-            for piece in at.kernels.pieces(part)
-        ]
+    for begin, parts in (
+        (at.apart.Irecv, at.kernels.split(room, taken)),
+        (at.apart.Isend, at.kernels.split(source, given)),
+    ):
+        for rank, part in enumerate(parts):
+            pieces = at.kernels.pieces(part)
+            requests += [begin(at.kernels.spec(each), rank, ring.TAG) for each in pieces]
     MPI.Request.Waitall(requests)
 
 
@@ -206,7 +203,7 @@ def _all_reduce_half(at: Channel, flat: Tensor, how: Reduction) -> None:
         parts = tools.shaped(room[: at.size * mine], (at.size, mine))
         _versions(at, segment, counts, parts)
         own = total[:mine]
-        how.fold(tools.rows(parts), own)
+        tools.fold(how.name, tools.rows(parts), own)
         how.divide(own, at.size)
         tools.copy(tools.split(segment, counts)[at.rank], own)
         if ring.pays(at, segment.nbytes):
@@ -232,7 +229,7 @@ def _reduce_scatter(
         parts = at.kernels.empty((at.size, mine), flat.dtype, flat)
         room = at.kernels.empty((mine,), how.carrier, flat)
         _versions(at, flat, counts, parts)
-        how.fold(at.kernels.rows(parts), room)
+        at.kernels.fold(how.name, at.kernels.rows(parts), room)
     else:
         room = _reduced_part(at, output, tensor, counts, how)
     how.divide(room, at.size)
@@ -335,12 +332,3 @@ def exchange_counts(at: Channel, counts: Sequence[int]) -> list[list[int]]:
     at.comm.Allgather(array("q", counts), every)
     found = every.tolist()
     return [found[rank * len(counts) : (rank + 1) * len(counts)] for rank in range(at.size)]
-
-
-def _nothing(at: Channel, like: Tensor) -> Tensor:
-    return at.kernels.empty((0,), like.dtype)
-
-
-def _on_host(at: Channel, tensor: Tensor) -> bool:
-    device: str = at.kernels.device(tensor)
-    return device == "cpu"

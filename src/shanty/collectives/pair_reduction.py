@@ -18,15 +18,15 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
 from shanty.collectives import operations
 from shanty.collectives.handshake import Channel
-from shanty.collectives.kernels import Kernels, Tensor
+from shanty.collectives.kernels import Kernels, Reduction, Tensor
 from shanty.collectives.plan import Part
-from shanty.collectives.reductions import Reduction
 from shanty.collectives.shared_memory import SharedMemory
 
 Doing = Callable[[str], AbstractContextManager[object]]
@@ -74,16 +74,16 @@ class Pieces:
         return piece, offset
 
 
+@dataclass
 class Piece:
     """Tensors that are copied at a time. which: their places among all; mine, theirs: where they
     lie in the rooms of this rank and of the other.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.which: list[int] = []
-        self.mine: list[Tensor] = []
-        self.theirs: list[Tensor] = []
+    number: int
+    which: list[int] = field(default_factory=list)
+    mine: list[Tensor] = field(default_factory=list)
+    theirs: list[Tensor] = field(default_factory=list)
 
 
 class _Copied(NamedTuple):
@@ -102,37 +102,36 @@ class _Copied(NamedTuple):
             self.kernels.divide(self.own, 2)
 
 
+@dataclass
 class Spot:
     """The place of a tensor: its piece, and the elements before it there.
 
     views: by the slots of a segment, of it in this rank's room and in the other's.
     """
 
-    def __init__(self, piece: int, offset: int, dtype: Any, shape: tuple[int, ...]) -> None:
-        self.piece = piece
-        self.offset = offset
-        self.dtype = dtype
-        self.shape = shape
-        self.views: dict[int, list[Tensor]] = {}
+    piece: int
+    offset: int
+    dtype: Any
+    shape: tuple[int, ...]
+    views: dict[int, list[Tensor]] = field(default_factory=dict)
 
 
 class Segment:
-    """Memory that both see, cut into slots in which pieces take turns."""
+    """Memory that both see, cut into slots in which pieces take turns.
+
+    usable: whether there was memory for it, on both ranks.
+    """
 
     def __init__(self, at: Channel, slots: int) -> None:
         self.slots = slots
         self._rank = at.rank
         self._kernels: Kernels = at.kernels
         self._shared = SharedMemory.form(at.comm, slots * MOST)
+        self.usable = self._shared is not None
         # (dtype, slot) → views of the whole slot
         self._whole: dict[tuple[Any, int], list[Tensor]] = {}
         self._copied = 0  # pieces so far
         self._used = [-LEAST] * slots  # by which of them each slot was used last
-
-    @property
-    def usable(self) -> bool:
-        """True if there was memory for it, on both ranks."""
-        return self._shared is not None
 
     def pieces(self, places: Sequence[tuple[int, Spot]]) -> list[Piece]:
         """Return those of tensors with these numbers and places."""
@@ -239,6 +238,7 @@ class _Choice:
         self._times = []
 
 
+@dataclass
 class Schedule:
     """The pieces that the tensors of a part make: made once by `PairReduction.schedule`.
 
@@ -246,36 +246,29 @@ class Schedule:
     cut: the numbers of those. lone: whether there is one tensor only. nbytes: of all.
     """
 
-    def __init__(
-        self, places: Sequence[tuple[int, Spot]], cut: Sequence[int], lone: bool, nbytes: int
-    ) -> None:
-        self.cut = cut
-        self.lone = lone
-        self.nbytes = nbytes
-        self._places = places
-        self._pieces: dict[int, list[Piece]] = {}  # by the slots of a segment
+    places: Sequence[tuple[int, Spot]]
+    cut: Sequence[int]
+    lone: bool
+    nbytes: int
+    _pieces: dict[int, list[Piece]] = field(default_factory=dict)  # by the slots of a segment
 
     def through(self, segment: Segment) -> list[Piece]:
         """Return what is reduced at a time there."""
         pieces = self._pieces.get(segment.slots)
         if pieces is None:
-            pieces = self._pieces[segment.slots] = segment.pieces(self._places)
+            pieces = self._pieces[segment.slots] = segment.pieces(self.places)
         return pieces
 
 
 class PairReduction:
-    """For one process set of two ranks on one host, and one thread."""
+    """For one process set of two ranks on one host, and one thread. usable: as of its segment."""
 
     def __init__(self, at: Channel) -> None:
         self._at = at
         self._segments = {_NEAR: Segment(at, _NEAR)}
+        self.usable = self._segments[_NEAR].usable
         self._choices = {lone: _Choice() for lone in (False, True)}  # those of rank 0 count
         self._pieces = Pieces(MOST)
-
-    @property
-    def usable(self) -> bool:
-        """True if there was memory for it, on both ranks."""
-        return self._segments[_NEAR].usable
 
     def schedule(self, part: Part) -> Schedule:
         """Return that of the tensors of a part. Each keeps its place in whatever company."""

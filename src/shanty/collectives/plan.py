@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shanty.collectives.request import Kind, Name, Op, Signature
@@ -39,17 +40,17 @@ class Item:
         self.room: list[Any] = [None] * len(what)
 
 
+@dataclass
 class Part:
     """Tensors of a batch that have one type: where they are among all of it, and whose they are.
 
     layout: how they are reduced, once that was decided.
     """
 
-    def __init__(self, dtype: Any) -> None:
-        self.dtype = dtype
-        self.places: list[int] = []
-        self.tensors: list[tuple[Item, int]] = []
-        self.layout: Any = None
+    dtype: Any
+    places: list[int]
+    tensors: list[tuple[Item, int]]
+    layout: Any = None
 
 
 class Batch:
@@ -66,10 +67,8 @@ class Batch:
         if self.kind is Kind.ALLREDUCE:
             every = [(item, i) for item in items for i in range(len(item.kinds))]
             for kind in dict.fromkeys(items[0].kinds):  # those of a batch have the same ones
-                part = Part(kind[0])
-                part.places = [at for at, (item, i) in enumerate(every) if item.kinds[i] == kind]
-                part.tensors = [every[at] for at in part.places]
-                self.parts.append(part)
+                places = [at for at, (item, i) in enumerate(every) if item.kinds[i] == kind]
+                self.parts.append(Part(kind[0], places, [every[at] for at in places]))
 
 
 class Planner:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from shanty.collectives.controller import Controller
     from shanty.collectives.kernels import Kernels
 
+__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
+
 Ranks = tuple[int, ...]
 Value = TypeVar("Value")
 
@@ -179,7 +181,7 @@ class World:
 
         ranks = self.ranks[number]
         if self.topology.rank in ranks:
-            made = Controller.form(self.comm, ranks, self.settings, number, self.kernels)
+            made = Controller(self.comm, ranks, self.settings, number, self.kernels)
             made.timeline = self.timeline
             controllers[number] = made
 

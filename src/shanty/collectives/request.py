@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, Protocol
 
@@ -63,6 +64,7 @@ def on_host(_: Tensor) -> str:
     return "cpu"
 
 
+@dataclass(eq=False, repr=False)
 class Request:
     """One named operation, as this rank asked for it, and its outcome once it has ended.
 
@@ -76,45 +78,31 @@ class Request:
     `received_splits` (of an alltoall: rows from each rank), `value` (of a join: who came last).
     """
 
+    kind: Kind
+    name: str | None
+    tensors: Sequence[Tensor] = ()
+    outputs: Sequence[Tensor] = ()
+    _: KW_ONLY
+    op: Op = Op.SUM
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int = -1
+    splits: Sequence[int] | None = None
+    grouped: bool = False
     # Thousands of them may be made in a step: what most of them never need is not set.
-    done = False
-    error: Exception | None = None
-    results: Sequence[Tensor] = ()
-    received_splits: Sequence[int] = ()
-    value = -1
-    label: Name = (None, Kind.JOIN)  # its name, once it has one, and its kind
-    since = 0.0  # when it was submitted, by time.monotonic()
-    ready: Any = None  # an event of the device: the tensors may be read after it
-    controller: Driver | None = None  # that it was given to, until it ends
-    awaited = False  # whether the main thread waits for it
-    signature: Signature = ()  # its key, once the controller has taken it
-    number = -1  # by which the ranks know it, once they have agreed on one
-    _gate: threading.Event | None = None  # for whoever waits
-
-    def __init__(
-        self,
-        kind: Kind,
-        name: str | None,
-        tensors: Sequence[Tensor] = (),
-        outputs: Sequence[Tensor] = (),
-        *,
-        op: Op = Op.SUM,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        root: int = -1,
-        splits: Sequence[int] | None = None,
-        grouped: bool = False,
-    ) -> None:
-        self.kind = kind
-        self.name = name
-        self.tensors = tensors
-        self.outputs = outputs
-        self.op = op
-        self.prescale = prescale
-        self.postscale = postscale
-        self.root = root
-        self.splits = splits
-        self.grouped = grouped
+    done: bool = field(default=False, init=False)
+    error: Exception | None = field(default=None, init=False)
+    results: Sequence[Tensor] = field(default=(), init=False)
+    received_splits: Sequence[int] = field(default=(), init=False)
+    value: int = field(default=-1, init=False)
+    label: Name = field(default=(None, Kind.JOIN), init=False)  # name, once it has one, and kind
+    since: float = field(default=0.0, init=False)  # when it was submitted, by time.monotonic()
+    ready: Any = field(default=None, init=False)  # an event: the tensors may be read after it
+    controller: Driver | None = field(default=None, init=False)  # that has it, until it ends
+    awaited: bool = field(default=False, init=False)  # whether the main thread waits for it
+    signature: Signature = field(default=(), init=False)  # its key, once the controller has it
+    number: int = field(default=-1, init=False)  # by which the ranks know it, once agreed on
+    _gate: threading.Event | None = field(default=None, init=False)  # for whoever waits
 
     def __str__(self) -> str:
         return f"{self.kind}.{self.name}"
@@ -215,6 +203,7 @@ def spell(key: Signature) -> str:
     return f"{group}{kind}.{name}({', '.join(words)})"
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class TensorEntry:
     """An allreduce in place of one tensor with a name, of which a step makes thousands.
 
@@ -224,14 +213,11 @@ class TensorEntry:
     outcome: the request that it has become, or become part of; None before that.
     """
 
-    __slots__ = ("controller", "name", "op", "outcome", "tensor")
-
-    def __init__(self, name: str, tensor: Tensor, op: Op, controller: Driver) -> None:
-        self.name = name
-        self.tensor = tensor
-        self.op = op
-        self.controller = controller
-        self.outcome: Request | None = None
+    name: str
+    tensor: Tensor
+    op: Op
+    controller: Driver
+    outcome: Request | None = None
 
     @property
     def done(self) -> bool:

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from mpi4py import MPI
 
 from shanty.collectives.handshake import Channel
-from shanty.collectives.kernels import LARGEST, Tensor
-from shanty.collectives.reductions import Reduction
+from shanty.collectives.kernels import LARGEST, Reduction, Tensor
 
 LEAST = 1 << 19
 """Bytes from which on bandwidth counts for more than the ring's 2 (n - 1) messages in a row."""

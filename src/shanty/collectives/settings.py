@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 MIB = 1 << 20
 DYNAMIC = "DYNAMIC"
 """The value of HOROVOD_TIMELINE with which no timeline is written before `start_timeline`."""
 
 _LEVELS = ("trace", "debug", "info", "warning", "error", "fatal", "off")
-_YES = ("1", "true", "yes", "on")
-_NO = ("", "0", "false", "no", "off")
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,61 +54,53 @@ class Settings:
 
         Raises ValueError, with the variable's name, for a value that means nothing.
         """
-        seen = _Variables(os.environ if env is None else env)
-        standard = cls()
-        return cls(
-            fusion_threshold=seen.whole("FUSION_THRESHOLD", standard.fusion_threshold),
-            cycle_time=seen.number("CYCLE_TIME", 0) / 1000 if seen.text("CYCLE_TIME") else None,
-            cache_capacity=seen.whole("CACHE_CAPACITY", standard.cache_capacity),
-            timeline=seen.text("TIMELINE"),
-            timeline_mark_cycles=seen.switch("TIMELINE_MARK_CYCLES"),
-            stall_check=not seen.switch("STALL_CHECK_DISABLE"),
-            stall_warning=seen.number("STALL_CHECK_TIME_SECONDS", standard.stall_warning),
-            stall_shutdown=seen.number("STALL_SHUTDOWN_TIME_SECONDS", standard.stall_shutdown),
-            log_level=seen.choice("LOG_LEVEL", _LEVELS, standard.log_level),
-            dynamic_process_sets=seen.switch("DYNAMIC_PROCESS_SETS"),
-            name=name,
-        )
+        env = os.environ if env is None else env
+        found: dict[str, Any] = {}
+        for field, (variable, read, wanted) in _VARIABLES.items():
+            text = env.get(f"HOROVOD_{variable}", "").strip()
+            if text:
+                try:
+                    found[field] = read(text)
+                except (ValueError, KeyError):
+                    text = f"HOROVOD_{variable}={text}: must be {wanted}."
+                    raise ValueError(text) from None
+        return cls(**found, name=name)
 
 
-class _Variables:
-    """HOROVOD_* by the rest of their names. An empty value is the same as none."""
+def _number(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError
+    return value
 
-    def __init__(self, env: Mapping[str, str]) -> None:
-        self._env = env
 
-    def text(self, name: str) -> str:
-        return self._env.get(f"HOROVOD_{name}", "").strip()
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError
+    return int(text)
 
-    def number(self, name: str, standard: float) -> float:
-        text = self.text(name)
-        try:
-            value = float(text) if text else standard
-        except ValueError:
-            value = math.nan
-        if not 0 <= value < math.inf:
-            raise self._refusal(name, "a number, zero or greater")
-        return value
 
-    def whole(self, name: str, standard: int) -> int:
-        text = self.text(name)
-        if text and not (text.isascii() and text.isdigit()):
-            raise self._refusal(name, "a whole number, zero or greater")
-        return int(text) if text else standard
+def _switch(text: str) -> bool:
+    if text.isascii() and text.isdigit():
+        return int(text) > 0
+    return _WORDS[text.lower()]
 
-    def switch(self, name: str) -> bool:
-        text = self.text(name).lower()
-        if text.isascii() and text.isdigit():
-            return int(text) > 0
-        if text not in (*_YES, *_NO):
-            raise self._refusal(name, "0 or 1")
-        return text in _YES
 
-    def choice(self, name: str, choices: tuple[str, ...], standard: str) -> str:
-        text = self.text(name).lower() or standard
-        if text not in choices:
-            raise self._refusal(name, f"one of {', '.join(choices)}")
-        return text
+def _level(text: str) -> str:
+    return _LEVELS[_LEVELS.index(text.lower())]
 
-    def _refusal(self, name: str, wanted: str) -> ValueError:
-        return ValueError(f"HOROVOD_{name}={self.text(name)}: must be {wanted}.")
+
+_NUMBER, _WHOLE = "a number, zero or greater", "a whole number, zero or greater"
+_VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "fusion_threshold": ("FUSION_THRESHOLD", _whole, _WHOLE),
+    "cycle_time": ("CYCLE_TIME", lambda text: _number(text) / 1000, _NUMBER),
+    "cache_capacity": ("CACHE_CAPACITY", _whole, _WHOLE),
+    "timeline": ("TIMELINE", str, ""),
+    "timeline_mark_cycles": ("TIMELINE_MARK_CYCLES", _switch, "0 or 1"),
+    "stall_check": ("STALL_CHECK_DISABLE", lambda text: not _switch(text), "0 or 1"),
+    "stall_warning": ("STALL_CHECK_TIME_SECONDS", _number, _NUMBER),
+    "stall_shutdown": ("STALL_SHUTDOWN_TIME_SECONDS", _number, _NUMBER),
+    "log_level": ("LOG_LEVEL", _level, f"one of {', '.join(_LEVELS)}"),
+    "dynamic_process_sets": ("DYNAMIC_PROCESS_SETS", _switch, "0 or 1"),
+}
+"""By the settings: a variable, how it is read, and what it must be. Empty is the same as unset."""

@@ -254,42 +254,6 @@ class Bundle:
             for i in places:
                 self.entries[i].outcome = whole
 
-    def requests(self) -> Iterator[Request]:
-        """Let each go its own way."""
-        return (each.request(self.since) for each in self.entries)
-
-
-class Patterns:
-    """The patterns of one process set, by which repeated steps are recognised."""
-
-    def __init__(self) -> None:
-        self._patterns: dict[tuple[str, int], Pattern] = {}
-
-    def bundle(self, entries: list[TensorEntry], since: float) -> Bundle | None:
-        """Return these as a bundle; None where they are not as they were before."""
-        pattern = self._patterns.get((entries[0].name, len(entries)))
-        if pattern is None:
-            return None
-        tensors = [each.tensor for each in entries]
-        return Bundle(entries, tensors, pattern, since) if pattern.fits(entries, tensors) else None
-
-    def learn(self, entries: Sequence[TensorEntry]) -> None:
-        """Remember entries that have become requests, if those have numbers."""
-        if len(entries) < _FEW:
-            return
-        mask = 0
-        for each in entries:
-            if each.outcome is None or each.outcome.number < 0:
-                return
-            mask |= 1 << each.outcome.number
-        if len(self._patterns) >= _PATTERNS:
-            self._patterns.clear()
-        self._patterns[entries[0].name, len(entries)] = Pattern(entries, mask)
-
-    def forget(self) -> None:
-        """Forget all: numbers mean something else now."""
-        self._patterns.clear()
-
 
 def wait_for_company(cycle_time: float | None, spare: bool) -> tuple[float, float]:
     """Return the seconds that requests wait for others to travel with, and bytes that need not.
@@ -320,7 +284,7 @@ class PendingRequests:
         self._names = names
         self._requests: dict[Name, Request] = {}
         self._held: list[Request] = []  # unnamed ones whose turn has not come
-        self._patterns = Patterns()
+        self._patterns: dict[tuple[str, int], Pattern] = {}  # by which steps are recognised
         self.bundle: Bundle | None = None
         self._last: dict[Name, tuple[Signature, int]] = {}  # of those that had a number
         self.mask = 0
@@ -355,22 +319,41 @@ class PendingRequests:
     def add_entries(self, entries: list[TensorEntry], since: float) -> None:
         """Add entries that came together, the first of them at that time by time.monotonic()."""
         self.unbundle()
-        self.bundle = self._patterns.bundle(entries, since)
+        self.bundle = self._recognised(entries, since)
         if self.bundle is not None:
             self.mask |= self.bundle.mask
             self.fresh = self.fresh or since
             return
         for each in entries:
             self.add(each.request(since))
-        self._patterns.learn(entries)
+        self._learn(entries)
+
+    def _recognised(self, entries: list[TensorEntry], since: float) -> Bundle | None:
+        """Return these as a bundle; None where they are not as they were before."""
+        pattern = self._patterns.get((entries[0].name, len(entries)))
+        if pattern is None:
+            return None
+        tensors = [each.tensor for each in entries]
+        return Bundle(entries, tensors, pattern, since) if pattern.fits(entries, tensors) else None
+
+    def _learn(self, entries: Sequence[TensorEntry]) -> None:
+        """Remember entries that have become requests, if those have numbers."""
+        made = [each.outcome for each in entries]
+        numbers = [each.number for each in made if each is not None and each.number >= 0]
+        if len(entries) < _FEW or len(numbers) < len(entries):
+            return
+        if len(self._patterns) >= _PATTERNS:
+            self._patterns.clear()
+        mask = sum(1 << number for number in numbers)  # each has its own
+        self._patterns[entries[0].name, len(entries)] = Pattern(entries, mask)
 
     def unbundle(self) -> None:
         """Make requests of what is bundled, if anything is."""
         if self.bundle is not None:
             bundle, self.bundle = self.bundle, None
             fresh = self.fresh
-            for request in bundle.requests():
-                self.add(request)
+            for each in bundle.entries:
+                self.add(each.request(bundle.since))
             self.fresh = fresh
 
     def finish_bundle(self) -> None:
@@ -435,7 +418,7 @@ class PendingRequests:
         self.mask = self.unknown = 0
         if anew:
             self._last.clear()
-            self._patterns.forget()
+            self._patterns.clear()
         for request in self:
             self._number(request)
 

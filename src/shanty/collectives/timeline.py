@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -47,15 +48,13 @@ class _Report(NamedTuple):
     dtype: str = ""
 
 
+@dataclass(slots=True)
 class _Lane:
-    """One tensor: where it stands. `open` holds the events that have begun and not ended."""
+    """One tensor: where it stands. open: how many events have begun and not ended."""
 
-    __slots__ = ("index", "negotiating", "open")
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.negotiating = False
-        self.open = 0
+    index: int
+    negotiating: bool = False
+    open: int = 0
 
 
 class _Script:
@@ -192,6 +191,8 @@ class _File:
 class Timeline:
     """A timeline that is being written to `path`, until `close` or the end of the process.
 
+    recording: false once it is closed or has failed: what is reported then goes nowhere.
+
     Its methods may be called from any thread, also after `close`; they cost less than a
     microsecond, wait for nobody and raise nothing. A file that cannot be written is said in one
     line on stderr.
@@ -212,7 +213,7 @@ class Timeline:
         self._process = os.getpid()
         self._said = threading.Lock()  # taken by the first to warn, and kept
         self._over = threading.Event()
-        self._recording = False
+        self.recording = False
         self._thread: threading.Thread | None = None
         script = _Script()
         script.head()
@@ -221,17 +222,12 @@ class Timeline:
         except OSError as error:
             self._give_up(str(error))
             return
-        self._recording = True
+        self.recording = True
         self._thread = threading.Thread(
             target=self._keep, args=(file, script), name="shanty-timeline", daemon=True
         )
         self._thread.start()
         atexit.register(self.close)
-
-    @property
-    def recording(self) -> bool:
-        """False once it is closed or has failed: what is reported then goes nowhere."""
-        return self._recording
 
     def negotiate_start(self, name: str, kind: str) -> None:
         """This rank has submitted the tensor; `kind` is "allreduce", "broadcast" and so on.
@@ -271,7 +267,7 @@ class Timeline:
 
     def close(self) -> None:
         """Write what is left, and stop. What is open ends here, marked as unfinished."""
-        thread, self._recording = self._thread, False
+        thread, self.recording = self._thread, False
         if thread is None or os.getpid() != self._process:  # a fork has no thread, and no say
             return
         self._over.set()
@@ -285,7 +281,7 @@ class Timeline:
         return (time.perf_counter_ns() - self._began) // 1000
 
     def _report(self, what: int, names: tuple[str, ...], detail: str = "", dtype: str = "") -> None:
-        if self._recording:
+        if self.recording:
             self._reports.append(_Report(what, names, self._now(), detail, dtype))
             if len(self._reports) > LIMIT:
                 self._give_up("the events come faster than they can be written")
@@ -311,7 +307,7 @@ class Timeline:
         self._reports.clear()
 
     def _give_up(self, why: str) -> None:
-        self._recording = False
+        self.recording = False
         self._over.set()
         if os.getpid() != self._process or not self._said.acquire(blocking=False):
             return

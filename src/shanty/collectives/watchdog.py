@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -87,10 +87,8 @@ class Watchdog:
 
     def warning(self, identity: tuple[int, ...]) -> Warned | None:
         """Return the word of another rank that gave this group up; None if none did."""
-        while (message := self._comm.improbe(tag=_WARNING)) is not None:
-            status = MPI.Status()
-            of, text, timed_out = message.recv(status)
-            self._warnings[of] = Warned(f"rank {self.ranks[status.source]} {text}", timed_out)
+        for rank, (of, text, timed_out) in self._come(_WARNING):
+            self._warnings[of] = Warned(f"rank {rank} {text}", timed_out)
         return self._warnings.get(identity) if self._warnings else None
 
     def leave(self) -> None:
@@ -112,34 +110,35 @@ class Watchdog:
         others = (place for place in places if place != self._comm.rank)
         self._sent += [self._comm.isend(words, place, tag) for place in others]
 
+    def _come(self, tag: int) -> Iterator[tuple[int, Any]]:
+        """The messages that have come: of which rank, and its words."""
+        status = MPI.Status()
+        while (message := self._comm.improbe(tag=tag)) is not None:
+            words = message.recv(status)
+            yield self.ranks[status.source], words
+
     def _answer(self) -> None:
-        while (message := self._comm.improbe(tag=_ASK)) is not None:
-            status = MPI.Status()
-            number = message.recv(status)
-            self._tell([self.ranks[status.source]], _REPLY, (number, *self._state()))
+        for rank, number in self._come(_ASK):
+            self._tell([rank], _REPLY, (number, *self._state()))
         if self._sent:
             self._sent = [request for request in self._sent if not request.Test()]
 
     def _ask_all(self, asked: set[int], seconds: float) -> dict[int, State]:
         number = time.monotonic_ns()
-        while (message := self._comm.improbe(tag=_LEFT)) is not None:
-            status = MPI.Status()
-            self._left[self.ranks[status.source]] = State(*message.recv(status))
+        self._left |= {rank: State(*state) for rank, state in self._come(_LEFT)}
         answers = {rank: self._left[rank] for rank in asked if rank in self._left}
         asked -= set(answers)
         self._tell(asked, _ASK, number)
         end = time.monotonic() + seconds
         while asked and time.monotonic() < end:
             self._answer()
-            message = self._comm.improbe(tag=_REPLY)
-            if message is None:
+            before = len(asked)
+            for rank, (of, *state) in self._come(_REPLY):
+                if of == number:  # else an answer that came too late the last time
+                    answers[rank] = State(*state)
+                    asked.discard(rank)
+            if len(asked) == before:
                 time.sleep(_PAUSE)
-                continue
-            status = MPI.Status()
-            of, *state = message.recv(status)
-            if of == number:  # else an answer that came too late the last time
-                answers[self.ranks[status.source]] = State(*state)
-                asked.discard(self.ranks[status.source])
         return answers
 
 

@@ -44,94 +44,6 @@ AnyOperation = TypeVar("AnyOperation", bound=Operation)
 Writing = Callable[[], AbstractContextManager[object]]
 """Returns a context in which results may be written."""
 
-Ended = Callable[[Operation, CommunicationError | None, int], None]
-"""Takes an operation that has ended, its error, and the rank that a message came from (or -1)."""
-
-
-class Messages:
-    """The messages of all groups that are under way. For the communication thread.
-
-    ended: is called for each that has ended, and runs its callbacks. writing: around its results.
-    """
-
-    def __init__(self, ended: Ended, writing: Writing) -> None:
-        self._ended = ended
-        self._writing = writing
-        self.under_way: list[Operation] = []
-        self.abandoned: list[Pending] = []  # for MPI may write to their memory for ever
-        self._inquiry: tuple[Operation, Inquiry] | None = None
-
-    def add(self, work: Operation) -> None:
-        """One more; its `pending` says what was begun."""
-        self.under_way.append(work)
-
-    def poll(self) -> bool:
-        """Look at each; returns whether one has ended."""
-        looked = [(work, self.outcome(work)) for work in self.under_way]
-        ended = [(work, outcome) for work, outcome in looked if outcome is not None]
-        for work, _ in ended:
-            self.under_way.remove(work)
-        for work, outcome in ended:  # last: their callbacks may start operations
-            self._ended(work, *outcome)
-        return bool(ended)
-
-    def outcome(self, work: Operation) -> tuple[CommunicationError | None, int] | None:
-        """Return the error and the source of a message that ended; None while it is under way."""
-        message = work.pending
-        assert message is not None
-        try:
-            if not message.request.Test(None):
-                return None
-        except Exception as cause:  # noqa: BLE001 (whatever it is, wait() raises it)
-            self.abandoned.append(message)  # others of its pieces may still be under way
-            return work.failure(cause), -1
-        try:
-            with self._writing():
-                return None, message.complete(None)
-        except Exception as cause:  # noqa: BLE001 (likewise)
-            return work.failure(cause), -1
-
-    def abandon(self, work: Operation, error: CommunicationError) -> None:
-        """End one with an error, and keep its memory, since MPI cannot take it back."""
-        self.under_way.remove(work)
-        assert work.pending is not None
-        self.abandoned.append(work.pending)
-        self._ended(work, error, -1)
-
-    def see_through(self, group: object, seconds: float) -> bool:
-        """Wait for those of a group, or of all groups (None), and give up what has not ended then;
-        returns whether there was nothing to give up.
-        """
-        end = time.monotonic() + seconds
-        while (left := self._of(group)) and time.monotonic() < end:
-            if not self.poll():
-                time.sleep(_PAUSE)
-        for work in left:
-            text = f"{work.what}: given up when its group was destroyed."
-            self.abandon(work, work.errors.failed(text))
-        return not left
-
-    def inquire(self, waiter: Operation | None) -> CommunicationError | None:
-        """Give up what the main thread waits for, where it is certain that it cannot come; the
-        error then. To be asked again and again: it takes its time.
-        """
-        if waiter is None or waiter not in self.under_way:
-            self._inquiry = None
-            return None
-        if self._inquiry is None or self._inquiry[0] is not waiter:
-            assert waiter.inquiry is not None
-            self._inquiry = waiter, waiter.inquiry()
-        answers = self._inquiry[1].verdict()
-        if answers is None or self.poll():
-            return None
-        lines = [f"  rank {rank} {state.text}" for rank, state in sorted(answers.items())]
-        error = waiter.errors.failed(f"{waiter.what} can never complete:\n" + "\n".join(lines))
-        self.abandon(waiter, error)
-        return error
-
-    def _of(self, group: object) -> list[Operation]:
-        return [work for work in self.under_way if group is None or work.place is group]
-
 
 def pause(idle: float) -> float:
     """Return the seconds between two looks, so long after the last event."""
@@ -149,7 +61,9 @@ class Worker:
         self._writing = writing
         self._queue: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
         self._later: deque[Operation | None] = deque()  # taken from the queue, to be run before it
-        self.messages = Messages(self._end, writing)
+        self.under_way: list[Operation] = []  # messages, of all groups
+        self.abandoned: list[Pending] = []  # for MPI may write to their memory for ever
+        self._inquiry: tuple[Operation, Inquiry] | None = None
         self._thread: threading.Thread | None = None
         self._ident: int | None = None  # the thread's own, while it runs
         self._stopping = False
@@ -226,7 +140,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 (whatever it is, wait() raises it)
             self._fail(work, error)
             return work
-        outcome = self.messages.outcome(work)
+        outcome = self._outcome(work)
         if outcome is None:
             self._put(work)
         else:
@@ -272,7 +186,7 @@ class Worker:
 
     def complete(self, work: Operation, seconds: float) -> None:
         """Wait on the communication thread itself, where nobody else would make progress."""
-        if work not in self.messages.under_way:
+        if work not in self.under_way:
             raise RuntimeError(
                 f"{work.what}: a callback on the communication thread waits for an operation "
                 "that is queued behind it and could never begin. Wait for it in the main thread, "
@@ -281,7 +195,7 @@ class Worker:
         active = now = time.monotonic()
         end = now + seconds
         while not work.done and now < end:
-            if self.messages.poll():
+            if self._poll():
                 active = now
             else:
                 time.sleep(pause(now - active))
@@ -339,7 +253,14 @@ class Worker:
         """On the communication thread: wait some seconds for a group's messages, or for all; those
         that do not end fail. Returns whether there were none of these.
         """
-        return self.messages.see_through(group, _LAST_MESSAGES)
+        end = time.monotonic() + _LAST_MESSAGES
+        while (left := self._messages_of(group)) and time.monotonic() < end:
+            if not self._poll():
+                time.sleep(_PAUSE)
+        for work in left:
+            text = f"{work.what}: given up when its group was destroyed."
+            self._abandon(work, work.errors.failed(text))
+        return not left
 
     def _step(self) -> bool:
         # A function of its own: between two steps no local name may keep a tensor alive.
@@ -352,9 +273,9 @@ class Worker:
         active = time.monotonic()
         while not self._later:
             wait: float | None = None
-            if self.messages.under_way:
+            if self.under_way:
                 now = time.monotonic()
-                if self.messages.poll():
+                if self._poll():
                     active = now
                 wait = pause(now - active)
                 if not wait:
@@ -373,11 +294,11 @@ class Worker:
         while not self._queue.empty():
             work = self._queue.get()
             if work is not None and work.pending is not None:
-                self.messages.add(work)
+                self.under_way.append(work)
             else:
                 self._later.append(work)
-        if self.messages.under_way:
-            self.messages.poll()
+        if self.under_way:
+            self._poll()
 
     def _start(self, work: Operation) -> None:
         failure: Exception | None = None
@@ -399,8 +320,8 @@ class Worker:
             self._end(work)
         else:
             work.body = None
-            self.messages.add(work)
-            self.messages.poll()  # a message that is there, or small, is complete at once
+            self.under_way.append(work)
+            self._poll()  # a message that is there, or small, is complete at once
 
     def _execute(self, work: Operation) -> Pending | None:
         assert work.body is not None
@@ -423,8 +344,8 @@ class Worker:
         failure = work.failure(cause)
         if work.handshake is not None:
             if not isinstance(cause, Exception):
-                work.handshake.abandon(failure)
-            if work.handshake.broke and self.gave_up is None:
+                work.handshake.channel.give_up(failure)
+            if work.handshake.channel.broken is not None and self.gave_up is None:
                 self.gave_up = failure
         self._end(work, failure)
 
@@ -433,8 +354,64 @@ class Worker:
         for watchdog in self.watchdogs.values():
             watchdog.answer()
         if self.checked:
-            error = self.messages.inquire(self.waiter)
-            self.gave_up = self.gave_up or error
+            self._inquire()
+
+    # ---- messages under way ----------------------------------------------------------------
+
+    def _poll(self) -> bool:
+        """Look at each; returns whether one has ended."""
+        looked = [(work, self._outcome(work)) for work in self.under_way]
+        ended = [(work, outcome) for work, outcome in looked if outcome is not None]
+        for work, _ in ended:
+            self.under_way.remove(work)
+        for work, outcome in ended:  # last: their callbacks may start operations
+            self._end(work, *outcome)
+        return bool(ended)
+
+    def _outcome(self, work: Operation) -> tuple[CommunicationError | None, int] | None:
+        """Return the error and the source of a message that ended; None while it is under way."""
+        message = work.pending
+        assert message is not None
+        try:
+            if not message.request.Test(None):
+                return None
+        except Exception as cause:  # noqa: BLE001 (whatever it is, wait() raises it)
+            self.abandoned.append(message)  # others of its pieces may still be under way
+            return work.failure(cause), -1
+        try:
+            with self._writing():
+                return None, message.complete(None)
+        except Exception as cause:  # noqa: BLE001 (likewise)
+            return work.failure(cause), -1
+
+    def _abandon(self, work: Operation, error: CommunicationError) -> None:
+        """End one with an error, and keep its memory, since MPI cannot take it back."""
+        self.under_way.remove(work)
+        assert work.pending is not None
+        self.abandoned.append(work.pending)
+        self._end(work, error)
+
+    def _inquire(self) -> None:
+        """Give up the message that the main thread waits for, where it is certain that it cannot
+        come. To be asked again and again: it takes its time.
+        """
+        waiter = self.waiter
+        if waiter is None or waiter not in self.under_way:
+            self._inquiry = None
+            return
+        if self._inquiry is None or self._inquiry[0] is not waiter:
+            assert waiter.inquiry is not None
+            self._inquiry = waiter, waiter.inquiry()
+        answers = self._inquiry[1].verdict()
+        if answers is None or self._poll():
+            return
+        lines = [f"  rank {rank} {state.text}" for rank, state in sorted(answers.items())]
+        error = waiter.errors.failed(f"{waiter.what} can never complete:\n" + "\n".join(lines))
+        self._abandon(waiter, error)
+        self.gave_up = self.gave_up or error
+
+    def _messages_of(self, group: object) -> list[Operation]:
+        return [work for work in self.under_way if group is None or work.place is group]
 
     # ---- the end ---------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from shanty.collectives import process_sets as registry
 from shanty.collectives.exchange import exchange, wait
@@ -19,30 +19,13 @@ if TYPE_CHECKING:
 
     from shanty.collectives.kernels import Kernels
 
-__all__ = [
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "ddl_built",
-    "gloo_built",
-    "gloo_enabled",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-]
+__all__ = ["is_initialized", "shutdown", "start_timeline", "stop_timeline"]
+__all__ += ["cross_rank", "cross_size", "local_rank", "local_size", "rank", "size"]
+__all__ += ["gloo_enabled", "is_homogeneous", "mpi_enabled", "mpi_threads_supported"]
+__all__ += ["ccl_built", "ddl_built", "gloo_built", "mpi_built", "nccl_built", "rocm_built"]
 
 _TAG = 0x5A18  # of Comm.Create_group, whose tags are apart from those of messages
+Value = TypeVar("Value")
 _SETS = Sequence[ProcessSet] | str | None
 
 _lock = threading.RLock()
@@ -55,17 +38,10 @@ def init(
     kernels: Kernels,
     name: str,
 ) -> bool:
-    """Start, together with all other ranks. Once is enough; a second call changes nothing.
+    """Start as a front end's `init` says; returns whether it was the first call.
 
-    comm: who takes part: ranks of MPI's world, in which this one must be, or an mpi4py
-        communicator, which is duplicated. None, or no ranks: all of MPI's world.
-    process_sets: process sets to register, the same on all ranks. None or "dynamic": none yet;
-        `add_process_set` makes them at any time.
-    kernels: of the tensors. name: the front end's, for messages.
-    Returns whether it was the first call.
-    Raises ValueError where the ranks do not agree on the process sets or there cannot be such,
-    or for a bad value of a HOROVOD_… variable; RuntimeError where MPI has no
-    MPI_THREAD_MULTIPLE, or another world than the launcher promised.
+    comm, process_sets: as that takes them; and it raises what this raises. kernels: of the
+    tensors. name: the front end's, for messages.
     """
     sets = _listed(process_sets)
     with _lock:
@@ -109,34 +85,49 @@ def is_initialized() -> bool:
     return registry.standing() is not None
 
 
-def size() -> int:
-    """Return how many ranks there are. ValueError before `init`, as for all questions here."""
-    return registry.current().topology.size
+def _asked(name: str, doc: str) -> Callable[[], int]:
+    """Return the question about this entry of the topology."""
+    return _named(name, doc, lambda: getattr(registry.current().topology, name))
 
 
-def rank() -> int:
-    """Return this process's number among all, from 0."""
-    return registry.current().topology.rank
+def _always(name: str, doc: str, value: Value) -> Callable[[], Value]:
+    """Return a question that has one answer here."""
+    return _named(name, doc, lambda: value)
 
 
-def local_size() -> int:
-    """Return how many ranks there are on this host."""
-    return registry.current().topology.local_size
+def _named(name: str, doc: str, answer: Callable[[], Value]) -> Callable[[], Value]:
+    answer.__name__ = answer.__qualname__ = name
+    answer.__doc__ = doc
+    return answer
 
 
-def local_rank() -> int:
-    """Return this process's number among those of its host, from 0: its GPU."""
-    return registry.current().topology.local_rank
-
-
-def cross_size() -> int:
-    """Return how many hosts have a rank with this local rank."""
-    return registry.current().topology.cross_size
-
-
-def cross_rank() -> int:
-    """Return this process's number among the ranks with its local rank, one a host, from 0."""
-    return registry.current().topology.cross_rank
+size = _asked(
+    "size", "Return how many ranks there are. ValueError before `init`, as for all questions here."
+)
+rank = _asked("rank", "Return this process's number among all, from 0.")
+local_size = _asked("local_size", "Return how many ranks there are on this host.")
+local_rank = _asked(
+    "local_rank", "Return this process's number among those of its host, from 0: its GPU."
+)
+cross_size = _asked("cross_size", "Return how many hosts have a rank with this local rank.")
+cross_rank = _asked(
+    "cross_rank",
+    "Return this process's number among the ranks with its local rank, one a host, from 0.",
+)
+mpi_enabled = _always("mpi_enabled", "Return whether MPI carries the tensors: true.", True)
+mpi_built = _always("mpi_built", "Return whether there is MPI: true.", True)
+gloo_enabled = _always(
+    "gloo_enabled", "Return whether Gloo carries the tensors: false, MPI does.", False
+)
+gloo_built = _always("gloo_built", "Return whether there is Gloo for these calls: false.", False)
+nccl_built = _always(
+    "nccl_built",
+    "The version code of NCCL where it carries the tensors of these calls, else 0: here 0.",
+    0,
+)
+ddl_built = _always("ddl_built", "Return whether there is IBM's DDL: false.", False)
+ccl_built = _always("ccl_built", "Return whether there is oneCCL: false.", False)
+rocm_built = _always("rocm_built", "Return whether there is ROCm for these calls: false.", False)
 
 
 def is_homogeneous() -> bool:
@@ -167,46 +158,6 @@ def mpi_threads_supported() -> bool:
     """
     registry.current()
     return True
-
-
-def mpi_enabled() -> bool:
-    """Return whether MPI carries the tensors: true."""
-    return True
-
-
-def mpi_built() -> bool:
-    """Return whether there is MPI: true."""
-    return True
-
-
-def gloo_enabled() -> bool:
-    """Return whether Gloo carries the tensors: false, MPI does."""
-    return False
-
-
-def gloo_built() -> bool:
-    """Return whether there is Gloo for these calls: false."""
-    return False
-
-
-def nccl_built() -> int:
-    """The version code of NCCL where it carries the tensors of these calls, else 0: here 0."""
-    return 0
-
-
-def ddl_built() -> bool:
-    """Return whether there is IBM's DDL: false."""
-    return False
-
-
-def ccl_built() -> bool:
-    """Return whether there is oneCCL: false."""
-    return False
-
-
-def rocm_built() -> bool:
-    """Return whether there is ROCm for these calls: false."""
-    return False
 
 
 def check_world(rank: int, size: int, library: str, env: Mapping[str, str]) -> None:

@@ -109,6 +109,9 @@ def run(
         )
     if host_discovery_script:
         hosts = _discovered(host_discovery_script, slots)
+    launcher = shlex.split(mpi_args or "")
+    if network_interfaces:
+        launcher += ["-mca", "btl_tcp_if_include", ",".join(network_interfaces)]
     command = _command(
         num_proc,
         {
@@ -118,7 +121,7 @@ def run(
             "--python": executable,
             "--mpi": _outer_mpi(os.environ),
         },
-        _launcher_words(mpi_args, network_interfaces),
+        launcher,
     )
     if verbose:
         print("shanty:", shlex.join(command), file=sys.stderr)
@@ -187,13 +190,6 @@ def _command(
     if launcher:
         return [*words, "--", "mpirun", "-np", str(ranks), *launcher, "python", *task]
     return [*words, *task]
-
-
-def _launcher_words(mpi_args: str | None, interfaces: Sequence[str] | None) -> list[str]:
-    words = shlex.split(mpi_args or "")
-    if interfaces:
-        words += ["-mca", "btl_tcp_if_include", ",".join(interfaces)]
-    return words
 
 
 def _follow(command: Sequence[str], call: bytes, output: Output) -> int:

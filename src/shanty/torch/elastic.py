@@ -17,17 +17,10 @@ from torch.utils.data import Sampler
 from shanty.collectives import elastic, world
 from shanty.collectives.elastic import HostsUpdatedInterrupt, ObjectState, State
 from shanty.torch.hvd import functions
-from shanty.torch.hvd.world import init
+from shanty.torch.hvd.api import init
 
-__all__ = [
-    "ElasticSampler",
-    "HostsUpdatedInterrupt",
-    "ObjectState",
-    "State",
-    "TorchState",
-    "run",
-    "run_fn",
-]
+__all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TorchState"]
+__all__ += ["run", "run_fn"]
 
 Result = TypeVar("Result")
 
@@ -123,7 +116,7 @@ class ElasticSampler(Sampler[int]):
         return self.num_samples
 
 
-class StateHandler:
+class StateHandler(elastic.Kept):
     """Keeps, restores and broadcasts one attribute of a TorchState.
 
     A handler for a class of one's own, put into the registry, makes TorchState know it.
@@ -131,18 +124,6 @@ class StateHandler:
 
     def __init__(self, value: Any) -> None:
         self.value = value
-
-    def save(self) -> None:
-        """Copy its state, in memory."""
-        raise NotImplementedError
-
-    def restore(self) -> None:
-        """Go back to what was copied last."""
-        raise NotImplementedError
-
-    def sync(self) -> None:
-        """Take over rank 0's state, on every rank."""
-        raise NotImplementedError
 
     def set_value(self, value: Any) -> None:
         """Handle another object from now on."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from shanty.collectives import kernels, reductions
-from shanty.collectives.reductions import Reduction
+from shanty.collectives import kernels
+from shanty.collectives.kernels import Reduction
 from shanty.torch.work import writing
 
 _COMBINED: dict[str, Callable[[list[Tensor], list[Tensor]], None]] = {
@@ -22,15 +22,6 @@ _COMBINED: dict[str, Callable[[list[Tensor], list[Tensor]], None]] = {
     "PRODUCT": torch._foreach_mul_,
     "MIN": torch._foreach_minimum_,
     "MAX": torch._foreach_maximum_,
-}
-
-# Of what is accumulated in float32. A row at a time is three times as fast as torch.sum over rows.
-_FOLDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "SUM": Tensor.add_,
-    "AVG": Tensor.add_,
-    "PRODUCT": Tensor.mul_,
-    "MIN": lambda total, part: torch.minimum(total, part, out=total),
-    "MAX": lambda total, part: torch.maximum(total, part, out=total),
 }
 
 
@@ -133,17 +124,8 @@ class _TensorKernels(kernels.Kernels):
     def combine(self, name: str, totals: list[Tensor], terms: list[Tensor]) -> None:
         _COMBINED[name](totals, terms)
 
-    def fold(self, name: str, parts: Sequence[Tensor], total: Tensor) -> None:
-        total.copy_(parts[0])
-        for part in parts[1:]:
-            _FOLDS[name](total, part)
-
-    def adaptive_sum(self, one: Tensor, two: Tensor) -> Tensor:
-        x, y = one.reshape(-1).double(), two.reshape(-1).double()
-        both, of_one, of_two = (torch.dot(*pair).item() for pair in ((x, y), (x, x), (y, y)))
-        first = 1 - both / (2 * of_one) if of_one else 1.0
-        second = 1 - both / (2 * of_two) if of_two else 1.0
-        return one * first + two * second
+    def product(self, one: Tensor, two: Tensor) -> float:
+        return torch.dot(one.reshape(-1).double(), two.reshape(-1).double()).item()
 
     # ---- devices -----------------------------------------------------------------------------
 
@@ -189,7 +171,7 @@ def reduction(dtype: torch.dtype, op: ReduceOp | ReduceOp.RedOpType) -> Reductio
     found = _known.get(key)
     if found is None:
         name = str(kind).rpartition(".")[2]
-        found = _known[key] = reductions.reduction(dtype, name, KERNELS)
+        found = _known[key] = kernels.reduction(dtype, name, KERNELS)
     if found.name == "PREMUL_SUM":  # its factor is where only pickling looks
         return replace(found, factor=op.__getstate__()[1])  # type: ignore[index]
     return found

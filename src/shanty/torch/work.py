@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ from torch.futures import Future, collect_all
 
 from shanty.collectives import errors as base
 from shanty.collectives.operation import Operation
-from shanty.collectives.worker import Worker
+from shanty.collectives.worker import Worker, Writing
 
 
 class CommunicationError(base.CommunicationError, dist.DistBackendError):
@@ -37,7 +37,15 @@ ERRORS = base.Errors(CommunicationError, CommunicationTimeoutError, MismatchErro
 _futures = threading.Lock()
 
 
-class MPIWork(Operation, dist.Work):
+class _Work(dist.Work):
+    def synchronize(self) -> None:
+        """Do the same as `wait`: for tensors in host memory there is no stream to order against."""
+        self.wait()
+
+    block_current_stream = synchronize
+
+
+class MPIWork(Operation, _Work):
     """One operation given to the communication thread.
 
     A failed operation is never a success: `wait` raises, `is_success` is false, `exception`
@@ -54,25 +62,17 @@ class MPIWork(Operation, dist.Work):
         Raises CommunicationTimeoutError when the limit passes. MPI cannot take an operation
         back: a collective then blocks what comes after it, and the run has to end.
         """
-        if not self._done or self._error is not None:
+        if not self.done or self._error is not None:
             self.wait_for(timeout.total_seconds() if timeout is not None else 0.0)
         return True
 
-    def synchronize(self) -> None:
-        """Do the same as `wait`: for tensors in host memory there is no stream to order against."""
-        self.wait()
-
-    def block_current_stream(self) -> None:
-        """Do the same as `wait`."""
-        self.wait()
-
     def is_completed(self) -> bool:
         """Return whether the operation has ended, in success or failure."""
-        return self._done
+        return self.done
 
     def is_success(self) -> bool:
         """Return whether the operation has ended without error."""
-        return self._done and self._error is None
+        return self.done and self._error is None
 
     def exception(self) -> base.CommunicationError | None:
         """Return the error of a failed operation; None while it runs and after success."""
@@ -80,7 +80,7 @@ class MPIWork(Operation, dist.Work):
 
     def result(self) -> list[Tensor]:
         """Return the tensors that it wrote. Raises its error, or when it is not complete."""
-        if not self._done:
+        if not self.done:
             raise RuntimeError(f"{self.what}: not complete yet; call wait() before result().")
         if self._error is not None:
             raise self._error
@@ -108,7 +108,7 @@ class MPIWork(Operation, dist.Work):
     _source_rank = source_rank
 
 
-class CoalescedWork(dist.Work):
+class CoalescedWork(_Work):
     """Several operations as one: complete when all are, failed when one is."""
 
     def __init__(self, works: Sequence[MPIWork]) -> None:
@@ -120,14 +120,6 @@ class CoalescedWork(dist.Work):
         for work in self._works:
             work.wait(timeout)
         return True
-
-    def synchronize(self) -> None:
-        """Do the same as `wait`."""
-        self.wait()
-
-    def block_current_stream(self) -> None:
-        """Do the same as `wait`."""
-        self.wait()
 
     def is_completed(self) -> bool:
         """Return whether all have ended."""
@@ -151,15 +143,11 @@ class CoalescedWork(dist.Work):
         return every.then(lambda _: self.result())
 
 
-def writing() -> AbstractContextManager[object]:
-    """Return a context in which results may be written, into leaves that need gradients and into
-    inference tensors too. Callbacks must not run in it.
-    """
-    return _inference(True)
-
-
 # What torch.inference_mode enters, without its two microseconds.
-_inference = getattr(torch._C, "_InferenceMode", torch.inference_mode)
+writing: Writing = partial(getattr(torch._C, "_InferenceMode", torch.inference_mode), True)
+"""Returns a context in which results may be written, into leaves that need gradients and into
+inference tensors too. Callbacks must not run in it.
+"""
 
 WORKER = Worker("shanty.torch", writing)
 """The one communication thread of this process."""

@@ -178,13 +178,13 @@ def check_calls_that_come_again() -> None:
     """As they came before, and not quite: each changes what is not as it was in the last step."""
     dtype, sizes = torch.float32, [100 + i for i in range(30)]
     names = [f"again.{i}" for i in range(30)]
-    patterns = process_sets.controllers[0]._pending._patterns
+    pending = process_sets.controllers[0]._pending
     bundled = 0
-    bundle = patterns.bundle
+    recognised = pending._recognised
 
     def count(entries: list[TensorEntry], since: float) -> Bundle | None:
         nonlocal bundled
-        made = bundle(entries, since)
+        made = recognised(entries, since)
         bundled += made is not None and len(entries) == len(names)
         return made
 
@@ -208,7 +208,7 @@ def check_calls_that_come_again() -> None:
 
     everything = list(range(30))
     mixed = random.Random(hvd.rank()).sample(everything, 30)
-    patterns.bundle = count
+    pending._recognised = count
     try:
         again(3)
         step(everything, mixed)
@@ -238,7 +238,7 @@ def check_calls_that_come_again() -> None:
         agree(tensors[8:], everything[8:], sizes, dtype, hvd.Sum)
         again(2)
     finally:
-        del patterns.bundle
+        del pending._recognised
 
 
 def check_a_name_twice_among_calls_that_come_again() -> None:

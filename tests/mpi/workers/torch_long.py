@@ -60,7 +60,7 @@ def check_steps() -> None:
     assert held() == before[1], (held(), before[1])
     grown = resident() - before[0]
     assert grown < GROWTH, f"{grown} bytes more after {STEPS} steps than after {WARM}"
-    assert not WORKER.messages.under_way and not WORKER.messages.abandoned
+    assert not WORKER.under_way and not WORKER.abandoned
 
 
 CHECKS = [check_steps]

@@ -1,4 +1,4 @@
-"""The calls of Horovod's operations, checked, and their  Nothing here knows of gradients.
+"""The calls of Horovod's operations, checked, and their handles. Nothing knows of gradients.
 
 A handle is a number by which a script knows what it has started and not yet waited for.
 """
@@ -16,10 +16,10 @@ from shanty.collectives import process_sets
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Kind, Op, Request, TensorEntry
 
-Form = Callable[[Request, Sequence[Tensor]], Any]
-"""Makes what `synchronize` returns of a request that succeeded and the tensors it was to fill."""
+Form = Callable[[Request], Any]
+"""Makes what `synchronize` returns of a request that succeeded."""
 
-_under_way: dict[int, TensorEntry | tuple[Request, Sequence[Tensor], Form]] = {}
+_under_way: dict[int, TensorEntry | tuple[Request, Sequence[Tensor], Form | None]] = {}
 _numbers = itertools.count(1)
 
 _REALS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -58,7 +58,10 @@ def allreduce_in_place(
         and not tensor.requires_grad
         and tensor.layout is torch.strided
     ):  # as most are
-        return hold(process_sets.controller(process_set).queue.add(name, tensor, op))
+        entry = process_sets.controller(process_set).queue.add(name, tensor, op)
+        handle = next(_numbers)
+        _under_way[handle] = entry
+        return handle
     both = (tensor,)
     return allreduce(both, both, name, op, prescale, postscale, process_set, False)
 
@@ -92,7 +95,7 @@ def allreduce(
         postscale=postscale,
         grouped=grouped,
     )
-    return start(request, process_set, own_all if grouped else own, outputs)
+    return start(request, process_set, outputs)
 
 
 def allgather(
@@ -101,7 +104,7 @@ def allgather(
     """Return the handle of an allgather: tensors with the rows of all ranks, in their order."""
     _check_rows("allgather", tensors)
     request = Request(Kind.ALLGATHER, name, _plain(tensors), grouped=grouped)
-    return start(request, process_set, made_all if grouped else made)
+    return start(request, process_set)
 
 
 def broadcast(
@@ -120,7 +123,7 @@ def broadcast(
         given if output is tensor else (output,),
         root=ranks.index(root_rank),
     )
-    return start(request, process_set, own, (output,))
+    return start(request, process_set, (output,))
 
 
 def alltoall(
@@ -138,13 +141,13 @@ def alltoall(
         else (torch.int32, torch.device("cpu"))
     )
 
-    def form(request: Request, _: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def form(request: Request) -> tuple[Tensor, Tensor]:
         received = torch.tensor(request.received_splits, dtype=kind[0], device=kind[1])
         return request.results[0], received
 
     sent = tensor if counts is None else tensor.narrow(0, 0, sum(counts))
     request = Request(Kind.ALLTOALL, name, _plain((sent,)), splits=counts)
-    return start(request, process_set, form)
+    return start(request, process_set, form=form)
 
 
 def reducescatter(
@@ -175,7 +178,7 @@ def reducescatter(
         postscale=postscale,
         grouped=grouped,
     )
-    return start(request, process_set, made_all if grouped else made)
+    return start(request, process_set)
 
 
 def _ranks(process_set: ProcessSet) -> Sequence[int]:
@@ -231,24 +234,21 @@ def submit(request: Request, process_set: ProcessSet) -> None:
 
 
 def start(
-    request: Request, process_set: ProcessSet, form: Form, outputs: Sequence[Tensor] = ()
+    request: Request,
+    process_set: ProcessSet,
+    outputs: Sequence[Tensor] = (),
+    form: Form | None = None,
 ) -> int:
     """Submit a request to the controller of `process_set`; returns its handle.
 
-    outputs: the script's own tensors that the request fills, where it does.
+    outputs: the script's own tensors that the request fills, where it does. form: where the result
+    is no tensor, nor a group of them.
     Raises ValueError where the process set is not registered or this rank is not in it, and
     HorovodInternalError before `init`, for a name that is in flight, or after a shutdown.
     """
     submit(request, process_set)
     handle = next(_numbers)
     _under_way[handle] = request, outputs, form
-    return handle
-
-
-def hold(entry: TensorEntry) -> int:
-    """Return the handle of an entry."""
-    handle = next(_numbers)
-    _under_way[handle] = entry
     return handle
 
 
@@ -286,7 +286,10 @@ def synchronize(handle: int) -> Any:
         return found.tensor
     request, outputs, form = found
     _wait(handle, request)
-    return form(request, outputs)
+    if form is not None:
+        return form(request)
+    results = outputs or request.results
+    return tuple(results) if request.grouped else results[0]
 
 
 def _wait(handle: int, started: Request | TensorEntry) -> None:
@@ -302,27 +305,6 @@ def forget() -> None:
     global _numbers
     _under_way.clear()
     _numbers = itertools.count(1)
-
-
-def own(_: Request, outputs: Sequence[Tensor]) -> Tensor:
-    """Return the script's own tensor."""
-    return outputs[0]
-
-
-def own_all(_: Request, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the script's own tensors, of a group."""
-    return tuple(outputs)
-
-
-def made(request: Request, _: Sequence[Tensor]) -> Tensor:
-    """Return the tensor that the controller made."""
-    tensor: Tensor = request.results[0]
-    return tensor
-
-
-def made_all(request: Request, _: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the tensors that the controller made, of a group."""
-    return tuple(request.results)
 
 
 # ---- checks ------------------------------------------------------------------------------------

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.optim import Optimizer
 
 from shanty.collectives import process_sets
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.process_sets import ProcessSet, global_process_set
-from shanty.torch.hvd import ops, optimizer_state
+from shanty.torch.hvd import ops
 from shanty.torch.hvd.calls import synchronize
 
-__all__ = [
-    "allgather_object",
-    "broadcast_object",
-    "broadcast_optimizer_state",
-    "broadcast_parameters",
-]
+__all__ = ["allgather_object", "broadcast_object"]
+__all__ += ["broadcast_optimizer_state", "broadcast_parameters"]
 
 _Named = Mapping[str, Tensor] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
 
@@ -42,7 +40,7 @@ def broadcast_parameters(params: _Named, root_rank: int) -> None:
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+    optimizer: Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
     """Give all ranks the state and the options of the optimizer of the rank `root_rank`.
 
@@ -57,20 +55,20 @@ def broadcast_optimizer_state(
             "parameters. Broadcast the parameters and let it begin anew, or use another optimizer."
         )
     is_root = process_sets.current().topology.rank == root_rank
-    shapes = optimizer_state.shapes(optimizer)
+    shapes = _shapes(optimizer)
     expected = broadcast_object(shapes, root_rank, "optimizer.shapes")
     agrees = torch.tensor([shapes == expected])
     others = (~ops.allgather(agrees, "optimizer.agreement")).nonzero().flatten().tolist()
     if others:
         raise ValueError(
             f"The optimizers of ranks {others} have other parameters than that of rank "
-            f"{root_rank}, which has {optimizer_state.spell(expected)}; here there are "
-            f"{optimizer_state.spell(shapes)}."
+            f"{root_rank}, which has {_spell(expected)}; here there are "
+            f"{_spell(shapes)}."
         )
-    content, tensors = optimizer_state.take(optimizer) if is_root else (None, [])
+    content, tensors = _take(optimizer) if is_root else (None, [])
     content = broadcast_object(content, root_rank, "optimizer.content")
     if not is_root:
-        tensors = optimizer_state.put(optimizer, content)
+        tensors = _put(optimizer, content)
     broadcast_parameters(
         [(f"optimizer.state.{number}", tensor) for number, tensor in enumerate(tensors)],
         root_rank,
@@ -159,3 +157,142 @@ def _named_tensors(params: Any) -> list[tuple[str | None, Tensor]]:
                 f"{type(value).__name__}. broadcast_object sends other things."
             )
     return [(name, value) for name, value in pairs if value is not None]
+
+
+# ---- an optimizer's content, taken apart into what is pickled and tensors to be sent -----------
+
+_Shapes = list[list[tuple[int, ...]]]
+"""Of the parameters in each of an optimizer's groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """The place of a tensor that is sent by itself.
+
+    shape, dtype: of it. beside: whether it is on the device of its parameter, and not elsewhere
+    as counters are, on the CPU.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    beside: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The content of an optimizer, with slots where its tensors are.
+
+    options: of each group, without its parameters. state: by the number of the parameter, counted
+    through all groups. other: state that belongs to no parameter, by its key.
+    """
+
+    options: list[dict[str, Any]]
+    state: dict[int, Any]
+    other: dict[Any, Any]
+
+
+def _shapes(optimizer: Optimizer) -> _Shapes:
+    """Return what optimizers must have in common for one to take the other's state."""
+    return [[tuple(each.shape) for each in group["params"]] for group in optimizer.param_groups]
+
+
+def _spell(of: _Shapes) -> str:
+    """_Shapes in words."""
+    groups = [f"{len(each)} ({sum(map(_count, each))} numbers)" for each in of]
+    return f"{len(of)} group{'s' * (len(of) != 1)} of {', '.join(groups)} parameters"
+
+
+def _take(optimizer: Optimizer) -> tuple[_Content, list[Tensor]]:
+    """The content, which can be pickled, and the tensors in the order of their slots."""
+    tensors: list[Tensor] = []
+    params = _params(optimizer)
+
+    def parted(thing: Any, beside: Tensor | None) -> Any:
+        if not isinstance(thing, Tensor):
+            return _mapped(thing, lambda _, inner: parted(inner, beside), None)
+        if thing.layout is not torch.strided:
+            return thing.detach().cpu()  # a sparse one is sent as a part of the object
+        tensors.append(thing)
+        near = beside is not None and thing.device == beside.device
+        return _Slot(tuple(thing.shape), thing.dtype, near)
+
+    options = [
+        {key: parted(value, None) for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+    state = {
+        number: parted(optimizer.state[param], param)
+        for number, param in enumerate(params)
+        if param in optimizer.state
+    }
+    other = {
+        key: parted(value, None)
+        for key, value in dict[Any, Any](optimizer.state).items()
+        if not isinstance(key, Tensor)
+    }
+    return _Content(options, state, other), tensors
+
+
+def _put(optimizer: Optimizer, content: _Content) -> list[Tensor]:
+    """Make the optimizer's content this one; returns the tensors that are to be filled, in the
+    order of their slots. Tensors of the right shape and type that are there stay.
+    """
+    tensors: list[Tensor] = []
+
+    def whole(thing: Any, here: Any, beside: Tensor | None) -> Any:
+        if isinstance(thing, Tensor):
+            return thing.to(beside.device if beside is not None else "cpu")
+        if not isinstance(thing, _Slot):
+            return _mapped(thing, lambda old, inner: whole(inner, old, beside), here)
+        if not _fits(here, thing):
+            here = _room(thing, beside)
+        tensors.append(here)
+        return here
+
+    for group, options in zip(optimizer.param_groups, content.options, strict=True):
+        for key, value in options.items():
+            group[key] = whole(value, group.get(key), None)
+    for number, param in enumerate(_params(optimizer)):
+        if number in content.state:
+            optimizer.state[param] = whole(content.state[number], optimizer.state[param], param)
+        else:
+            optimizer.state.pop(param, None)
+    for key, value in content.other.items():
+        optimizer.state[key] = whole(value, optimizer.state.get(key), None)
+    return tensors
+
+
+def _params(optimizer: Optimizer) -> list[Tensor]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def _mapped(thing: Any, each: Callable[[Any, Any], Any], here: Any) -> Any:
+    """A container with `each` applied to what is in it, and to what `here` has in that place."""
+    if isinstance(thing, dict):
+        old = here if isinstance(here, dict) else {}
+        return {key: each(old.get(key), value) for key, value in thing.items()}
+    if type(thing) in (list, tuple):
+        there = list(here) if type(here) in (list, tuple) else []
+        there += [None] * (len(thing) - len(there))
+        return type(thing)(each(old, value) for old, value in zip(there, thing, strict=False))
+    return thing
+
+
+def _fits(here: Any, slot: _Slot) -> bool:
+    return (
+        isinstance(here, Tensor)
+        and here.layout is torch.strided
+        and (tuple(here.shape), here.dtype) == (slot.shape, slot.dtype)
+    )
+
+
+def _room(slot: _Slot, beside: Tensor | None) -> Tensor:
+    if beside is None or not slot.beside:
+        return torch.empty(slot.shape, dtype=slot.dtype)
+    if tuple(beside.shape) == slot.shape:  # in the same memory format
+        return torch.empty_like(beside, dtype=slot.dtype, requires_grad=False)
+    return torch.empty(slot.shape, dtype=slot.dtype, device=beside.device)
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()

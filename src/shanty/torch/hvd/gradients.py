@@ -7,7 +7,8 @@ the backward pass waits: it does nothing that could be done once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,37 +18,28 @@ from shanty.collectives import process_sets
 from shanty.collectives.process_sets import ProcessSet
 from shanty.collectives.request import Kind, Op, Request, TensorEntry
 from shanty.torch.hvd import calls, ops
-from shanty.torch.hvd.compression import Compression
 
 
+@dataclass
 class Reduction:
     """The way to reduce all gradients of one optimizer.
 
     predivide: what they are divided by before the sum, and multiplied by after it.
-    passes: backward passes until a gradient is sent off.
+    compression: None for none. passes: backward passes until a gradient is sent off.
+    begun: whether there were backward passes since the last synchronize.
     """
 
-    def __init__(
-        self,
-        process_set: ProcessSet,
-        op: Op,
-        predivide: float,
-        compression: Any,
-        sparse_as_dense: bool,
-        passes: int,
-    ) -> None:
-        self.process_set = process_set
-        self.op = op
-        self.prescale = 1.0 / predivide
-        self.postscale = predivide
-        self.compression = None if compression is Compression.none else compression
-        self.sparse_as_dense = sparse_as_dense
-        self.passes = passes
-        self.begun = False  # whether there were backward passes since the last synchronize
+    process_set: ProcessSet
+    op: Op
+    predivide: float
+    compression: Any
+    sparse_as_dense: bool
+    passes: int
+    begun: bool = False
 
     def submit(self, name: str, tensor: Tensor) -> Request | TensorEntry:
         """Have a tensor reduced in place."""
-        if self.prescale == self.postscale == 1 and tensor.is_cpu:
+        if self.predivide == 1 and tensor.is_cpu:
             return process_sets.controller(self.process_set).queue.add(name, tensor, self.op)
         return self.submit_group(name, (tensor,), grouped=False)
 
@@ -59,32 +51,16 @@ class Reduction:
             tensors,
             tensors,
             op=self.op,
-            prescale=self.prescale,
-            postscale=self.postscale,
+            prescale=1.0 / self.predivide,
+            postscale=self.predivide,
             grouped=grouped,
         )
         calls.submit(request, self.process_set)
         return request
 
 
-class Unit(Protocol):
-    """A unit that is sent off at once: one gradient, or a group of them."""
-
-    def ready(self) -> None:
-        """A gradient of it has seen all of its backward passes."""
-
-    def submit(self) -> None:
-        """Send it off, unless it has been; gradients that are not there count as zero."""
-
-    def finish(self) -> None:
-        """Wait for what was sent off, and begin anew. Raises HorovodInternalError."""
-
-    def forget(self) -> None:
-        """Begin anew, whatever is under way."""
-
-
 class Gradient:
-    """The gradient of one parameter. A unit by itself, unless it is in a group."""
+    """The gradient of one parameter. A unit, which is sent off at once, unless it is in a group."""
 
     __slots__ = (
         *("name", "parameter", "how", "left", "unit", "grad"),
@@ -125,11 +101,11 @@ class Gradient:
         self.unit.ready()
 
     def ready(self) -> None:
-        """Part of Unit."""
+        """A gradient of it has seen all of its backward passes."""
         self.submit()
 
     def submit(self) -> None:
-        """Part of Unit."""
+        """Send it off, unless it has been; gradients that are not there count as zero."""
         if self.grad is not None or not self.parameter.requires_grad:
             return
         try:
@@ -177,7 +153,7 @@ class Gradient:
         )
 
     def finish(self) -> None:
-        """Part of Unit."""
+        """Wait for what was sent off, and begin anew. Raises HorovodInternalError."""
         try:
             if self._request is not None:
                 self.unpack(self._request.wait()[0])
@@ -210,7 +186,7 @@ class Gradient:
             self.parameter.grad = self._gathering().coalesce()
 
     def forget(self) -> None:
-        """Part of Unit."""
+        """Begin anew, whatever is under way."""
         self.grad = self._context = self._request = self._gathering = None
         self.left = self.how.passes
 
@@ -229,13 +205,13 @@ class Group:
             each.unit = self
 
     def ready(self) -> None:
-        """Part of Unit."""
+        """As of a Gradient."""
         self._unready -= 1
         if not self._unready:
             self.submit()
 
     def submit(self) -> None:
-        """Part of Unit."""
+        """As of a Gradient."""
         if self._submitted:
             return
         self._submitted = True
@@ -256,7 +232,7 @@ class Group:
             self._request = self.how.submit_group(name, tensors)
 
     def finish(self) -> None:
-        """Part of Unit."""
+        """As of a Gradient."""
         try:
             if self._request is not None:
                 for each, reduced in zip(self._packed, self._request.wait(), strict=True):
@@ -267,10 +243,14 @@ class Group:
             self.forget()
 
     def forget(self) -> None:
-        """Part of Unit."""
+        """As of a Gradient."""
         self._submitted = False
         self._request = None
         self._packed = []
         self._unready = len(self.members)
         for each in self.members:
             each.forget()
+
+
+Unit = Gradient | Group
+"""What is sent off at once."""

@@ -11,7 +11,8 @@ set says which ranks take part; a rank that is named (`root_rank`) is always one
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -24,41 +25,16 @@ from shanty.torch.hvd.calls import start
 from shanty.torch.hvd.calls import synchronize as synchronize
 from shanty.torch.hvd.compression import Compression, Compressor
 
-__all__ = [
-    "Adasum",
-    "Average",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
-    "allgather",
-    "allgather_async",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "join",
-    "poll",
-    "reducescatter",
-    "reducescatter_async",
-    "sparse_allreduce_async",
-    "synchronize",
-]
+__all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
+__all__ += ["allreduce", "allreduce_", "allreduce_async", "allreduce_async_"]
+__all__ += ["grouped_allreduce", "grouped_allreduce_"]
+__all__ += ["grouped_allreduce_async", "grouped_allreduce_async_", "sparse_allreduce_async"]
+__all__ += ["allgather", "allgather_async", "grouped_allgather", "grouped_allgather_async"]
+__all__ += ["broadcast", "broadcast_", "broadcast_async", "broadcast_async_"]
+__all__ += ["alltoall", "alltoall_async"]
+__all__ += ["reducescatter", "reducescatter_async"]
+__all__ += ["grouped_reducescatter", "grouped_reducescatter_async"]
+__all__ += ["barrier", "join", "poll", "synchronize"]
 
 Average, Sum, Adasum = Op.AVERAGE, Op.SUM, Op.ADASUM
 Min, Max, Product = Op.MIN, Op.MAX, Op.PRODUCT
@@ -86,10 +62,8 @@ def allreduce(
     multiplied with before and after.
     Raises ValueError for an op that the type has not, or a process set without this rank.
     """
-    how = _op(op, average), prescale_factor, postscale_factor
-    smaller, ctx = compression.compress(tensor)
-    reduced = autograd.allreduce((smaller,), name, *how, process_set, False)[0]
-    return compression.decompress(reduced, ctx)
+    how = name, _op(op, average), prescale_factor, postscale_factor, process_set, False
+    return _smaller(autograd.allreduce, (tensor,), compression, *how)[0]
 
 
 def allreduce_async(
@@ -147,10 +121,8 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """New tensors: an `allreduce` of each, all of them together. They have gradients."""
-    how = _op(op, average), prescale_factor, postscale_factor
-    smaller, ctxs = _compressed(tensors, compression)
-    reduced = autograd.allreduce(smaller, name, *how, process_set, True)
-    return _decompressed(reduced, ctxs, compression)
+    how = name, _op(op, average), prescale_factor, postscale_factor, process_set, True
+    return _smaller(autograd.allreduce, _group(tensors), compression, *how)
 
 
 def grouped_allreduce_async(
@@ -332,10 +304,8 @@ def reducescatter(
     Rows are shared out evenly; what is left over goes to the first ranks, one row each.
     op: Average or Sum; ValueError for another one.
     """
-    how = Op(op), process_set, prescale_factor, postscale_factor
-    smaller, ctx = compression.compress(tensor)
-    reduced = autograd.reducescatter((smaller,), name, *how, False)[0]
-    return compression.decompress(reduced, ctx)
+    how = name, Op(op), process_set, prescale_factor, postscale_factor, False
+    return _smaller(autograd.reducescatter, (tensor,), compression, *how)[0]
 
 
 def reducescatter_async(
@@ -361,10 +331,8 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
     """New tensors: a `reducescatter` of each, all of them together. They have gradients."""
-    how = Op(op), process_set, prescale_factor, postscale_factor
-    smaller, ctxs = _compressed(tensors, compression)
-    reduced = autograd.reducescatter(smaller, name, *how, True)
-    return _decompressed(reduced, ctxs, compression)
+    how = name, Op(op), process_set, prescale_factor, postscale_factor, True
+    return _smaller(autograd.reducescatter, _group(tensors), compression, *how)
 
 
 def grouped_reducescatter_async(
@@ -391,13 +359,13 @@ def join(device: int = -1) -> int:
     Returns the rank that joined last.
     """
     request = Request(Kind.JOIN, None)
-    last: int = synchronize(start(request, global_process_set, lambda ended, _: ended.value))
+    last: int = synchronize(start(request, global_process_set, form=lambda ended: ended.value))
     return last
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the process set have called it."""
-    synchronize(start(Request(Kind.BARRIER, None), process_set, lambda *_: None))
+    synchronize(start(Request(Kind.BARRIER, None), process_set, form=lambda _: None))
 
 
 # ---- within ------------------------------------------------------------------------------------
@@ -420,15 +388,12 @@ def _group(tensors: Sequence[Tensor]) -> list[Tensor]:
     return group
 
 
-def _compressed(
-    tensors: Sequence[Tensor], compression: type[Compressor]
-) -> tuple[list[Tensor], list[object]]:
-    pairs = [compression.compress(each) for each in _group(tensors)]
-    return [tensor for tensor, _ in pairs], [ctx for _, ctx in pairs]
-
-
-def _decompressed(
-    tensors: Sequence[Tensor], ctxs: Sequence[object], compression: type[Compressor]
+def _smaller(
+    call: Callable[..., Sequence[Tensor]],
+    tensors: Sequence[Tensor],
+    compression: type[Compressor],
+    *how: Any,
 ) -> list[Tensor]:
-    pairs = zip(tensors, ctxs, strict=True)
-    return [compression.decompress(tensor, ctx) for tensor, ctx in pairs]
+    """Return the results of a call with compressed tensors."""
+    smaller, ctxs = zip(*map(compression.compress, tensors), strict=True)
+    return list(map(compression.decompress, call(smaller, *how), ctxs))

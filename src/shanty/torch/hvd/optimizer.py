@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
+from operator import attrgetter
 from types import new_class
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -67,25 +68,18 @@ class Reducing(torch.optim.Optimizer):
         self._reduces = bool(how.process_set.included()) and (how.process_set.size() or 0) > 1
         self._adopt(groups)
 
-    @property
-    def op(self) -> Op:
-        """The way to combine gradients of different ranks."""
-        return self._reduction.op
-
-    @property
-    def process_set(self) -> ProcessSet:
-        """The ranks whose gradients are combined."""
-        return self._reduction.process_set
-
-    @property
-    def gradient_predivide_factor(self) -> float:
-        """The divisor of gradients before they are summed, and their factor after it."""
-        return self._reduction.postscale
-
-    @property
-    def sparse_as_dense(self) -> bool:
-        """True if sparse gradients are reduced as dense ones."""
-        return self._reduction.sparse_as_dense
+    op = property(attrgetter("_reduction.op"), doc="The way to combine gradients of all ranks.")
+    process_set = property(
+        attrgetter("_reduction.process_set"), doc="The ranks whose gradients are combined."
+    )
+    gradient_predivide_factor = property(
+        attrgetter("_reduction.predivide"),
+        doc="The divisor of gradients before they are summed, and their factor after it.",
+    )
+    sparse_as_dense = property(
+        attrgetter("_reduction.sparse_as_dense"),
+        doc="True if sparse gradients are reduced as dense ones.",
+    )
 
     @property
     def backward_passes_per_step(self) -> int:
@@ -306,7 +300,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         process_set,
         Op(op),
         gradient_predivide_factor,
-        compression,
+        None if compression is Compression.none else compression,
         sparse_as_dense,
         backward_passes_per_step,
     )
@@ -354,9 +348,8 @@ class AdasumReducing(torch.optim.Optimizer):
         Raises HorovodInternalError; the parameters then are as they were before.
         """
         trained = [
-            (parameter, self._parameter_names.get(parameter, f"adasum.{i}.{j}"))
-            for i, group in enumerate(self.param_groups)
-            for j, parameter in enumerate(group["params"])
+            (parameter, self._parameter_names.get(parameter, place))
+            for parameter, place in places(self)
             if parameter.requires_grad
         ]
         starts = [parameter.clone() for parameter, _ in trained]

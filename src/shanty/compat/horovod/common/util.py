@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from shanty.collectives import world
 
 T = TypeVar("T")
+Value = TypeVar("Value")
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
@@ -35,29 +36,21 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     return ext_base_name == "torch" and torch.cuda.is_available()
 
 
-def mpi_built(verbose: bool = False) -> bool:
-    """Return whether there is MPI."""
-    return world.mpi_built()
+def _built(answer: Callable[[], Value]) -> Callable[..., Value]:
+    """Return a question about the world as it is asked here: `verbose` makes no difference."""
+
+    def built(verbose: bool = False) -> Value:
+        return answer()
+
+    built.__doc__ = answer.__doc__
+    return built
 
 
-def gloo_built(verbose: bool = False) -> bool:
-    """Return whether Horovod's collectives can run over Gloo."""
-    return world.gloo_built()
-
-
-def nccl_built(verbose: bool = False) -> int:
-    """The version code of NCCL where it carries Horovod's collectives, else 0."""
-    return world.nccl_built()
-
-
-def ddl_built(verbose: bool = False) -> bool:
-    """Return whether there is IBM's DDL."""
-    return world.ddl_built()
-
-
-def ccl_built(verbose: bool = False) -> bool:
-    """Return whether there is oneCCL."""
-    return world.ccl_built()
+mpi_built = _built(world.mpi_built)
+gloo_built = _built(world.gloo_built)
+nccl_built = _built(world.nccl_built)
+ddl_built = _built(world.ddl_built)
+ccl_built = _built(world.ccl_built)
 
 
 @contextmanager

@@ -10,12 +10,5 @@ from shanty.torch.elastic import (
     set_handler_registry,
 )
 
-__all__ = [
-    "ModelStateHandler",
-    "OptimizerStateHandler",
-    "SamplerStateHandler",
-    "StateHandler",
-    "TorchState",
-    "get_handler_registry",
-    "set_handler_registry",
-]
+__all__ = ["StateHandler", "TorchState", "get_handler_registry", "set_handler_registry"]
+__all__ += ["ModelStateHandler", "OptimizerStateHandler", "SamplerStateHandler"]

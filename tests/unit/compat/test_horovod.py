@@ -26,7 +26,7 @@ from shanty.runtime.rank import import_hooks
 
 SOURCE = Path(shanty.__file__).parents[1]
 OURS = SOURCE / "shanty/compat/horovod/__init__.py"
-FACTS = Path(__file__).parents[1] / "horovod_api.toml"
+FACTS = Path(__file__).parents[2] / "horovod_api.toml"
 
 # The modules of Horovod 0.28.1 that scripts import, and what they import of them.
 IMPORTED = {
