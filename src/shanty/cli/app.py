@@ -16,7 +16,7 @@ from shanty.runtime.errors import ShantyError, StorageError
 
 # Each verb and the module of its command, which has the verb's name with _ for a dash.
 VERBS = {
-    "run": "run", "rerun": "run", "ps": "runs", "show": "runs", "logs": "logs", "stop": "runs",
+    "run": "run", "rerun": "run", "ps": "runs", "show": "runs", "logs": "runs", "stop": "runs",
     "stacks": "stacks", "doctor": "doctor", "net": "net", "rm": "runs", "prune": "runs",
     "hosts": "hosts", "lab": "lab", "mpi": "mpi", "horovodrun": "horovodrun",
     "dmlc-submit": "dmlc_submit", "completion": "app",

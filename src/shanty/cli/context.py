@@ -46,9 +46,10 @@ class Context:
     @cached_property
     def targets(self) -> Targets:
         """Return the targets: where runs go."""
+        from shanty.launch.targets.base import Surroundings
         from shanty.launch.targets.registry import Targets
 
-        return Targets(
+        here = Surroundings(
             self.home,
             self.environ,
             self.settings,
@@ -56,6 +57,7 @@ class Context:
             lambda text: self.progress.finding(text),
             terminal=at_terminal(),
         )
+        return Targets(here)
 
     @cached_property
     def runs(self) -> Runs:

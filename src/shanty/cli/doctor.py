@@ -18,7 +18,7 @@ from shanty.cli.context import Context, at_terminal, context, note, show_error
 from shanty.cli.options import OPTIONS, complete_group, json_option, typed
 from shanty.cli.table import print_table
 from shanty.launch import interpreter
-from shanty.launch.lock import alone
+from shanty.launch.lock import exclusive_lock
 from shanty.runtime.errors import LaunchError, PrepareError, ShantyError, UsageError, WorldError
 from shanty.runtime.rundir import storage_errors
 from shanty.runtime.spec import JobSpec, Program, State, Status
@@ -112,7 +112,7 @@ def doctor(
         repairer = Repairer(job, _hosts_of(here, job), here.home, here.environ, *asking)
         with storage_errors(here.home):
             here.home.mkdir(parents=True, exist_ok=True)
-        with alone(here.home, _ANOTHER):
+        with exclusive_lock(here.home, _ANOTHER):
             report, repairs = _repaired(here, job, report, repairer, holds_ranks=holds_ranks)
     if as_json:
         done = [each.to_json() for each in repairs]

@@ -1,8 +1,10 @@
-"""Lists, shows, stops and deletes runs."""
+"""Lists, shows, stops and deletes runs, and prints their output."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 
 import click
@@ -13,7 +15,7 @@ from shanty.cli.table import ago, one_line, print_table, progress_text, shorten
 from shanty.runtime.errors import LostError, UsageError
 from shanty.runtime.plan import read_plan
 from shanty.runtime.rundir import read_json
-from shanty.runtime.spec import State, Status
+from shanty.runtime.spec import Raw, State, Status
 
 _RECENT = 20  # runs that `ps` lists unless asked for all
 _PATIENCE = 15.0  # seconds beyond the grace in which a stopped run must have ended
@@ -147,6 +149,58 @@ def _stalled(status: Status) -> str:
 
 
 @click.command()
+@run_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("-r", "--rank", type=int, multiple=True, help="Only that rank (repeatable).")
+@click.option("--launcher", is_flag=True, help="Only what the launcher itself wrote.")
+@click.option("--agent", is_flag=True, help="Only the log of shanty's own agents.")
+@json_option
+def logs(
+    run: str, follow: bool, rank: tuple[int, ...], launcher: bool, agent: bool, as_json: bool
+) -> None:
+    """Print the output of a run; a single rank's comes without its label."""
+    from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
+    from shanty.launch.index import read_job
+    from shanty.runtime.agent.control import read_status
+
+    here = context()
+    found = here.runs.find(run)
+    if agent:
+        if found.agent_log.exists():
+            sys.stdout.write(found.agent_log.read_text(errors="replace"))
+        return
+    unknown = set(rank) - set(found.rank_logs())
+    if unknown and not follow:
+        raise UsageError(
+            f"run {found.id} has no output of rank {min(unknown)}",
+            fix="it has that of " + (", ".join(map(str, found.rank_logs())) or "no rank"),
+        )
+    wanted = () if launcher else rank or None
+    job = read_job(found)
+    raw = job is not None and isinstance(job.command, Raw)
+    follower = Follower(found, wanted, launcher=launcher or (raw and not rank))
+    # By the ranks that are meant to be: those that have written yet may be fewer.
+    ranks = len(rank) or read_status(found).ranks or len(found.rank_logs())
+    labels = not launcher and ranks != 1
+    printer: Printer | JsonPrinter = (
+        JsonPrinter(sys.stdout.buffer) if as_json else standard_printer(labels=labels)
+    )
+    try:
+        while True:
+            final = here.runs.status(found).state.final
+            while lines := follower.read():
+                printer.show(lines)
+            if final or not follow:
+                break
+            time.sleep(0.05)
+        printer.finish()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        printer.break_line()
+
+
+@click.command()
 @click.argument("run", metavar="[RUN]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every run that is on.")
 @click.option("--kill", is_flag=True, help="SIGKILL at once.")
@@ -164,7 +218,7 @@ def stop(run: tuple[str, ...], everything: bool, kill: bool) -> None:
         ]
     grace = 0.0 if kill else here.settings.stop_grace
     for directory in found:
-        if here.runs.status(directory).state.final:
+        if here.runs.status(directory).ended is not None:
             note(f"run {directory.id} has ended already")
             continue
         here.targets.cancel(directory, grace)

@@ -37,7 +37,7 @@ class Session:
         self._targets = targets
         self._run = run
         self._show = show
-        self._follower = Follower(run, None, launcher)
+        self._follower = Follower(run, None, launcher=launcher)
         self._printer: Printer | JsonPrinter = (
             JsonPrinter(sys.stdout.buffer) if show.as_json else standard_printer(labels=labels)
         )

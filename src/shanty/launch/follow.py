@@ -27,7 +27,7 @@ class Line(NamedTuple):
 class Follower:
     """Reads on in the logs of a run, each from where it was left."""
 
-    def __init__(self, run: RunDir, ranks: Sequence[int] | None, launcher: bool) -> None:
+    def __init__(self, run: RunDir, ranks: Sequence[int] | None, *, launcher: bool) -> None:
         self._run = run
         self._ranks = ranks
         self._launcher = launcher

@@ -114,7 +114,7 @@ class Runs:
                 [
                     self.directory(run_id)
                     for run_id in ids
-                    if run_id not in known or not known[run_id].status.state.final
+                    if run_id not in known or known[run_id].status.ended is None
                 ]
             )
             if gone := set(known) - set(ids):
@@ -168,7 +168,7 @@ class Runs:
         removed = []
         for run, status in self._targets.describe(oldest).items():
             with contextlib.suppress(StorageError):
-                if status.state.final:
+                if status.ended is not None:  # a run that is LOST may yet be found again
                     _delete(run)
                     removed.append(run.id)
         return removed

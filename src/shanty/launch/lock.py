@@ -13,7 +13,7 @@ from shanty.runtime.rundir import storage_errors
 
 
 @contextlib.contextmanager
-def alone(path: Path, refusal: ShantyError) -> Iterator[None]:
+def exclusive_lock(path: Path, refusal: ShantyError) -> Iterator[None]:
     """Hold the lock `path` while the block lasts; `refusal` is raised where another holds it.
 
     A folder that is there is locked as it is, also on a full disk; else `path` becomes a file,

@@ -77,6 +77,37 @@ def test_no_damage_loses_a_run(cli: Cli, home: Path, damage: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("site", "said"),
+    [
+        (b"", "site.json is damaged"),
+        (b"{", "site.json is damaged"),
+        (b"[]", "site.json is damaged"),
+        (b"{}", "site.json is damaged"),
+        (b'{"hosts": [{"place": 3}]}', "site.json is damaged"),
+        (b'{"hosts": []}', "site.json is damaged"),
+        (b'{"target": "nowhere"}', "there is no target nowhere"),
+    ],
+)
+def test_a_run_whose_hosts_are_not_known_is_listed_with_the_cause(
+    cli: Cli, home: Path, site: bytes, said: str
+) -> None:
+    on, ended = make_run(home, 1, State.RUNNING), make_run(home, 2)
+    for run in (on, ended):
+        run.site.write_bytes(site)
+    for _ in range(2):  # without an index, and with one
+        done = cli("ps")
+        assert (done.code, done.err) == (0, "")
+        states = [line.split()[1] for line in done.out.splitlines()[1:]]
+        assert states == ["lost", "succeeded"], done.out
+    assert said in cli("show", on.id).out
+    assert said in cli("stop", on.id).err
+    assert cli("prune", "--keep", "0").code == 0
+    assert on.path.exists()  # it may be found again
+    on.site.unlink()
+    assert listed(cli("ps", "--json"))["000001"] == "running"
+
+
+@pytest.mark.parametrize(
     "statement",
     [
         None,

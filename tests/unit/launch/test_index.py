@@ -13,6 +13,7 @@ from shanty.launch.cluster.run_mirror import RunMirror
 from shanty.launch.host import Host
 from shanty.launch.index import Runs
 from shanty.launch.settings import Settings
+from shanty.launch.targets.base import Surroundings
 from shanty.launch.targets.registry import Targets
 from shanty.runtime.rundir import RunDir, write_json
 from shanty.runtime.spec import JobSpec, Script, State, Status
@@ -46,7 +47,7 @@ def test_runs_that_do_not_answer_are_asked_at_the_same_time(
 
     monkeypatch.setattr(RunMirror, "start", seen_start)
     monkeypatch.setattr(RunMirror, "status", seen_status)
-    entries = Runs(tmp_path, Targets(tmp_path, {}, Settings())).entries()
+    entries = Runs(tmp_path, Targets(Surroundings(tmp_path, {}, Settings()))).entries()
     assert [entry.status.state for entry in entries] == [State.RUNNING] * COUNT
     assert asked_before_each_wait == [COUNT] * COUNT
     for link in asked:

@@ -23,8 +23,7 @@ from shanty.launch.cluster.keys import known_name
 from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
 from shanty.launch.cluster.ssh_errors import UNKNOWN_END, Refusal, refusal
 from shanty.launch.connections import openssh
-from shanty.launch.connections.base import Connection
-from shanty.launch.connections.local import LocalTransport
+from shanty.launch.connections.base import Connection, LocalTransport
 from shanty.launch.connections.openssh import OpenSSH, Route
 from shanty.launch.host import Host
 from shanty.runtime import localhost

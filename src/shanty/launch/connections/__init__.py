@@ -1,4 +1,4 @@
-"""How a command gets to a host: `local.py` here, `openssh.py` elsewhere, behind `base.py`.
+"""Ways to start processes on hosts: here (`base.py`) and elsewhere (`openssh.py`).
 
 A connection starts a process on its host and hands over its three streams; nothing else.
 """

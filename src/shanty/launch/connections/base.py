@@ -1,9 +1,10 @@
-"""What a connection can do."""
+"""What a connection can do, and the one to this machine."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from shanty.launch.host import Host
@@ -22,3 +23,25 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Let go of a shared connection, if there is one."""
+
+
+class LocalTransport:
+    """Starts processes here, in a group of their own, so that Ctrl-C is ours to handle."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    def start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start `argv` in the home folder, as a login would."""
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            cwd=Path.home(),
+            process_group=0,
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""

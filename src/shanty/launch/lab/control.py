@@ -23,7 +23,7 @@ from shanty.launch.host import Host
 from shanty.launch.lab import files, machine, model, syscalls
 from shanty.launch.lab.model import Lab, LabHost
 from shanty.launch.lab.supervisor import port_name
-from shanty.launch.lock import alone
+from shanty.launch.lock import exclusive_lock
 from shanty.launch.plain_json import decode
 from shanty.runtime import platform
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
@@ -176,7 +176,7 @@ def _locked(home: Path, name: str) -> AbstractContextManager[None]:
         f"someone else is making or ending the lab {name} right now",
         fix="wait for it, or take another --name",
     )
-    return alone(home / "lab" / f".{name}.lock", refusal)
+    return exclusive_lock(home / "lab" / f".{name}.lock", refusal)
 
 
 def _start(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from shanty.launch.settings import Settings
-from shanty.runtime.errors import NotFoundError
+from shanty.runtime.agent.control import read_status
+from shanty.runtime.errors import LostError, NotFoundError, ShantyError
 from shanty.runtime.plan import Attempt, Limits, Plan
 from shanty.runtime.resolve import leftovers
 from shanty.runtime.rundir import RunDir
-from shanty.runtime.spec import JobSpec, Raw, Status
+from shanty.runtime.spec import Failure, JobSpec, Raw, State, Status
 
 
 def _unheard(_text: str) -> None:
@@ -100,6 +101,15 @@ class Target(Protocol):
 
     def stacks(self, run: RunDir) -> Reply:
         """Ask for the stack of every rank."""
+
+
+def lost(run: RunDir, error: ShantyError) -> Status:
+    """The status of a run whose hosts cannot be asked, because of `error`; nothing is written."""
+    status = read_status(run)
+    if status.state.final:
+        return status
+    failure = Failure(error.what, error.why, error.fix)
+    return replace(status, state=State.LOST, failure=failure, exit_code=LostError.exit_code)
 
 
 def plan_of(

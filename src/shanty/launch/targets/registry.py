@@ -6,13 +6,11 @@ as in `--on slurm`, its object makes a `base.Target` of `base.Surroundings`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shanty.launch.settings import Settings
-from shanty.launch.targets.base import Planned, Reply, Surroundings, Target
+from shanty.launch.targets.base import Planned, Reply, Surroundings, Target, lost
 from shanty.launch.targets.local import LocalTarget
 from shanty.runtime.errors import NotFoundError
 from shanty.runtime.rundir import RunDir, read_json
@@ -29,24 +27,12 @@ _GROUP = "shanty.targets"
 
 
 class Targets:
-    """This machine, and hosts elsewhere.
+    """This machine, hosts elsewhere, and what other packages have."""
 
-    `say` hears what is done to prepare those, `warn` what is not as it should be there.
-    """
-
-    def __init__(
-        self,
-        home: Path,
-        environ: Mapping[str, str],
-        settings: Settings,
-        say: Callable[[str], None] = lambda _text: None,
-        warn: Callable[[str], None] = lambda _text: None,
-        *,
-        terminal: bool = False,
-    ) -> None:
-        self.settings = settings
-        self._here = Surroundings(home, environ, settings, say, warn, terminal)
-        self._targets: dict[str, Target] = {LOCAL: LocalTarget(self._here)}
+    def __init__(self, here: Surroundings) -> None:
+        self.settings = here.settings
+        self._here = here
+        self._targets: dict[str, Target] = {LOCAL: LocalTarget(here)}
 
     @cached_property
     def hosts(self) -> SshTarget:
@@ -88,15 +74,20 @@ class Targets:
         return self.named(str(site.get("target", SSH)))
 
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
-        """Ask each target once about all of its runs: runs that do not answer share one bound."""
+        """Asks each target once about all of its runs: runs that do not answer share one bound.
+
+        A run whose target is not known any more is LOST, with the cause; that is not written down.
+        """
+        found: dict[RunDir, Status] = {}
         groups: dict[Target, list[RunDir]] = {}
         for run in runs:
-            groups.setdefault(self._of(run), []).append(run)
-        return {
-            run: status
-            for target, its in groups.items()
-            for run, status in target.describe(its).items()
-        }
+            try:
+                groups.setdefault(self._of(run), []).append(run)
+            except NotFoundError as error:
+                found[run] = lost(run, error)
+        for target, its in groups.items():
+            found.update(target.describe(its))
+        return {run: found[run] for run in runs}
 
     def cancel(self, run: RunDir, grace: float) -> Reply:
         """End a run: SIGTERM, and SIGKILL after `grace` seconds; one that has ended is no error."""

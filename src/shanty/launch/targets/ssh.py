@@ -13,24 +13,22 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from shanty.launch import interpreter, mpis
 from shanty.launch.cluster import keys, reachability
 from shanty.launch.cluster.parallel import side_by_side
-from shanty.launch.cluster.prepare import Prepared
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.run_mirror import RunMirror, forward_stdin, has_input
-from shanty.launch.doctor import check
 from shanty.launch.host import Host
 from shanty.launch.network.route import Route
 from shanty.launch.network.survey import chosen, connected
 from shanty.launch.network.topology import SurveyedHost
 from shanty.launch.settings import Settings
 from shanty.launch.targets import networks
-from shanty.launch.targets.base import Planned, Reply, Surroundings, plan_of, scratch_of
+from shanty.launch.targets.base import Planned, Reply, Surroundings, lost, plan_of, scratch_of
 from shanty.runtime.agent.connections import worker_command
-from shanty.runtime.agent.worker_agent import KEY_LIFE
+from shanty.runtime.agent.control import read_status
 from shanty.runtime.errors import NotFoundError, ShantyError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
@@ -39,7 +37,10 @@ from shanty.runtime.resolve import AttemptSettings, resolve, shim_scripts
 from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
 from shanty.runtime.spec import JobSpec, Raw, Status
 
-_FIRST_LOOK = 5.0  # seconds that `ps` waits for a lead host
+if TYPE_CHECKING:
+    from shanty.launch.cluster.prepare import Prepared
+
+_FIRST_LOOK = 4.0  # seconds that `ps` waits for lead hosts; what is known is shown then
 _UNUSED = 30  # days after which a host gives up what no run has asked for
 
 
@@ -137,6 +138,8 @@ def plan_on(
     target: SshTarget, facts: Facts, job: JobSpec, run: RunDir, settings: Settings
 ) -> SshPlan:
     """Decide where the ranks of `job` go; UsageError when they do not fit."""
+    from shanty.launch.cluster.prepare import Prepared  # `ps` does without
+
     unprepared = [Prepared(facts.installation, facts.python, job.workdir, "") for _ in facts.hosts]
     attempt = _attempt(job, facts, run, settings, unprepared)
     return SshPlan(job, run, target, facts, attempt)
@@ -234,6 +237,8 @@ class SshTarget:
 
     def survey(self, job: JobSpec) -> Facts:
         """Reach all hosts and see what they are; PrepareError names those that fail."""
+        from shanty.launch.doctor import check
+
         hosts = chosen(job.on, job.hostfile, self.home)
         environ = {**self.environ, **job.env}
         installation = mpis.select(job.mpi, self.home, environ)
@@ -342,7 +347,7 @@ class SshTarget:
         try:
             if workers:
                 pair = keys.make_pair(run.path)
-                self._let_in(planned, plan, pair)
+                self._authorize(planned, plan, pair)
                 known = [
                     line
                     for node, host in zip(plan.workers, workers, strict=True)
@@ -370,11 +375,13 @@ class SshTarget:
                     host.client.ask("revoke", run=run.id, index=number, patience=5.0)
             raise
 
-    def _let_in(self, planned: SshPlan, plan: Plan, pair: keys.KeyPair) -> None:
+    def _authorize(self, planned: SshPlan, plan: Plan, pair: keys.KeyPair) -> None:
+        from shanty.runtime.agent.worker_agent import KEY_LIFE
+
         workers = planned.facts.hosts[1:]
         pairs = {host.name: (host, node) for host, node in zip(workers, plan.workers, strict=True)}
 
-        def let_in(client: RpcClient) -> list[str]:
+        def authorize(client: RpcClient) -> list[str]:
             host, node = pairs[client.host.name]
             lacking = keys.options_lacking(host.banner)
             args: dict[str, Any] = {
@@ -394,7 +401,7 @@ class SshTarget:
                 )
             return findings
 
-        for name, findings in side_by_side([host.client for host in workers], let_in).items():
+        for name, findings in side_by_side([host.client for host in workers], authorize).items():
             for finding in findings:
                 self._warn(f"{name}: {finding}")
 
@@ -412,15 +419,15 @@ class SshTarget:
 
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
         """Where the runs stand, as far as their lead hosts can be reached."""
-        from shanty.runtime.agent.control import read_status
-
         until = time.monotonic() + _FIRST_LOOK  # they all look at the same time
         found = {run: read_status(run) for run in runs}
-        links = {
-            run: self._link(run)
-            for run, status in found.items()
-            if not status.state.final or run.id in self._links
-        }
+        links = {}
+        for run, status in found.items():
+            if not status.state.final or run.id in self._links:
+                try:
+                    links[run] = self._link(run)
+                except NotFoundError as error:
+                    found[run] = lost(run, error)
         for run, link in links.items():
             found[run] = link.status(max(0.0, until - time.monotonic()))
         return found

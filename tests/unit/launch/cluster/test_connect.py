@@ -20,7 +20,7 @@ from shanty.launch.cluster import rpc_client as client_module
 from shanty.launch.cluster.connect import attempt, connect, is_here
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.ssh_errors import Refusal
-from shanty.launch.connections import control_sockets, openssh
+from shanty.launch.connections import openssh
 from shanty.launch.connections.openssh import OpenSSH
 from shanty.launch.host import Host
 from shanty.runtime.errors import PrepareError, StorageError
@@ -307,7 +307,7 @@ def test_a_dead_socket_of_a_shared_connection_is_no_obstacle(
 ) -> None:
     one = server()
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
-    folder = control_sockets.socket_folder(os.environ)
+    folder = openssh.socket_folder(os.environ)
     assert folder == runtime / "shanty"
     import socket
 
@@ -343,12 +343,12 @@ def test_a_folder_of_somebody_else_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    monkeypatch.setattr(control_sockets, "scratch_root", lambda: str(tmp_path / "shanty"))
+    monkeypatch.setattr(openssh, "scratch_root", lambda: str(tmp_path / "shanty"))
     target = tmp_path / "elsewhere"
     target.mkdir()
     (tmp_path / "shanty").symlink_to(target)
     with pytest.raises(StorageError):
-        control_sockets.socket_folder(os.environ)
+        openssh.socket_folder(os.environ)
 
 
 def await_that(holds: Callable[[], bool], seconds: float = 20) -> None:

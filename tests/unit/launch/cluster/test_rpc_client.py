@@ -16,7 +16,7 @@ import pytest
 
 import shanty
 from shanty.launch.cluster.rpc_client import Bundle, NoAnswerError, RpcClient, bundle
-from shanty.launch.connections.local import LocalTransport
+from shanty.launch.connections.base import LocalTransport
 from shanty.launch.host import Host
 from shanty.runtime import errors
 from shanty.runtime.errors import PrepareError, ShantyError, StorageError

@@ -21,7 +21,7 @@ from shanty.launch.cluster import sources, workspace
 from shanty.launch.cluster.parallel import Step
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.workspace import listing
-from shanty.launch.connections.local import LocalTransport
+from shanty.launch.connections.base import LocalTransport
 from shanty.launch.host import Host
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
 from shanty.runtime.rpc import workspaces

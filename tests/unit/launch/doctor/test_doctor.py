@@ -31,7 +31,7 @@ from shanty.launch.doctor.reaching import Reaching
 from shanty.launch.finding import Finding, FoundError, Level, sentence
 from shanty.launch.finding import refused as refused_run
 from shanty.launch.host import Host
-from shanty.launch.lock import alone
+from shanty.launch.lock import exclusive_lock
 from shanty.launch.network.survey import addressed
 from shanty.runtime.errors import NotFoundError, PrepareError, StorageError, UsageError
 from shanty.runtime.rpc import reachability as host_reachability
@@ -364,7 +364,7 @@ def test_a_python_that_is_not_there(doctor: Doctor) -> None:
 
 def test_one_repairs_at_a_time(doctor: Doctor, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
-    with alone(tmp_path / "home", UsageError("held")):
+    with exclusive_lock(tmp_path / "home", UsageError("held")):
         code, _, err = doctor("a", "--fix", findings=(ERROR,))
     assert code == 2
     assert "another `shanty doctor --fix` is at work" in err
