@@ -432,15 +432,20 @@ class SshTarget:
             found[run] = link.status(max(0.0, until - time.monotonic()))
         return found
 
+    def _has_ended(self, run: RunDir) -> bool:
+        """NotFoundError where the run's hosts are not known."""
+        known = read_status(run).state.final
+        return known or self._link(run).status(_FIRST_LOOK).state.final
+
     def cancel(self, run: RunDir, grace: float) -> Reply:
         """End the run; one that has ended is no error."""
-        if self.describe([run])[run].state.final:
+        if self._has_ended(run):
             return Reply(True, "the run has ended")
         return Reply(**self._link(run).ask(_stop(grace)))
 
     def stacks(self, run: RunDir) -> Reply:
         """Ask for the stack of every rank."""
-        if self.describe([run])[run].state.final:
+        if self._has_ended(run):
             return Reply(False, "the run has ended")
         return Reply(**self._link(run).ask({"kind": "stacks"}))
 
