@@ -124,12 +124,13 @@ def on_hosts(name: str) -> str:
         address = f"10.0.0.{index + 2}"
         hosts.append(
             Surveyed(
-                Host(f"host{index}"),
+                f"host{index}",
                 client,
                 survey,
+                address,
+                Host(f"host{index}"),
                 8,
                 2,
-                address,
                 "ann",
                 22,
                 "10.0.0.2",

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partialmethod
 from typing import Any
 
+from shanty.launch.cluster.connect import login_words
 from shanty.launch.cluster.content_store import tags_of
 from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.cluster.ssh_errors import login_words
 from shanty.launch.finding import Finding, Level
 from shanty.launch.host import Host
 from shanty.launch.mpis import DEFAULT

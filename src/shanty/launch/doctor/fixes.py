@@ -269,7 +269,7 @@ def _run(argv: Sequence[str], timeout: float = 10) -> subprocess.CompletedProces
 _BY_THE_HOST = {
     "home-open": "close-home",
     **dict.fromkeys(("shm-full", "tmp-full"), "clear-leftovers"),
-    "strays": "end-strays",
+    "strays": "end-orphans",
     **dict.fromkeys(("disk-full", "inodes-full"), "make-room"),
 }
 _PACKAGES = "packages-differ"

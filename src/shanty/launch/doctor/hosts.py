@@ -54,7 +54,7 @@ def of_host(seen: Seen, need: Need) -> Iterator[Finding]:
     if seen.health:
         yield from _rights(seen)
         yield from of_settings(seen, need)
-        yield from _strays(seen)
+        yield from _orphans(seen)
         yield from _own_name(seen, need)
 
 
@@ -339,20 +339,20 @@ def _rights(seen: Seen) -> Iterator[Finding]:
         return  # the first one counts: sshd looks from the top
 
 
-def _strays(seen: Seen) -> Iterator[Finding]:
-    strays = seen.health["strays"]
-    if not strays:
+def _orphans(seen: Seen) -> Iterator[Finding]:
+    orphans = seen.health["orphans"]
+    if not orphans:
         return
-    told = [f"{each['name']} (pid {each['pid']})" for each in strays[:_SHOWN]]
-    one = len(strays) == 1
+    told = [f"{each['name']} (pid {each['pid']})" for each in orphans[:_SHOWN]]
+    one = len(orphans) == 1
     yield seen.warning(
         "strays",
-        f"{'a process' if one else f'{len(strays)} processes'} of a run that ended "
+        f"{'a process' if one else f'{len(orphans)} processes'} of a run that ended "
         f"{'is' if one else 'are'} still there",
-        ", ".join([*told, *["…"] * (len(strays) > _SHOWN)]),
+        ", ".join([*told, *["…"] * (len(orphans) > _SHOWN)]),
         "end what is left, it may hold cores and ports",
-        command_on(seen.host, "kill", *(str(each["pid"]) for each in strays)),
-        fixable=any(each["run"] for each in strays),  # others' are not for shanty to end
+        command_on(seen.host, "kill", *(str(each["pid"]) for each in orphans)),
+        fixable=any(each["run"] for each in orphans),  # others' are not for shanty to end
     )
 
 

@@ -17,8 +17,8 @@ from itertools import starmap
 from typing import Any
 
 from shanty.launch.cluster import connect
+from shanty.launch.cluster.connect import Refusal
 from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.cluster.ssh_errors import Refusal
 from shanty.launch.connections.base import Connection
 from shanty.launch.connections.openssh import FreshSSH, Route, resolved
 from shanty.launch.finding import Finding, Level

@@ -45,30 +45,21 @@ _UNUSED = 30  # days after which a host gives up what no run has asked for
 
 
 @dataclass(frozen=True, slots=True)
-class Surveyed:
+class Surveyed(SurveyedHost):
     """A host of a run as the survey found it.
 
-    `cores` are those that it has for itself. `address` is by what its lead reaches it, in
-    numbers; `login` and `port` are for the lead's ssh; `source` is the lead's own address on
-    that way; `names` are all that it may be called.
+    `cores` are those that it has for itself. `login` and `port` are for the lead's ssh; `source`
+    is the lead's own address on that way; `names` are all that it may be called.
     """
 
     host: Host
-    client: RpcClient
-    survey: Mapping[str, Any]
     cores: int
     slots: int
-    address: str
     login: str
     port: int
     source: str
     names: tuple[str, ...]
     banner: str = ""
-
-    @property
-    def name(self) -> str:
-        """What the user calls it."""
-        return self.host.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +239,7 @@ class SshTarget:
         surveys = {name: one.survey for name, one in seen.items()}
         surveyed = self._surveyed(hosts, clients, surveys)
         check.quick(job, list(seen.values()), installation, self._warn)
-        joined = [SurveyedHost(one.name, one.client, one.survey, one.address) for one in surveyed]
-        route = networks.chosen(job, installation, joined, self.home, self._say, self._warn)
+        route = networks.chosen(job, installation, surveyed, self.home, self._say, self._warn)
         return Facts(tuple(surveyed), installation, python, route)
 
     def _surveyed(
@@ -274,12 +264,13 @@ class SshTarget:
             names |= {address, way["address"], *reachability.addresses(survey)}
             found_hosts.append(
                 Surveyed(
-                    host,
+                    host.name,
                     client,
                     survey,
+                    address,
+                    host,
                     cores[host.name],
                     slots,
-                    address,
                     survey["user"],
                     int(way["port"]),
                     way["source"],

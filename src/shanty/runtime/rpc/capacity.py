@@ -14,7 +14,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 from shanty.runtime import platform
 from shanty.runtime.rundir import home
 
-_LIMITS = ("NOFILE", "NPROC", "AS", "DATA", "MEMLOCK", "STACK")
+_LIMITS = ("NOFILE", "NPROC", "AS", "DATA", "MEMLOCK")
 _PROOF = b"shanty" * 700  # more than a file system keeps within an inode
 _MANY = 16384  # a limit on processes that is not worth counting them for
 _POWERS = 1 << 24 | 1 << 21  # CAP_SYS_RESOURCE, CAP_SYS_ADMIN: either lifts RLIMIT_NPROC
@@ -37,7 +37,6 @@ def room(environ: Mapping[str, str]) -> Dict[str, Any]:
         "processes": None if privileged or most is None or most > _MANY else _threads(),
         "privileged": privileged,
         "available": available(),
-        "load": _load(),
     }
 
 
@@ -137,9 +136,3 @@ def available() -> Optional[int]:
                 left = max(0, int(one.read()) - int(two.read()))
             found = left if found is None else min(found, left)
     return found
-
-
-def _load() -> Optional[float]:
-    with contextlib.suppress(OSError):
-        return os.getloadavg()[0]
-    return None

@@ -29,7 +29,7 @@ def health(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     empty list for an unknown name, None where there was no answer in time. `rights` are
     `[path, mode, owner]` of the home and of what sshd reads there. `settings` are `[name, value,
     place]`; the place is a file, or "" for the environment of a login. `leftovers` are the files
-    of MPI jobs that nobody has open, `strays` the processes of runs that ended. `time` is this
+    of MPI jobs that nobody has open, `orphans` the processes of runs that ended. `time` is this
     host's clock at the end, `took` the seconds since the question came.
     """
     began = time.monotonic()
@@ -40,7 +40,7 @@ def health(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
         "rights": list(rights()),
         "settings": [[name, value[:_SHOWN], place] for name, value, place in settings(os.environ)],
         "leftovers": files_left(),
-        "strays": orphans(),
+        "orphans": orphans(),
     }
     values["resolves"] = names.answers(began + _NAMES)
     return {**values, "took": time.monotonic() - began, "time": time.time()}

@@ -183,6 +183,6 @@ REPAIRS: Mapping[str, Callable[[Ask], List[str]]] = {
     "close-home": close_home,
     "comment-out": comment_out,
     "clear-leftovers": clear_leftovers,
-    "end-strays": end_orphans,
+    "end-orphans": end_orphans,
     "make-room": make_room,
 }

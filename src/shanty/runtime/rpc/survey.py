@@ -10,10 +10,8 @@ import platform as python_platform
 import pwd
 import shutil
 import socket
-import sys
-import sysconfig
 import time
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional
 
 from shanty.runtime import platform
 from shanty.runtime.rpc import Ask, Data, Say, output_of
@@ -27,13 +25,11 @@ _IFF_UP = 0x1
 
 def survey(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """All facts of this host that a plan may need. Sizes are in bytes, times in seconds."""
-    user, shell = _user()
     return {
         "hostname": socket.gethostname(),
         "instance": instance(),
         "boot": platform.boot_id(),
         "system": python_platform.system(),
-        "kernel": python_platform.release(),
         "arch": python_platform.machine(),
         "libc": list(python_platform.libc_ver()),
         "cores": platform.usable_cores(),
@@ -45,18 +41,12 @@ def survey(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
         "links": links(),
         "ssh": ssh_connection(os.environ),
         "uid": os.getuid(),
-        "user": user,
-        "shell": shell,
+        "user": _user(),
         "home": os.path.expanduser("~"),
         "shanty_home": str(home(os.environ)),
         "room": room(os.environ),
         "ssh_program": shutil.which("ssh") or "",
-        "python": sys.executable,
-        "python_version": python_platform.python_version(),
-        "cache_tag": sys.implementation.cache_tag,
-        "platform_tag": sysconfig.get_platform(),
         "time": time.time(),
-        "utc_offset": time.localtime().tm_gmtoff,
         "path": os.environ.get("PATH", ""),
     }
 
@@ -174,10 +164,8 @@ def _addresses() -> List[Dict[str, Any]]:
         return []
 
 
-def _user() -> Tuple[str, str]:
-    """Name and shell of the user."""
+def _user() -> str:
     try:
-        entry = pwd.getpwuid(os.getuid())
+        return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        return str(os.getuid()), ""
-    return entry.pw_name, entry.pw_shell
+        return str(os.getuid())

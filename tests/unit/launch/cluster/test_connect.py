@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from shanty.launch.cluster import rpc_client as client_module
-from shanty.launch.cluster.connect import attempt, connect, is_here
+from shanty.launch.cluster.connect import Refusal, attempt, connect, is_here
 from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.cluster.ssh_errors import Refusal
 from shanty.launch.connections import openssh
 from shanty.launch.connections.openssh import OpenSSH
 from shanty.launch.host import Host

@@ -18,9 +18,9 @@ import pytest
 import clients
 from shanty.cli import app, options
 from shanty.cli import doctor as verb
-from shanty.launch.cluster import reachability, ssh_errors
+from shanty.launch.cluster import connect, reachability
+from shanty.launch.cluster.connect import Refusal, refusal
 from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
-from shanty.launch.cluster.ssh_errors import Refusal, refusal
 from shanty.launch.connections import openssh
 from shanty.launch.connections.openssh import OpenSSH
 from shanty.launch.doctor import check, fixes, reaching
@@ -151,7 +151,7 @@ def test_what_a_host_lacks_before_it_serves(kind: str, text: str, code: str) -> 
 
 
 def test_every_code_of_a_refusal_is_a_code_of_the_doctor() -> None:
-    assert {row[0] for row in ssh_errors._TABLE} <= CODES.keys()
+    assert {row[0] for row in connect._TABLE} <= CODES.keys()
     assert {row[0] for row in reaching._SEEN.values()} <= CODES.keys()
 
 

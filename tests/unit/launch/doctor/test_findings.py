@@ -71,12 +71,10 @@ HEALTHY: dict[str, Any] = {
             "AS": [None, None],
             "DATA": [None, None],
             "MEMLOCK": [8 * MIB, 8 * MIB],
-            "STACK": [8 * MIB, None],
         },
         "processes": 300,
         "privileged": False,
         "available": 12 * GIB,
-        "load": 0.5,
     },
 }
 WELL: dict[str, Any] = {
@@ -90,7 +88,7 @@ WELL: dict[str, Any] = {
         ["pml", "^ucx", "/etc/openmpi/openmpi-mca-params.conf"],
     ],
     "leftovers": {},
-    "strays": [],
+    "orphans": [],
     "resolves": {"a": ["10.0.0.1"], "b": ["10.0.0.2"]},
     "took": 0.02,
     "time": 0.0,
@@ -327,10 +325,10 @@ def test_the_fix_of_an_open_home_can_be_pasted() -> None:
 
 def test_strays() -> None:
     left = {"pid": 7, "name": "prted", "run": "", "since": 99.0}
-    assert judged(health={"strays": [left]}) == [("strays", "warning")]
+    assert judged(health={"orphans": [left]}) == [("strays", "warning")]
     own = {**left, "run": "20260101-000000-abcd"}
-    for strays, fixable in (([left], False), ([own], True), ([left, own], True)):
-        (one,) = hosts.of_host(seen(health={"strays": [{**x} for x in strays]}), SEVERAL)
+    for orphans, fixable in (([left], False), ([own], True), ([left, own], True)):
+        (one,) = hosts.of_host(seen(health={"orphans": [{**x} for x in orphans]}), SEVERAL)
         assert one.fixable is fixable
 
 
