@@ -75,7 +75,7 @@ def doctor(
     the hosts that shanty.toml names.
     """
     if codes:
-        from shanty.launch.doctor.codes import CODES
+        from shanty.launch.finding import CODES
 
         if as_json:
             print(json.dumps(CODES))

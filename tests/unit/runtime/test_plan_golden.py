@@ -20,7 +20,7 @@ import pytest
 import shanty.runtime
 from shanty.launch.cluster.prepare import Prepared
 from shanty.launch.host import Host
-from shanty.launch.network.route import Interface, Rail, Route
+from shanty.launch.network.topology import Interface, Rail, Route
 from shanty.launch.settings import Settings
 from shanty.launch.targets import ssh
 from shanty.launch.targets.base import Surroundings

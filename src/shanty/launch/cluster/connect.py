@@ -164,7 +164,7 @@ _TABLE: tuple[tuple[str, ...], ...] = (
 class Refusal:
     """A host that cannot be used, and why.
 
-    `code` is one of `doctor.codes.CODES`.
+    `code` is one of `finding.CODES`.
     """
 
     host: Host

@@ -70,7 +70,9 @@ def put_tree(client: RpcClient, kind: str, package: Package, progress: Progress)
     return str(answer["path"])
 
 
-def package(title: str, root: Path, files: Sequence[str], home: Path) -> Package:
+def package(
+    title: str, root: Path, files: Sequence[str], home: Path, tags: tuple[str, ...] = ()
+) -> Package:
     """The package of these files, which are read only when one is not what it was.
 
     The cache in shanty's `home` knows their hash.
@@ -82,7 +84,7 @@ def package(title: str, root: Path, files: Sequence[str], home: Path) -> Package
     cache = home / "cache" / "trees.json"
     name = remembered(cache, state.hexdigest(), lambda: tree_hash(content(root, files)))
     archive = home / "cache" / "trees" / f"{name}.tar.gz"
-    return Package(title, name, root, tuple(files), (), archive)
+    return Package(title, name, root, tuple(files), tags, archive)
 
 
 def recorded(root: Path, info: Path) -> tuple[str, ...]:
@@ -305,7 +307,7 @@ def _mpi_package(installation: Installation, home: Path) -> Package:
     files = all_files(root) if info is None else recorded(root, info)
     if not files:
         raise PrepareError(f"{title} at {root} has no files", fix="shanty mpi install again")
-    return replace(package(title, root, files, home), tags=tags_of(installation))
+    return package(title, root, files, home, tags_of(installation))
 
 
 def _dist_info(installation: Installation) -> Path | None:

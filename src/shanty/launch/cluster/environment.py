@@ -535,7 +535,7 @@ def _mpi4py_package(home: Path) -> content_store.Package | None:
         return None
     root, info = found
     files = [path for path in content_store.recorded(root, info) if "/" in path]
-    return replace(content_store.package("mpi4py", root, files, home), tags=wheel_tags(info))
+    return content_store.package("mpi4py", root, files, home, wheel_tags(info))
 
 
 def _mpi4py() -> tuple[Path, Path] | None:

@@ -30,7 +30,7 @@ def make_pair(folder: Path) -> KeyPair:
     """A new pair; for a moment it is in a folder of its own, mode 0700, below `folder`."""
     with tempfile.TemporaryDirectory(prefix=".key-", dir=folder) as place:
         file = Path(place, "key")
-        done = _keygen("-q", "-t", "ed25519", "-N", "", "-C", "shanty", "-f", str(file))
+        done = keygen("-q", "-t", "ed25519", "-N", "", "-C", "shanty", "-f", str(file))
         if done.returncode:
             raise PrepareError("ssh-keygen could not make the run's key", done.stderr.strip())
         words = file.with_suffix(".pub").read_text(encoding="ascii").split()
@@ -91,7 +91,7 @@ def _known(resolved: Mapping[str, str]) -> list[tuple[str, str]]:
             path = Path(name).expanduser()
             if name == "none" or not path.is_file():
                 continue
-            done = _keygen("-F", known_name(resolved), "-f", str(path))
+            done = keygen("-F", known_name(resolved), "-f", str(path))
             lines = [] if done.returncode else done.stdout.splitlines()
             for words in (line.split() for line in lines if not line.startswith("#")):
                 marker = words.pop(0) if words and words[0].startswith("@") else ""
@@ -107,7 +107,8 @@ def _words(text: str) -> list[str]:
         return text.split()
 
 
-def _keygen(*arguments: str) -> subprocess.CompletedProcess[str]:
+def keygen(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs ssh-keygen; PrepareError when it is not there, or takes too long."""
     try:
         return subprocess.run(
             ["ssh-keygen", *arguments], stdin=subprocess.DEVNULL, capture_output=True,

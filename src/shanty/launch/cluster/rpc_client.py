@@ -48,27 +48,20 @@ _PLACES = (
 )
 
 
-def _script(places: str) -> str:
-    """The program of `sh -c`: it becomes the first Python that is new enough.
-
-    No single quote, backslash, "!" or end of line is in it: so the shells sh, bash, zsh, fish
-    and csh all read it as it is. The Python that is found says its true path, which a wrapper
-    (pyenv's) hides.
-    """
-    return (
-        f'for p in "$@" {places}; do '
-        'x=$(command -v "$p" 2>/dev/null) || continue; '
-        'y=$("$x" -I -S -c "import sys;'
-        'print(sys.executable if sys.version_info>=(3,9) else sys.version.split()[0])"'
-        " 2>/dev/null </dev/null) || continue; "
-        'case "$y" in /*) exec "$y" -I -S -c '
-        '"import os,sys;s=open(os.dup(0),sys.argv[1]);exec(eval(s.readline()))" rb shanty-rpc;; '
-        '*) seen="$seen $x,$y";; esac; done; '
-        f'echo; echo "{_NO_PYTHON} $seen"'
-    )
-
-
-_SCRIPT = _script(_PLACES)
+# The program of `sh -c`: it becomes the first Python that is new enough. No single quote,
+# backslash, "!" or end of line is in it: so the shells sh, bash, zsh, fish and csh all read it as
+# it is. The Python that is found says its true path, which a wrapper (pyenv's) hides.
+_SCRIPT = (
+    f'for p in "$@" {_PLACES}; do '
+    'x=$(command -v "$p" 2>/dev/null) || continue; '
+    'y=$("$x" -I -S -c "import sys;'
+    'print(sys.executable if sys.version_info>=(3,9) else sys.version.split()[0])"'
+    " 2>/dev/null </dev/null) || continue; "
+    'case "$y" in /*) exec "$y" -I -S -c '
+    '"import os,sys;s=open(os.dup(0),sys.argv[1]);exec(eval(s.readline()))" rb shanty-rpc;; '
+    '*) seen="$seen $x,$y";; esac; done; '
+    f'echo; echo "{_NO_PYTHON} $seen"'
+)
 
 
 class NoAnswerError(Exception):
@@ -295,7 +288,20 @@ class RpcClient:
             started(process)
         stream = Stream(process)
         try:
-            return _meet(cls, connection, stream, patience, told)
+            noise: list[bytes] = []
+            stream.write(_first_line(bundle().version), patience)
+            found = _word(stream, patience, noise)
+            if not found["have"]:
+                tar = bundle().tar()
+                if told is not None:
+                    told(f"sends shanty's own code ({len(tar) // 1024} KiB)")
+                stream.write(f"{len(tar)}\n".encode() + tar, patience)
+                said = _word(stream, patience, noise)
+                if "error" in said:
+                    raise NoAnswerError("storage", said["error"])
+            printed = b"\n".join(noise).decode(errors="replace").strip()
+            own = {name: found[name] for name in ("python", "version", "home", "root")}
+            return cls(connection.host, **own, connection=connection, _stream=stream, noise=printed)
         except SilenceError:
             stream.close(0.0)
             raise NoAnswerError("silent", stream.complaints()) from None
@@ -395,31 +401,6 @@ class RpcClient:
                 raise _raised(said["error"], self.host)
             else:
                 return Answer(said["ok"], self._stream.read(int(said.get("bytes", 0)), patience))
-
-
-def _meet(
-    kind: type[RpcClient],
-    connection: Connection,
-    stream: Stream,
-    patience: float,
-    told: Callable[[str], None] | None,
-) -> RpcClient:
-    stream.write(_first_line(bundle().version), patience)
-    noise: list[bytes] = []
-    found = _word(stream, patience, noise)
-    if not found["have"]:
-        tar = bundle().tar()
-        if told is not None:
-            told(f"sends shanty's own code ({len(tar) // 1024} KiB)")
-        stream.write(f"{len(tar)}\n".encode(), patience)
-        stream.write(tar, patience)
-        said = _word(stream, patience, noise)
-        if "error" in said:
-            stream.close()
-            raise NoAnswerError("storage", said["error"])
-    printed = b"\n".join(noise).decode(errors="replace").strip()
-    places = {name: found[name] for name in ("python", "version", "home", "root")}
-    return kind(connection.host, **places, connection=connection, _stream=stream, noise=printed)
 
 
 @cache

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from shanty.launch.cluster.parallel import Progress, Say, Step, side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
@@ -101,13 +101,13 @@ def manifest(folder: Path, cache: Path | None = None, say: Say | None = None) ->
 
     `say` hears the notes at once, before what may take long. Raises PrepareError.
     """
-    found = listing(folder)
-    notes, root = list(found.notes), os.path.realpath(folder)
+    paths, notes = listing(folder)
+    root = os.path.realpath(folder)
     statuses: dict[str, os.stat_result] = {}
     links = []
     own = rundir.home(os.environ)
     inside = f"{own.relative_to(folder)}{os.sep}" if own.is_relative_to(folder) else None
-    for path in sorted(found.paths, key=os.fsencode):
+    for path in sorted(paths, key=os.fsencode):
         if inside is not None and path.startswith(inside):
             continue  # what shanty keeps here is no code, and changes with every run
         try:
@@ -336,21 +336,14 @@ def _deflated(block: bytes) -> tuple[bytes, bool]:
 # --------------------------------------------------------------------------- listing
 
 
-class Listing(NamedTuple):
-    """Relative paths with "/", in no order, and what the user should know about them."""
-
-    paths: list[str]
-    notes: list[str]
-
-
-def listing(folder: Path) -> Listing:
-    """The files of the workspace in `folder`, symbolic links included, folders not."""
-    found = _from_git(folder)
+def listing(folder: Path) -> tuple[list[str], list[str]]:
+    """The files of the workspace in `folder`, links included, folders not, and notes on them."""
+    paths, notes = _from_git(folder)
     rules = _Rules(folder)
-    if not found.paths:  # nor has a folder that an outer work tree ignores
-        return Listing(list(_walk(folder, "", rules)), found.notes)
-    rules.read(path for path in found.paths if path.rpartition("/")[2] == IGNORE_FILE)
-    return Listing([path for path in found.paths if not rules.ignore(path)], found.notes)
+    if not paths:  # nor has a folder that an outer work tree ignores
+        return list(_walk(folder, "", rules)), notes
+    rules.read(path for path in paths if path.rpartition("/")[2] == IGNORE_FILE)
+    return [path for path in paths if not rules.ignore(path)], notes
 
 
 class _Rules:
@@ -426,25 +419,25 @@ class _GitError(Exception):
     """Git's complaint."""
 
 
-def _from_git(folder: Path) -> Listing:
+def _from_git(folder: Path) -> tuple[list[str], list[str]]:
     """The list of git's; empty where `folder` is in no work tree, or git is not there."""
     if not any((place / ".git").exists() for place in (folder, *folder.parents)):
-        return Listing([], [])
+        return [], []
     try:
         tracked = _git(folder, "--cached", "--recurse-submodules")
         others = _git(folder, "--others", "--exclude-standard")
     except _GitError as error:
-        return Listing([], [f"git does not list {folder} ({error}), so all files count"])
+        return [], [f"git does not list {folder} ({error}), so all files count"]
     notes: list[str] = []
     paths = dict.fromkeys(tracked)
     for path in _without_clutter(others):
         if path.endswith("/"):  # a repository of its own, which is no submodule
-            nested = listing(folder / path)
-            notes += nested.notes
-            paths.update(dict.fromkeys(path + below for below in nested.paths))
+            nested, more = listing(folder / path)
+            notes += more
+            paths.update(dict.fromkeys(path + below for below in nested))
         else:
             paths[path] = None
-    return Listing(list(paths), notes)
+    return list(paths), notes
 
 
 def _without_clutter(paths: Sequence[str]) -> list[str]:

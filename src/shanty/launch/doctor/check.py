@@ -18,10 +18,9 @@ from typing import Any, TypeVar
 from shanty.launch import mpis
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.doctor import hosts, pairs, reaching, software, this_machine
-from shanty.launch.doctor.codes import without_consequences
 from shanty.launch.doctor.facts import Seen, need_of
 from shanty.launch.doctor.reaching import Reaching
-from shanty.launch.finding import Finding, Level, tell
+from shanty.launch.finding import Finding, Level, tell, without_consequences
 from shanty.launch.host import Host
 from shanty.launch.network import user_settings
 from shanty.launch.network.selection import decide
@@ -43,7 +42,6 @@ LIMIT = 18.0  # seconds for all of it
 _LOCAL = 8.0  # seconds for this machine, where all else is done
 _ALL_NAMES = 16  # hosts that each look up the names of all
 _NEXT = 3  # hosts, beside the lead, whose names each looks up where there are more
-_REFUSED_BY_RUN = ("same-host",)  # with its own message
 R = TypeVar("R")
 Say = Callable[[str], None]
 Work = Callable[[], list[Finding]]
@@ -130,7 +128,7 @@ def ask(client: RpcClient) -> Seen:
 
 
 def quick(job: JobSpec, seen: Sequence[Seen], installation: Installation, warn: Say) -> None:
-    """Checks the hosts of a run by their surveys alone; FoundError where it could not work."""
+    """Checks the distinct hosts of a run by their surveys; FoundError where it could not work."""
     surveys = {one.name: one.survey for one in seen}
     need = need_of(job, [one.host for one in seen], surveys, installation)
     found = [each for one in seen for each in hosts.of_host(one, need)]
@@ -138,7 +136,7 @@ def quick(job: JobSpec, seen: Sequence[Seen], installation: Installation, warn: 
     for index, each in enumerate(found):  # too few GPUs for a run that asked for none
         if each.code == "gpus-short" and job.gpus_per_rank is None:
             found[index] = replace(each, level=Level.WARNING)
-    tell([each for each in found if each.code not in _REFUSED_BY_RUN], warn)
+    tell(found, warn)
 
 
 @dataclass

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from shanty.launch import interpreter
 from shanty.launch.cluster import connect
+from shanty.launch.cluster.keys import keygen
 from shanty.launch.cluster.parallel import Step
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.connections import openssh
@@ -209,7 +210,7 @@ def _public_key(host: Host) -> tuple[Path, str]:
         beside = path.with_name(path.name + ".pub")
         if beside.is_file():
             return path, beside.read_text(encoding="utf-8").strip()
-        done = _run(["ssh-keygen", "-y", "-P", "", "-f", str(path)])
+        done = keygen("-y", "-P", "", "-f", str(path))
         if done.returncode == 0:
             return path, done.stdout.strip()
     raise PrepareError(
@@ -233,11 +234,14 @@ def offered_key(host: Host) -> OfferedKey:
         )
         argv = [*openssh.command_to(openssh.route_to(host), options), "--", host.login, "true"]
         try:
-            said = _run(argv, openssh.CONNECT_TIMEOUT + 5).stderr
+            said = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                timeout=openssh.CONNECT_TIMEOUT + 5,
+            ).stderr  # fmt: skip
         except subprocess.TimeoutExpired:
             said = "no answer"
         lines = file.read_bytes() if file.exists() else b""
-        shown = _run(["ssh-keygen", "-l", "-f", str(file)]) if lines else None
+        shown = keygen("-l", "-f", str(file)) if lines else None
     if shown is None or shown.returncode:
         raise PrepareError(f"{host.name} does not show its host key", said.strip())
     words = shown.stdout.split()
@@ -258,12 +262,6 @@ def remember(host: Host, offered: OfferedKey) -> str:
 
     edit_file(str(path), change)
     return str(path)
-
-
-def _run(argv: Sequence[str], timeout: float = 10) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
-    )
 
 
 _BY_THE_HOST = {

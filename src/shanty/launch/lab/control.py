@@ -20,7 +20,7 @@ from pathlib import Path
 import shanty
 from shanty.launch.cluster import inventory
 from shanty.launch.host import Host
-from shanty.launch.lab import files, machine, model, syscalls
+from shanty.launch.lab import files, machine, model
 from shanty.launch.lab.model import Lab, LabHost
 from shanty.launch.lab.supervisor import port_name
 from shanty.launch.lock import exclusive_lock
@@ -329,8 +329,8 @@ def execute(lab: Lab, member: LabHost, argv: Sequence[str]) -> int:
         "PATH": files.host_path(lab) + ("" if not lab.uid else ":/usr/sbin:/sbin"),
         **{key: os.environ[key] for key in ("TERM", "LANG") if key in os.environ},
     }
-    syscalls.enter(pid, tuple(syscalls.NAMESPACES))
-    syscalls.keep_capabilities()
+    machine.enter(pid, tuple(machine.NAMESPACES))
+    machine.keep_capabilities()
     process: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
@@ -377,8 +377,8 @@ def _set_links(lab: Lab, member: LabHost, state: str) -> None:
     if child == 0:  # the network of the supervisor is entered for good, so in a process of its own
         code = 1
         try:
-            syscalls.enter(lab.pid, ("user", "net"))
-            syscalls.keep_capabilities()
+            machine.enter(lab.pid, ("user", "net"))
+            machine.keep_capabilities()
             machine.set_network(f"link set {port} {state}" for port in ports)
             code = 0
         finally:

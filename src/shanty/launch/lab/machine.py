@@ -8,7 +8,9 @@ is to be the host's first, in namespaces that are new already.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -16,7 +18,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from shanty.launch.lab import syscalls
 from shanty.launch.lab.model import Lab, LabHost
 
 OWN = "/run/shanty-lab"  # where a host sees its own folder of the lab
@@ -28,6 +29,32 @@ _SYSTEM = frozenset(
 _CUSTOMARY = ("home", "mnt", "opt", "root", "srv")  # empty where nothing else is there
 _PRIVATE_IN_VAR = {"tmp": "1777", "log": "755"}
 _COMMAND_TIME = 20.0  # seconds that one call of ip or tc may take
+BIND = 0x1000
+RECURSIVE = 0x4000
+PRIVATE = 0x40000
+UNBINDABLE = 0x20000
+_NOSUID, _NODEV = 0x2, 0x4
+_DETACH = 0x2
+
+_PR_CAP_AMBIENT = 47
+_AMBIENT_RAISE, _AMBIENT_LOWER = 2, 3
+_CAPABILITIES_VERSION = 0x20080522
+CAP_NET_BIND_SERVICE = 10
+_LAST_CAPABILITY = 63  # the kernel refuses those that it does not have
+
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
+
+# A file of /proc/PID/ns each, in the order in which they have to be entered.
+NAMESPACES = {
+    "user": 0x10000000,
+    "net": 0x40000000,
+    "uts": 0x04000000,
+    "ipc": 0x08000000,
+    "pid": 0x20000000,
+    "mnt": 0x00020000,
+}
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run_command(argv: Iterable[str], words: str = "") -> None:
@@ -53,7 +80,7 @@ def become(lab: Lab, member: LabHost) -> NoReturn:
     _own_files()
     if lab.uid:
         # A login on a real host has no power over its network; port 22 is all that sshd needs.
-        syscalls.drop_capabilities(keep=syscalls.CAP_NET_BIND_SERVICE)
+        drop_capabilities(keep=CAP_NET_BIND_SERVICE)
     _start_sshd(lab)
 
 
@@ -71,10 +98,10 @@ def _connect(lab: Lab, member: LabHost) -> None:
 
 def _make_root(lab: Lab, member: LabHost) -> None:
     root = lab.folder / "root"
-    syscalls.mount("none", "/", flags=syscalls.PRIVATE | syscalls.RECURSIVE)
-    syscalls.mount_memory(root)
+    mount("none", "/", flags=PRIVATE | RECURSIVE)
+    mount_memory(root)
     # Else a tree that has the lab's folder in it would show the new root within itself.
-    syscalls.mount("none", root, flags=syscalls.UNBINDABLE)
+    mount("none", root, flags=UNBINDABLE)
     top = Path(member.home).parts[1]
     for entry in sorted(Path("/").iterdir()):
         name = entry.name
@@ -93,14 +120,14 @@ def _make_root(lab: Lab, member: LabHost) -> None:
     for name in _CUSTOMARY:
         (root / name).mkdir(exist_ok=True)
     home.mkdir(parents=True)
-    syscalls.bind(lab.files(member) / "home", home)
+    bind(lab.files(member) / "home", home)
     _python_and_mpi(lab, root, top)
     own = root / OWN.lstrip("/")
     own.mkdir()
-    syscalls.bind(lab.files(member), own)
+    bind(lab.files(member), own)
     (root / ".old").mkdir()
-    syscalls.pivot_root(root, root / ".old")
-    syscalls.detach("/.old")
+    pivot_root(root, root / ".old")
+    detach("/.old")
     Path("/.old").rmdir()
 
 
@@ -110,10 +137,10 @@ def _show(source: Path, target: Path) -> None:
         target.symlink_to(source.readlink())
     elif source.is_dir():
         target.mkdir()
-        syscalls.bind(source, target)
+        bind(source, target)
     elif source.is_file():
         target.touch()
-        syscalls.bind(source, target)
+        bind(source, target)
 
 
 def _own_folders(root: Path) -> None:
@@ -123,23 +150,23 @@ def _own_folders(root: Path) -> None:
     for name, kind in _PRIVATE_IN_VAR.items():
         folder = root / "var" / name
         if folder.is_dir() and not folder.is_symlink():
-            syscalls.mount_memory(folder, kind)
+            mount_memory(folder, kind)
     with contextlib.suppress(OSError):
         (root / "var/log/lastlog").touch()  # sshd complains to the user when there is none
     _show(Path("/dev"), root / "dev")
     if (root / "dev/shm").is_dir():
-        syscalls.mount_memory(root / "dev/shm", "1777")
+        mount_memory(root / "dev/shm", "1777")
     if (root / "dev/pts").is_dir():
         options = "newinstance,ptmxmode=0666,mode=0620"
-        syscalls.mount("devpts", root / "dev/pts", "devpts", data=options)
+        mount("devpts", root / "dev/pts", "devpts", data=options)
     (root / "proc").mkdir()
-    syscalls.mount("proc", root / "proc", "proc")
+    mount("proc", root / "proc", "proc")
     (root / "sys").mkdir()
     try:
-        syscalls.mount("sysfs", root / "sys", "sysfs")  # it tells this host's interfaces
-        syscalls.bind("/sys/fs/cgroup", root / "sys/fs/cgroup")
+        mount("sysfs", root / "sys", "sysfs")  # it tells this host's interfaces
+        bind("/sys/fs/cgroup", root / "sys/fs/cgroup")
     except OSError:  # some containers forbid a new one
-        syscalls.bind("/sys", root / "sys")
+        bind("/sys", root / "sys")
 
 
 def _python_and_mpi(lab: Lab, root: Path, top: str) -> None:
@@ -154,10 +181,10 @@ def _python_and_mpi(lab: Lab, root: Path, top: str) -> None:
             _show(Path(path), target)
     for path in lab.emptied:
         if (root / path.lstrip("/")).is_dir():
-            syscalls.mount_memory(root / path.lstrip("/"))
+            mount_memory(root / path.lstrip("/"))
     for path in lab.masked:
         if (root / path.lstrip("/")).exists():
-            syscalls.bind("/dev/null", root / path.lstrip("/"))
+            bind("/dev/null", root / path.lstrip("/"))
 
 
 def _own_files() -> None:
@@ -167,7 +194,7 @@ def _own_files() -> None:
             target.parent.mkdir(parents=True, exist_ok=True)  # what systemd would have put there
             target.touch()
         if target.exists():
-            syscalls.bind(entry, target)
+            bind(entry, target)
 
 
 def _start_sshd(lab: Lab) -> NoReturn:
@@ -182,3 +209,77 @@ def _start_sshd(lab: Lab) -> NoReturn:
         os.dup2(source, target)
     argv = [lab.sshd, "-D", "-e", "-f", f"{OWN}/sshd_config"]
     os.execve(lab.sshd, argv, {"PATH": lab.path, "LANG": "C.UTF-8"})
+
+
+def _checked(result: int, what: str) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def unshare(*kinds: str) -> None:
+    """Leaves the namespaces of these kinds for new ones (pids: the next child does)."""
+    _checked(_libc.unshare(sum(NAMESPACES[kind] for kind in kinds)), "unshare")
+
+
+def enter(pid: int, kinds: tuple[str, ...]) -> None:
+    """Enters these namespaces of a process; a child is the first that is in its pid namespace."""
+    with contextlib.ExitStack() as stack:
+        files = []
+        for kind in kinds:  # all opened first: afterwards /proc may be another
+            path = Path(f"/proc/{pid}/ns/{kind}")
+            if kind != "user" or not path.samefile("/proc/self/ns/user"):  # that is forbidden
+                files.append((kind, stack.enter_context(path.open("rb"))))
+        for kind, file in files:
+            _checked(_libc.setns(file.fileno(), NAMESPACES[kind]), f"setns {kind}")
+
+
+def mount(
+    source: str | Path, target: str | Path, kind: str = "none", flags: int = 0, data: str = ""
+) -> None:
+    """Calls mount(2)."""
+    words = (os.fsencode(source), os.fsencode(target), kind.encode())
+    result = _libc.mount(*words, ctypes.c_ulong(flags), data.encode() or None)
+    _checked(result, f"mount {target}")
+
+
+def bind(source: str | Path, target: str | Path) -> None:
+    """Shows the file or tree `source`, with all that is mounted in it, at `target` too."""
+    mount(source, target, flags=BIND | RECURSIVE)
+
+
+def mount_memory(target: str | Path, mode: str = "755") -> None:
+    """Mounts an empty file system in memory at `target`."""
+    mount("tmpfs", target, "tmpfs", _NOSUID | _NODEV, f"mode={mode}")
+
+
+def pivot_root(new: Path, old: Path) -> None:
+    """Makes the mount `new` the root; the old one is at `old`, a folder beneath it, afterwards."""
+    number = _PIVOT_ROOT.get(platform.machine())
+    if number is None:
+        raise OSError(38, f"pivot_root: not known for {platform.machine()}")
+    result = _libc.syscall(ctypes.c_long(number), os.fsencode(new), os.fsencode(old))
+    _checked(result, f"pivot_root {new}")
+
+
+def detach(target: str) -> None:
+    """Unmounts `target` with all in it, as soon as nobody uses it."""
+    _checked(_libc.umount2(os.fsencode(target), _DETACH), f"umount {target}")
+
+
+def keep_capabilities() -> None:
+    """Passes this process's capabilities to the programs it starts, though it is not root."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)  # 0 is this process
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: 32 of each, then the rest
+    _checked(_libc.capget(header, sets), "capget")
+    sets[2], sets[5] = sets[1], sets[4]
+    _checked(_libc.capset(header, sets), "capset")
+    for capability in range(_LAST_CAPABILITY + 1):
+        _libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, capability, 0, 0)
+
+
+def drop_capabilities(keep: int) -> None:
+    """Passes no capability but `keep` to the programs that this process starts from now on."""
+    for capability in range(_LAST_CAPABILITY + 1):
+        if capability != keep:
+            _libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_LOWER, capability, 0, 0)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from shanty.launch.lab import machine, syscalls
+from shanty.launch.lab import machine
 from shanty.launch.lab.model import GATEWAY, Lab, LabHost
 from shanty.launch.plain_json import decode
 from shanty.runtime.rundir import read_json, write_json
@@ -54,8 +54,8 @@ class Supervisor:
     def start(self) -> None:
         """Makes the network and starts all hosts; OSError when something cannot be done."""
         lab = self._lab
-        syscalls.mount("none", "/", flags=syscalls.PRIVATE | syscalls.RECURSIVE)
-        syscalls.mount("proc", "/proc", "proc")
+        machine.mount("none", "/", flags=machine.PRIVATE | machine.RECURSIVE)
+        machine.mount("proc", "/proc", "proc")
         lines = ["link set lo up"]
         for number, nic in enumerate(lab.nics):
             lines += [
@@ -174,7 +174,7 @@ def tell(what: dict[str, Any]) -> None:
 def _first_process(lab: Lab, member: LabHost, go: int, result: int) -> NoReturn:
     """Forks the host's first process into new namespaces; reports its pid and ends."""
     try:
-        syscalls.unshare("mnt", "net", "uts", "ipc", "pid")
+        machine.unshare("mnt", "net", "uts", "ipc", "pid")
         pid = os.fork()
         if pid:
             os.write(result, json.dumps({"pid": pid}).encode() + b"\n")

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shanty.launch.network.results import Choice, Contact, Measured, Pair
-from shanty.launch.network.route import Interface
-from shanty.launch.network.topology import Network, SurveyedHost, usable
+from shanty.launch.network.topology import Interface, Network, SurveyedHost, usable
 
 _MOST = 6  # of several things that are named
 SEEN = {  # by the kind of a contact

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shanty.launch.finding import Finding
-from shanty.launch.network.route import Rail, Route
-from shanty.launch.network.topology import Network
+from shanty.launch.network.topology import Network, Rail, Route
 
 Pair = tuple[str, str]  # from one host to another one, by name
 _CROWDED = 0.5  # seconds for the bytes of some pair from which on others may have been held up

@@ -16,10 +16,10 @@ from shanty.launch.network.diagnosis import CLEARLY, findings, judge
 from shanty.launch.network.measure import Say, measure, measure_all, reach
 from shanty.launch.network.report import rate_text
 from shanty.launch.network.results import Choice, Measured
-from shanty.launch.network.route import Route
 from shanty.launch.network.topology import (
     Network,
     Ports,
+    Route,
     SurveyedHost,
     Surveys,
     fingerprint,

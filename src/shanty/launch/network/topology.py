@@ -1,4 +1,4 @@
-"""Finds the networks that hosts may have in common, by their interfaces; nothing is tried."""
+"""Networks that a run may take, and those that hosts may have in common; nothing is tried."""
 
 from __future__ import annotations
 
@@ -9,14 +9,50 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shanty.launch.network.route import Interface, Rail
-
 if TYPE_CHECKING:
     from shanty.launch.cluster.rpc_client import RpcClient
 
 Surveys = Mapping[str, Mapping[str, Any]]  # the hosts' own, by name
 Ports = tuple[int, int] | None  # the first and the last that are allowed; None for any
 BY_SSH = "the addresses of ssh"  # the name of the network of last resort
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One host's end of a network; `address` is in numbers, `prefix` the network's part in bits."""
+
+    name: str
+    address: str
+    prefix: int
+
+    @property
+    def network(self) -> str:
+        """The network, as 10.0.0.0/24."""
+        plain = self.address.partition("%")[0]
+        return str(ipaddress.ip_interface(f"{plain}/{self.prefix}").network)
+
+
+@dataclass(frozen=True, slots=True)
+class Rail:
+    """One network that joins all hosts of a run: the interface of each, by the host's name."""
+
+    interfaces: Mapping[str, Interface]
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The network, or networks where hosts are routed to each other."""
+        return tuple(dict.fromkeys(each.network for each in self.interfaces.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The chosen networks: the best rail first; more than one where striping measured faster.
+
+    Empty where there is nothing to choose, or no network joins all hosts. `reason` is for people.
+    """
+
+    rails: tuple[Rail, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shanty.launch.finding import Level, refused, sentence
 from shanty.launch.network import user_settings
-from shanty.launch.network.route import Route
+from shanty.launch.network.topology import Route
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.spec import JobSpec

@@ -21,9 +21,8 @@ from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.run_mirror import RunMirror, forward_stdin, has_input
 from shanty.launch.host import Host
-from shanty.launch.network.route import Route
 from shanty.launch.network.survey import chosen, connected
-from shanty.launch.network.topology import SurveyedHost
+from shanty.launch.network.topology import Route, SurveyedHost
 from shanty.launch.settings import Settings
 from shanty.launch.targets import networks
 from shanty.launch.targets.base import Planned, Reply, Surroundings, lost, plan_of, scratch_of

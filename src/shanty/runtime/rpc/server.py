@@ -1,4 +1,4 @@
-"""Serves what the command line asks of a host: `boot.py rpc.server`, over stdin and stdout.
+"""Serves what the command line asks of a host, over the streams that `bootstrap` hands on.
 
 A request is one line of JSON, `{"do": VERB, …}`, followed by `"bytes": N` raw bytes where it has
 that key. The answer is any number of `{"progress": …}` lines and one of `{"ok": {…}}`, itself
@@ -14,7 +14,7 @@ import os
 import time
 from importlib import import_module
 from subprocess import SubprocessError
-from typing import Any, BinaryIO, Callable, Dict, List, Mapping
+from typing import Any, BinaryIO, Callable, Dict, Mapping
 
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.rpc import Ask, Data, Say
@@ -61,22 +61,9 @@ class Payload:
             pass
 
 
-def main(_argv: List[str]) -> int:
-    """Serve until the client closes our standard input."""
-    source = os.fdopen(os.dup(0), "rb")
-    sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a verb or a child of it prints must not get among the answers
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    talk(source, sink)
-    return 0
-
-
-def talk(source: BinaryIO, sink: BinaryIO, root: str = "") -> None:
+def talk(source: BinaryIO, sink: BinaryIO, root: str) -> None:
     """Serve a client that may go at any time; `root` is the folder that our code was found in."""
-    if root:
-        _keep_tidy(root)
+    _keep_tidy(root)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         serve(source, sink)
     with contextlib.suppress(OSError):

@@ -262,7 +262,11 @@ def test_a_host_without_a_python_says_so(
     old = tmp_path / "python3"
     old.write_text("#!/bin/sh\necho 3.6.8\n")
     old.chmod(0o755)
-    monkeypatch.setattr(client_module, "_SCRIPT", client_module._script(f"{old} /no/python"))
+    monkeypatch.setattr(
+        client_module,
+        "_SCRIPT",
+        client_module._SCRIPT.replace(client_module._PLACES, f"{old} /no/python"),
+    )
     one = server()
     host = Host("a", config=config(tmp_path, one.block("a", known(tmp_path, one.known()))))
     refused = one_refusal(host)

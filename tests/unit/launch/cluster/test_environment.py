@@ -455,11 +455,14 @@ def test_when_the_client_goes_nothing_is_left(tmp_path: Path) -> None:
     slow = tmp_path / "slow"
     slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 100\n")
     slow.chmod(0o755)
-    boot = Path(there.__file__).parent.parent / "boot.py"
+    serve = (
+        "import os, sys; sys.path[:0] = sys.argv[1:]; from shanty.runtime.rpc import server; "
+        "server.serve(os.fdopen(os.dup(0), 'rb'), os.fdopen(os.dup(1), 'wb'))"
+    )
     ask = {"do": "env-make", "hash": "0" * 64, "uv": str(slow), "packages": [], "wheels": {}}
     ask["key"] = f"{sys.version_info[0]}.{sys.version_info[1]}"
     with subprocess.Popen(
-        [BASE, "-I", "-S", boot, "rpc.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [BASE, "-I", "-S", "-c", serve, Path(there.__file__).parents[3]], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, env={"HOME": str(tmp_path), "PATH": os.defpath},
     ) as process:  # fmt: skip
         assert process.stdin is not None

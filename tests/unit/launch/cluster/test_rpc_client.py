@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-import shanty
 from shanty.launch.cluster.rpc_client import Bundle, NoAnswerError, RpcClient, bundle
 from shanty.launch.connections.base import LocalTransport
 from shanty.launch.host import Host
@@ -304,15 +303,3 @@ def test_reach_takes_the_first_that_is_an_ssh_server(
     ssh.close()
     other.close()
     mute.close()
-
-
-def test_boot_serves_rpc_as_well() -> None:
-    boot = Path(shanty.__file__).parent / "runtime" / "boot.py"
-    process = subprocess.run(
-        [sys.executable, "-I", "-S", str(boot), "rpc.server"],
-        input=b'{"do": "find-ssh", "groups": [[]], "timeout": 1}\n',
-        capture_output=True,
-        timeout=30,
-    )
-    assert process.stdout == b'{"ok": {"answers": [{"found": null, "errors": []}]}}\n'
-    assert process.returncode == 0

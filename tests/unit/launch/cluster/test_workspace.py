@@ -55,7 +55,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(listing(folder).paths)
+    return sorted(listing(folder)[0])
 
 
 # ------------------------------------------------------------------------ which files

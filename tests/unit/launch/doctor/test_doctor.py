@@ -25,10 +25,9 @@ from shanty.launch.connections import openssh
 from shanty.launch.connections.openssh import OpenSSH
 from shanty.launch.doctor import check, fixes, reaching
 from shanty.launch.doctor.check import Report
-from shanty.launch.doctor.codes import CODES
 from shanty.launch.doctor.facts import need_of
 from shanty.launch.doctor.reaching import Reaching
-from shanty.launch.finding import Finding, FoundError, Level, sentence
+from shanty.launch.finding import CODES, Finding, FoundError, Level, sentence
 from shanty.launch.finding import refused as refused_run
 from shanty.launch.host import Host
 from shanty.launch.lock import exclusive_lock

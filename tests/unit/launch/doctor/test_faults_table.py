@@ -7,8 +7,7 @@ from pathlib import Path
 
 from faults import BARE, NOT_PLANTED, RECORD, TABLE, page
 
-from shanty.launch.doctor.codes import CODES
-from shanty.launch.finding import Level
+from shanty.launch.finding import CODES, Level
 
 DOCS = Path(__file__).parents[4] / "docs"
 

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shanty.launch.doctor import hosts, pairs, parameters
-from shanty.launch.doctor.codes import CODES, EXPLAINS, without_consequences
 from shanty.launch.doctor.facts import Need, Seen, amount, command_on
-from shanty.launch.finding import Finding, Level
+from shanty.launch.finding import CODES, EXPLAINS, Finding, Level, without_consequences
 from shanty.launch.host import Host
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.parameters import BREAKS, MEANINGS
