@@ -260,8 +260,6 @@ def attempt(
 
 
 class _Attempt:
-    """One attempt to reach all hosts."""
-
     def __init__(self, progress: Progress | None, patience: float) -> None:
         self._progress = progress or (lambda _host, _text: None)
         self._patience = patience
@@ -383,7 +381,6 @@ class _Attempt:
         return _refusal_by_ssh(route, NoAnswerError("ended", text, code))
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Keep a process in mind, to be ended if all is given up."""
         with self._lock:
             self._processes.append(process)
             late = self._given_up
@@ -402,7 +399,6 @@ def _log_in_here(route: Route) -> bool:
 
 
 def _from_here(route: Route) -> list[Route]:
-    """The machines on the way, the nearest first, and the last one."""
     return [*(_from_here(route.via) if route.via else ()), route]
 
 
@@ -452,7 +448,6 @@ def refusal(
 
 
 def _other_cause(host: Host, error: NoAnswerError) -> tuple[str, str, str]:
-    """For what ssh itself did not refuse."""
     if error.kind == "python":
         seen = ", ".join(" is ".join(one.rsplit(",", 1)) for one in error.text.split())
         what = "it has no Python of version 3.9 or newer" + (f" ({seen})" if seen else "")

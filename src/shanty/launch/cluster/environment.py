@@ -351,7 +351,6 @@ class _Copies:
         ).values
 
     def _send(self, client: RpcClient, found: Sequence[Wheel]) -> None:
-        """Send the wheels that the host does not have."""
         missing = client.ask("wheels-missing", wheels=_names(found)).values["missing"]
         sizes = {one.sha256: one.path.stat().st_size for one in found if one.sha256 in missing}
         step = Step(client.host.name, "wheels", 0, sum(sizes.values()))

@@ -157,7 +157,6 @@ def parse_host(text: str) -> Host:
 
 
 def _is_name(name: str) -> bool:
-    """True for what may be a host's name or address."""
     if ":" not in name:
         return bool(_WORD.fullmatch(name))
     address, percent, zone = name.partition("%")

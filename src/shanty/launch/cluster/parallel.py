@@ -25,6 +25,12 @@ class Step:
     total: int
     unit: str = "bytes"
 
+    def __str__(self) -> str:
+        amount = f"{self.done} of {self.total} {self.unit}"
+        if self.unit == "bytes":
+            amount = f"{self.done / 1e6:.0f} of {self.total / 1e6:.0f} MB"
+        return f"{self.host}: {self.what}, {amount}" if self.host else f"{self.what}, {amount}"
+
 
 Progress = Callable[[Step], None]
 Say = Callable[[str], None]  # takes a sentence for a person

@@ -45,11 +45,7 @@ def prepare(
     """
 
     def told(step: Step) -> None:
-        unit = f"{step.done / 1e6:.0f} of {step.total / 1e6:.0f} MB"
-        if step.unit != "bytes":
-            unit = f"{step.done} of {step.total} {step.unit}"
-        where = f"{step.host}: " if step.host else ""
-        say(f"{where}{step.what}, {unit}")
+        say(str(step))
 
     installations = content_store.place_mpi(clients, installation, home, told)
     pythons, mpi4py = _environments(clients, python, mode, home, environ, told, say)
@@ -75,7 +71,6 @@ def _environments(
     told: Progress,
     say: Say,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The interpreter of each host, and the mpi4py brought to it."""
     here = environment.local_environment(python, home)
 
     def made() -> tuple[dict[str, str], dict[str, str]]:

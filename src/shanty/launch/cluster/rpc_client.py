@@ -428,7 +428,6 @@ def _word(stream: Stream, patience: float, noise: list[bytes]) -> dict[str, Any]
 
 
 def _code(stream: Stream) -> int:
-    """The exit code of a process that is done with us."""
     stream.close()
     return stream.process.returncode
 

@@ -294,7 +294,6 @@ def _sources(folder: Path) -> Iterator[str]:
 
 
 def _state(name: str, folder: Path, files: Sequence[str]) -> str:
-    """A hash that changes with any of the files, by their sizes and times."""
     digest = hashlib.sha256(f"{name}\n".encode())
     for path in files:
         try:

@@ -453,7 +453,6 @@ def _without_clutter(paths: Sequence[str]) -> list[str]:
 
 
 def _git(folder: Path, *options: str) -> list[str]:
-    """The paths that `git ls-files` lists below `folder`."""
     environ = {key: value for key, value in os.environ.items() if key not in _GIT_SETTINGS}
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
 """Examines hosts: all checks side by side, each bounded, none hidden by another's failure.
 
 `check` calls `hosts` (facts of one host) and `pairs` (facts of several, and what they try among
-each other), `software`, `this_machine`, and the choice of networks (`network.selection`).
+each other), `this_machine`, and the choice of networks (`network.selection`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shanty.launch import mpis
+from shanty.launch import interpreter, mpis
+from shanty.launch.cluster.content_store import look_for
+from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.doctor import hosts, pairs, reaching, software, this_machine
+from shanty.launch.doctor import hosts, pairs, reaching, this_machine
 from shanty.launch.doctor.facts import Seen, need_of
 from shanty.launch.doctor.reaching import Reaching
 from shanty.launch.finding import Finding, Level, tell, without_consequences
@@ -42,6 +44,7 @@ LIMIT = 18.0  # seconds for all of it
 _LOCAL = 8.0  # seconds for this machine, where all else is done
 _ALL_NAMES = 16  # hosts that each look up the names of all
 _NEXT = 3  # hosts, beside the lead, whose names each looks up where there are more
+_PACKAGES_LEVELS = {"check": Level.ERROR, "none": Level.WARNING}  # else a run makes them the same
 R = TypeVar("R")
 Say = Callable[[str], None]
 Work = Callable[[], list[Finding]]
@@ -141,8 +144,6 @@ def quick(job: JobSpec, seen: Sequence[Seen], installation: Installation, warn: 
 
 @dataclass
 class _Examination:
-    """The state of an examination of several hosts."""
-
     job: JobSpec
     chosen: Sequence[Host]
     home: Path
@@ -197,7 +198,6 @@ class _Examination:
             self.unseen += names
 
     def _seen(self) -> list[Seen]:
-        """Asks every host that was reached for its facts."""
         surveys = self._answers(
             "the survey", lambda each, seconds: each.ask("survey", patience=seconds).values
         )
@@ -243,14 +243,13 @@ class _Examination:
         return found
 
     def _between(self, seen: Sequence[Seen], installation: Installation | None) -> None:
-        """Checks what is between different machines."""
         clients = [one.client for one in seen if one.client is not None]
         if not clients:
             return
         self.say("comparing packages and MPIs" + ", trying ssh between hosts" * (len(seen) > 1))
         works: dict[str, Work] = {
-            "packages": partial(software.packages, clients, self.job, self.home, self.environ),
-            "the MPI": partial(software.mpi, clients, installation),
+            "packages": partial(_packages, clients, self.job, self.home, self.environ),
+            "the MPI": partial(_mpi, clients, installation),
         }
         if len(seen) > 1:
             until = min(time.monotonic() + _BETWEEN, self.until)
@@ -319,3 +318,64 @@ def _names_for(own: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
         some = (hosts[0], *around[index + 1 : index + 1 + _NEXT])
         found[host] = {name for one in some for name in own[one]}
     return found
+
+
+def _mpi(clients: Sequence[RpcClient], installation: Installation | None) -> list[Finding]:
+    """Checks that the hosts have the job's MPI, where shanty does not bring it."""
+    if installation is None or installation.origin != "system":
+        return []
+    answers = side_by_side(clients, lambda client: look_for(client, installation))
+    return [_lacking(n, installation, each) for n, each in answers.items() if not each["found"]]
+
+
+def _lacking(host: str, installation: Installation, answer: Mapping[str, Any]) -> Finding:
+    title = FLAVOURS[installation.flavour].title
+    wanted = f"{title} {installation.version}"
+    there = [f"{FLAVOURS[one['flavour']].title} {one['version']}" for one in answer["there"]]
+    same = any(one["flavour"] == installation.flavour for one in answer["there"])
+    code, what = "mpi-missing", f"it does not have {wanted}"
+    if same:
+        code = "mpi-version"
+        what = f"it has another version of {title} than {installation.version}"
+    elif answer["launchers"] and not there:
+        code = "mpi-launcher-only"
+        what = f"it has the launcher of an MPI, but not the library of {wanted}"
+    seen = " and ".join(there) or ", ".join(answer["launchers"]) or "no MPI"
+    return Finding(
+        code,
+        Level.ERROR,
+        host,
+        what,
+        f"{installation.prefix} is a package of the system here, so shanty does not send it; "
+        f"the host has {seen}",
+        f"take the MPI that shanty brings along (--mpi openmpi), or install {wanted} there",
+    )
+
+
+def _packages(
+    clients: Sequence[RpcClient], job: JobSpec, home: Path, environ: Mapping[str, str]
+) -> list[Finding]:
+    """Checks that the hosts' Python has the packages that the job's Python has here."""
+    from shanty.launch.cluster import environment
+
+    python = interpreter.choose(job.python, Path(job.workdir), {**environ, **job.env})
+    own = environment.local_environment(python, home)
+    found = environment.check(clients, own, environment.mpi4py_tags())
+    return [
+        Finding(
+            "packages-differ",
+            _PACKAGES_LEVELS.get(job.environment or "", Level.NOTE),
+            name,
+            ("1 package is" if len(each.rows) == 1 else f"{len(each.rows)} packages are")
+            + " of its Python not the same as here",
+            ", ".join(
+                f"{row.name} {row.there or 'missing'}, here {row.here}" for row in each.rows[:5]
+            )
+            + (", …" if len(each.rows) > 5 else ""),
+            "--env sync makes the same environment there; a run does so by itself, "
+            "unless --env says otherwise",
+            fixable=job.environment in (None, "sync"),
+        )
+        for name, each in found.items()
+        if each.rows
+    ]

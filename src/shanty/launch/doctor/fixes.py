@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from shanty.launch import interpreter
 from shanty.launch.cluster import connect
 from shanty.launch.cluster.keys import keygen
-from shanty.launch.cluster.parallel import Step
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.connections import openssh
 from shanty.launch.doctor.check import Report
@@ -137,7 +136,7 @@ class Repairer:
 
     def comment_out(self, finding: Finding) -> list[str]:
         """Makes settings that break runs into comments."""
-        from shanty.launch.doctor.parameters import broken
+        from shanty.launch.doctor.hosts import broken
 
         with self._client(finding.host) as client:
             host = self._host(finding.host)
@@ -148,21 +147,18 @@ class Repairer:
             return _done(client, "comment-out", settings=found) if found else []
 
     def _alike(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Makes the environment of this machine on hosts; returns its path on each."""
         from shanty.launch.cluster import environment
 
         if not names:
             return {}
-
-        def told(step: Step) -> None:
-            self.progress(f"{step.host}: {step.what}, {step.done} of {step.total} {step.unit}")
-
         clients = connect.connect([self._host(name) for name in names], terminal=False)
         try:
             environ = {**self.environ, **self.job.env}
             python = interpreter.choose(self.job.python, Path(self.job.workdir), environ)
             here = environment.local_environment(python, self.home)
-            return environment.sync(clients, here, self.home, told, environ)
+            return environment.sync(
+                clients, here, self.home, lambda step: self.progress(str(step)), environ
+            )
         finally:
             self.progress("")
             for client in clients:
@@ -198,7 +194,6 @@ class OfferedKey(NamedTuple):
 
 
 def _identity_files(host: Host) -> list[Path]:
-    """Returns the files of private keys that ssh may use for a host, and that are there."""
     names = openssh.resolved(host).get("identityfile", "").splitlines()
     paths = [Path(name.strip('"')).expanduser() for name in names]
     return [path for path in paths if path.exists()]

@@ -159,8 +159,6 @@ def _ways(lead: Seen, others: Sequence[Seen], timeout: float) -> dict[str, reach
 
 
 def _known(hosts: Sequence[Seen]) -> dict[str, list[str]]:
-    """Returns the known_hosts lines of each host for the lead host."""
-
     def lines(index: int) -> list[str]:
         try:
             return reachability.known_lines(
@@ -278,5 +276,4 @@ def _refused(lead: Seen, one: Seen, address: str, text: str, doubts: str) -> Fin
 
 
 def _alias(lines: Sequence[str]) -> str:
-    """Returns the name that lines of a known_hosts file are about."""
     return next(word for word in lines[0].split() if not word.startswith("@"))

@@ -173,7 +173,6 @@ class _LimitedSSH(FreshSSH):
 
 
 def _with_timeout(route: Route, seconds: int) -> Route:
-    """Returns the same route with a limit of seconds for every machine on it."""
     via = _with_timeout(route.via, seconds) if route.via is not None else None
     return replace(route, via=via, timeout=seconds)
 

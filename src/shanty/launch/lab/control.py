@@ -171,7 +171,6 @@ def up(
 
 
 def _locked(home: Path, name: str) -> AbstractContextManager[None]:
-    """Locks the lab of that name: nobody else makes or ends it, while the block lasts."""
     refusal = UsageError(
         f"someone else is making or ending the lab {name} right now",
         fix="wait for it, or take another --name",
@@ -244,7 +243,6 @@ def _kill(pid: int, born: str) -> bool:
 
 
 def _remove(home: Path, name: str) -> None:
-    """Removes the files of a lab whose processes are gone."""
     group = home / "hosts" / f"{name}.json"
     if (read_json(group) or {}).get("lab"):
         group.unlink(missing_ok=True)
@@ -388,7 +386,6 @@ def _set_links(lab: Lab, member: LabHost, state: str) -> None:
 
 
 def _processes(first: int) -> list[Process]:
-    """Returns every process of a host, those of `lab exec` included."""
     space = _pid_space(first)
     tree = {entry.pid for entry in platform.descendants(first)}
     every = platform.processes().values()

@@ -127,12 +127,11 @@ def _make_root(lab: Lab, member: LabHost) -> None:
     bind(lab.files(member), own)
     (root / ".old").mkdir()
     pivot_root(root, root / ".old")
-    detach("/.old")
+    _checked(_libc.umount2(b"/.old", _DETACH), "umount /.old")  # once nobody uses it
     Path("/.old").rmdir()
 
 
 def _show(source: Path, target: Path) -> None:
-    """Shows `source` at `target`, which does not exist yet."""
     if source.is_symlink():
         target.symlink_to(source.readlink())
     elif source.is_dir():
@@ -260,11 +259,6 @@ def pivot_root(new: Path, old: Path) -> None:
         raise OSError(38, f"pivot_root: not known for {platform.machine()}")
     result = _libc.syscall(ctypes.c_long(number), os.fsencode(new), os.fsencode(old))
     _checked(result, f"pivot_root {new}")
-
-
-def detach(target: str) -> None:
-    """Unmounts `target` with all in it, as soon as nobody uses it."""
-    _checked(_libc.umount2(os.fsencode(target), _DETACH), f"umount {target}")
 
 
 def keep_capabilities() -> None:

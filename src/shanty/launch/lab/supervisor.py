@@ -118,7 +118,6 @@ class Supervisor:
         return RunningHost(member, _answer(member, result)["pid"], go_out, result, time.monotonic())
 
     def _release(self, hosts: list[RunningHost]) -> None:
-        """Connects these hosts to the network and lets them start, up to their sshd."""
         lines = []
         for host in hosts:
             for number, nic in enumerate(self._lab.nics):

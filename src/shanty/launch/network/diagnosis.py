@@ -105,7 +105,6 @@ def _broken(measured: Measured, verdicts: Mapping[str, Verdict]) -> Network | No
 def _about(
     measured: Measured, network: Network, verdict: Verdict, surveys: Surveys, level: Level
 ) -> list[Finding]:
-    """Finds what is wrong with a network that does not join all hosts."""
     if verdict.kind == "isolated":
         hosts = [name for name in measured.hosts if name in network.doubled]
         end = network.ends[hosts[0]]
@@ -174,8 +173,6 @@ def _black_hole(network: Network, culprit: _Culprit, surveys: Surveys, level: Le
 
 
 def _slow(measured: Measured, network: Network) -> list[Finding]:
-    """Makes warnings about the network that is taken."""
-
     def slow(host: str, what: str, seen: str) -> Finding:
         seen = f"{network.name}: {seen}"
         return Finding("net-slow", Level.WARNING, host, f"{what} is slow", seen, _LOOK_AT)
@@ -252,6 +249,5 @@ def _culprits(failed: Collection[Pair], tried: Collection[Pair]) -> list[_Culpri
 
 
 def _lost(failed: Mapping[Pair, Contact]) -> list[Pair]:
-    """Returns the directions in which large packets vanish."""
     large = [(pair, one.kind) for pair, one in failed.items() if one.kind in _LARGE]
     return list(dict.fromkeys((a, b) if kind == _LARGE[0] else (b, a) for (a, b), kind in large))

@@ -141,7 +141,6 @@ def _add_paces(
     rounds: Sequence[Round],
     say: Say,
 ) -> Measured:
-    """Adds to `found` how fast the networks are, alone and together."""
     paces = {}
     for network in networks:
         say(f"measures {network.name}")
@@ -220,7 +219,6 @@ class Listeners:
         return found
 
     def _try(self, plan: Mapping[Talk, Network], timeout: float) -> dict[Talk, Contact]:
-        """Tries these talks, all at the same time."""
         own = {name: [talk for talk in plan if talk[1] == name] for name in self.clients}
 
         def probe(client: RpcClient) -> list[Contact]:

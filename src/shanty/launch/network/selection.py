@@ -103,7 +103,6 @@ def _unchanged(reach: Reach, before: Measured, _route: Route) -> bool:
 
 
 def _holds(reach: Reach, _before: Measured, route: Route) -> bool:
-    """True when all hosts still reach each other over the route."""
     rails = [Network(f"rail {index}", rail.interfaces) for index, rail in enumerate(route.rails)]
     return bool(rails) and all(map(reach(rails).joins, rails))
 

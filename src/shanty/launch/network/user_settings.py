@@ -52,7 +52,6 @@ def given(job: JobSpec, flavour: Flavour) -> list[Flag]:
 def _of_line(
     command: Raw, known: Iterable[str], launch: Sequence[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Returns the settings in a launcher's line, wherever in a shell's command it stands."""
     words = list(command.argv)
     if command.shell:
         try:

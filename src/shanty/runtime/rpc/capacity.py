@@ -115,7 +115,6 @@ def _threads() -> Optional[int]:
 
 
 def _value(path: str, key: str, base: int = 10) -> Optional[int]:
-    """The number after `key` in a file of the kernel's."""
     with contextlib.suppress(OSError, ValueError), open(path) as file:
         for line in file:
             if line.startswith(key):

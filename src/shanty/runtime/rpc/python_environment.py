@@ -243,7 +243,6 @@ def _interpreter(key: str) -> Optional[str]:
 
 
 def _base(python: str, key: str) -> Optional[str]:
-    """The interpreter behind `python`, a wrapper or an environment, when it is of version `key`."""
     said = (output_of([python, "-I", "-S", "-c", _WHO], _ASK_LIMIT) or "").strip().split("|")
     return said[3] if len(said) == 4 and f"{said[0]}.{said[1]}{said[2]}" == key else None
 
@@ -369,7 +368,6 @@ class _Uv:
 
 
 def _is_named(requirement: str, text: str) -> bool:
-    """True when uv's complaint is about this requirement, NAME==VERSION."""
     name, _, version = requirement.partition("==")
     pattern = "[-_.]".join(map(re.escape, re.split("[-_.]", name))) + "==" + re.escape(version)
     return bool(re.search(rf"(?<![\w.-]){pattern}(?![\w+-])", text, re.IGNORECASE))

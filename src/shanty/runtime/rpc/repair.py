@@ -15,7 +15,7 @@ from shanty.runtime.agent.cleanup import end_all
 from shanty.runtime.authorized_keys import keys_file
 from shanty.runtime.errors import StorageError, UsageError
 from shanty.runtime.file_edit import edit_file, read_file
-from shanty.runtime.rpc import Ask, Data, Say, leftovers, runs, store, workspaces
+from shanty.runtime.rpc import Ask, Data, Say, health, runs, store, workspaces
 
 _SHARED = 0o022  # group and others may write
 _BEGUN = 3600.0  # seconds after which a run has begun with what it has placed
@@ -131,7 +131,7 @@ def _commented(content: Optional[bytes], names: List[str]) -> Optional[bytes]:
 def clear_leftovers(_ask: Ask) -> List[str]:
     """Remove the files of dead MPI jobs of this user in /dev/shm and /tmp that nobody has open."""
     done = []
-    for folder, paths in leftovers.paths_left().items():
+    for folder, paths in health.paths_left().items():
         gone = [path for path in paths if _removed(path)]
         if gone:
             what = "1 file" if len(gone) == 1 else f"{len(gone)} files"
@@ -152,7 +152,7 @@ def _removed(path: str) -> bool:
 def end_orphans(ask: Ask) -> List[str]:
     """End the processes of shanty's runs whose agents are gone, and sweep what those left."""
     runs.sweep_runs(ask, io.BytesIO(), lambda _said: None)
-    found = {each["pid"]: each for each in leftovers.orphans() if each["run"]}
+    found = {each["pid"]: each for each in health.orphans() if each["run"]}
 
     def members() -> List[platform.Process]:
         every = (platform.process(pid) for pid in found)

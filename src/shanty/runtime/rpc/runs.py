@@ -181,7 +181,6 @@ def sweep_runs(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
 
 
 def _sweep(run: RunDir) -> bool:
-    """Sweep one run's part; True when its agents had left it behind."""
     old = time.time() > run.path.stat().st_mtime + _KEPT
     orphaned = _is_orphaned(run)
     if orphaned and run.path.name.endswith(".0"):

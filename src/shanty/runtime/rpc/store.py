@@ -236,7 +236,6 @@ def _listing(kind: str) -> List[str]:
 
 
 def _age(path: str) -> float:
-    """The seconds since an item was used; 0 where it is gone."""
     with contextlib.suppress(OSError):
         return time.time() - os.lstat(path).st_mtime
     return 0.0

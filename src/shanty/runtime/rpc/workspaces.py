@@ -55,8 +55,6 @@ class _Placed(NamedTuple):
 
 
 class _Record(NamedTuple):
-    """The content of a tree."""
-
     files: List[_Placed]
     links: List[Tuple[str, str]]
 
@@ -130,8 +128,6 @@ def workspace_place(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
 
 
 class _Assembly:
-    """A tree that is being made."""
-
     def __init__(self, root: Path, name: str, user: str, manifest: Mapping[str, Any]) -> None:
         self._root = root
         self._name = name
@@ -310,7 +306,6 @@ def _read_record(folder: Path) -> Optional[_Record]:
 
 
 def _is_unchanged(path: bytes, placed: _Placed) -> bool:
-    """True while the file is as it was placed."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -325,7 +320,6 @@ def _is_unchanged(path: bytes, placed: _Placed) -> bool:
 
 
 def _is_intact(folder: Path) -> bool:
-    """True while every file and link of the tree is as it was placed."""
     record = _read_record(folder)
     if record is None:
         return False

@@ -462,7 +462,8 @@ def test_when_the_client_goes_nothing_is_left(tmp_path: Path) -> None:
     ask = {"do": "env-make", "hash": "0" * 64, "uv": str(slow), "packages": [], "wheels": {}}
     ask["key"] = f"{sys.version_info[0]}.{sys.version_info[1]}"
     with subprocess.Popen(
-        [BASE, "-I", "-S", "-c", serve, Path(there.__file__).parents[3]], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [BASE, "-I", "-S", "-c", serve, Path(there.__file__).parents[3]],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, env={"HOME": str(tmp_path), "PATH": os.defpath},
     ) as process:  # fmt: skip
         assert process.stdin is not None

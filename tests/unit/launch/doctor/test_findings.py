@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.launch.doctor import hosts, pairs, parameters
+from shanty.launch.doctor import hosts, pairs
 from shanty.launch.doctor.facts import Need, Seen, amount, command_on
 from shanty.launch.finding import CODES, EXPLAINS, Finding, Level, without_consequences
 from shanty.launch.host import Host
@@ -224,7 +224,7 @@ def test_shared_memory(flavour: str, size: int, free: int, expected: list[tuple[
 
 
 def test_a_full_shared_memory_tells_of_leftovers() -> None:
-    left = {"/dev/shm": {"count": 3, "bytes": 40 * MIB, "paths": ["/dev/shm/mpich_shm_1"]}}
+    left = {"/dev/shm": {"count": 3, "bytes": 40 * MIB}}
     full = {"room.folders.shm": {"free": 0, "error": "ENOSPC"}}
     (found,) = hosts.of_host(seen(changes=full, health={"leftovers": left}), SEVERAL)
     assert found.fixable
@@ -323,7 +323,7 @@ def test_the_fix_of_an_open_home_can_be_pasted() -> None:
 
 
 def test_strays() -> None:
-    left = {"pid": 7, "name": "prted", "run": "", "since": 99.0}
+    left = {"pid": 7, "name": "prted", "run": ""}
     assert judged(health={"orphans": [left]}) == [("strays", "warning")]
     own = {**left, "run": "20260101-000000-abcd"}
     for orphans, fixable in (([left], False), ([own], True), ([left, own], True)):
@@ -343,7 +343,7 @@ def test_an_own_name_that_is_a_loopback_address(loopback: str) -> None:
 
 # ------------------------------------------------------------------------------- settings
 
-TWO = parameters.Surroundings(HEALTHY["addresses"], (), several=True, lead=True)
+TWO = hosts.Surroundings(HEALTHY["addresses"], (), several=True, lead=True)
 FILE = "/home/u/.openmpi/mca-params.conf"
 
 
@@ -378,7 +378,7 @@ FILE = "/home/u/.openmpi/mca-params.conf"
     ],
 )
 def test_settings_that_break_runs(name: str, value: str) -> None:
-    (found,) = parameters.harmful([[name, value, ""]], TWO)
+    (found,) = hosts.harmful([[name, value, ""]], TWO)
     assert found.why
 
 
@@ -411,27 +411,27 @@ def test_settings_that_break_runs(name: str, value: str) -> None:
     ],
 )
 def test_settings_that_do_not(name: str, value: str) -> None:
-    assert list(parameters.harmful([[name, value, ""]], TWO)) == []
+    assert list(hosts.harmful([[name, value, ""]], TWO)) == []
 
 
 def test_on_one_host_the_network_does_not_matter() -> None:
-    here = parameters.Surroundings(HEALTHY["addresses"], (), several=False, lead=True)
+    here = hosts.Surroundings(HEALTHY["addresses"], (), several=False, lead=True)
     for name, value in (("btl", "self,sm"), ("I_MPI_FABRICS", "shm"), ("FI_PROVIDER", "psm2"),
                         ("btl_tcp_if_include", "ib0"), ("plm_rsh_agent", "/x")):  # fmt: skip
-        assert list(parameters.harmful([[name, value, ""]], here)) == []
-    (found,) = parameters.harmful([["oob_tcp_if_include", "ib0", ""]], here)
+        assert list(hosts.harmful([[name, value, ""]], here)) == []
+    (found,) = hosts.harmful([["oob_tcp_if_include", "ib0", ""]], here)
     assert found.name == "oob_tcp_if_include"
 
 
 def test_only_the_lead_starts_others() -> None:
-    worker = parameters.Surroundings(HEALTHY["addresses"], (), several=True, lead=False)
-    assert list(parameters.harmful([["plm_rsh_agent", "/x", FILE]], worker)) == []
+    worker = hosts.Surroundings(HEALTHY["addresses"], (), several=True, lead=False)
+    assert list(hosts.harmful([["plm_rsh_agent", "/x", FILE]], worker)) == []
 
 
 def test_a_fabric_makes_its_transports_good() -> None:
-    fast = parameters.Surroundings(HEALTHY["addresses"], ("infiniband",), several=True, lead=True)
+    fast = hosts.Surroundings(HEALTHY["addresses"], ("infiniband",), several=True, lead=True)
     for name, value in (("btl", "self,sm,openib"), ("FI_PROVIDER", "verbs"), ("UCX_TLS", "rc")):
-        assert list(parameters.harmful([[name, value, ""]], fast)) == []
+        assert list(hosts.harmful([[name, value, ""]], fast)) == []
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ def test_a_fabric_makes_its_transports_good() -> None:
 def test_what_breaks_shantys_runs_too_is_an_error(
     name: str, value: str, flavour: str, level: Level
 ) -> None:
-    (found,) = parameters.harmful([[name, value, FILE]], replace(TWO, flavour=flavour))
+    (found,) = hosts.harmful([[name, value, FILE]], replace(TWO, flavour=flavour))
     assert found.level is level
 
 
@@ -461,7 +461,7 @@ def harmless(meaning: str) -> bool:
     names = [name for name, means in MEANINGS.items() if means == meaning]
     values = ("ib0", "self,sm", "shm", "psm2", "/opt/site/launch")
     return not any(
-        list(parameters.harmful([[name, value, ""]], TWO)) for name in names for value in values
+        list(hosts.harmful([[name, value, ""]], TWO)) for name in names for value in values
     )
 
 
@@ -484,7 +484,7 @@ def test_only_files_below_the_home_are_mended() -> None:
 
 @given(st.text(max_size=30), st.sampled_from(sorted(MEANINGS)))
 def test_no_value_upsets_the_judges(value: str, name: str) -> None:
-    list(parameters.harmful([[name, value, ""]], TWO))
+    list(hosts.harmful([[name, value, ""]], TWO))
 
 
 # ---------------------------------------------------------------------------- side by side

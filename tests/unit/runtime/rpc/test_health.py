@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from runs import wait_for
 from shanty.runtime import platform
 from shanty.runtime.mpi import parameters
-from shanty.runtime.rpc import capacity, health, leftovers, reachability
+from shanty.runtime.rpc import capacity, health, reachability
 
 NAME = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
 VALUE = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1).filter(
@@ -263,7 +263,7 @@ def test_many_names_are_looked_up_by_a_few_threads(monkeypatch: pytest.MonkeyPat
 
 def age(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let files count as old at once: nobody can set the time of a change of theirs."""
-    monkeypatch.setattr(leftovers, "_SETTLED", -1.0)
+    monkeypatch.setattr(health, "_SETTLED", -1.0)
     assert path.exists()
 
 
@@ -274,8 +274,8 @@ def test_segments_that_nobody_has_open(tmp_path: Path, monkeypatch: pytest.Monke
         (tmp_path / name).write_bytes(b"x" * 8192)
     age(tmp_path, monkeypatch)
     with (tmp_path / "mpich_shm_open").open():
-        assert leftovers.paths_left()[str(tmp_path)] == [str(tmp_path / "mpich_shm_left")]
-        found = leftovers.files_left()[str(tmp_path)]
+        assert health.paths_left()[str(tmp_path)] == [str(tmp_path / "mpich_shm_left")]
+        found = health.files_left()[str(tmp_path)]
     assert found["count"] == 1
     assert found["bytes"] >= 8192
 
@@ -285,11 +285,11 @@ def test_young_segments_are_somebodys(tmp_path: Path, monkeypatch: pytest.Monkey
     """A job that is just starting has made its files before it opens them."""
     monkeypatch.setattr(platform, "SHARED_MEMORY", str(tmp_path))
     (tmp_path / "mpich_shm_new").touch()
-    assert str(tmp_path) not in leftovers.paths_left()
+    assert str(tmp_path) not in health.paths_left()
 
 
 def own_strays(run: str) -> list[int]:
-    return [each["pid"] for each in leftovers.orphans() if each["run"] == run]
+    return [each["pid"] for each in health.orphans() if each["run"] == run]
 
 
 @pytest.mark.skipif(not platform.LINUX, reason="reads /proc")
@@ -319,7 +319,7 @@ def test_a_process_with_another_mark_is_nobodys_business() -> None:
     environ = {**os.environ, "SHANTY_RUN_ID": "mine", "OMPI_COMM_WORLD_RANK": "0"}
     with subprocess.Popen(["sleep", "60"], env=environ) as child:
         try:
-            assert child.pid not in [each["pid"] for each in leftovers.orphans()]
+            assert child.pid not in [each["pid"] for each in health.orphans()]
         finally:
             child.kill()
 
@@ -339,11 +339,11 @@ def test_a_rank_that_lost_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         found = platform.process(pid)
         assert found is not None
-        monkeypatch.setattr(leftovers, "_SETTLED", -1.0)
-        monkeypatch.setattr(leftovers, "_heirs", lambda _table: {found.parent})
-        assert pid in [each["pid"] for each in leftovers.orphans()]
-        monkeypatch.setattr(leftovers, "_heirs", lambda _table: set())
-        assert pid not in [each["pid"] for each in leftovers.orphans()]
+        monkeypatch.setattr(health, "_SETTLED", -1.0)
+        monkeypatch.setattr(health, "_heirs", lambda _table: {found.parent})
+        assert pid in [each["pid"] for each in health.orphans()]
+        monkeypatch.setattr(health, "_heirs", lambda _table: set())
+        assert pid not in [each["pid"] for each in health.orphans()]
     finally:
         os.kill(pid, 9)
 
