@@ -421,9 +421,6 @@ def _forgetting(route: Route) -> list[str]:
     return ["ssh-keygen", *([] if usual else ["-f", str(file)]), "-R", name]
 
 
-# ------------------------------------------------------------------ what ssh says
-
-
 def refusal(
     host: Host, error: NoAnswerError, forget: Sequence[str] = ("ssh-keygen", "-R")
 ) -> Refusal:

@@ -192,9 +192,6 @@ def remembered(cache: Path, key: str, find: Callable[[], str]) -> str:
     return known[key]
 
 
-# ------------------------------------------------------------------------- where it runs
-
-
 def wheel_tags(info: Path) -> tuple[str, ...]:
     """The platform tags of an installed wheel: `manylinux_2_28_x86_64`, `any`."""
     text = (info / "WHEEL").read_text(encoding="utf-8") if (info / "WHEEL").exists() else ""
@@ -243,9 +240,6 @@ def refuse_foreign(
         f"{there['architecture']}{libc}",
         fix,
     )
-
-
-# -------------------------------------------------------------------------------- an MPI
 
 
 def place_mpi(

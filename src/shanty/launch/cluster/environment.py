@@ -132,9 +132,6 @@ def _environment(said: Mapping[str, Any]) -> Environment:
     )
 
 
-# ----------------------------------------------------------------------------- comparing
-
-
 def check(
     clients: Sequence[RpcClient], environment: Environment, brought: Sequence[str] = ()
 ) -> dict[str, Differences]:
@@ -415,9 +412,6 @@ def _fetch_uv(target: Path) -> None:
         made.replace(target)
 
 
-# ----------------------------------------------------------------------- package indexes
-
-
 def index_variables(environ: Mapping[str, str], prefix: Path) -> dict[str, str]:
     """The package indexes of the user's environment and of pip's files, as variables of uv's.
 
@@ -472,9 +466,6 @@ def _of_files(paths: Iterable[Path]) -> dict[str, str]:
                     if key.replace("_", "-") in ("index-url", "extra-index-url")
                 }
     return found
-
-
-# ------------------------------------------------------------------------------- mpi4py
 
 
 def mpi4py_tags() -> tuple[str, ...]:

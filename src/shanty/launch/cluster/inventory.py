@@ -54,9 +54,6 @@ class Group:
         return {**value, "lab": True} if self.lab else value
 
 
-# ---------------------------------------------------------------------------- what is written
-
-
 def resolve(text: str, home: Path) -> tuple[Host, ...]:
     """The hosts that `--on TEXT` means, each once, in their order; UsageError if there is none.
 
@@ -185,9 +182,6 @@ def _split(place: str, given: str) -> tuple[str, int | None]:
     return name, int(rest[1:])
 
 
-# -------------------------------------------------------------------------------- host files
-
-
 def read_hostfile(path: Path) -> tuple[Host, ...]:
     """The hosts of a file, each once, without those that have no slots.
 
@@ -262,9 +256,6 @@ def _host_at(text: str, where: str) -> Host:
         return parse_host(text)
     except UsageError as error:
         raise UsageError(f"{where}: {error.what}", error.why, _FILE_FORMS) from None
-
-
-# ------------------------------------------------------------------------------------- groups
 
 
 def names(home: Path) -> list[str]:

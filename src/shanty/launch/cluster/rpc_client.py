@@ -243,9 +243,6 @@ class Stream:
                 del self._complaints[:-_COMPLAINTS]
 
 
-# ----------------------------------------------------------------------------- the client
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The result of a verb."""

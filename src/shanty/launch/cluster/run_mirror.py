@@ -242,9 +242,6 @@ def _over(ages: Mapping[str, float | None]) -> bool:
     return _LEFT not in known and any(age >= SILENCE for age in known)
 
 
-# ------------------------------------------------------------------------- standard input
-
-
 def has_input(fd: int) -> bool:
     """True when there may be something to read: it is no empty device."""
     status, null = os.fstat(fd), Path(os.devnull).stat()

@@ -75,9 +75,6 @@ def _clear_stale(folder: Path) -> None:
                 shutil.rmtree(entry, ignore_errors=True)
 
 
-# ------------------------------------------------------------------------------- git
-
-
 def _cloned(url: str, ref: str, home: Path, say: Say) -> Path:
     if ref.startswith("-"):
         raise UsageError(f"{ref} is no branch, tag or commit")
@@ -135,9 +132,6 @@ def _git(url: str, *arguments: str) -> str:
         why = done.stderr.strip()
         raise PrepareError(f"git could not fetch {url}", why, "try `git clone` with that URL")
     return done.stdout
-
-
-# ----------------------------------------------------------------------------- archives
 
 
 def _suffix(name: str) -> str:

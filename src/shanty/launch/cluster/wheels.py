@@ -204,9 +204,6 @@ def _script(path: Path) -> Path | bytes:
     return head + rest
 
 
-# ---------------------------------------------------------------------------- writing
-
-
 def file_name(stem: str, wheel_text: str) -> str:
     """The name of a wheel, of NAME-VERSION and of its WHEEL file."""
     tags = [tag.split("-") for tag in re.findall(r"^Tag:\s*(\S+)", wheel_text, re.MULTILINE)]
@@ -247,9 +244,6 @@ def _add(archive: zipfile.ZipFile, member: Member) -> tuple[str, int]:
     mode = 0o100755 if member.program else 0o100644
     archive.getinfo(member.name).external_attr = mode << 16
     return base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode(), size
-
-
-# ---------------------------------------------------------------------------- building
 
 
 def editable_wheel(name: str, version: str, source: str, python: str, cache: Path) -> Wheel:
@@ -369,9 +363,6 @@ def local_uv() -> str | None:
     """The uv of this machine: beside the interpreter that runs shanty, or on PATH."""
     beside = Path(sys.executable).parent / "uv"
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("uv")
-
-
-# -------------------------------------------------------------------------- shanty itself
 
 
 def shanty_wheel(cache: Path) -> Wheel:

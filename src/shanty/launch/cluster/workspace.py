@@ -170,9 +170,6 @@ def _amount(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
-# -------------------------------------------------------------------------- hashing
-
-
 def _digests(
     folder: Path,
     statuses: Mapping[str, os.stat_result],
@@ -228,9 +225,6 @@ def _changed(path: Path) -> ChangedError:
         "the ranks would run what was never there as a whole",
         f"wait until nothing writes it, or name it in {IGNORE_FILE}; then run again",
     )
-
-
-# -------------------------------------------------------------------------- sending
 
 
 def place(
@@ -331,9 +325,6 @@ def _deflated(block: bytes) -> tuple[bytes, bool]:
     if len(zlib.compress(sample, 1)) > 0.9 * len(sample):
         return block, False
     return zlib.compress(block, 1), True
-
-
-# --------------------------------------------------------------------------- listing
 
 
 def listing(folder: Path) -> tuple[list[str], list[str]]:

@@ -183,9 +183,6 @@ def _done(client: RpcClient, what: str, **args: Any) -> list[str]:
     return list(values["done"])
 
 
-# ------------------------------------------------------------------------- keys of ssh
-
-
 class OfferedKey(NamedTuple):
     """The key that a host shows: its fingerprint, and its lines for known_hosts."""
 

@@ -161,9 +161,6 @@ def _striped(measured: Measured, paced: Sequence[Network]) -> tuple[list[Network
     return [], 0.0
 
 
-# ------------------------------------------------------------ what is remembered of it
-
-
 def load(home: Path, fingerprint: str) -> tuple[Measured, Choice] | None:
     """Returns what was measured and chosen; None where nothing is fresh."""
     value = read_json(_path(home, fingerprint))

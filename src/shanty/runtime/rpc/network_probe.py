@@ -158,9 +158,6 @@ def _send_at_once(end: socket.socket) -> None:
     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-# ------------------------------------------------------------------------------ listening
-
-
 class _Listener:
     """Serves who knows the token, in a thread of its own, until it is closed or idle."""
 
@@ -333,9 +330,6 @@ def _count(end: socket.socket, seconds: float, skipped: float) -> Talk:
         yield end, READ, until
         with contextlib.suppress(BlockingIOError):
             got = end.recv_into(buffer)
-
-
-# --------------------------------------------------------------------------------- trying
 
 
 def net_probe(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:

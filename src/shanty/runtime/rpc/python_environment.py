@@ -48,9 +48,6 @@ _PLACES = (
 )
 
 
-# ----------------------------------------------------------------------------- what is there
-
-
 def env_describe(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """Describe the interpreter of this host and what it has.
 
@@ -256,9 +253,6 @@ def _uv() -> str:
             if said is not None and (int(said[1]), int(said[2])) >= _UV_OLDEST:
                 return path
     return ""
-
-
-# ----------------------------------------------------------------------------- running uv
 
 
 class _Uv:

@@ -31,9 +31,6 @@ _ECHO, _ECHO_REPLY = {4: 8, 6: 128}, {4: 0, 6: 129}
 _KEPT = 2000  # characters of what ssh says
 
 
-# -------------------------------------------------------------------------------- find-ssh
-
-
 def find_ssh(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """Try each of `groups` of candidates, `[[address, port], …]`, for `timeout` seconds.
 
@@ -103,9 +100,6 @@ def _ssh_at(place: Tuple[str, int], timeout: float) -> Dict[str, Any]:
                     "banner": banner.decode(errors="replace").strip(),
                 }
     raise ValueError("what listens there is no ssh server")
-
-
-# ----------------------------------------------------------------------------- check-alive
 
 
 def check_alive(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
@@ -221,9 +215,6 @@ def _echoed(sock: socket.socket, version: int, place: Tuple[Any, ...], until: fl
         body = data[20:] if version == 4 and sock.type == socket.SOCK_RAW else data
         if sender[0] == place[0] and body[:1] == bytes((_ECHO_REPLY[version],)):
             return True
-
-
-# --------------------------------------------------------------------------------- try-key
 
 
 def try_key(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:

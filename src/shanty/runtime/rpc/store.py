@@ -97,8 +97,6 @@ def _why(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-# ------------------------------------------------------------------------- a tree's hash
-
 Entry = Tuple[str, str, str]  # path, "file" | "program" | "link", SHA-256 or the link's target
 
 
@@ -167,9 +165,6 @@ def _write(source: Any, path: str, program: bool) -> str:
             file.write(block)
     os.chmod(path, 0o755 if program else 0o644)
     return digest.hexdigest()
-
-
-# ---------------------------------------------------------------------------------- verbs
 
 
 def store_has(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:

@@ -73,9 +73,6 @@ def _at(tree: Path, path: str) -> bytes:
     return os.path.join(os.fsencode(tree), _raw(path))
 
 
-# ---------------------------------------------------------------------------------- verbs
-
-
 def workspace_has(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """`hash user`: look for the tree as it was; marks it as `user`'s (RUN.INDEX)."""
     for folder in _trees(root_folder()):
@@ -122,9 +119,6 @@ def workspace_place(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     _assembly = None
     prune(int(ask.get("keep", _KEPT)))
     return {"path": str(path)}
-
-
-# ------------------------------------------------------------------------- making a tree
 
 
 class _Assembly:
