@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from conftest import LabHosts, lab_in
 
-from shanty.launch.network.results import Choice
 from shanty.launch.network.selection import decide
 from shanty.launch.network.survey import chosen, survey
+from shanty.launch.network.topology import Choice
 
 NFT = "nft add table inet trap; nft 'add chain inet trap in { type filter hook input priority 0; }'"
 MBIT = 125e3

@@ -15,8 +15,7 @@ from shanty.cli.options import complete_group, json_option
 from shanty.cli.table import ago, print_table
 
 if TYPE_CHECKING:
-    from shanty.launch.network.results import Choice, Measured
-    from shanty.launch.network.topology import Network, SurveyedHost
+    from shanty.launch.network.topology import Choice, Measured, Network, SurveyedHost
 
 _MATRIX = 8  # hosts up to which every pair has a cell
 _SLOWEST = 5  # pairs that are shown of more
@@ -73,7 +72,7 @@ def net(
     else:
         _show(visited, measured, choice)
     if svg is not None:
-        from shanty.launch.network.drawing import draw
+        from shanty.launch.network.report import draw
 
         with storage_errors(svg, "--svg names a file in a folder that can be written"):
             svg.write_text(draw(measured, choice), encoding="utf-8")

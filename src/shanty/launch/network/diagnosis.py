@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from shanty.launch.finding import Finding, Level
 from shanty.launch.network.report import kinds_text, names_text, pairs_text, rate_text
-from shanty.launch.network.results import Contact, Measured, Pair, Verdict
-from shanty.launch.network.topology import Network, Surveys
+from shanty.launch.network.topology import Contact, Measured, Network, Pair, Surveys, Verdict
 
 CLEARLY = 1.25  # times as fast: what another network than ssh's has to be
 SLOW = 37.5e6  # bytes/s, 300 Mbit/s: less is worth a warning

@@ -16,8 +16,7 @@ from typing import Any
 
 from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.network.results import Contact, Measured, Pace, Pair
-from shanty.launch.network.topology import Network, Ports
+from shanty.launch.network.topology import Contact, Measured, Network, Pace, Pair, Ports
 from shanty.runtime.errors import ShantyError
 
 Clients = Mapping[str, RpcClient]  # by the host's name
@@ -31,7 +30,6 @@ WORTH = 0.65  # of the best one: what slower ones cannot add anything where data
 _MOST_NETWORKS = 4  # that are measured for speed before a run
 _PATIENCE = 20.0  # seconds; no verb may take half of that
 _SUSPECT = 0.035  # seconds for 64 KiB there and back: less than 30 Mbit/s, or a busy host
-_CONTACT = ("kind", "text", "via", "seconds")
 _ALL_PAIRS = 16  # hosts up to which every one tries every other one
 _ALL_PACES = 8  # hosts up to which `every` has all pairs
 _AGAIN = 3.0  # TIMEOUT of what is tried again by few
@@ -227,7 +225,7 @@ class Listeners:
             answer = client.ask(
                 "net-probe", targets=targets, timeout=timeout, patience=_PATIENCE
             ).values["results"]
-            return [Contact(*(one[key] for key in _CONTACT)) for one in answer]
+            return [Contact(**one) for one in answer]
 
         asked = [client for name, client in self.clients.items() if own[name]]
         found: dict[Talk, Contact] = {}

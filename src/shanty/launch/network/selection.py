@@ -15,8 +15,9 @@ from typing import Any
 from shanty.launch.network.diagnosis import CLEARLY, findings, judge
 from shanty.launch.network.measure import Say, measure, measure_all, reach
 from shanty.launch.network.report import rate_text
-from shanty.launch.network.results import Choice, Measured
 from shanty.launch.network.topology import (
+    Choice,
+    Measured,
     Network,
     Ports,
     Route,

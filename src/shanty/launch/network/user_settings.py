@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shanty.launch.finding import Finding, Level
-from shanty.launch.network.results import Choice
-from shanty.launch.network.topology import Rail, Route, Surveys
+from shanty.launch.network.topology import Choice, Rail, Route, Surveys
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.parameters import MEANINGS, plain

@@ -27,28 +27,23 @@ def room(environ: Mapping[str, str]) -> Dict[str, Any]:
     `processes` are the user's threads, None where they are not worth counting; `privileged` says
     that the limit on them does not count; `available` is the memory that is free now.
     """
-    limits = {name: _limit(name) for name in _LIMITS}
-    powers = _value("/proc/self/status", "CapEff:", 16)
-    privileged = os.geteuid() == 0 if powers is None else bool(powers & _POWERS)
-    most = (limits["NPROC"] or [None])[0]
-    return {
-        "folders": folders(environ),
-        "limits": limits,
-        "processes": None if privileged or most is None or most > _MANY else _threads(),
-        "privileged": privileged,
-        "available": available(),
-    }
-
-
-def folders(environ: Mapping[str, str]) -> Dict[str, Dict[str, Any]]:
-    """The state of the four folders that a run writes to: home, shanty, tmp, shm (if any)."""
     places = {
         "home": os.path.expanduser("~"),
         "shanty": str(home(environ)),
         "tmp": "/tmp",
         "shm": platform.SHARED_MEMORY,
     }
-    return {name: folder(path) for name, path in places.items() if path}
+    limits = {name: _limit(name) for name in _LIMITS}
+    powers = _value("/proc/self/status", "CapEff:", 16)
+    privileged = os.geteuid() == 0 if powers is None else bool(powers & _POWERS)
+    most = (limits["NPROC"] or [None])[0]
+    return {
+        "folders": {name: folder(path) for name, path in places.items() if path},
+        "limits": limits,
+        "processes": None if privileged or most is None or most > _MANY else _threads(),
+        "privileged": privileged,
+        "available": available(),
+    }
 
 
 def folder(path: str) -> Dict[str, Any]:

@@ -154,10 +154,6 @@ def _family(address: str) -> int:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _send_at_once(end: socket.socket) -> None:
-    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
 class _Listener:
     """Serves who knows the token, in a thread of its own, until it is closed or idle."""
 
@@ -234,7 +230,7 @@ class _Listener:
             return
         self._heard.add(words)
         self._busy = time.monotonic()
-        _send_at_once(end)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield from _send(end, answer_to(self._token, words), now + _GREETING)
         if wanted == TRY:
             until = now + _MOST_SECONDS + _SLACK
@@ -436,7 +432,7 @@ def _talk(
     with socket.socket(_family(address), socket.SOCK_STREAM) as end:
         end.setblocking(False)
         try:
-            _send_at_once(end)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if target.get("source"):
                 end.bind((target["source"], 0))
             result["kind"] = "no-answer"

@@ -18,12 +18,19 @@ from hypothesis import strategies as st
 from shanty.launch.finding import CODES, Level
 from shanty.launch.network import selection
 from shanty.launch.network.diagnosis import CLEARLY
-from shanty.launch.network.drawing import draw
 from shanty.launch.network.measure import few, pairs, ring, some_pairs, tournament
-from shanty.launch.network.report import rate_text, time_text
-from shanty.launch.network.results import Choice, Contact, Measured, Pace, Pair
+from shanty.launch.network.report import draw, rate_text, time_text
 from shanty.launch.network.selection import choose
-from shanty.launch.network.topology import Interface, Network, Route
+from shanty.launch.network.topology import (
+    Choice,
+    Contact,
+    Interface,
+    Measured,
+    Network,
+    Pace,
+    Pair,
+    Route,
+)
 from shanty.launch.plain_json import decode, encode
 
 HOSTS = ("a", "b", "c")

@@ -18,10 +18,9 @@ from clients import client
 from shanty.launch.cluster.rpc_client import Answer, RpcClient
 from shanty.launch.network import measure, selection
 from shanty.launch.network.measure import Talk
-from shanty.launch.network.results import Contact, Measured
 from shanty.launch.network.selection import choose
 from shanty.launch.network.survey import chosen
-from shanty.launch.network.topology import Interface, Network, SurveyedHost
+from shanty.launch.network.topology import Contact, Interface, Measured, Network, SurveyedHost
 from shanty.runtime.errors import PrepareError, UsageError
 
 NAMES = ("a", "b", "c")

@@ -11,8 +11,7 @@ import pytest
 
 from shanty.launch.finding import Finding, Level
 from shanty.launch.network import selection, user_settings
-from shanty.launch.network.results import Choice
-from shanty.launch.network.topology import Interface, Rail, Route
+from shanty.launch.network.topology import Choice, Interface, Rail, Route
 from shanty.launch.targets import networks
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.mpi.flavour import Flavour
