@@ -271,7 +271,6 @@ class _Attempt:
         self._given_up = False
 
     def side_by_side(self, connections: Sequence[Connection]) -> list[RpcClient | Refusal]:
-        """Reach all at once, as many as the jump hosts take."""
         if len(connections) == 1:
             return [self._reach(connections[0])]
         pool = ThreadPoolExecutor(max_workers=max(1, min(_AT_ONCE, len(connections))))

@@ -277,7 +277,6 @@ class _Copies:
         return found
 
     def make_all_wheels(self) -> None:
-        """Make the wheels of all packages, as many at once as there are cores."""
         step = Step("", "wheels", 0, len(self._wanted), "packages")
 
         def make(package: Package) -> None:

@@ -166,7 +166,6 @@ def _members(info: Path, record: str, scheme: Scheme) -> Iterator[Member]:
 
 
 def _elsewhere(path: Path, info: Path, scheme: Scheme) -> str:
-    """The path in a wheel's data of a file outside of its own site-packages."""
     folders = {"purelib": scheme.purelib, "platlib": scheme.platlib, "data": scheme.prefix}
     for kind, folder in folders.items():
         if path.is_relative_to(folder):

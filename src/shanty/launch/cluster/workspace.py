@@ -338,8 +338,6 @@ def listing(folder: Path) -> tuple[list[str], list[str]]:
 
 
 class _Rules:
-    """The .shantyignore files of a workspace, by the folder that they are in."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._patterns: dict[str, GitIgnoreSpec] = {}

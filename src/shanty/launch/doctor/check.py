@@ -157,7 +157,6 @@ class _Examination:
     clients: list[RpcClient] = field(default_factory=list)  # those that answer
 
     def of_hosts(self) -> None:
-        """Reaches the hosts, then checks each, then what is between them."""
         self.say("reaching the hosts")
         attempt = Reaching(self.until - _AFTERWARDS)
         self.clients, refused = attempt.attempt(self.chosen)
@@ -289,7 +288,6 @@ class _Examination:
                 self.unfinished.append(f"{what}: a mistake of shanty's: {error!r}")
 
     def close(self) -> None:
-        """Closes the connections to the hosts."""
         _each(lambda client: client.close(0.5), self.held)
 
 

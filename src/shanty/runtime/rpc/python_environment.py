@@ -288,7 +288,6 @@ class _Uv:
         return _interpreter(key)
 
     def make(self, base: str, folder: str) -> None:
-        """Make an empty environment in `folder` that may be renamed."""
         words = ["venv", "--quiet", "--relocatable", "--no-python-downloads", "--python", base]
         failed = self._run([*words, folder], lambda: self._say({"making": "environment"}))
         if failed:

@@ -174,7 +174,6 @@ class _Assembly:
         return True
 
     def write(self, data: bytes) -> None:
-        """Take the next bytes of the missing contents."""
         os.utime(self.folder)  # nobody takes it for left behind
         self._sink.send(data)
 
@@ -240,7 +239,6 @@ class _Assembly:
         raise ShantyError(f"every copy of the workspace {self._name} here has been changed")
 
     def give_up(self) -> None:
-        """Leave nothing of it."""
         self._sink.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -250,7 +248,6 @@ _assembly: Optional[_Assembly] = None  # this server's; its client sends one aft
 
 @atexit.register
 def _give_up() -> None:
-    """Leave nothing of a workspace that was sent in part only."""
     global _assembly
     if _assembly is not None:
         _assembly.give_up()
