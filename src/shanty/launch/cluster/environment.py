@@ -250,9 +250,8 @@ class _Copies:
         self._home = home
         self._progress = progress
         self._cache = home / "cache" / "wheels"
-        self._scheme = wheels.Scheme(
-            Path(environment.prefix), Path(environment.purelib), Path(environment.platlib)
-        )
+        folders = (environment.purelib, environment.platlib, environment.prefix)
+        self._scheme = dict(zip(("purelib", "platlib", "data"), map(Path, folders), strict=True))
         self._made: dict[str, Wheel] = {}
         self._lock = threading.Lock()
         self._shanty = wheels.shanty_wheel(self._cache)
@@ -479,10 +478,9 @@ def place_mpi4py(
     home: Path,
     progress: Progress,
 ) -> dict[str, str]:
-    """A folder with shanty's own mpi4py on each host that lacks one and where ours runs.
+    """FOLDER|CACHE_TAG of shanty's own mpi4py, for each host that lacks one and where ours runs.
 
-    It is for the end of the search path of an interpreter with the cache tag of the one that
-    runs shanty; the others are left out.
+    The folder is for the end of the search path of an interpreter with that cache tag.
     """
     package = _mpi4py_package(home)
     if package is None:
@@ -493,8 +491,10 @@ def place_mpi4py(
         for each in (differences[client.host.name],)
         if _lacks_mpi4py(each.there) and runs_on(package.tags, each.machine)
     ]
+    tag = sys.implementation.cache_tag  # which all that lack it have, by `_lacks_mpi4py`
     return side_by_side(
-        lacking, lambda client: content_store.put_tree(client, "mpi4py", package, progress)
+        lacking,
+        lambda client: content_store.put_tree(client, "mpi4py", package, progress) + f"|{tag}",
     )
 
 

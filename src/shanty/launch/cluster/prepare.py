@@ -75,8 +75,7 @@ def _environments(
 
     def made() -> tuple[dict[str, str], dict[str, str]]:
         pythons = environment.sync(clients, here, home, told, environ)
-        brought = environment.place_mpi4py_beside(clients, here, home, told)
-        return pythons, {name: f"{path}|{here.cache_tag}" for name, path in brought.items()}
+        return pythons, environment.place_mpi4py_beside(clients, here, home, told)
 
     if mode == "sync":
         return made()
@@ -94,7 +93,5 @@ def _environments(
             "\n       " + environment.table(different).replace("\n", "\n       "),
             "--env sync makes the same one there, --env none takes what is there",
         )
-    folders = environment.place_mpi4py(clients, differences, home, told)
-    there = {name: each.there for name, each in differences.items()}
-    brought = {name: f"{path}|{there[name].cache_tag}" for name, path in folders.items()}
-    return {name: each.python for name, each in there.items()}, brought
+    pythons = {name: each.there.python for name, each in differences.items()}
+    return pythons, environment.place_mpi4py(clients, differences, home, told)

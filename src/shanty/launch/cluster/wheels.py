@@ -21,7 +21,7 @@ import sys
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -36,6 +36,7 @@ _INSTALLERS = (
     "INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "RECORD.jws", "RECORD.p7s",
     "uv_cache.json", "uv_build.json",
 )  # fmt: skip
+Scheme = Mapping[str, Path]  # an environment's purelib, platlib and data, as sysconfig names them
 _LEVEL = 1  # of deflate: done once, sent often, and a third of the size
 _BLOCK = 1 << 20
 _BUILD_LIMIT = 900  # seconds for a build; one that compiles takes a while
@@ -78,15 +79,6 @@ class Member:
     program: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """The folders of an environment."""
-
-    prefix: Path
-    purelib: Path
-    platlib: Path
-
-
 def wheel_of(info: Path, scheme: Scheme, cache: Path) -> Wheel:
     """The wheel of an installed distribution, by the folder of its metadata.
 
@@ -104,9 +96,9 @@ def wheel_of(info: Path, scheme: Scheme, cache: Path) -> Wheel:
         ) from error
     key = hashlib.sha256(str(info).encode() + record).hexdigest()[:32]
     root = info.parent
-    if root not in (scheme.purelib, scheme.platlib) and len(root.parents) >= 3:
+    if root not in scheme.values() and len(root.parents) >= 3:
         # A folder of another environment, as PREFIX/lib/python3.11/site-packages of the system's.
-        scheme = Scheme(root.parents[2], root, root)
+        scheme = {"purelib": root, "platlib": root, "data": root.parents[2]}
     return kept(
         cache / key,
         lambda folder: write_wheel(
@@ -158,7 +150,7 @@ def _members(info: Path, record: str, scheme: Scheme) -> Iterator[Member]:
         program = bool(path.stat().st_mode & 0o100)
         if path.is_relative_to(root):
             yield Member(path.relative_to(root).as_posix(), path, program)
-        elif path.parent == scheme.prefix / "bin":
+        elif path.parent == scheme["data"] / "bin":
             if path.name not in generated:
                 yield Member(f"{name}.data/scripts/{path.name}", _script(path), True)
         else:
@@ -166,13 +158,12 @@ def _members(info: Path, record: str, scheme: Scheme) -> Iterator[Member]:
 
 
 def _elsewhere(path: Path, info: Path, scheme: Scheme) -> str:
-    folders = {"purelib": scheme.purelib, "platlib": scheme.platlib, "data": scheme.prefix}
-    for kind, folder in folders.items():
+    for kind, folder in scheme.items():
         if path.is_relative_to(folder):
             return f"{kind}/{path.relative_to(folder).as_posix()}"
     raise PrepareError(
         f"{info.name} cannot be sent",
-        f"it has installed {path}, outside of its environment ({scheme.prefix})",
+        f"it has installed {path}, outside of its environment ({scheme['data']})",
         "leave it out of this environment, or let the hosts reach an index",
     )
 

@@ -23,7 +23,7 @@ from shanty.launch.cluster import wheels
 from shanty.launch.cluster.environment import Difference, Differences, Environment, Package, check
 from shanty.launch.cluster.parallel import Step
 from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.cluster.wheels import Scheme, Wheel, wheel_of
+from shanty.launch.cluster.wheels import Wheel, wheel_of
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.rpc import describe_python
 from shanty.runtime.rpc import python_environment as there
@@ -39,7 +39,8 @@ def nobody(step: Step) -> None:
 
 
 def wheel(name: str, cache: Path) -> Path:
-    scheme = Scheme(Path(sys.prefix), SITE, Path(sysconfig.get_path("platlib")))
+    platlib = Path(sysconfig.get_path("platlib"))
+    scheme = {"purelib": SITE, "platlib": platlib, "data": Path(sys.prefix)}
     return wheel_of(next(SITE.glob(f"{name}-*.dist-info")), scheme, cache).path
 
 
@@ -377,9 +378,11 @@ def test_mpi4py_goes_to_hosts_that_lack_it(
     env = site.local_environment(str(small), home)
     found = check([host], env)
     placed = site.place_mpi4py([host], found, home, nobody)
+    folder, _, tag = placed["h1"].partition("|")
+    assert tag == sys.implementation.cache_tag
     said = run(
         str(small),
-        f"import sys; sys.path.append({placed['h1']!r}); import mpi4py; print(mpi4py.__file__)",
+        f"import sys; sys.path.append({folder!r}); import mpi4py; print(mpi4py.__file__)",
     )
     assert said.startswith(f"{tmp_path}/home1/.shanty/store/mpi4py/")
     assert site.mpi4py_tags()

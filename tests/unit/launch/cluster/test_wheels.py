@@ -19,13 +19,11 @@ from shanty.launch.cluster import wheels
 from shanty.launch.cluster.wheels import Member, Scheme, Wheel, wheel_of
 from shanty.runtime.errors import PrepareError
 
-HERE = Scheme(
-    Path(sys.prefix), Path(sysconfig.get_path("purelib")), Path(sysconfig.get_path("platlib"))
-)
+HERE = {kind: Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib", "data")}
 
 
 def info_of(name: str) -> Path:
-    return next(HERE.purelib.glob(f"{name}-*.dist-info"))
+    return next(HERE["purelib"].glob(f"{name}-*.dist-info"))
 
 
 def whole(wheel: Wheel) -> dict[str, bytes]:
@@ -80,7 +78,7 @@ def demo(tmp_path: Path, record: list[str], scheme: Scheme | None = None) -> Whe
     (info / "RECORD").write_text(text.replace(name, f'"{name}"'))
     for name in ("own", "far", "shell"):
         (prefix / "bin" / name).chmod(0o755)
-    scheme = scheme or Scheme(prefix, info.parent, info.parent)
+    scheme = scheme or {"purelib": info.parent, "platlib": info.parent, "data": prefix}
     return wheel_of(info, scheme, tmp_path / "cache")
 
 
@@ -159,9 +157,9 @@ def test_a_real_package_installs_as_it_is_here(name: str, tmp_path: Path) -> Non
     assert not any("__pycache__" in one for one in members)
     words = ["pip", "install", "-q", "--offline", "--no-deps", "--no-cache", "--target"]
     subprocess.run([uv, *words, tmp_path / "target", wheel.path], check=True, timeout=60)
-    for path in (HERE.purelib / name).rglob("*"):
+    for path in (HERE["purelib"] / name).rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
-            there = tmp_path / "target" / path.relative_to(HERE.purelib)
+            there = tmp_path / "target" / path.relative_to(HERE["purelib"])
             assert there.read_bytes() == path.read_bytes()
 
 
