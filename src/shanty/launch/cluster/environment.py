@@ -202,9 +202,6 @@ def table(differences: Mapping[str, Differences]) -> str:
     return "\n".join(text)
 
 
-# -------------------------------------------------------------------------------- making
-
-
 def sync(
     clients: Sequence[RpcClient],
     environment: Environment,

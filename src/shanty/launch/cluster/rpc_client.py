@@ -78,9 +78,6 @@ class NoAnswerError(Exception):
         self.code = code
 
 
-# ------------------------------------------------------------------------ code and pipes
-
-
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """The files of one version of shanty's code, by their paths below the package's folder."""

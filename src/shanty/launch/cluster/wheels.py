@@ -132,9 +132,6 @@ def _in(place: Path) -> Wheel | None:
     return Wheel(path, digest) if path is not None else None
 
 
-# ------------------------------------------------------------------------ reading back
-
-
 def _members(info: Path, record: str, scheme: Scheme) -> Iterator[Member]:
     root = info.parent
     generated = _entry_points(info)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from shanty.launch import interpreter, mpis
 from shanty.launch.cluster.content_store import look_for
-from shanty.launch.cluster.parallel import side_by_side
+from shanty.launch.cluster.parallel import Say, side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.doctor import hosts, pairs, reaching, this_machine
 from shanty.launch.doctor.facts import Seen, need_of
@@ -46,7 +46,6 @@ _ALL_NAMES = 16  # hosts that each look up the names of all
 _NEXT = 3  # hosts, beside the lead, whose names each looks up where there are more
 _PACKAGES_LEVELS = {"check": Level.ERROR, "none": Level.WARNING}  # else a run makes them the same
 R = TypeVar("R")
-Say = Callable[[str], None]
 Work = Callable[[], list[Finding]]
 
 

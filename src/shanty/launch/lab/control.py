@@ -59,9 +59,7 @@ def folder_of(home: Path, name: str) -> Path:
 
 def labs(home: Path) -> list[Lab]:
     """Returns all labs, those included whose processes are gone."""
-    parent = home / "lab"
-    entries = parent.iterdir() if parent.is_dir() else ()
-    names = sorted(entry.name for entry in entries if entry.is_dir())
+    names = sorted(path.parent.name for path in (home / "lab").glob("*/lab.json"))
     return [lab for name in names if (lab := read(home, name)) is not None]
 
 

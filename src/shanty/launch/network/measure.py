@@ -14,13 +14,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shanty.launch.cluster.parallel import side_by_side
+from shanty.launch.cluster.parallel import Say, side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.network.topology import Contact, Measured, Network, Pace, Pair, Ports
 from shanty.runtime.errors import ShantyError
 
 Clients = Mapping[str, RpcClient]  # by the host's name
-Say = Callable[[str], None]
 Round = Sequence[tuple[int, int]]  # pairs of hosts, by number, that do it at the same time
 Talk = tuple[str, str, str]  # the network, the host that begins and the other one, by name
 

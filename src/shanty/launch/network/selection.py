@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from shanty.launch.cluster.parallel import Say
 from shanty.launch.network.diagnosis import CLEARLY, findings, judge
-from shanty.launch.network.measure import Say, measure, measure_all, reach
+from shanty.launch.network.measure import measure, measure_all, reach
 from shanty.launch.network.report import rate_text
 from shanty.launch.network.topology import (
     Choice,

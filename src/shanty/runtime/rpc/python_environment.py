@@ -87,9 +87,6 @@ def _candidates(same: str, key: str) -> Iterator[str]:
     return (name for name in dict.fromkeys(names) if name and os.access(name, os.X_OK))
 
 
-# ----------------------------------------------------------------------- one that we made
-
-
 def env_has(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     """Look for the environment `hash` for Python `key`, else for what could make it."""
     base = _interpreter(ask["key"])
@@ -218,9 +215,6 @@ def _locked(target: str, say: Say) -> Iterator[None]:
             time.sleep(0.1)
         os.utime(lock.fileno())
         yield  # closing the file lets go of it
-
-
-# ------------------------------------------------------------------- interpreters and uv
 
 
 def _interpreter(key: str) -> Optional[str]:

@@ -273,9 +273,6 @@ def _set_mode(path: bytes, executable: bool) -> None:
     os.chmod(path, 0o755 if executable else 0o644)
 
 
-# -------------------------------------------------------------------------- trees on disk
-
-
 def _trees(root: Path) -> List[Path]:
     """The folders of all trees, the one that was used last first."""
     found = []
