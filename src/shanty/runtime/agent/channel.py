@@ -11,7 +11,7 @@ import os
 import select
 import threading
 import time
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 
 def readable(fds: Iterable[int], seconds: float) -> List[int]:
@@ -124,9 +124,7 @@ def decode(lines: List[bytes]) -> List[Dict[str, Any]]:
     return values
 
 
-def decode_reports(rest: bytes, data: bytes) -> Tuple[List[Mapping[str, Any]], bytes]:
+def decode_reports(rest: bytes, data: bytes) -> Tuple[List[Dict[str, Any]], bytes]:
     """Split what the FIFO held into reports."""
     *lines, rest = (rest + data).split(b"\n")
-    reports: List[Mapping[str, Any]] = []
-    reports += decode(lines)
-    return reports, rest
+    return decode(lines), rest

@@ -46,13 +46,19 @@ def made_between(patterns: Sequence[str], since: float, until: float) -> Set[str
     this user's that began in that time it may be, too. A rank that finds it gone looks at the
     machine itself.
     """
+    return _matching("/tmp", patterns, since, until)
+
+
+def _matching(
+    folder: str, patterns: Sequence[str], since: float, until: float = float("inf")
+) -> Set[str]:
+    """This user's plain files in a folder that match and were made in that time."""
     found = set()
     with contextlib.suppress(OSError):
-        for entry in os.scandir("/tmp"):
-            if any(fnmatch.fnmatch(entry.name, pattern) for pattern in patterns):
-                made = _is_ours(entry.path, since) and entry.stat().st_ctime <= until
-                if made:
-                    found.add(entry.path)
+        for entry in os.scandir(folder):
+            fits = any(fnmatch.fnmatch(entry.name, pattern) for pattern in patterns)
+            if fits and _is_ours(entry.path, since) and entry.stat().st_ctime <= until:
+                found.add(entry.path)
     return found
 
 
@@ -101,7 +107,9 @@ def sweep(scratch: str, own: Iterable[str], patterns: Sequence[str], since: floa
     if os.path.basename(parent).startswith("shanty-"):  # never /tmp itself, which root could remove
         with contextlib.suppress(OSError):
             os.rmdir(parent)  # the last run of this user takes it along
-    doomed = _forgotten(patterns, since) | set(own)
+    doomed = set(own)
+    if platform.SHARED_MEMORY:
+        doomed |= _matching(platform.SHARED_MEMORY, patterns, since)
     if doomed:
         doomed -= in_use()
     for path in doomed:
@@ -109,19 +117,6 @@ def sweep(scratch: str, own: Iterable[str], patterns: Sequence[str], since: floa
             os.unlink(path)
             removed.append(path)
     return removed
-
-
-def _forgotten(patterns: Sequence[str], since: float) -> Set[str]:
-    found: Set[str] = set()
-    if not platform.SHARED_MEMORY:
-        return found
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(platform.SHARED_MEMORY):
-            if not any(fnmatch.fnmatch(entry.name, pattern) for pattern in patterns):
-                continue
-            if _is_ours(entry.path, since):
-                found.add(entry.path)
-    return found
 
 
 def in_use() -> Set[str]:

@@ -161,14 +161,17 @@ def _has_agents(run: RunDir, status: Status) -> bool:
         return True  # another host's or container's, on a shared disk: not ours to judge
     if agents.get("boot") != platform.boot_id():
         return False
-    return any(is_alive(agents, name) for name in ("controller", "node_agent"))
+    return _alive(agents)
 
 
 def has_agents_here(run: RunDir) -> bool:
     """True when the run's agents are on this host, and alive."""
     agents = read_json(run.agents) or {}
-    alive = any(is_alive(agents, name) for name in ("controller", "node_agent"))
-    return alive and is_here(agents)
+    return _alive(agents) and is_here(agents)
+
+
+def _alive(agents: Mapping[str, Any]) -> bool:
+    return any(is_alive(agents, name) for name in ("controller", "node_agent"))
 
 
 def is_here(agents: Mapping[str, Any]) -> bool:

@@ -96,18 +96,17 @@ class RshServer:
                 data += more
             call = json.loads(data)
             worker = self._worker_of(call["host"])
-        except (OSError, ValueError, KeyError, TypeError):
-            connection.close()
-            for fd in fds:
-                os.close(fd)
-            return
-        if worker is None or not worker.live or len(fds) < 2:
-            with contextlib.suppress(OSError):
+            known = worker is not None and worker.live and len(fds) >= 2
+            if not known:
                 connection.sendall(json.dumps({"unknown": True}).encode() + b"\n")
+        except (OSError, ValueError, KeyError, TypeError):
+            known = False
+        if not known:
             connection.close()
             for fd in fds:
                 os.close(fd)
             return
+        assert worker is not None
         self._count += 1
         command = self._for_host(str(call["command"]), worker)
         self._calls[self._count] = _Call(worker, connection, (fds[0], fds[1]), command)
