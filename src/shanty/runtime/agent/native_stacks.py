@@ -1,4 +1,4 @@
-"""Where a process stands outside of Python: the functions that it is in, and in which MPI call.
+"""Reads the native stacks of processes: the functions that they are in, and in which MPI call.
 
 A thread is stopped by ptrace(2) for a fraction of a millisecond, while its registers and a piece
 of its stack are copied; the stack is walked in the copy. Nothing is changed in the process.
@@ -7,9 +7,12 @@ The tracer is a thread of its own: when it ends, whatever it has not let go runs
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import mmap
 import os
+import re
 import struct
 import sys
 import threading
@@ -27,12 +30,14 @@ _STACK = 256 << 10  # bytes of a stack that are read
 _DEEPEST = 250  # frames
 _STOP = 0.05  # seconds that a thread may take to stop
 _PATIENCE = 2.0  # seconds for all of a host's ranks together
+# A call may be left for an inner function before that returns, as by Open MPI at its end.
 _INNER = {"ompi_mpi_finalize": "MPI_Finalize", "ompi_mpi_init": "MPI_Init"}
+_CALL = re.compile(r"[Pp]?(?:MPI|mpi)_(.*?)(?:_f08(?:ts)?)?(?:_c)?_*")  # _c: counts of 64 bits
 MPI = "libmpi"  # how the names of all MPIs' libraries begin
 
 
 class _Machine(NamedTuple):
-    """Where a processor keeps what: indices into the registers that ptrace gives."""
+    """A processor's registers, by their indices in what ptrace gives."""
 
     registers: Tuple[int, ...]  # in DWARF's order
     stack: int  # DWARF's number of the stack pointer
@@ -75,7 +80,7 @@ class Frame(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Where a thread stood. `frames`: innermost first.
+    """The place where a thread stood. `frames`: innermost first.
 
     `call` is the MPI call that the program is in, "" outside of MPI. `mark` changes whenever the
     program has left that call and has done anything at all before it came back to it. Where the
@@ -88,10 +93,7 @@ class Look(NamedTuple):
     whole: bool = True
 
 
-class _Copy(NamedTuple):
-    registers: Tuple[int, ...]
-    base: int
-    stack: bytes
+_Copy = Tuple[Tuple[int, ...], bytes]  # registers as ptrace gives them, and the stack
 
 
 class _Mapping(NamedTuple):
@@ -102,195 +104,151 @@ class _Mapping(NamedTuple):
 
 
 class Native:
-    """Looks at processes; keeps what it has read of their libraries."""
+    """Looks at processes; keeps where their libraries are."""
 
     def __init__(self) -> None:
         self._machine = _MACHINES.get(os.uname().machine) if sys.platform == "linux" else None
-        self._images: Dict[str, Optional[Image]] = {}
         self._maps: Dict[int, List[_Mapping]] = {}
 
     def looks(self, pids: Iterable[int]) -> Dict[int, Look]:
-        """Where the main threads of the processes stand; those that cannot be read are left out.
+        """Returns where the main threads stand; processes that cannot be read are left out.
 
         UnreadableError when nothing at all could be looked at.
         """
-        wanted = list(pids)
-        if self._machine is None or not wanted:
+        machine, every = self._machine, list(pids)
+        if machine is None or not every:
             return {}
         # Who sleeps there must not be woken, and is in no call of an MPI, which would poll.
-        asleep = [pid for pid in wanted if _system_call(pid) in self._machine.delicate]
+        asleep = [pid for pid in every if _system_call(pid) in machine.delicate]
         looks = dict.fromkeys(asleep, Look((), "", 0))
-        wanted = [pid for pid in wanted if pid not in looks]
+        wanted = [pid for pid in every if pid not in looks]
         for _ in range(_TRIES):  # some instructions of an MPI cannot be left by what it tells
             copies: Dict[int, _Copy] = {}
-            tracer = threading.Thread(target=_copy_all, args=(wanted, self._machine, copies))
+            tracer = threading.Thread(target=_copy_all, args=(wanted, machine, copies))
             try:
                 tracer.start()
             except RuntimeError as error:  # the host, or the container, has too many
                 raise UnreadableError(str(error)) from error
             tracer.join()
-            looks.update((pid, self._walk(pid, copy)) for pid, copy in copies.items())
+            looks.update((pid, self._walk(pid, machine, *copy)) for pid, copy in copies.items())
             wanted = [pid for pid in copies if not looks[pid].call and not looks[pid].whole]
             if not wanted:
                 break
         return looks
 
     def forget(self) -> None:
-        """Processes may have ended, and their numbers may be others' now."""
+        """Forgets the processes: they may have ended, and their numbers may be others' now."""
         self._maps.clear()
 
-    def _walk(self, pid: int, copy: _Copy) -> Look:
-        machine = self._machine
-        assert machine is not None
-        registers = dict(enumerate(copy.registers[index] for index in machine.registers))
-        pc, inner, whole = copy.registers[machine.counter], False, False
-        frames: List[Tuple[str, Image, int]] = []
-        callers: Dict[int, Tuple[int, Dict[int, int]]] = {}
+    def _walk(self, pid: int, machine: _Machine, copied: Tuple[int, ...], stack: bytes) -> Look:
+        """Names the frames, as far as they can be read; finds the outermost that is an MPI's."""
+        registers = {number: copied[index] for number, index in enumerate(machine.registers)}
+        base, pc, inner = registers[machine.stack], copied[machine.counter], False
+        frames: List[Frame] = []
+        outermost: Optional[Tuple[str, Image, int, int, Dict[int, int]]] = None
+        whole = False
 
         def read(address: int) -> int:
-            at = address - copy.base
-            if not 0 <= at <= len(copy.stack) - 8:
+            at = address - base
+            if not 0 <= at <= len(stack) - 8:
                 raise UnreadableError("beyond what was read of the stack")
-            return int(struct.unpack_from("<Q", copy.stack, at)[0])
+            return int(struct.unpack_from("<Q", stack, at)[0])
 
         try:
-            while len(frames) < _DEEPEST:
+            while not whole and len(frames) < _DEEPEST:
                 path, image, bias = self._image(pid, pc)
                 place = pc - bias - inner
-                name = os.path.basename(path)
-                frames.append((name, image, place))
+                frames.append(Frame(os.path.basename(path), image.symbol(place)))
                 leave = image.exit(place)
-                if leave.cfa[0] == "register":
-                    cfa = registers[leave.cfa[1]] + leave.cfa[2]
-                else:
-                    cfa = evaluate(leave.cfa[1], registers, read, ())
-                before = dict(registers)
-                for register, rule in leave.rules.items():
-                    if rule[0] == "offset":
-                        registers[register] = read(cfa + rule[1])
-                    elif rule[0] == "register":
-                        registers[register] = before[rule[1]]
-                    elif rule[0] == "at":
-                        registers[register] = read(evaluate(rule[1], before, read, (cfa,)))
-                    elif rule[0] == "value":
-                        registers[register] = evaluate(rule[1], before, read, (cfa,))
-                    elif rule[0] == "undefined" and register == leave.returns:
-                        whole = True
-                        raise UnreadableError("the outermost frame")
-                if machine.stack not in leave.rules:
-                    registers[machine.stack] = cfa
-                pc, inner = registers[leave.returns], not leave.signal
-                callers[len(frames) - 1] = (pc, dict(registers))
-                if not pc:
+                if leave.rules.get(leave.returns) == ("undefined",):  # the outermost frame
                     whole = True
                     break
+                before, what = registers, leave.cfa[1]
+                if leave.cfa[0] == "register":
+                    cfa = before[what] + leave.cfa[2]
+                else:
+                    cfa = evaluate(what, before, read, ())
+                registers = {**before, machine.stack: cfa}
+                for register, (rule, *operands) in leave.rules.items():
+                    if rule == "offset":
+                        registers[register] = read(cfa + operands[0])
+                    elif rule == "register":
+                        registers[register] = before[operands[0]]
+                    elif rule in ("at", "value"):
+                        value = evaluate(operands[0], before, read, (cfa,))
+                        registers[register] = read(value) if rule == "at" else value
+                pc, inner = registers[leave.returns], not leave.signal
+                whole = not pc
+                if frames[-1].file.startswith(MPI):
+                    outermost = frames[-1].name, image, place, pc, registers
         except (UnreadableError, OSError, KeyError):
-            pass  # as far as it could be read
-        return self._judge(frames, callers, copy)._replace(whole=whole)
-
-    def _judge(
-        self,
-        places: List[Tuple[str, Image, int]],
-        callers: Dict[int, Tuple[int, Dict[int, int]]],
-        copy: _Copy,
-    ) -> Look:
-        """Name the frames; find the outermost that is an MPI's."""
-        machine = self._machine
-        assert machine is not None
-        frames = tuple(Frame(name, image.symbol(place)) for name, image, place in places)
-        for index in range(len(frames) - 1, -1, -1):
-            if frames[index].file.startswith(MPI) and index in callers:
-                _, image, place = places[index]
-                name = frames[index].name or image.near(place)  # Intel's: a door, the rest behind
-                call = mpi_name(name) or f"MPI ({name})"
-                pc, registers = callers[index]
-                above = copy.stack[registers[machine.stack] - copy.base :]
-                state = [pc, *(registers.get(number, 0) for number in machine.saved)]
-                mark = zlib.crc32(above, zlib.crc32(repr(state).encode()))
-                return Look(frames, call, mark)
-        return Look(frames, "", 0)
+            pass
+        if outermost is None:
+            return Look(tuple(frames), "", 0, whole)
+        name, image, place, pc, registers = outermost
+        name = name or image.near(place)  # Intel's: a door, the rest behind
+        state = [pc, *(registers.get(number, 0) for number in machine.saved)]
+        above = stack[registers[machine.stack] - base :]
+        mark = zlib.crc32(above, zlib.crc32(repr(state).encode()))
+        return Look(tuple(frames), mpi_name(name) or f"MPI ({name})", mark, whole)
 
     def _image(self, pid: int, address: int) -> Tuple[str, Image, int]:
-        """What is loaded at the address: its path, itself, and by how much it was moved."""
-        mapping = next((m for m in self._maps.get(pid, ()) if m.start <= address < m.end), None)
-        if mapping is None:
-            self._maps[pid] = _mappings(pid)
-            mapping = next((m for m in self._maps[pid] if m.start <= address < m.end), None)
-        if mapping is None:
-            raise UnreadableError("an address in no file")
-        if mapping.path not in self._images:
-            self._images[mapping.path] = _open_image(mapping.path)
-        image = self._images[mapping.path]
-        if image is None:
-            raise UnreadableError(f"{mapping.path} cannot be read")
-        return mapping.path, image, mapping.start - image.address(mapping.offset)
+        """Returns what is loaded at the address: its path, itself, and by how much it was moved."""
+        for again in (False, True):
+            if again or pid not in self._maps:
+                self._maps[pid] = _mappings(pid)
+            for mapping in self._maps[pid]:
+                if mapping.start <= address < mapping.end:
+                    image = _open_image(mapping.path)
+                    if image is None:
+                        raise UnreadableError(f"{mapping.path} cannot be read")
+                    return mapping.path, image, mapping.start - image.address(mapping.offset)
+        raise UnreadableError("an address in no file")
 
 
 def mpi_name(symbol: str) -> str:
-    """MPI_Send for PMPI_Send, mpi_send_ and the like; "" for what is no call of MPI.
-
-    A call may be left for an inner function before that returns, as by Open MPI at its end.
-    """
-    symbol = _INNER.get(symbol, symbol)
-    name = symbol.rstrip("_")
-    name = name[:-2] if name.endswith("_c") else name  # with counts of 64 bits
-    if name.lower().startswith("pmpi_"):
-        name = name[1:]
-    if name.startswith("MPI_"):
-        return name
-    if name.startswith("mpi_"):  # Fortran's
-        name = name[4:].replace("_f08ts", "").replace("_f08", "")
-        return f"MPI_{name[:1].upper()}{name[1:]}"
-    return ""
+    """Returns MPI_Send for PMPI_Send, mpi_send_ and the like; "" for what is no call of MPI."""
+    found = _CALL.fullmatch(_INNER.get(symbol, symbol))
+    return f"MPI_{found[1][:1].upper()}{found[1][1:]}" if found else ""
 
 
 def _mappings(pid: int) -> List[_Mapping]:
     found = []
     with open(f"/proc/{pid}/maps", errors="replace") as file:
         for line in file:
-            fields = line.split(None, 5)
+            fields = line.rstrip("\n").split(None, 5)
             if "x" in fields[1] and len(fields) == 6:
                 start, _, end = fields[0].partition("-")
-                path = fields[5].rstrip("\n")
-                found.append(_Mapping(int(start, 16), int(end, 16), int(fields[2], 16), path))
+                found.append(_Mapping(int(start, 16), int(end, 16), int(fields[2], 16), fields[5]))
     return found
 
 
+@functools.cache
 def _open_image(path: str) -> Optional[Image]:
+    """Returns a library that is kept from then on; None for one that cannot be read."""
     try:
         if path == "[vdso]":  # the kernel's own, alike in all processes
-            return Image(_own_vdso())
+            (own,) = [mapping for mapping in _mappings(os.getpid()) if mapping.path == path]
+            with open("/proc/self/mem", "rb", buffering=0) as memory:
+                memory.seek(own.start)
+                return Image(memory.read(own.end - own.start))
         with open(path, "rb") as file:
             return Image(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError, UnreadableError):
         return None
 
 
-def _own_vdso() -> bytes:
-    for mapping in _mappings(os.getpid()):
-        if mapping.path == "[vdso]":
-            with open("/proc/self/mem", "rb", buffering=0) as memory:
-                memory.seek(mapping.start)
-                return memory.read(mapping.end - mapping.start)
-    raise UnreadableError("no vdso")
-
-
-class _Iovec(ctypes.Structure):
-    _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
-
-
 def _system_call(pid: int) -> int:
-    """The number of the call of the system in which the main thread sleeps; -1 for none."""
+    """Returns the number of the system call in which the main thread sleeps; -1 for none."""
     try:
         with open(f"/proc/{pid}/syscall") as file:
-            word = file.read().split(" ", 1)[0]
-    except OSError:
+            return int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):  # "running"
         return -1
-    return int(word) if word.isdigit() else -1
 
 
 def _copy_all(pids: List[int], machine: _Machine, copies: Dict[int, _Copy]) -> None:
-    """Copy registers and stacks; one that does not stop is left to the end of this thread."""
+    """Copies registers and stacks; one that does not stop is left to the end of this thread."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     libc.ptrace.restype = ctypes.c_long
@@ -298,38 +256,32 @@ def _copy_all(pids: List[int], machine: _Machine, copies: Dict[int, _Copy]) -> N
     for pid in pids:
         if time.monotonic() > deadline:
             return
-        try:
+        with contextlib.suppress(OSError):
             copy = _copy(libc.ptrace, pid, machine)
-        except OSError:
-            continue
-        if copy is not None:
-            copies[pid] = copy
+            if copy is not None:
+                copies[pid] = copy
 
 
 def _copy(ptrace: Any, pid: int, machine: _Machine) -> Optional[_Copy]:
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         if ptrace(_SEIZE, pid, None, None) != 0 or ptrace(_INTERRUPT, pid, None, None) != 0:
             return None
-        deadline, stopped = time.monotonic() + _STOP, False
-        while not stopped and time.monotonic() < deadline:
+        found, status, deadline = 0, 0, time.monotonic() + _STOP
+        while not found:
+            if time.monotonic() >= deadline:
+                return None
             found, status = os.waitpid(pid, _WALL | os.WNOHANG)
-            if found and not os.WIFSTOPPED(status):
-                return None  # it has ended
-            stopped = bool(found)
-            if not stopped:
+            if not found:
                 time.sleep(0.0002)
-        if not stopped:
-            return None
+        if not os.WIFSTOPPED(status):
+            return None  # it has ended
         number = 0 if status >> 16 else os.WSTOPSIG(status)  # a signal of its own: pass it on
         try:
             buffer = (ctypes.c_uint64 * machine.words)()
-            vector = _Iovec(ctypes.addressof(buffer), ctypes.sizeof(buffer))
+            vector = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), ctypes.sizeof(buffer))
             if ptrace(_GETREGSET, pid, _PRSTATUS, ctypes.addressof(vector)) != 0:
                 return None
-            registers = tuple(buffer)
-            base = registers[machine.registers[machine.stack]]
-            memory.seek(base)
-            stack = memory.read(_STACK)  # up to the end of what is there
+            memory.seek(buffer[machine.registers[machine.stack]])
+            return tuple(buffer), memory.read(_STACK)  # up to the end of what is there
         finally:
             ptrace(_DETACH, pid, None, number)
-    return _Copy(registers, base, stack)
