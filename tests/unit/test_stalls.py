@@ -1,4 +1,4 @@
-"""Stalls: who is the odd one, native stacks, pulses, settings."""
+"""Stalls: which rank is the straggler, native stacks, probes, settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shanty.cli.options import stall_after
 from shanty.cli.stacks import grouped
 from shanty.launch import settings
 from shanty.runtime import platform
-from shanty.runtime.agent import progress_sampler
+from shanty.runtime.agent import host_load
 from shanty.runtime.agent.elf import Image, UnreadableError, evaluate
 from shanty.runtime.agent.native_stacks import Frame, Look, Native, mpi_name
 from shanty.runtime.agent.node_agent import NodeAgent
@@ -91,7 +91,7 @@ TRAIN = ["/w/train.py", 31, "train"]
         (rank(2, cpu=0.0), "ready to run, but gets 0.0 % of a core"),
     ],
 )
-def test_the_odd_one(odd: Standing, doing: str) -> None:
+def test_the_straggler(odd: Standing, doing: str) -> None:
     said = what(rank(0), rank(1), odd)
     assert said == f"rank 2 on a is {doing}, ranks 0, 1 wait in MPI_Allreduce"
 
@@ -397,10 +397,10 @@ print(flush=True)
 
 @linux
 @pytest.mark.parametrize("what", ["wait", "limit", "spin"])
-def test_pulses(tmp_path: Path, what: str) -> None:
+def test_answers_of_a_probe(tmp_path: Path, what: str) -> None:
     folder = Path(platform.__file__).parent / "rank"
     path = tmp_path / "pulse"
-    words = [str(folder), str(path), str(platform.PULSE_SIGNAL), what]
+    words = [str(folder), str(path), str(platform.PROBE_SIGNAL), what]
     process = subprocess.Popen(
         [sys.executable, "-c", BLOCKED, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -420,14 +420,14 @@ def test_pulses(tmp_path: Path, what: str) -> None:
         if what != "wait":
             wait_for(lambda: what == "spin" or state() == "S", 10)
             for count in range(1, 9):
-                os.kill(process.pid, platform.PULSE_SIGNAL)
+                os.kill(process.pid, platform.PROBE_SIGNAL)
                 wait_for(lambda count=count: answered() == count, 10)  # type: ignore[misc]
             assert moves() <= 2 if what == "limit" else moves() > 0
         else:
             wait_for(lambda: state() == "S", 10)
-            os.kill(process.pid, platform.PULSE_SIGNAL)
+            os.kill(process.pid, platform.PROBE_SIGNAL)
             pending = Path(f"/proc/{process.pid}/status")
-            mask = f"{1 << (platform.PULSE_SIGNAL - 1):016x}"
+            mask = f"{1 << (platform.PROBE_SIGNAL - 1):016x}"
             wait_for(lambda: f"ShdPnd:\t{mask}" not in pending.read_text() and state() == "S", 10)
             assert answered() == 0
     finally:
@@ -453,12 +453,12 @@ lock.acquire()
 
 @linux
 @pytest.mark.parametrize("how", ["replace", "ignore"])
-def test_a_script_that_takes_the_signal_gets_no_pulse(tmp_path: Path, how: str) -> None:
+def test_a_script_that_takes_the_signal_gets_no_probe(tmp_path: Path, how: str) -> None:
     run = RunDir(tmp_path)
-    path = run.rank_pulse(0)
+    path = run.rank_probe(0)
     path.parent.mkdir()
     folder = Path(platform.__file__).parent / "rank"
-    words = [str(folder), str(path), str(platform.PULSE_SIGNAL), how]
+    words = [str(folder), str(path), str(platform.PROBE_SIGNAL), how]
     process = subprocess.Popen([sys.executable, "-c", TAKEN, *words], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -480,7 +480,7 @@ def test_a_lock_is_waited_for_though_a_signal_has_just_been_there(
 ) -> None:
     process = subprocess.Popen(["sleep", "60"])
     seen = iter([{process.pid: (1, 2)}, {}, {}])
-    monkeypatch.setattr(progress_sampler, "locks", lambda: next(seen))
+    monkeypatch.setattr(host_load, "locks", lambda: next(seen))
     try:
         watch = ProgressSampler(RunDir(tmp_path))
         told = [watch.look({("0", 0): {process.pid}})["moves"][0] for _ in range(3)]
@@ -499,9 +499,9 @@ def test_nothing_is_sent_to_a_rank_that_cannot_be_looked_at(
     readable: bool,
 ) -> None:
     run = RunDir(tmp_path)
-    run.rank_pulse(0).parent.mkdir()
+    run.rank_probe(0).parent.mkdir()
     folder = Path(platform.__file__).parent / "rank"
-    words = [str(folder), str(run.rank_pulse(0)), str(platform.PULSE_SIGNAL), "wait"]
+    words = [str(folder), str(run.rank_probe(0)), str(platform.PROBE_SIGNAL), "wait"]
     process = subprocess.Popen(
         [sys.executable, "-c", BLOCKED, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -523,7 +523,7 @@ def test_nothing_is_sent_to_a_rank_that_cannot_be_looked_at(
         for _ in range(3):
             (told,) = watch.look({("0", 0): {process.pid}})["moves"]
         assert told["read"] is readable
-        assert sent == ([(process.pid, platform.PULSE_SIGNAL)] if readable else [])
+        assert sent == ([(process.pid, platform.PROBE_SIGNAL)] if readable else [])
         said = capsys.readouterr().err
         assert ("no native stacks: not allowed" in said) is not readable
     finally:

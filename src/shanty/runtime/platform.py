@@ -17,7 +17,7 @@ LINUX = sys.platform.startswith("linux")
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else ""
 # Frameworks take SIGUSR1 and SIGUSR2; a real-time signal is nobody's by default.
 STACKS_SIGNAL = int(getattr(signal, "SIGRTMIN", signal.SIGUSR2)) + (7 if LINUX else 0)
-PULSE_SIGNAL = STACKS_SIGNAL + 1 if LINUX else 0  # 0: there is none
+PROBE_SIGNAL = STACKS_SIGNAL + 1 if LINUX else 0  # 0: there is none
 _PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -84,7 +84,7 @@ class RankProcess:
             faulthandler.register(int(number), file=self._stacks, all_threads=True, chain=False)
         if number and sys.platform == "linux":
             path = f"{self.run_dir}/stacks/rank-{self.rank}.pulse"
-            self._pulse = load_part("rank/progress_probe").ProgressProbe(path, int(number) + 1)
+            self._probe = load_part("rank/progress_probe").ProgressProbe(path, int(number) + 1)
 
     def loading(self, path: str) -> None:
         """Tell that the libmpi is loaded; MPI_Init, which comes next, may never return."""
