@@ -1,4 +1,4 @@
-"""Runs that make no progress: who is the odd one, what comes of it, and no alarm without need."""
+"""Runs that make no progress: who is the straggler, what comes of it, no alarm without need."""
 
 from __future__ import annotations
 

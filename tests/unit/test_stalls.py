@@ -40,6 +40,8 @@ MAIN = ["/w/train.py", 9, "main"]
 def rank(number: int, *frames: list[Any], host: str = "a", **told: Any) -> Standing:
     """A rank that waits in MPI_Allreduce, unless told otherwise."""
     usual = {
+        "rank": number,
+        "host": host,
         "pid": 100 + number,
         "state": "R",
         "ready": 1.0,
@@ -52,7 +54,7 @@ def rank(number: int, *frames: list[Any], host: str = "a", **told: Any) -> Stand
         "through": None,
     }
     threads = [{"current": True, "frames": list(frames) or [MAIN]}]
-    return Standing(number, host, {**usual, **told}, threads)
+    return Standing({**usual, **told}, threads)
 
 
 def away(number: int, *frames: list[Any], **told: Any) -> Standing:
@@ -71,7 +73,7 @@ TRAIN = ["/w/train.py", 31, "train"]
 
 
 @pytest.mark.parametrize(
-    ("odd", "doing"),
+    ("straggler", "doing"),
     [
         (away(2, TRAIN), "busy in train (train.py:31)"),
         (away(2, TRAIN, cpu=0.0, ready=0.1, state="S"), "idle in train (train.py:31)"),
@@ -91,8 +93,8 @@ TRAIN = ["/w/train.py", 31, "train"]
         (rank(2, cpu=0.0), "ready to run, but gets 0.0 % of a core"),
     ],
 )
-def test_the_straggler(odd: Standing, doing: str) -> None:
-    said = what(rank(0), rank(1), odd)
+def test_the_straggler(straggler: Standing, doing: str) -> None:
+    said = what(rank(0), rank(1), straggler)
     assert said == f"rank 2 on a is {doing}, ranks 0, 1 wait in MPI_Allreduce"
 
 
@@ -128,12 +130,12 @@ def test_all_in_one_call() -> None:
     down = judge(both, {}, wrong, 60)
     assert down is not None
     assert down.what.endswith(": all ranks wait in MPI_Allreduce; link eth0 of b is down")
-    assert (down.odd, down.host) == ((1,), "b")
+    assert (down.stragglers, down.host) == ((1,), "b")
     lost = "all ranks wait in MPI_Allreduce; 30 of the 100 packets that a sent were lost"
     assert what(rank(0), rank(1), tcp=[100, 30]) == lost
 
 
-MEETING = (
+HANDSHAKE = (
     ["/v/shanty/xgboost/handshake.py", 111, "_wait"],
     ["/v/shanty/xgboost/handshake.py", 70, "conclude"],
     ["/v/shanty/compat/xgboost_rabit/calls.py", 9, "train"],
@@ -144,7 +146,7 @@ MEETING = (
 def test_a_rank_that_waits_for_others_in_shanty_xgboost() -> None:
     """It naps, and looks into MPI in between; the one that has ended is to be named."""
     for seen in ({}, {"call": "MPI_Iprobe"}, {"through": 3.0}):
-        waiting = away(1, *MEETING, cpu=0.01, ready=0.0, **seen)
+        waiting = away(1, *HANDSHAKE, cpu=0.01, ready=0.0, **seen)
         at_its_end = rank(0, TRAIN, call="MPI_Finalize")
         said = what(at_its_end, waiting)
         assert said == "rank 0 on a is at its end, in MPI_Finalize, rank 1 waits in shanty.xgboost"
