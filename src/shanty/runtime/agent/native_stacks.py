@@ -103,107 +103,97 @@ class _Mapping(NamedTuple):
     path: str
 
 
-class Native:
-    """Looks at processes; keeps where their libraries are."""
+def look_at(pids: Iterable[int]) -> Dict[int, Look]:
+    """Returns where the main threads stand; processes that cannot be read are left out.
 
-    def __init__(self) -> None:
-        self._machine = _MACHINES.get(os.uname().machine) if sys.platform == "linux" else None
-        self._maps: Dict[int, List[_Mapping]] = {}
-
-    def looks(self, pids: Iterable[int]) -> Dict[int, Look]:
-        """Returns where the main threads stand; processes that cannot be read are left out.
-
-        UnreadableError when nothing at all could be looked at.
-        """
-        machine, every = self._machine, list(pids)
-        if machine is None or not every:
-            return {}
-        # Who sleeps there must not be woken, and is in no call of an MPI, which would poll.
-        asleep = [pid for pid in every if _system_call(pid) in machine.delicate]
-        looks = dict.fromkeys(asleep, Look((), "", 0))
-        wanted = [pid for pid in every if pid not in looks]
-        for _ in range(_TRIES):  # some instructions of an MPI cannot be left by what it tells
-            copies: Dict[int, _Copy] = {}
-            tracer = threading.Thread(target=_copy_all, args=(wanted, machine, copies))
-            try:
-                tracer.start()
-            except RuntimeError as error:  # the host, or the container, has too many
-                raise UnreadableError(str(error)) from error
-            tracer.join()
-            looks.update((pid, self._walk(pid, machine, *copy)) for pid, copy in copies.items())
-            wanted = [pid for pid in copies if not looks[pid].call and not looks[pid].whole]
-            if not wanted:
-                break
-        return looks
-
-    def forget(self) -> None:
-        """Forgets the processes: they may have ended, and their numbers may be others' now."""
-        self._maps.clear()
-
-    def _walk(self, pid: int, machine: _Machine, copied: Tuple[int, ...], stack: bytes) -> Look:
-        """Names the frames, as far as they can be read; finds the outermost that is an MPI's."""
-        registers = {number: copied[index] for number, index in enumerate(machine.registers)}
-        base, pc, inner = registers[machine.stack], copied[machine.counter], False
-        frames: List[Frame] = []
-        outermost: Optional[Tuple[str, Image, int, int, Dict[int, int]]] = None
-        whole = False
-
-        def read(address: int) -> int:
-            at = address - base
-            if not 0 <= at <= len(stack) - 8:
-                raise UnreadableError("beyond what was read of the stack")
-            return int(struct.unpack_from("<Q", stack, at)[0])
-
+    UnreadableError when nothing at all could be looked at.
+    """
+    machine = _MACHINES.get(os.uname().machine) if sys.platform == "linux" else None
+    every = list(pids)
+    if machine is None or not every:
+        return {}
+    # Who sleeps there must not be woken, and is in no call of an MPI, which would poll.
+    asleep = [pid for pid in every if _system_call(pid) in machine.delicate]
+    looks = dict.fromkeys(asleep, Look((), "", 0))
+    wanted = [pid for pid in every if pid not in looks]
+    for _ in range(_TRIES):  # some instructions of an MPI cannot be left by what it tells
+        copies: Dict[int, _Copy] = {}
+        tracer = threading.Thread(target=_copy_all, args=(wanted, machine, copies))
         try:
-            while not whole and len(frames) < _DEEPEST:
-                path, image, bias = self._image(pid, pc)
-                place = pc - bias - inner
-                frames.append(Frame(os.path.basename(path), image.symbol(place)))
-                leave = image.exit(place)
-                if leave.rules.get(leave.returns) == ("undefined",):  # the outermost frame
-                    whole = True
-                    break
-                before, what = registers, leave.cfa[1]
-                if leave.cfa[0] == "register":
-                    cfa = before[what] + leave.cfa[2]
-                else:
-                    cfa = evaluate(what, before, read, ())
-                registers = {**before, machine.stack: cfa}
-                for register, (rule, *operands) in leave.rules.items():
-                    if rule == "offset":
-                        registers[register] = read(cfa + operands[0])
-                    elif rule == "register":
-                        registers[register] = before[operands[0]]
-                    elif rule in ("at", "value"):
-                        value = evaluate(operands[0], before, read, (cfa,))
-                        registers[register] = read(value) if rule == "at" else value
-                pc, inner = registers[leave.returns], not leave.signal
-                whole = not pc
-                if frames[-1].file.startswith(MPI):
-                    outermost = frames[-1].name, image, place, pc, registers
-        except (UnreadableError, OSError, KeyError):
-            pass
-        if outermost is None:
-            return Look(tuple(frames), "", 0, whole)
-        name, image, place, pc, registers = outermost
-        name = name or image.near(place)  # Intel's: a door, the rest behind
-        state = [pc, *(registers.get(number, 0) for number in machine.saved)]
-        above = stack[registers[machine.stack] - base :]
-        mark = zlib.crc32(above, zlib.crc32(repr(state).encode()))
-        return Look(tuple(frames), mpi_name(name) or f"MPI ({name})", mark, whole)
+            tracer.start()
+        except RuntimeError as error:  # the host, or the container, has too many
+            raise UnreadableError(str(error)) from error
+        tracer.join()
+        looks.update((pid, _walk(pid, machine, *copy)) for pid, copy in copies.items())
+        wanted = [pid for pid in copies if not looks[pid].call and not looks[pid].whole]
+        if not wanted:
+            break
+    return looks
 
-    def _image(self, pid: int, address: int) -> Tuple[str, Image, int]:
-        """Returns what is loaded at the address: its path, itself, and by how much it was moved."""
-        for again in (False, True):
-            if again or pid not in self._maps:
-                self._maps[pid] = _mappings(pid)
-            for mapping in self._maps[pid]:
-                if mapping.start <= address < mapping.end:
-                    image = _open_image(mapping.path)
-                    if image is None:
-                        raise UnreadableError(f"{mapping.path} cannot be read")
-                    return mapping.path, image, mapping.start - image.address(mapping.offset)
-        raise UnreadableError("an address in no file")
+
+def _walk(pid: int, machine: _Machine, copied: Tuple[int, ...], stack: bytes) -> Look:
+    """Names the frames, as far as they can be read; finds the outermost that is an MPI's."""
+    registers = {number: copied[index] for number, index in enumerate(machine.registers)}
+    base, pc, inner = registers[machine.stack], copied[machine.counter], False
+    frames: List[Frame] = []
+    outermost: Optional[Tuple[str, Image, int, int, Dict[int, int]]] = None
+    whole = False
+
+    def read(address: int) -> int:
+        at = address - base
+        if not 0 <= at <= len(stack) - 8:
+            raise UnreadableError("beyond what was read of the stack")
+        return int(struct.unpack_from("<Q", stack, at)[0])
+
+    try:
+        mappings = _mappings(pid)
+        while not whole and len(frames) < _DEEPEST:
+            path, image, bias = _image(mappings, pc)
+            place = pc - bias - inner
+            frames.append(Frame(os.path.basename(path), image.symbol(place)))
+            leave = image.exit(place)
+            if leave.rules.get(leave.returns) == ("undefined",):  # the outermost frame
+                whole = True
+                break
+            before, what = registers, leave.cfa[1]
+            if leave.cfa[0] == "register":
+                cfa = before[what] + leave.cfa[2]
+            else:
+                cfa = evaluate(what, before, read, ())
+            registers = {**before, machine.stack: cfa}
+            for register, (rule, *operands) in leave.rules.items():
+                if rule == "offset":
+                    registers[register] = read(cfa + operands[0])
+                elif rule == "register":
+                    registers[register] = before[operands[0]]
+                elif rule in ("at", "value"):
+                    value = evaluate(operands[0], before, read, (cfa,))
+                    registers[register] = read(value) if rule == "at" else value
+            pc, inner = registers[leave.returns], not leave.signal
+            whole = not pc
+            if frames[-1].file.startswith(MPI):
+                outermost = frames[-1].name, image, place, pc, registers
+    except (UnreadableError, OSError, KeyError):
+        pass
+    if outermost is None:
+        return Look(tuple(frames), "", 0, whole)
+    name, image, place, pc, registers = outermost
+    name = name or image.near(place)  # Intel's: a door, the rest behind
+    state = [pc, *(registers.get(number, 0) for number in machine.saved)]
+    above = stack[registers[machine.stack] - base :]
+    mark = zlib.crc32(above, zlib.crc32(repr(state).encode()))
+    return Look(tuple(frames), mpi_name(name) or f"MPI ({name})", mark, whole)
+
+
+def _image(mappings: Iterable[_Mapping], address: int) -> Tuple[str, Image, int]:
+    """Returns what is loaded at the address: its path, itself, and by how much it was moved."""
+    for mapping in mappings:
+        if mapping.start <= address < mapping.end:
+            image = _open_image(mapping.path)
+            if image is None:
+                raise UnreadableError(f"{mapping.path} cannot be read")
+            return mapping.path, image, mapping.start - image.address(mapping.offset)
+    raise UnreadableError("an address in no file")
 
 
 def mpi_name(symbol: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Deque, Dict, Iterable, List, Mapping, Optional, Sequence
 from shanty.runtime import platform
 from shanty.runtime.agent import host_load
 from shanty.runtime.agent.elf import UnreadableError
-from shanty.runtime.agent.native_stacks import MPI, Look, Native
+from shanty.runtime.agent.native_stacks import MPI, Look, look_at
 from shanty.runtime.rundir import RunDir
 
 _KEPT = 24  # samples of CPU time: two bounds of the controller's
@@ -117,7 +117,6 @@ class ProgressSampler:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._native = Native()
         self._counters = host_load.counters()
         self._ranks: Dict[Key, _Rank] = {}
         self._waiting: Dict[int, Tuple[int, int]] = {}  # for locks, as seen the last time
@@ -131,7 +130,6 @@ class ProgressSampler:
         now = time.monotonic()
         waiting = host_load.locks()  # before stops and signals, after which a wait begins anew
         before, self._waiting = self._waiting, waiting
-        self._native.forget()
         known, self._ranks = self._ranks, {}
         for key, pids in programs.items():
             rank = known.get(key)
@@ -158,7 +156,7 @@ class ProgressSampler:
     def _stand(self, ranks: Sequence[_Rank], now: float) -> None:
         looks: Dict[int, Look] = {}
         try:
-            looks = self._native.looks(rank.pid for rank in ranks)
+            looks = look_at(rank.pid for rank in ranks)
         except UnreadableError as error:  # the run goes on, watched or not
             print(f"no native stacks: {error}", file=sys.stderr, flush=True)
         for rank in ranks:

@@ -21,9 +21,9 @@ from shanty.cli.options import stall_after
 from shanty.cli.stacks import grouped
 from shanty.launch import settings
 from shanty.runtime import platform
-from shanty.runtime.agent import host_load
+from shanty.runtime.agent import host_load, native_stacks, progress_sampler
 from shanty.runtime.agent.elf import Image, UnreadableError, evaluate
-from shanty.runtime.agent.native_stacks import Frame, Look, Native, mpi_name
+from shanty.runtime.agent.native_stacks import Frame, Look, look_at, mpi_name
 from shanty.runtime.agent.node_agent import NodeAgent
 from shanty.runtime.agent.progress_sampler import ProgressSampler, native_frames
 from shanty.runtime.agent.stacks import with_native
@@ -232,9 +232,8 @@ def test_the_native_stack_of_a_process() -> None:
     assert process.stdout is not None
     process.stdout.readline()
     try:
-        native = Native()
         wait_for(lambda: "S" in Path(f"/proc/{process.pid}/stat").read_text().split()[2])
-        looks = native.looks([process.pid, 2**22 + 1])
+        looks = look_at([process.pid, 2**22 + 1])
         if not looks:
             pytest.skip("ptrace is not allowed here")
         names = [frame.name for frame in looks[process.pid].frames]
@@ -264,13 +263,13 @@ def test_a_look_does_not_wake_a_thread() -> None:
     process = subprocess.Popen([sys.executable, "-c", ASLEEP], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
-    native, call = Native(), Path(f"/proc/{process.pid}/syscall")
+    call = Path(f"/proc/{process.pid}/syscall")
     wait_for(lambda: "S" in Path(f"/proc/{process.pid}/stat").read_text().split()[2])
     try:
         if not call.read_text().split()[0].isdigit():
             pytest.skip("the kernel does not tell which call it is in")
         for _ in range(5):
-            assert native.looks([process.pid]).get(process.pid) == Look((), "", 0)
+            assert look_at([process.pid]).get(process.pid) == Look((), "", 0)
         assert process.communicate(timeout=30)[0] == b"0 0\n"
     finally:
         process.kill()
@@ -283,13 +282,13 @@ def test_a_stack_that_could_not_be_walked_is_read_again(monkeypatch: pytest.Monk
     found = Look((Frame("libmpi.so.12", ""), Frame("program", "main")), "MPI_Recv", 7)
     process = subprocess.Popen(["sleep", "60"])
     try:
-        if not Native().looks([process.pid]):
+        if not look_at([process.pid]):
             pytest.skip("ptrace is not allowed here")
         walks = [lost, lost, found]
-        monkeypatch.setattr(Native, "_walk", lambda *_: walks.pop(0))
-        assert Native().looks([process.pid]) == {process.pid: found}
-        monkeypatch.setattr(Native, "_walk", lambda *_: lost)
-        assert Native().looks([process.pid]) == {process.pid: lost}
+        monkeypatch.setattr(native_stacks, "_walk", lambda *_: walks.pop(0))
+        assert look_at([process.pid]) == {process.pid: found}
+        monkeypatch.setattr(native_stacks, "_walk", lambda *_: lost)
+        assert look_at([process.pid]) == {process.pid: lost}
     finally:
         process.kill()
         process.wait()
@@ -517,10 +516,10 @@ def test_nothing_is_sent_to_a_rank_that_cannot_be_looked_at(
         assert process.stdout is not None
         process.stdout.readline()
         wait_for(lambda: "S" in Path(f"/proc/{process.pid}/stat").read_text().split()[2])
-        if readable and not Native().looks([process.pid]):
+        if readable and not look_at([process.pid]):
             pytest.skip("ptrace is not allowed here")
         if not readable:
-            monkeypatch.setattr(Native, "looks", refuse)
+            monkeypatch.setattr(progress_sampler, "look_at", refuse)
         watch = ProgressSampler(run)
         for _ in range(3):
             (told,) = watch.look({("0", 0): {process.pid}})["moves"]
