@@ -38,18 +38,16 @@ _FIXES = {
     "other call": "let all ranks make the same calls in the same order",
     "unseen": "see whether it comes to the call in which the others wait for it",
 }
+_BETWEEN_HOSTS = "see whether the hosts still reach each other: shanty net"
+_HERE = "see where the ranks stand, and which of them should have sent what the others wait for"
 _KINDS = tuple(_FIXES)
+_Told = Mapping[str, Any]
 
 
 class Standing:
     """A rank as `progress_sampler` reports it, on its `host`, with its stacks; times in seconds."""
 
-    def __init__(
-        self,
-        told: Mapping[str, Any],
-        threads: Sequence[Mapping[str, Any]] = (),
-        fair: float = 1.0,
-    ) -> None:
+    def __init__(self, told: _Told, threads: Sequence[_Told] = (), fair: float = 1.0) -> None:
         self.rank: int = told["rank"]
         self.host: str = told["host"]
         self.told = told
@@ -219,14 +217,9 @@ def _judge_links(
             lost = f"; {again} of the {sent} packets that {name} sent were lost"
             troubles.append((2, name, lost))
     _, host, why = min(troubles, default=(0, "", ""))
-    fix = "see whether the hosts still reach each other: shanty net"
-    if len(loads) < 2:
-        fix = (
-            "see where the ranks stand, and which of them should have sent what the others wait for"
-        )
     return Stall(
         f"no progress for {after:g} s: all ranks wait in {waiting[0].call}{why}",
-        fix,
+        _BETWEEN_HOSTS if len(loads) > 1 else _HERE,
         tuple(r.rank for r in waiting if r.host == host),
         tuple(r.rank for r in waiting),
         host or None,

@@ -299,13 +299,12 @@ def _parts(value: str) -> List[str]:
 
 def _ssh_lines(text: str, file: str) -> Optional[List[str]]:
     """Returns the hosts of a file for ssh, HOST[:PORT] each; None for a file of mpirun's."""
-    if text.lstrip()[:1] in ("{", "[") and '"' in text:
-        return None  # MLX's
-    if any("=" in line.split("#")[0] for line in text.splitlines()):
+    words = [line.split("#")[0].strip() for line in text.splitlines()]
+    mlx = text.lstrip()[:1] in ("{", "[") and '"' in text
+    if mlx or any("=" in word for word in words):
         return None
     hosts: List[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        word = line.split("#")[0].strip()
+    for number, word in enumerate(words, 1):
         if not word:
             continue
         found = _SSH_HOST.fullmatch(word)

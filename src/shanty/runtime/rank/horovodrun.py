@@ -115,22 +115,23 @@ _SECTIONS = (
 )
 
 
-def _in_file() -> Dict[str, Tuple[str, ...]]:
-    """Returns the option that each key of a file stands for; of a switch, both of its sides."""
-    found: Dict[str, Tuple[str, ...]] = {
-        "autotune.enabled": ("--autotune", "--no-autotune"),
-        "stall_check.enabled": ("--stall-check", "--no-stall-check"),
-        "logging.with_timestamp": ("--log-with-timestamp", "--log-without-timestamp"),
-    }
-    for section, prefix, keys in _SECTIONS:
-        for key in keys.split():
-            name = prefix + key.replace("_", "-")
-            sides = (name, "--no-" + name[2:])
-            found[f"{section}.{key}"] = sides if sides[1] in OPTIONS else sides[:1]
-    return found
+def _sides(name: str) -> Tuple[str, ...]:
+    """Returns an option; of a switch, both of its sides."""
+    opposite = "--no-" + name[2:]
+    return (name, opposite) if opposite in OPTIONS else (name,)
 
 
-_IN_FILE = _in_file()
+# The option that each key of a file stands for.
+_IN_FILE: Dict[str, Tuple[str, ...]] = {
+    "autotune.enabled": _sides("--autotune"),
+    "stall_check.enabled": _sides("--stall-check"),
+    "logging.with_timestamp": ("--log-with-timestamp", "--log-without-timestamp"),
+    **{
+        f"{section}.{key}": _sides(prefix + key.replace("_", "-"))
+        for section, prefix, keys in _SECTIONS
+        for key in keys.split()
+    },
+}
 
 # ------------------------------------------------------------------------- reading a line
 
@@ -196,12 +197,10 @@ def _from_file(path: str, read: Read) -> List[Given]:
                 f"{where}: horovodrun has no such setting",
                 fix="the settings are " + ", ".join(["controller", *_IN_FILE]),
             )
-        if value is None:
-            continue
-        if len(sides) == 2:
+        if len(sides) == 2 and value is not None:
             off = value is False or value == "0"
             found.append((where, OPTIONS[sides[off]], ""))
-        else:
+        elif value is not None:
             OPTIONS[sides[0]].check(where, [str(value)])
             found.append((where, OPTIONS[sides[0]], str(value)))
     return found
