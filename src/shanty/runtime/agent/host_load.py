@@ -5,20 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Tuple
 
 from shanty.runtime import platform
-
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-
-
-def cpu_seconds(pid: int) -> Optional[Tuple[str, float]]:
-    """Returns the state of a process (R, S, D, T …) and the CPU time that it has used."""
-    with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(") ")[2].split()
-        return fields[0], (int(fields[11]) + int(fields[12])) / _TICKS
-    return None
-
 
 Counters = Tuple[Dict[str, Tuple[int, int]], Tuple[int, int]]
 
@@ -41,8 +30,8 @@ def look(since: Counters) -> Dict[str, Any]:
     return {
         "load": round(os.getloadavg()[0], 2),
         "cores": platform.usable_cores(),
-        "free": memory.get("MemAvailable", 0),
-        "total": memory.get("MemTotal", 0),
+        "free": memory.get("MemAvailable:", 0),
+        "total": memory.get("MemTotal:", 0),
         "links": [
             {
                 "name": name,
@@ -93,28 +82,24 @@ def _tcp() -> Tuple[int, int]:
 
 
 def _memory() -> Dict[str, int]:
-    values = {}
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as file:
-        for line in file:
-            name, _, rest = line.partition(":")
-            values[name] = int(rest.split()[0]) << 10
-    return values
+        return {words[0]: int(words[1]) << 10 for words in map(str.split, file)}
+    return {}
 
 
-_WAITING = re.compile(r"^(\d+): -> (\S+)\s+\S+\s+\S+ (-?\d+) \S+:(\d+) ")
-_HOLDING = re.compile(r"^(\d+): (\S+)\s+\S+\s+\S+ (-?\d+) ")
+_LOCK = re.compile(r"(\d+): (-> )?\S+\s+\S+\s+\S+ (-?\d+) \S+:(\d+) ")
 
 
 def locks() -> Dict[int, Tuple[int, int]]:
     """Returns who waits for a lock on a file: its inode, and who holds it (0: unknown), by pid."""
-    lines: List[str] = []
+    found: Dict[int, Tuple[int, int]] = {}
+    holders: Dict[str, int] = {}
     with contextlib.suppress(OSError), open("/proc/locks") as file:
-        lines = file.readlines()
-    holders = {m[1]: int(m[3]) for m in map(_HOLDING.match, lines) if m}
-    found = {}
-    for match in map(_WAITING.match, lines):
-        if match:
-            found[int(match[3])] = (int(match[4]), max(0, holders.get(match[1], 0)))
+        for lock in filter(None, map(_LOCK.match, file)):
+            if lock[2]:  # a line below that of the holder
+                found[int(lock[3])] = (int(lock[4]), max(0, holders.get(lock[1], 0)))
+            else:
+                holders[lock[1]] = int(lock[3])
     return found
 
 

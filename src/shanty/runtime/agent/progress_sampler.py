@@ -133,15 +133,16 @@ class ProgressSampler:
         known, self._ranks = self._ranks, {}
         for key, pids in programs.items():
             rank = known.get(key)
-            if rank is None or platform.process(rank.pid) is None:
+            process = None if rank is None else platform.process(rank.pid)
+            if rank is None or process is None:
                 pid, answers = self._answers(key[1])
                 # The Python that says that it is the rank, else the process that has MPI.
                 own = pid in pids
                 rank = _Rank(pid if own else _mpi_process(pids), answers if own else None, now)
+                process = platform.process(rank.pid)
             self._ranks[key] = rank
-            sample = host_load.cpu_seconds(rank.pid)
-            if sample is not None:
-                rank.samples.append((now, *sample))
+            if process is not None:
+                rank.samples.append((now, process.state, process.cpu))
         running = [r for r in self._ranks.values() if r.state not in (*_STOPPED, "")]
         self._stand(running, now)
         for key, rank in self._ranks.items():
