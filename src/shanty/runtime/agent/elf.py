@@ -40,7 +40,7 @@ def _trusting_no_number() -> Iterator[None]:
 
 
 class Exit(NamedTuple):
-    """How to leave a function at some place: its caller's stack, registers and return address."""
+    """The way out of a function at some place: its caller's stack, registers and return address."""
 
     cfa: Rule  # ("register", number, offset) or ("value", expression)
     rules: Dict[int, Rule]

@@ -52,7 +52,7 @@ class _Rank:
 
     @property
     def state(self) -> str:
-        """What the kernel says it does now."""
+        """The state of its process, as the kernel says."""
         return self.samples[-1][1] if self.samples else ""
 
     def stand(self, look: Optional[Look], now: float) -> None:
@@ -64,7 +64,7 @@ class _Rank:
                 self.through = now
 
     def may_be_asked(self) -> bool:
-        """True where a signal disturbs nothing: MPI and locks go on, what polls may not.
+        """Returns True where a signal disturbs nothing: MPI and locks go on, what polls may not.
 
         What stands elsewhere does not wait for other ranks, as far as anyone could tell; where it
         stands is not known without its native stack.
@@ -75,7 +75,7 @@ class _Rank:
         return bool(look.call) or any(frame.name in _LOCKS for frame in look.frames[:_NEAR])
 
     def waits(self, now: float) -> float:
-        """For how long it has been in one MPI call; 0 when it is in none, or that is unknown."""
+        """Returns how long it has been in one MPI call; 0 when it is in none, or unknown."""
         if self.look is None or not self.look.call:
             return 0.0
         if self.answers is None:

@@ -67,7 +67,7 @@ class Standing:
 
     @property
     def idle(self) -> bool:
-        """True when it uses no CPU and does not even want to."""
+        """Returns True when it uses no CPU and does not even want to."""
         return bool(self.told["cpu"] < _IDLE and self.told["ready"] < _MOSTLY)
 
     def _wait(self, frames: Sequence[Sequence[Any]]) -> Tuple[str, float]:
@@ -88,7 +88,7 @@ class Standing:
 
     @property
     def starved(self) -> bool:
-        """True when it could run, and is not let."""
+        """Returns True when it could run, and is not let."""
         least = min(_FROZEN, _STARVED * self.fair) if self.call else _STARVED * self.fair
         return bool(self.told["ready"] > _MOSTLY and self.told["cpu"] < least)
 

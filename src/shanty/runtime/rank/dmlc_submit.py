@@ -114,7 +114,7 @@ REFUSED: Dict[str, Tuple[str, str]] = {
 
 @dataclass
 class Wanted(Line):
-    """What a line asks for; what it leaves open is None or empty. Has a method for each code."""
+    """A line, and what it asks for; what it leaves open is None or empty."""
 
     program = NAME
     options: Mapping[str, Option]

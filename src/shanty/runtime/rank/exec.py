@@ -29,7 +29,7 @@ _CANNOT_WRITE = 73  # StorageError's
 
 
 def main(argv: list[str]) -> int:
-    """Run `argv` as this rank; returns the exit code to end with."""
+    """Runs `argv` as this rank; returns the exit code to end with."""
     environ = os.environ
     rank = processes.number(environ, processes.RANK)
     if rank is None:  # no launcher started us: the program is run as if we were not there
@@ -114,7 +114,7 @@ class _Rank:
         self.mute = False  # its output cannot be kept
 
     def run(self) -> int:
-        """Start the program, keep its output until it ends, report; returns its exit code."""
+        """Starts the program, keeps its output until it ends, reports; returns its exit code."""
         wake, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(os, "pipe2") else os.pipe()
         os.set_blocking(woken, False)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
@@ -196,7 +196,7 @@ class _Rank:
                 return status
 
     def _read(self, fd: int) -> int | None:
-        """Take what a stream holds; how much, 0 at its end, None when it is empty for now."""
+        """Takes what a stream holds; returns how much, 0 at its end, None when it is empty."""
         try:
             data = os.read(fd, _CHUNK)
         except BlockingIOError:

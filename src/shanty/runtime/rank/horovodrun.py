@@ -138,7 +138,7 @@ _IN_FILE: Dict[str, Tuple[str, ...]] = {
 
 @dataclass
 class Wanted(Line):
-    """What a line asks for; what it leaves open is None or empty. Has a method for each code."""
+    """A line, and what it asks for; what it leaves open is None or empty."""
 
     program = "horovodrun"
     options = OPTIONS
