@@ -93,14 +93,8 @@ class Look(NamedTuple):
     whole: bool = True
 
 
+_Mapping = Tuple[int, int, int, str]  # start, end, where in the file, its path
 _Copy = Tuple[Tuple[int, ...], bytes]  # registers as ptrace gives them, and the stack
-
-
-class _Mapping(NamedTuple):
-    start: int
-    end: int
-    offset: int
-    path: str
 
 
 def look_at(pids: Iterable[int]) -> Dict[int, Look]:
@@ -187,12 +181,12 @@ def _walk(pid: int, machine: _Machine, copied: Tuple[int, ...], stack: bytes) ->
 
 def _image(mappings: Iterable[_Mapping], address: int) -> Tuple[str, Image, int]:
     """Returns what is loaded at the address: its path, itself, and by how much it was moved."""
-    for mapping in mappings:
-        if mapping.start <= address < mapping.end:
-            image = _open_image(mapping.path)
+    for start, end, offset, path in mappings:
+        if start <= address < end:
+            image = _open_image(path)
             if image is None:
-                raise UnreadableError(f"{mapping.path} cannot be read")
-            return mapping.path, image, mapping.start - image.address(mapping.offset)
+                raise UnreadableError(f"{path} cannot be read")
+            return path, image, start - image.address(offset)
     raise UnreadableError("an address in no file")
 
 
@@ -209,7 +203,7 @@ def _mappings(pid: int) -> List[_Mapping]:
             fields = line.rstrip("\n").split(None, 5)
             if "x" in fields[1] and len(fields) == 6:
                 start, _, end = fields[0].partition("-")
-                found.append(_Mapping(int(start, 16), int(end, 16), int(fields[2], 16), fields[5]))
+                found.append((int(start, 16), int(end, 16), int(fields[2], 16), fields[5]))
     return found
 
 
@@ -218,10 +212,10 @@ def _open_image(path: str) -> Optional[Image]:
     """Returns a library that is kept from then on; None for one that cannot be read."""
     try:
         if path == "[vdso]":  # the kernel's own, alike in all processes
-            (own,) = [mapping for mapping in _mappings(os.getpid()) if mapping.path == path]
+            ((start, end, *_),) = [found for found in _mappings(os.getpid()) if found[3] == path]
             with open("/proc/self/mem", "rb", buffering=0) as memory:
-                memory.seek(own.start)
-                return Image(memory.read(own.end - own.start))
+                memory.seek(start)
+                return Image(memory.read(end - start))
         with open(path, "rb") as file:
             return Image(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError, UnreadableError):

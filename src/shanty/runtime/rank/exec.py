@@ -80,21 +80,17 @@ def linked_mpi(program: str) -> str:
     Asked only of a program that failed: it may have been built for another MPI than the
     launcher's, and then it ends before anyone could look at what it has loaded.
     """
+    import re
     import shutil
     import subprocess
 
-    path, ldd = shutil.which(program), shutil.which("ldd")
-    if path is None or ldd is None:
-        return ""
+    argv = ["ldd", shutil.which(program) or program]
     try:
-        answer = subprocess.run([ldd, path], capture_output=True, text=True, timeout=2, check=False)
+        answer = subprocess.run(argv, capture_output=True, text=True, timeout=2, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    for line in answer.stdout.splitlines():
-        name, _, target = line.strip().partition(" => ")
-        if name.startswith(("libmpi.so", "libmpich.so")) and target.startswith("/"):
-            return target.partition(" (")[0]
-    return ""
+    found = re.search(r"^\s*libmpi(?:ch)?\.so.* => (/.*?)(?: \(|$)", answer.stdout, re.MULTILINE)
+    return found[1] if found else ""
 
 
 class _Rank:
