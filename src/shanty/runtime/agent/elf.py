@@ -83,20 +83,20 @@ class Image:
 
     def symbol(self, address: int) -> str:
         """Returns the function that the address is in; "" when none is known."""
-        start, (size, name) = self._nearest(address)
-        return self._text(name) if address < start + max(size, 1) else ""
+        name, end = self._nearest(address)
+        return name if address < end else ""
 
     def near(self, address: int) -> str:
         """Returns the known function that begins last before the address, ended or not."""
-        return self._text(self._nearest(address)[1][1])
+        return self._nearest(address)[0]
 
-    def _nearest(self, address: int) -> Tuple[int, Tuple[int, int]]:
+    def _nearest(self, address: int) -> Tuple[str, int]:
         index = bisect.bisect_left(self._functions, (address + 1,))
-        return self._functions[index - 1] if index else (0, (0, 0))
-
-    def _text(self, at: int) -> str:
-        text = bytes(self._data[at : at + _LONGEST]) if at else b""
-        return text.partition(b"\0")[0].decode(errors="replace")
+        if not index:
+            return "", 0
+        start, (size, at) = self._functions[index - 1]
+        text = bytes(self._data[at : at + _LONGEST]).partition(b"\0")[0]
+        return text.decode(errors="replace"), start + max(size, 1)
 
     @functools.cached_property
     def _functions(self) -> List[Tuple[int, Tuple[int, int]]]:
