@@ -24,6 +24,7 @@ from shanty.runtime.agent.elf import Image, UnreadableError, evaluate
 
 _SEIZE, _INTERRUPT, _GETREGSET, _DETACH = 0x4206, 0x4207, 0x4204, 17
 _PRSTATUS = 1
+_REGISTERS = 34  # that ptrace gives, at most
 _WALL = 0x40000000  # wait for threads too
 _TRIES = 4  # looks at a thread whose stack cannot be walked to its end
 _STACK = 256 << 10  # bytes of a stack that are read
@@ -43,7 +44,6 @@ class _Machine(NamedTuple):
     stack: int  # DWARF's number of the stack pointer
     counter: int
     saved: Tuple[int, ...]  # DWARF's numbers of the registers that a function leaves as they were
-    words: int  # in all that ptrace gives
     delicate: FrozenSet[int]  # calls of the system that a stop may end by EINTR, signal(7)
 
 
@@ -53,7 +53,6 @@ _MACHINES = {
         7,
         16,
         (3, 6, 12, 13, 14, 15),
-        27,
         # epoll_*, rt_sigtimedwait, sem*op, connect, accept*, send*, recv*, msg*, io_getevents
         frozenset(
             (232, 281, 441, 128, 65, 220, 42, 43, 288, 44, 46, 307, 45, 47, 299, 69, 70, 208)
@@ -64,7 +63,6 @@ _MACHINES = {
         31,
         32,
         tuple(range(19, 30)),
-        34,
         frozenset(
             (22, 441, 137, 193, 192, 203, 202, 242, 206, 211, 269, 207, 212, 243, 189, 188, 4)
         ),
@@ -93,7 +91,7 @@ class Look(NamedTuple):
     whole: bool = True
 
 
-_Mapping = Tuple[int, int, int, str]  # start, end, where in the file, its path
+_Mapping = Tuple[int, int, int, int, str]  # start, end, where in the file, its inode and path
 _Copy = Tuple[Tuple[int, ...], bytes]  # registers as ptrace gives them, and the stack
 
 
@@ -181,9 +179,9 @@ def _walk(pid: int, machine: _Machine, copied: Tuple[int, ...], stack: bytes) ->
 
 def _image(mappings: Iterable[_Mapping], address: int) -> Tuple[str, Image, int]:
     """Returns what is loaded at the address: its path, itself, and by how much it was moved."""
-    for start, end, offset, path in mappings:
+    for start, end, offset, inode, path in mappings:
         if start <= address < end:
-            image = _open_image(path)
+            image = _open_image(path, inode)
             if image is None:
                 raise UnreadableError(f"{path} cannot be read")
             return path, image, start - image.address(offset)
@@ -203,16 +201,17 @@ def _mappings(pid: int) -> List[_Mapping]:
             fields = line.rstrip("\n").split(None, 5)
             if "x" in fields[1] and len(fields) == 6:
                 start, _, end = fields[0].partition("-")
-                found.append((int(start, 16), int(end, 16), int(fields[2], 16), fields[5]))
+                place = int(start, 16), int(end, 16), int(fields[2], 16)
+                found.append((*place, int(fields[4]), fields[5]))
     return found
 
 
 @functools.cache
-def _open_image(path: str) -> Optional[Image]:
-    """Returns a library that is kept from then on; None for one that cannot be read."""
+def _open_image(path: str, _inode: int) -> Optional[Image]:
+    """Returns a library, which is kept while it is the same file; None if it cannot be read."""
     try:
         if path == "[vdso]":  # the kernel's own, alike in all processes
-            ((start, end, *_),) = [found for found in _mappings(os.getpid()) if found[3] == path]
+            ((start, end, *_),) = [found for found in _mappings(os.getpid()) if found[-1] == path]
             with open("/proc/self/mem", "rb", buffering=0) as memory:
                 memory.seek(start)
                 return Image(memory.read(end - start))
@@ -261,7 +260,7 @@ def _copy(ptrace: Any, pid: int, machine: _Machine) -> Optional[_Copy]:
             return None  # it has ended
         number = 0 if status >> 16 else os.WSTOPSIG(status)  # a signal of its own: pass it on
         try:
-            buffer = (ctypes.c_uint64 * machine.words)()
+            buffer = (ctypes.c_uint64 * _REGISTERS)()
             vector = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), ctypes.sizeof(buffer))
             if ptrace(_GETREGSET, pid, _PRSTATUS, ctypes.addressof(vector)) != 0:
                 return None
