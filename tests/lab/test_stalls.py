@@ -1,4 +1,4 @@
-"""Stalls over three hosts: the odd rank and its host are named first, whatever it does."""
+"""Stalls over three hosts: the straggler and its host are named first, whatever it does."""
 
 from __future__ import annotations
 

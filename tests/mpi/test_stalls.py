@@ -1,4 +1,4 @@
-"""Runs that make no progress: who is the odd one, what comes of it, and no alarm without need."""
+"""Runs that make no progress: who is the straggler, what comes of it, no alarm without need."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_a_stopped_rank(shanty):
     )
     wait_for(lambda: shanty.status().get("joined") == 2 and shanty.last.rank_log(1).exists())
     wait_for(lambda: b"on" in shanty.last.rank_log(1).read_bytes())
-    os.kill(int(shanty.last.rank_pulse(1).read_text().split()[0]), signal.SIGSTOP)
+    os.kill(int(shanty.last.rank_probe(1).read_text().split()[0]), signal.SIGSTOP)
     _, said = process.communicate(timeout=40)
     assert process.returncode == STALL_EXIT
     assert re.search(rb"rank 1 on \S+ is stopped, as by SIGSTOP", said.splitlines()[0])

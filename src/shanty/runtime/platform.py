@@ -17,7 +17,7 @@ LINUX = sys.platform.startswith("linux")
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else ""
 # Frameworks take SIGUSR1 and SIGUSR2; a real-time signal is nobody's by default.
 STACKS_SIGNAL = int(getattr(signal, "SIGRTMIN", signal.SIGUSR2)) + (7 if LINUX else 0)
-PULSE_SIGNAL = STACKS_SIGNAL + 1 if LINUX else 0  # 0: there is none
+PROBE_SIGNAL = STACKS_SIGNAL + 1 if LINUX else 0  # 0: there is none
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -27,8 +27,9 @@ class Process(NamedTuple):
     pid: int
     parent: int
     group: int
-    state: str
+    state: str  # R, S, D, T …
     born: str
+    cpu: float = 0.0  # seconds that it has used (Linux only)
 
 
 def adopt_orphans() -> bool:
@@ -54,7 +55,8 @@ def _parse_stat(text: str) -> Process:
     """Read /proc/PID/stat; the command name in it may hold spaces and brackets."""
     pid, _, rest = text.partition(" (")
     fields = rest.rpartition(") ")[2].split()
-    return Process(int(pid), int(fields[1]), int(fields[2]), fields[0], fields[19])
+    used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return Process(int(pid), int(fields[1]), int(fields[2]), fields[0], fields[19], used)
 
 
 def process(pid: int) -> Optional[Process]:

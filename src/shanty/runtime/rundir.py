@@ -98,7 +98,7 @@ class RunDir:
         """Where rank `rank` writes its stacks when it is asked to."""
         return self.stacks / f"rank-{rank}.txt"
 
-    def rank_pulse(self, rank: int) -> Path:
+    def rank_probe(self, rank: int) -> Path:
         """Where a Python rank tells whether its main thread moves."""
         return self.stacks / f"rank-{rank}.pulse"
 

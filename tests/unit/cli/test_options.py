@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from command_line import Cli
 from shanty.cli import jobs, options
+from shanty.launch import settings
 from shanty.runtime.errors import UsageError
 from shanty.runtime.spec import Script
 
@@ -80,3 +81,13 @@ def test_shanty_toml_gives_defaults(cli: Cli) -> None:
     assert "# ranks   1" in cli("run", "--dry-run", "-n", "1", "train.py").out
     job = jobs.make_job(Script("train.py"), Path.cwd(), {"env": {}, "tags": ("b",)})
     assert (job.time_limit, job.tags) == (120.0, ("b",))
+
+
+def test_the_settings_of_stalls(tmp_path: Path) -> None:
+    file = tmp_path / settings.FILE
+    file.write_text("on_stall = 'stop'\nstall_after = 0\n")
+    found = settings.load(tmp_path)
+    assert (found.on_stall, found.stall_after) == ("stop", 0)
+    file.write_text("on_stall = 'shrug'\n")
+    with pytest.raises(UsageError, match="warn or stop"):
+        settings.load(tmp_path)

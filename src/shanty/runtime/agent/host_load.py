@@ -1,62 +1,53 @@
-"""How a host is doing, in short: its load, its memory, its links. And what a process waits for."""
+"""Reads the load, the memory and the links of this host, and what its processes wait for."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Tuple
 
 from shanty.runtime import platform
 
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+Counters = Tuple[Dict[str, Tuple[int, int]], Tuple[int, int]]
 
 
-def cpu_seconds(pid: int) -> Optional[Tuple[str, float]]:
-    """The state of a process (R, S, D, T …) and the CPU time that it has used."""
-    with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(") ")[2].split()
-        return fields[0], (int(fields[11]) + int(fields[12])) / _TICKS
-    return None
+def counters() -> Counters:
+    """Returns bytes and errors of each link, and the segments that TCP has sent, and sent again."""
+    return _links(), _tcp()
 
 
-class HostLoad:
-    """The load of this host, and what its links did since the first look."""
+def look(since: Counters) -> Dict[str, Any]:
+    """Returns `load` (1 min), `cores`, `free` and `total` memory (bytes), `links`, `tcp`.
 
-    def __init__(self) -> None:
-        self._first = (_links(), _tcp())
-
-    def look(self) -> Dict[str, Any]:
-        """`load` (1 min), `cores`, `free` and `total` memory (bytes), `links`, `tcp`.
-
-        Of each link but the loopback: `carries` (False when it is down), `used` (it has ever
-        carried anything), and since the first look `bytes` and `errors`, both directions
-        together. `tcp`: segments sent, and sent again.
-        """
-        links, tcp = _links(), _tcp()
-        before, tcp_before = self._first
-        free, total = _memory()
-        return {
-            "load": round(os.getloadavg()[0], 2),
-            "cores": platform.usable_cores(),
-            "free": free,
-            "total": total,
-            "links": [
-                {
-                    "name": name,
-                    "carries": _carries(name),
-                    "used": now[0] > 0,
-                    "bytes": now[0] - before.get(name, now)[0],
-                    "errors": now[1] - before.get(name, now)[1],
-                }
-                for name, now in sorted(links.items())
-            ],
-            "tcp": [tcp[0] - tcp_before[0], tcp[1] - tcp_before[1]],
-        }
+    Of each link but the loopback: `carries` (False when it is down), `used` (it has ever carried
+    anything), and since those counters `bytes` and `errors`, both directions together. `tcp`:
+    segments sent, and sent again.
+    """
+    links, tcp = counters()
+    before, tcp_before = since
+    memory = _memory()
+    return {
+        "load": round(os.getloadavg()[0], 2),
+        "cores": platform.usable_cores(),
+        "free": memory.get("MemAvailable:", 0),
+        "total": memory.get("MemTotal:", 0),
+        "links": [
+            {
+                "name": name,
+                "carries": _carries(name),
+                "used": now[0] > 0,
+                "bytes": now[0] - before.get(name, now)[0],
+                "errors": now[1] - before.get(name, now)[1],
+            }
+            for name, now in sorted(links.items())
+        ],
+        "tcp": [tcp[0] - tcp_before[0], tcp[1] - tcp_before[1]],
+    }
 
 
 def _links() -> Dict[str, Tuple[int, int]]:
-    """Bytes and errors of each interface."""
+    """Returns bytes and errors of each interface."""
     found = {}
     with contextlib.suppress(OSError), open("/proc/net/dev") as file:
         for line in file.readlines()[2:]:
@@ -90,34 +81,30 @@ def _tcp() -> Tuple[int, int]:
     return 0, 0
 
 
-def _memory() -> Tuple[int, int]:
-    values = {}
+def _memory() -> Dict[str, int]:
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as file:
-        for line in file:
-            name, _, rest = line.partition(":")
-            values[name] = int(rest.split()[0]) << 10
-    return values.get("MemAvailable", 0), values.get("MemTotal", 0)
+        return {words[0]: int(words[1]) << 10 for words in map(str.split, file)}
+    return {}
 
 
-_WAITING = re.compile(r"^(\d+): -> (\S+)\s+\S+\s+\S+ (-?\d+) \S+:(\d+) ")
-_HOLDING = re.compile(r"^(\d+): (\S+)\s+\S+\s+\S+ (-?\d+) ")
+_LOCK = re.compile(r"(\d+): (-> )?\S+\s+\S+\s+\S+ (-?\d+) \S+:(\d+) ")
 
 
 def locks() -> Dict[int, Tuple[int, int]]:
-    """The processes that wait for a lock on a file: its inode, and who holds it (0: unknown)."""
-    lines: List[str] = []
+    """Returns who waits for a lock on a file: its inode, and who holds it (0: unknown), by pid."""
+    found: Dict[int, Tuple[int, int]] = {}
+    holders: Dict[str, int] = {}
     with contextlib.suppress(OSError), open("/proc/locks") as file:
-        lines = file.readlines()
-    holders = {m[1]: int(m[3]) for m in map(_HOLDING.match, lines) if m}
-    found = {}
-    for match in map(_WAITING.match, lines):
-        if match:
-            found[int(match[3])] = (int(match[4]), max(0, holders.get(match[1], 0)))
+        for lock in filter(None, map(_LOCK.match, file)):
+            if lock[2]:  # a line below that of the holder
+                found[int(lock[3])] = (int(lock[4]), max(0, holders.get(lock[1], 0)))
+            else:
+                holders[lock[1]] = int(lock[3])
     return found
 
 
 def open_file(pid: int, inode: int) -> str:
-    """The path of the file with that inode, as the process has it open; "" when it has not."""
+    """Returns the path of a file that the process has open, by its inode; "" when it has not."""
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Where a process stands outside of Python: the functions that it is in, and in which MPI call.
+"""Reads the native stacks of processes: the functions that they are in, and in which MPI call.
 
 A thread is stopped by ptrace(2) for a fraction of a millisecond, while its registers and a piece
 of its stack are copied; the stack is walked in the copy. Nothing is changed in the process.
@@ -7,9 +7,12 @@ The tracer is a thread of its own: when it ends, whatever it has not let go runs
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import mmap
 import os
+import re
 import struct
 import sys
 import threading
@@ -21,24 +24,26 @@ from shanty.runtime.agent.elf import Image, UnreadableError, evaluate
 
 _SEIZE, _INTERRUPT, _GETREGSET, _DETACH = 0x4206, 0x4207, 0x4204, 17
 _PRSTATUS = 1
+_REGISTERS = 34  # that ptrace gives, at most
 _WALL = 0x40000000  # wait for threads too
 _TRIES = 4  # looks at a thread whose stack cannot be walked to its end
 _STACK = 256 << 10  # bytes of a stack that are read
 _DEEPEST = 250  # frames
 _STOP = 0.05  # seconds that a thread may take to stop
 _PATIENCE = 2.0  # seconds for all of a host's ranks together
+# A call may be left for an inner function before that returns, as by Open MPI at its end.
 _INNER = {"ompi_mpi_finalize": "MPI_Finalize", "ompi_mpi_init": "MPI_Init"}
+_CALL = re.compile(r"[Pp]?(?:MPI|mpi)_(.*?)(?:_f08(?:ts)?)?(?:_c)?_*")  # _c: counts of 64 bits
 MPI = "libmpi"  # how the names of all MPIs' libraries begin
 
 
 class _Machine(NamedTuple):
-    """Where a processor keeps what: indices into the registers that ptrace gives."""
+    """A processor's registers, by their indices in what ptrace gives."""
 
     registers: Tuple[int, ...]  # in DWARF's order
     stack: int  # DWARF's number of the stack pointer
     counter: int
     saved: Tuple[int, ...]  # DWARF's numbers of the registers that a function leaves as they were
-    words: int  # in all that ptrace gives
     delicate: FrozenSet[int]  # calls of the system that a stop may end by EINTR, signal(7)
 
 
@@ -48,7 +53,6 @@ _MACHINES = {
         7,
         16,
         (3, 6, 12, 13, 14, 15),
-        27,
         # epoll_*, rt_sigtimedwait, sem*op, connect, accept*, send*, recv*, msg*, io_getevents
         frozenset(
             (232, 281, 441, 128, 65, 220, 42, 43, 288, 44, 46, 307, 45, 47, 299, 69, 70, 208)
@@ -59,7 +63,6 @@ _MACHINES = {
         31,
         32,
         tuple(range(19, 30)),
-        34,
         frozenset(
             (22, 441, 137, 193, 192, 203, 202, 242, 206, 211, 269, 207, 212, 243, 189, 188, 4)
         ),
@@ -75,7 +78,7 @@ class Frame(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Where a thread stood. `frames`: innermost first.
+    """The place where a thread stood. `frames`: innermost first.
 
     `call` is the MPI call that the program is in, "" outside of MPI. `mark` changes whenever the
     program has left that call and has done anything at all before it came back to it. Where the
@@ -88,209 +91,147 @@ class Look(NamedTuple):
     whole: bool = True
 
 
-class _Copy(NamedTuple):
-    registers: Tuple[int, ...]
-    base: int
-    stack: bytes
+_Mapping = Tuple[int, int, int, int, str]  # start, end, where in the file, its inode and path
+_Copy = Tuple[Tuple[int, ...], bytes]  # registers as ptrace gives them, and the stack
 
 
-class _Mapping(NamedTuple):
-    start: int
-    end: int
-    offset: int
-    path: str
+def look_at(pids: Iterable[int]) -> Dict[int, Look]:
+    """Returns where the main threads stand; processes that cannot be read are left out.
 
-
-class Native:
-    """Looks at processes; keeps what it has read of their libraries."""
-
-    def __init__(self) -> None:
-        self._machine = _MACHINES.get(os.uname().machine) if sys.platform == "linux" else None
-        self._images: Dict[str, Optional[Image]] = {}
-        self._maps: Dict[int, List[_Mapping]] = {}
-
-    def looks(self, pids: Iterable[int]) -> Dict[int, Look]:
-        """Where the main threads of the processes stand; those that cannot be read are left out.
-
-        UnreadableError when nothing at all could be looked at.
-        """
-        wanted = list(pids)
-        if self._machine is None or not wanted:
-            return {}
-        # Who sleeps there must not be woken, and is in no call of an MPI, which would poll.
-        asleep = [pid for pid in wanted if _system_call(pid) in self._machine.delicate]
-        looks = dict.fromkeys(asleep, Look((), "", 0))
-        wanted = [pid for pid in wanted if pid not in looks]
-        for _ in range(_TRIES):  # some instructions of an MPI cannot be left by what it tells
-            copies: Dict[int, _Copy] = {}
-            tracer = threading.Thread(target=_copy_all, args=(wanted, self._machine, copies))
-            try:
-                tracer.start()
-            except RuntimeError as error:  # the host, or the container, has too many
-                raise UnreadableError(str(error)) from error
-            tracer.join()
-            looks.update((pid, self._walk(pid, copy)) for pid, copy in copies.items())
-            wanted = [pid for pid in copies if not looks[pid].call and not looks[pid].whole]
-            if not wanted:
-                break
-        return looks
-
-    def forget(self) -> None:
-        """Processes may have ended, and their numbers may be others' now."""
-        self._maps.clear()
-
-    def _walk(self, pid: int, copy: _Copy) -> Look:
-        machine = self._machine
-        assert machine is not None
-        registers = dict(enumerate(copy.registers[index] for index in machine.registers))
-        pc, inner, whole = copy.registers[machine.counter], False, False
-        frames: List[Tuple[str, Image, int]] = []
-        callers: Dict[int, Tuple[int, Dict[int, int]]] = {}
-
-        def read(address: int) -> int:
-            at = address - copy.base
-            if not 0 <= at <= len(copy.stack) - 8:
-                raise UnreadableError("beyond what was read of the stack")
-            return int(struct.unpack_from("<Q", copy.stack, at)[0])
-
+    UnreadableError when nothing at all could be looked at.
+    """
+    machine = _MACHINES.get(os.uname().machine) if sys.platform == "linux" else None
+    every = list(pids)
+    if machine is None or not every:
+        return {}
+    # Who sleeps there must not be woken, and is in no call of an MPI, which would poll.
+    asleep = [pid for pid in every if _system_call(pid) in machine.delicate]
+    looks = dict.fromkeys(asleep, Look((), "", 0))
+    wanted = [pid for pid in every if pid not in looks]
+    for _ in range(_TRIES):  # some instructions of an MPI cannot be left by what it tells
+        copies: Dict[int, _Copy] = {}
+        tracer = threading.Thread(target=_copy_all, args=(wanted, machine, copies))
         try:
-            while len(frames) < _DEEPEST:
-                path, image, bias = self._image(pid, pc)
-                place = pc - bias - inner
-                name = os.path.basename(path)
-                frames.append((name, image, place))
-                leave = image.exit(place)
-                if leave.cfa[0] == "register":
-                    cfa = registers[leave.cfa[1]] + leave.cfa[2]
-                else:
-                    cfa = evaluate(leave.cfa[1], registers, read, ())
-                before = dict(registers)
-                for register, rule in leave.rules.items():
-                    if rule[0] == "offset":
-                        registers[register] = read(cfa + rule[1])
-                    elif rule[0] == "register":
-                        registers[register] = before[rule[1]]
-                    elif rule[0] == "at":
-                        registers[register] = read(evaluate(rule[1], before, read, (cfa,)))
-                    elif rule[0] == "value":
-                        registers[register] = evaluate(rule[1], before, read, (cfa,))
-                    elif rule[0] == "undefined" and register == leave.returns:
-                        whole = True
-                        raise UnreadableError("the outermost frame")
-                if machine.stack not in leave.rules:
-                    registers[machine.stack] = cfa
-                pc, inner = registers[leave.returns], not leave.signal
-                callers[len(frames) - 1] = (pc, dict(registers))
-                if not pc:
-                    whole = True
-                    break
-        except (UnreadableError, OSError, KeyError):
-            pass  # as far as it could be read
-        return self._judge(frames, callers, copy)._replace(whole=whole)
+            tracer.start()
+        except RuntimeError as error:  # the host, or the container, has too many
+            raise UnreadableError(str(error)) from error
+        tracer.join()
+        looks.update((pid, _walk(pid, machine, *copy)) for pid, copy in copies.items())
+        wanted = [pid for pid in copies if not looks[pid].call and not looks[pid].whole]
+        if not wanted:
+            break
+    return looks
 
-    def _judge(
-        self,
-        places: List[Tuple[str, Image, int]],
-        callers: Dict[int, Tuple[int, Dict[int, int]]],
-        copy: _Copy,
-    ) -> Look:
-        """Name the frames; find the outermost that is an MPI's."""
-        machine = self._machine
-        assert machine is not None
-        frames = tuple(Frame(name, image.symbol(place)) for name, image, place in places)
-        for index in range(len(frames) - 1, -1, -1):
-            if frames[index].file.startswith(MPI) and index in callers:
-                _, image, place = places[index]
-                name = frames[index].name or image.near(place)  # Intel's: a door, the rest behind
-                call = mpi_name(name) or f"MPI ({name})"
-                pc, registers = callers[index]
-                above = copy.stack[registers[machine.stack] - copy.base :]
-                state = [pc, *(registers.get(number, 0) for number in machine.saved)]
-                mark = zlib.crc32(above, zlib.crc32(repr(state).encode()))
-                return Look(frames, call, mark)
-        return Look(frames, "", 0)
 
-    def _image(self, pid: int, address: int) -> Tuple[str, Image, int]:
-        """What is loaded at the address: its path, itself, and by how much it was moved."""
-        mapping = next((m for m in self._maps.get(pid, ()) if m.start <= address < m.end), None)
-        if mapping is None:
-            self._maps[pid] = _mappings(pid)
-            mapping = next((m for m in self._maps[pid] if m.start <= address < m.end), None)
-        if mapping is None:
-            raise UnreadableError("an address in no file")
-        if mapping.path not in self._images:
-            self._images[mapping.path] = _open_image(mapping.path)
-        image = self._images[mapping.path]
-        if image is None:
-            raise UnreadableError(f"{mapping.path} cannot be read")
-        return mapping.path, image, mapping.start - image.address(mapping.offset)
+def _walk(pid: int, machine: _Machine, copied: Tuple[int, ...], stack: bytes) -> Look:
+    """Names the frames, as far as they can be read; finds the outermost that is an MPI's."""
+    registers = {number: copied[index] for number, index in enumerate(machine.registers)}
+    base, pc, inner = registers[machine.stack], copied[machine.counter], False
+    frames: List[Frame] = []
+    outermost: Optional[Tuple[str, Image, int, int, Dict[int, int]]] = None
+    whole = False
+
+    def read(address: int) -> int:
+        at = address - base
+        if not 0 <= at <= len(stack) - 8:
+            raise UnreadableError("beyond what was read of the stack")
+        return int(struct.unpack_from("<Q", stack, at)[0])
+
+    try:
+        mappings = _mappings(pid)
+        while not whole and len(frames) < _DEEPEST:
+            path, image, bias = _image(mappings, pc)
+            place = pc - bias - inner
+            frames.append(Frame(os.path.basename(path), image.symbol(place)))
+            leave = image.exit(place)
+            if leave.rules.get(leave.returns) == ("undefined",):  # the outermost frame
+                whole = True
+                break
+            before, what = registers, leave.cfa[1]
+            if leave.cfa[0] == "register":
+                cfa = before[what] + leave.cfa[2]
+            else:
+                cfa = evaluate(what, before, read, ())
+            registers = {**before, machine.stack: cfa}
+            for register, (rule, *operands) in leave.rules.items():
+                if rule == "offset":
+                    registers[register] = read(cfa + operands[0])
+                elif rule == "register":
+                    registers[register] = before[operands[0]]
+                elif rule in ("at", "value"):
+                    value = evaluate(operands[0], before, read, (cfa,))
+                    registers[register] = read(value) if rule == "at" else value
+            pc, inner = registers[leave.returns], not leave.signal
+            whole = not pc
+            if frames[-1].file.startswith(MPI):
+                outermost = frames[-1].name, image, place, pc, registers
+    except (UnreadableError, OSError, KeyError):
+        pass
+    if outermost is None:
+        return Look(tuple(frames), "", 0, whole)
+    name, image, place, pc, registers = outermost
+    name = name or image.near(place)  # Intel's: a door, the rest behind
+    state = [pc, *(registers.get(number, 0) for number in machine.saved)]
+    above = stack[registers[machine.stack] - base :]
+    mark = zlib.crc32(above, zlib.crc32(repr(state).encode()))
+    return Look(tuple(frames), mpi_name(name) or f"MPI ({name})", mark, whole)
+
+
+def _image(mappings: Iterable[_Mapping], address: int) -> Tuple[str, Image, int]:
+    """Returns what is loaded at the address: its path, itself, and by how much it was moved."""
+    for start, end, offset, inode, path in mappings:
+        if start <= address < end:
+            image = _open_image(path, inode)
+            if image is None:
+                raise UnreadableError(f"{path} cannot be read")
+            return path, image, start - image.address(offset)
+    raise UnreadableError("an address in no file")
 
 
 def mpi_name(symbol: str) -> str:
-    """MPI_Send for PMPI_Send, mpi_send_ and the like; "" for what is no call of MPI.
-
-    A call may be left for an inner function before that returns, as by Open MPI at its end.
-    """
-    symbol = _INNER.get(symbol, symbol)
-    name = symbol.rstrip("_")
-    name = name[:-2] if name.endswith("_c") else name  # with counts of 64 bits
-    if name.lower().startswith("pmpi_"):
-        name = name[1:]
-    if name.startswith("MPI_"):
-        return name
-    if name.startswith("mpi_"):  # Fortran's
-        name = name[4:].replace("_f08ts", "").replace("_f08", "")
-        return f"MPI_{name[:1].upper()}{name[1:]}"
-    return ""
+    """Returns MPI_Send for PMPI_Send, mpi_send_ and the like; "" for what is no call of MPI."""
+    found = _CALL.fullmatch(_INNER.get(symbol, symbol))
+    return f"MPI_{found[1][:1].upper()}{found[1][1:]}" if found else ""
 
 
 def _mappings(pid: int) -> List[_Mapping]:
     found = []
     with open(f"/proc/{pid}/maps", errors="replace") as file:
         for line in file:
-            fields = line.split(None, 5)
+            fields = line.rstrip("\n").split(None, 5)
             if "x" in fields[1] and len(fields) == 6:
                 start, _, end = fields[0].partition("-")
-                path = fields[5].rstrip("\n")
-                found.append(_Mapping(int(start, 16), int(end, 16), int(fields[2], 16), path))
+                place = int(start, 16), int(end, 16), int(fields[2], 16)
+                found.append((*place, int(fields[4]), fields[5]))
     return found
 
 
-def _open_image(path: str) -> Optional[Image]:
+@functools.cache
+def _open_image(path: str, _inode: int) -> Optional[Image]:
+    """Returns a library, which is kept while it is the same file; None if it cannot be read."""
     try:
         if path == "[vdso]":  # the kernel's own, alike in all processes
-            return Image(_own_vdso())
+            ((start, end, *_),) = [found for found in _mappings(os.getpid()) if found[-1] == path]
+            with open("/proc/self/mem", "rb", buffering=0) as memory:
+                memory.seek(start)
+                return Image(memory.read(end - start))
         with open(path, "rb") as file:
             return Image(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError, UnreadableError):
         return None
 
 
-def _own_vdso() -> bytes:
-    for mapping in _mappings(os.getpid()):
-        if mapping.path == "[vdso]":
-            with open("/proc/self/mem", "rb", buffering=0) as memory:
-                memory.seek(mapping.start)
-                return memory.read(mapping.end - mapping.start)
-    raise UnreadableError("no vdso")
-
-
-class _Iovec(ctypes.Structure):
-    _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
-
-
 def _system_call(pid: int) -> int:
-    """The number of the call of the system in which the main thread sleeps; -1 for none."""
+    """Returns the number of the system call in which the main thread sleeps; -1 for none."""
     try:
         with open(f"/proc/{pid}/syscall") as file:
-            word = file.read().split(" ", 1)[0]
-    except OSError:
+            return int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):  # "running"
         return -1
-    return int(word) if word.isdigit() else -1
 
 
 def _copy_all(pids: List[int], machine: _Machine, copies: Dict[int, _Copy]) -> None:
-    """Copy registers and stacks; one that does not stop is left to the end of this thread."""
+    """Copies registers and stacks; one that does not stop is left to the end of this thread."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     libc.ptrace.restype = ctypes.c_long
@@ -298,38 +239,32 @@ def _copy_all(pids: List[int], machine: _Machine, copies: Dict[int, _Copy]) -> N
     for pid in pids:
         if time.monotonic() > deadline:
             return
-        try:
+        with contextlib.suppress(OSError):
             copy = _copy(libc.ptrace, pid, machine)
-        except OSError:
-            continue
-        if copy is not None:
-            copies[pid] = copy
+            if copy is not None:
+                copies[pid] = copy
 
 
 def _copy(ptrace: Any, pid: int, machine: _Machine) -> Optional[_Copy]:
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         if ptrace(_SEIZE, pid, None, None) != 0 or ptrace(_INTERRUPT, pid, None, None) != 0:
             return None
-        deadline, stopped = time.monotonic() + _STOP, False
-        while not stopped and time.monotonic() < deadline:
+        found, status, deadline = 0, 0, time.monotonic() + _STOP
+        while not found:
+            if time.monotonic() >= deadline:
+                return None
             found, status = os.waitpid(pid, _WALL | os.WNOHANG)
-            if found and not os.WIFSTOPPED(status):
-                return None  # it has ended
-            stopped = bool(found)
-            if not stopped:
+            if not found:
                 time.sleep(0.0002)
-        if not stopped:
-            return None
+        if not os.WIFSTOPPED(status):
+            return None  # it has ended
         number = 0 if status >> 16 else os.WSTOPSIG(status)  # a signal of its own: pass it on
         try:
-            buffer = (ctypes.c_uint64 * machine.words)()
-            vector = _Iovec(ctypes.addressof(buffer), ctypes.sizeof(buffer))
+            buffer = (ctypes.c_uint64 * _REGISTERS)()
+            vector = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), ctypes.sizeof(buffer))
             if ptrace(_GETREGSET, pid, _PRSTATUS, ctypes.addressof(vector)) != 0:
                 return None
-            registers = tuple(buffer)
-            base = registers[machine.registers[machine.stack]]
-            memory.seek(base)
-            stack = memory.read(_STACK)  # up to the end of what is there
+            memory.seek(buffer[machine.registers[machine.stack]])
+            return tuple(buffer), memory.read(_STACK)  # up to the end of what is there
         finally:
             ptrace(_DETACH, pid, None, number)
-    return _Copy(registers, base, stack)

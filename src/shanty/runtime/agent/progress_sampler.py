@@ -1,8 +1,8 @@
 """Samples the progress of a host's ranks while a run is silent: which move, and where they stand.
 
-Nothing is guessed from equal stacks. Of any rank the native stack is read (`native.py`), whose
-`mark` changes when the program has left an MPI call and come back. A Python rank that looks as if
-it stood still is met by pulses (`rank/pulse.py`): one that it answers while it is in MPI shows that
+Nothing is guessed from equal stacks. Of any rank the native stack is read, whose `mark` changes
+when the program has left an MPI call and come back. A Python rank that looks as if it stood still
+is sent probe signals (`rank/progress_probe.py`): one that it answers while it is in MPI shows that
 it has left the call since. A rank *waits* when it has been in one and the same MPI call all along.
 """
 
@@ -13,24 +13,12 @@ import os
 import sys
 import time
 from collections import deque
-from typing import (
-    Any,
-    Deque,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Deque, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from shanty.runtime import platform
+from shanty.runtime.agent import host_load
 from shanty.runtime.agent.elf import UnreadableError
-from shanty.runtime.agent.host_load import HostLoad, cpu_seconds, locks, open_file
-from shanty.runtime.agent.native_stacks import MPI, Look, Native
+from shanty.runtime.agent.native_stacks import MPI, Look, look_at
 from shanty.runtime.rundir import RunDir
 
 _KEPT = 24  # samples of CPU time: two bounds of the controller's
@@ -42,229 +30,189 @@ _LOCKS = (
     *("sem_wait", "sem_timedwait", "sem_clockwait"),
 )
 _NEAR = 6  # frames from the innermost, among them the C library's nameless ones
+_STOPPED = ("T", "t")
 Key = Tuple[str, int]  # world and rank
+_Answers = Tuple[int, int]  # given by a Python rank; those of them that came from another place
 
 
-class Pulses(NamedTuple):
-    """The answers of a Python rank, and how many of them came from another place."""
-
-    answered: int
-    moves: int
-
-
-class _Watched:
+class _Rank:
     """One rank, from the beginning of the watch."""
 
-    def __init__(self, pid: int, pulses: Optional[Pulses], now: float) -> None:
+    def __init__(self, pid: int, answers: Optional[_Answers], now: float) -> None:
         self.pid = pid
-        self.pulses = pulses  # None: it answers none
-        self.python = pulses is not None or _is_python(pid)
-        self.asked = pulses.answered if pulses else 0  # how many, once it has given all answers
+        self.answers = answers  # None: it gives none
+        self.python = answers is not None or _loads(pid, "libpython", "python", "pypy", "libpypy")
+        self.asked = answers[0] if answers else 0  # how many, once it has given all answers
         self.answered = now  # when it was last not inside of one call of C, for all that is known
         self.moved = now  # when it was last not in the same place of Python
         self.look: Optional[Look] = None
         self.since = now  # since when it has been in the same MPI call
         self.through: Optional[float] = None  # when it was last seen to move in or out of MPI
-        self.states: Deque[str] = deque(maxlen=_KEPT)
-        self.cpu: Deque[Tuple[float, float]] = deque(maxlen=_KEPT)
+        self.samples: Deque[Tuple[float, str, float]] = deque(maxlen=_KEPT)  # state, CPU time
 
-    def beat(self, pulses: Optional[Pulses], now: float) -> bool:
-        """Take what the rank has answered; True when it is to be asked again."""
-        if self.pulses is None or pulses is None:
-            self.pulses = None  # the script has taken the signal for itself
-            return False
-        before, self.pulses = self.pulses, pulses
-        if pulses.answered != before.answered:
-            self.answered = now
-            if self.look is not None and self.look.call:
-                self.through = now
-        if pulses.moves != before.moves:
-            self.moved = now
-        if pulses.answered < self.asked:
-            return False
-        if not self._may_be_asked():
-            self.answered = self.moved = now
-            return False
-        return True
-
-    def _may_be_asked(self) -> bool:
-        """True where a signal disturbs nothing: MPI and locks go on, what polls may not.
-
-        What stands elsewhere does not wait for other ranks, as far as anyone could tell; where it
-        stands is not known without its native stack.
-        """
-        look = self.look
-        if look is None or self.state in ("T", "t"):
-            return False
-        return bool(look.call) or any(frame.name in _LOCKS for frame in look.frames[:_NEAR])
+    @property
+    def state(self) -> str:
+        """The state of its process, as the kernel says."""
+        return self.samples[-1][1] if self.samples else ""
 
     def stand(self, look: Optional[Look], now: float) -> None:
-        """Take where its main thread stands."""
+        """Takes where its main thread stands."""
         before, self.look = self.look, look
         if look is None or before is None or (look.call, look.mark) != (before.call, before.mark):
             self.since = now
             if look is not None and before is not None and (look.call or before.call):
                 self.through = now
 
-    def use(self, now: float) -> None:
-        """Take its state and the CPU time that it has used."""
-        found = cpu_seconds(self.pid)
-        if found is not None:
-            self.states.append(found[0])
-            self.cpu.append((now, found[1]))
+    def may_be_asked(self) -> bool:
+        """Returns True where a signal disturbs nothing: MPI and locks go on, what polls may not.
 
-    @property
-    def state(self) -> str:
-        """What the kernel says it does now."""
-        return self.states[-1] if self.states else ""
-
-    @property
-    def ready(self) -> float:
-        """How often it ran or wanted to, 0 … 1."""
-        return round(self.states.count("R") / max(1, len(self.states)), 2)
+        What stands elsewhere does not wait for other ranks, as far as anyone could tell; where it
+        stands is not known without its native stack.
+        """
+        look = self.look
+        if look is None or self.state in _STOPPED:
+            return False
+        return bool(look.call) or any(frame.name in _LOCKS for frame in look.frames[:_NEAR])
 
     def waits(self, now: float) -> float:
-        """For how long it has been in one MPI call; 0 when it is in none, or that is unknown."""
+        """Returns how long it has been in one MPI call; 0 when it is in none, or unknown."""
         if self.look is None or not self.look.call:
             return 0.0
-        if self.pulses is None:
+        if self.answers is None:
             return 0.0 if self.python else now - self.since  # Python's loops all look the same
         return now - max(self.since, self.answered)
 
-    def share(self) -> float:
-        """The part of a core that it used."""
-        if len(self.cpu) < 2 or self.cpu[-1][0] <= self.cpu[0][0]:
-            return 0.0
-        (start, first), (end, last) = self.cpu[0], self.cpu[-1]
-        return round((last - first) / (end - start), 4)
+    def report(
+        self, key: Key, now: float, waiting: Mapping[int, Tuple[int, int]]
+    ) -> Dict[str, Any]:
+        """Returns what the controller is told; times are ages in seconds, `cpu` is in cores."""
+        look, samples = self.look, self.samples
+        time_passed = samples[-1][0] - samples[0][0] if samples else 0.0
+        used = samples[-1][2] - samples[0][2] if samples else 0.0
+        ready = sum(state == "R" for _, state, _ in samples)  # it ran or wanted to
+        told: Dict[str, Any] = {
+            "world": key[0],
+            "rank": key[1],
+            "pid": self.pid,
+            "state": self.state,
+            "ready": round(ready / max(1, len(samples)), 2),
+            "cpu": round(used / time_passed, 4) if time_passed > 0 else 0.0,
+            "read": look is not None,
+            "call": look.call if look else "",
+            "waits": round(self.waits(now), 2),
+            "still": None if self.answers is None else round(now - self.moved, 2),
+            "inside": None if self.answers is None else round(now - self.answered, 2),
+            "through": None if self.through is None else round(now - self.through, 2),
+        }
+        if look is not None and not self.python:
+            told["frames"] = native_frames(look)
+        if self.pid in waiting:
+            inode, holder = waiting[self.pid]
+            told["lock"] = [host_load.open_file(self.pid, inode), holder]
+        return told
 
 
 class ProgressSampler:
-    """The ranks of one host; `programs` gives each rank's processes."""
+    """Watches the ranks of one host."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._native = Native()
-        self._load = HostLoad()
-        self._ranks: Dict[Key, _Watched] = {}
+        self._counters = host_load.counters()
+        self._ranks: Dict[Key, _Rank] = {}
         self._waiting: Dict[int, Tuple[int, int]] = {}  # for locks, as seen the last time
 
     def look(self, programs: Mapping[Key, Set[int]], *, closely: bool = False) -> Dict[str, Any]:
-        """Look at all ranks, and say what is known of them since the first look.
+        """Looks at all ranks, and returns what is known of them since the first look.
 
-        `closely`: again and again for a moment, lest a loop that does little but MPI is missed.
+        `programs` gives each rank's processes. `closely`: again and again for a moment, lest a
+        loop that does little but MPI is missed.
         """
         now = time.monotonic()
-        waiting = locks()  # before the stops and signals below, after which a wait begins anew
+        waiting = host_load.locks()  # before stops and signals, after which a wait begins anew
         before, self._waiting = self._waiting, waiting
-        self._native.forget()
+        known, self._ranks = self._ranks, {}
         for key, pids in programs.items():
-            watched = self._ranks.get(key)
-            if watched is None or platform.process(watched.pid) is None:
-                pid, pulses = self._process_of(key[1], pids)
-                self._ranks[key] = _Watched(pid, pulses, now)
-        self._ranks = {key: self._ranks[key] for key in programs}
-        for watched in self._ranks.values():
-            watched.use(now)
-        running = [w for w in self._ranks.values() if w.state not in ("T", "t", "")]
+            rank = known.get(key)
+            process = None if rank is None else platform.process(rank.pid)
+            if rank is None or process is None:
+                pid, answers = self._answers(key[1])
+                # The Python that says that it is the rank, else the process that has MPI.
+                own = pid in pids
+                rank = _Rank(pid if own else _mpi_process(pids), answers if own else None, now)
+                process = platform.process(rank.pid)
+            self._ranks[key] = rank
+            if process is not None:
+                rank.samples.append((now, process.state, process.cpu))
+        running = [r for r in self._ranks.values() if r.state not in (*_STOPPED, "")]
         self._stand(running, now)
-        for key, watched in self._ranks.items():
-            self._pulse(key[1], watched, now)
-        compiled = [w for w in running if not w.python and w.waits(now)]
+        for key, rank in self._ranks.items():
+            self._probe(key[1], rank, now)
+        compiled = [r for r in running if not r.python and r.waits(now)]
         while closely and compiled and time.monotonic() < now + _CLOSELY:
             self._stand(compiled, time.monotonic())
         waiting = {**before, **waiting}  # a signal for the stacks may have been there just now
-        ranks = [_told(key, w, now, waiting) for key, w in self._ranks.items()]
-        return {"moves": ranks, "load": self._load.look()}
+        moves = [rank.report(key, now, waiting) for key, rank in self._ranks.items()]
+        return {"moves": moves, "load": host_load.look(self._counters)}
 
-    def _stand(self, ranks: Sequence[_Watched], now: float) -> None:
+    def _stand(self, ranks: Sequence[_Rank], now: float) -> None:
         looks: Dict[int, Look] = {}
         try:
-            looks = self._native.looks(watched.pid for watched in ranks)
+            looks = look_at(rank.pid for rank in ranks)
         except UnreadableError as error:  # the run goes on, watched or not
             print(f"no native stacks: {error}", file=sys.stderr, flush=True)
-        for watched in ranks:
-            watched.stand(looks.get(watched.pid), now)
+        for rank in ranks:
+            rank.stand(looks.get(rank.pid), now)
 
-    def _pulse(self, rank: int, watched: _Watched, now: float) -> None:
-        """Ask whether it moves, once it has answered the last time."""
-        pid, pulses = self._answers(rank)
-        ask = watched.beat(pulses if pid == watched.pid else None, now)
-        if ask and not platform.catches(pid, platform.PULSE_SIGNAL):
-            watched.pulses = None  # it is ignored there: nothing can be known
-        elif ask:
-            watched.asked += 1
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, platform.PULSE_SIGNAL)
+    def _probe(self, number: int, rank: _Rank, now: float) -> None:
+        """Takes what a rank has answered; asks again once it has answered the last time."""
+        pid, answers = self._answers(number)
+        before, rank.answers = rank.answers, None
+        if before is None or answers is None or pid != rank.pid:
+            return  # the script has taken the signal for itself
+        if answers[0] != before[0]:
+            rank.answered = now
+            if rank.look is not None and rank.look.call:
+                rank.through = now
+        if answers[1] != before[1]:
+            rank.moved = now
+        if answers[0] >= rank.asked:
+            if not rank.may_be_asked():
+                rank.answered = rank.moved = now
+            elif not platform.catches(pid, platform.PROBE_SIGNAL):
+                return  # it is ignored there: nothing can be known
+            else:
+                rank.asked += 1
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, platform.PROBE_SIGNAL)
+        rank.answers = answers
 
-    def _process_of(self, rank: int, pids: Iterable[int]) -> Tuple[int, Optional[Pulses]]:
-        """The process that is the rank: the Python that says so, else the one that has MPI."""
-        pid, pulses = self._answers(rank)
-        if pid in pids:
-            return pid, pulses
-        return mpi_process(pids), None
-
-    def _answers(self, rank: int) -> Tuple[int, Optional[Pulses]]:
-        """The pid in a rank's pulse file, and its answers; 0, None without one."""
-        with contextlib.suppress(OSError, ValueError), open(self._run.rank_pulse(rank)) as file:
+    def _answers(self, number: int) -> Tuple[int, Optional[_Answers]]:
+        """Returns the pid in a rank's probe file, and its answers; 0, None without one."""
+        with contextlib.suppress(OSError, ValueError), open(self._run.rank_probe(number)) as file:
             pid, answered, moves = (int(word) for word in file.read().split())
-            return pid, Pulses(answered, moves)
+            return pid, (answered, moves)
         return 0, None
 
 
-def mpi_process(pids: Iterable[int]) -> int:
-    """The one of the processes, or of their children, that has an MPI loaded; else the first."""
+def _mpi_process(pids: Iterable[int]) -> int:
+    """Returns the process, or child of one, that has an MPI loaded; else the first."""
     known = sorted(pids)
     for pid in known:
-        if _has_mpi(pid):
+        if _loads(pid, MPI):
             return pid
-    for pid in known:
-        for entry in platform.descendants(pid):
-            if _has_mpi(entry.pid):
-                return entry.pid
-    return known[0]
+    children = (entry.pid for pid in known for entry in platform.descendants(pid))
+    return next((pid for pid in children if _loads(pid, MPI)), known[0])
 
 
-def _has_mpi(pid: int) -> bool:
-    return any(os.path.basename(path).startswith(MPI) for path in platform.mapped_files(pid))
-
-
-def _is_python(pid: int) -> bool:
-    names = {os.path.basename(path) for path in platform.mapped_files(pid)}
-    return any(name.startswith(("libpython", "python", "pypy", "libpypy")) for name in names)
+def _loads(pid: int, *beginnings: str) -> bool:
+    """Returns True when the process has loaded a file whose name begins so."""
+    return any(os.path.basename(p).startswith(beginnings) for p in platform.mapped_files(pid))
 
 
 def native_frames(look: Look) -> List[List[Any]]:
-    """The frames from the MPI call outward, in the form that Python's have: file, 0, function."""
+    """Returns the frames from the MPI call outward in the form of Python's: file, 0, function."""
     frames, call = look.frames, []
     if look.call:  # all functions of the MPI may be nameless
         inner = max(i for i, frame in enumerate(frames) if frame.file.startswith(MPI))
         frames, call = frames[inner + 1 :], [["", 0, look.call]]
     return call + [[frame.file, 0, frame.name] for frame in frames if frame.name]
-
-
-def _told(
-    key: Key, watched: _Watched, now: float, waiting: Mapping[int, Tuple[int, int]]
-) -> Dict[str, Any]:
-    """What the controller is told of a rank; times are ages in seconds."""
-    look = watched.look
-    told: Dict[str, Any] = {
-        "world": key[0],
-        "rank": key[1],
-        "pid": watched.pid,
-        "state": watched.state,
-        "ready": watched.ready,
-        "cpu": watched.share(),
-        "read": look is not None,
-        "call": look.call if look else "",
-        "waits": round(watched.waits(now), 2),
-        "still": None if watched.pulses is None else round(now - watched.moved, 2),
-        "inside": None if watched.pulses is None else round(now - watched.answered, 2),
-        "through": None if watched.through is None else round(now - watched.through, 2),
-    }
-    if look is not None and not watched.python:
-        told["frames"] = native_frames(look)
-    if watched.pid in waiting:
-        inode, holder = waiting[watched.pid]
-        told["lock"] = [open_file(watched.pid, inode), holder]
-    return told

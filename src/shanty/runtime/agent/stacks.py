@@ -6,6 +6,7 @@ while the rank is stuck inside MPI, since the handler is C and needs no interpre
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence
 
@@ -13,34 +14,35 @@ from shanty.runtime.rundir import RunDir
 
 PATIENCE = 2.0  # seconds a rank may take to answer
 _SYSTEM = ("libc.", "libc-", "ld-linux", "[vdso]")
+_FRAME = re.compile(r'  File "(.*)", line ([0-9]+)(?: in )?(.*)')
 _SETTLED = 0.06  # seconds without growth after which an answer counts as whole
 
 
 def collect(
     run: RunDir, before: Mapping[int, int], service: Callable[[], None]
 ) -> List[Dict[str, Any]]:
-    """What each rank in `before` (rank → size of its file when asked) wrote since.
+    """Returns what each rank in `before` (rank → size of its file when asked) wrote since.
 
-    `service` is called while waiting and must not take long. Returns, for each rank, its
-    threads as lists of frames `[file, line, function]`, innermost first, or an error.
+    For each rank its threads, with frames `[file, line, function]`, innermost first, or an error.
+    `service` is called while waiting and must not take long.
     """
-    deadline = time.monotonic() + PATIENCE
-    sizes: Dict[int, int] = dict(before)
-    grown: Dict[int, float] = {}
-    while time.monotonic() < deadline:
-        now = time.monotonic()
+    now = time.monotonic()
+    deadline = now + PATIENCE
+    sizes, grown = dict(before), dict.fromkeys(before, deadline)
+    while now < deadline:
         for rank in before:
             size = written(run, rank)
             if size != sizes[rank]:
                 sizes[rank], grown[rank] = size, now
-        if all(rank in grown and now - grown[rank] > _SETTLED for rank in before):
+        if all(now - since > _SETTLED for since in grown.values()):
             break
         service()
+        now = time.monotonic()
     return [_answer(run, rank, start) for rank, start in before.items()]
 
 
 def written(run: RunDir, rank: int) -> int:
-    """How many bytes of stacks the rank has written so far."""
+    """Returns how many bytes of stacks the rank has written so far."""
     try:
         return run.rank_stacks(rank).stat().st_size
     except OSError:
@@ -62,7 +64,7 @@ def _answer(run: RunDir, rank: int, start: int) -> Dict[str, Any]:
 def with_native(
     answers: Sequence[Mapping[str, Any]], looks: Iterable[Mapping[str, Any]]
 ) -> List[Dict[str, Any]]:
-    """The answers with what the node agents saw of each rank: `call` is the MPI call it is in.
+    """Returns the answers with what the node agents saw of each rank: `call` is its MPI call.
 
     A rank that is no Python gets its native stack for its own.
     """
@@ -80,14 +82,12 @@ def with_native(
 
 
 def parse_stacks(text: str) -> List[Dict[str, Any]]:
-    """Read faulthandler's text: threads with their frames, the main thread last."""
+    """Reads faulthandler's text: threads with their frames, the main thread last."""
     threads: List[Dict[str, Any]] = []
     for line in text.splitlines():
         if line.endswith("(most recent call first):"):
             threads.append({"current": line.startswith("Current thread"), "frames": []})
-        elif line.startswith('  File "') and threads:
-            path, _, rest = line[8:].rpartition('", line ')
-            number, _, function = rest.partition(" in ")
-            if number.isdigit():
-                threads[-1]["frames"].append([path, int(number), function])
+        frame = _FRAME.fullmatch(line)
+        if frame and threads:
+            threads[-1]["frames"].append([frame[1], int(frame[2]), frame[3]])
     return threads

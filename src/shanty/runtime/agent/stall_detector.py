@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import Counter
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from shanty.runtime.agent.root_cause import Verdict
@@ -41,7 +42,7 @@ class StallDetector:
         self.looks: Dict[str, Mapping[str, Any]] = {}  # by host, the newest
 
     def tick(self, now: float) -> None:
-        """What is due by the clock."""
+        """Does what is due by the clock."""
         if not self._after or now < self._next:
             return
         self._next = now + self._pause
@@ -62,8 +63,9 @@ class StallDetector:
             self._judge(now)
 
     def hear(self, host: str, message: Mapping[str, Any]) -> None:
-        """Take what a node agent saw."""
-        self.looks[host] = {**message, "heard": time.monotonic()}
+        """Takes what a node agent saw."""
+        moves = [{"host": host, **rank} for rank in message["moves"]]
+        self.looks[host] = {**message, "moves": moves, "heard": time.monotonic()}
 
     def _signs_of_life(self) -> Tuple[float, ...]:
         run = self._controller.run_dir
@@ -86,8 +88,13 @@ class StallDetector:
             self._controller.stalled(None)
 
     def _judge(self, now: float) -> None:
-        """See whether it is a stall by now, or no more."""
-        suspects = [world for world in self._controller.worlds if self._suspicious(world)]
+        """Sees whether it is a stall by now, or no more."""
+        # Some rank has been in one place for the bound: a closer look is worth it.
+        suspects = [
+            world
+            for world in self._controller.worlds
+            if any(max(r["waits"], r["still"] or 0.0) >= self._after for r in self._ranks(world))
+        ]
         if self._told:
             if self.looks and not suspects:
                 self._over()
@@ -103,47 +110,32 @@ class StallDetector:
                     self._tell(found, world, answers)
                     return
 
-    def _suspicious(self, world: str) -> bool:
-        """True when some rank has been in one place for the bound: a closer look is worth it."""
-        ranks = self._ranks(world)
-        return any(max(r["waits"], r["still"] or 0.0) >= self._after for _, r in ranks)
-
-    def _ranks(self, world: str) -> List[Tuple[str, Mapping[str, Any]]]:
-        return [
-            (host, rank)
-            for host, look in self.looks.items()
-            for rank in look["moves"]
-            if rank["world"] == world
-        ]
+    def _ranks(self, world: str) -> List[Mapping[str, Any]]:
+        moves = (rank for look in self.looks.values() for rank in look["moves"])
+        return [rank for rank in moves if rank["world"] == world]
 
     def _find(self, world: str, answers: List[Dict[str, Any]]) -> Optional[Stall]:
-        ranks = self._ranks(world)
+        ranks, known = self._ranks(world), self._controller.worlds[world]
         threads = {a["rank"]: a["threads"] for a in answers if "threads" in a}
-        known = self._controller.worlds[world].ranks.values()
-        ended = {rank.rank: rank.host for rank in known if rank.ended is not None}
-        loads = {host: self._load(host) for host in self.looks}
-        many = {host: sum(1 for name, _ in ranks if name == host) for host in loads}
+        ended = {rank.rank: rank.host for rank in known.ranks.values() if rank.ended is not None}
+        age = time.monotonic() - (self._watch_since or 0.0)
+        loads = {host: {**look["load"], "age": age} for host, look in self.looks.items()}
+        many = Counter(rank["host"] for rank in ranks)
         standings = [
             Standing(
-                rank["rank"],
-                host,
                 rank,
                 threads.get(rank["rank"], ()),
-                min(1.0, loads[host]["cores"] / many[host]),
+                min(1.0, loads[rank["host"]]["cores"] / many[rank["host"]]),
             )
-            for host, rank in ranks
+            for rank in ranks
             if rank["rank"] not in ended
         ]
-        if len(standings) + len(ended) < (self._controller.worlds[world].expected or 0):
+        if len(standings) + len(ended) < (known.expected or 0):
             return None  # a node agent has not yet said how its ranks are
         return judge(standings, ended, loads, self._after)
 
-    def _load(self, host: str) -> Dict[str, Any]:
-        age = time.monotonic() - (self._watch_since or 0.0)
-        return {**self.looks[host]["load"], "age": age}
-
     def _tell(self, stall: Stall, world: str, answers: List[Dict[str, Any]]) -> None:
-        """Write the report down; end the run if that is asked for."""
+        """Writes the report down; ends the run if that is asked for."""
         self._told = True
         now = time.monotonic()
         at = {rank: place for place, rank in enumerate(stall.order)}
@@ -152,11 +144,11 @@ class StallDetector:
             "quiet": round(now - self._quiet_since, 1),
             "what": stall.what,
             "fix": stall.fix,
-            "odd": list(stall.odd),
+            "odd": list(stall.stragglers),
             "host": stall.host,
             "stops": self._stops,
             "stacks": sorted(answers, key=lambda a: at.get(a["rank"], len(at))),
-            "ranks": [{"host": host, **rank} for host, rank in self._ranks(world)],
+            "ranks": self._ranks(world),
             "hosts": [
                 {"name": host, "silent": round(now - look["heard"], 1), **look["load"]}
                 for host, look in self.looks.items()
@@ -167,7 +159,7 @@ class StallDetector:
         self._controller.event("stall", what=stall.what, odd=report["odd"], host=stall.host)
         verdict = None
         if self._stops:
-            first = next(iter(stall.odd), None)
+            first = next(iter(stall.stragglers), None)
             failure = Failure(stall.what, fix=stall.fix, rank=first, host=stall.host)
             verdict = Verdict(failure, STALL_EXIT)
         self._controller.stalled(time.time() - (now - self._quiet_since), verdict)

@@ -17,7 +17,7 @@ from shanty.runtime.localhost import all_here
 from shanty.runtime.mpi.hostfiles import FOREIGN_HOSTFILES, Read, hosts_in, read_file
 from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.rank import redirect
-from shanty.runtime.rank.option_table import SWITCH, TEXT, WHOLE, Given, Interpreter, Option, table
+from shanty.runtime.rank.option_table import SWITCH, TEXT, WHOLE, Given, Line, Option, table
 
 NAME = "dmlc-submit"
 CLUSTER = "DMLC_SUBMIT_CLUSTER"  # the variable with the cluster, where the line names none
@@ -113,9 +113,13 @@ REFUSED: Dict[str, Tuple[str, str]] = {
 
 
 @dataclass
-class Wanted:
-    """What a line asks for; what it leaves open is None or empty."""
+class Wanted(Line):
+    """A line, and what it asks for; what it leaves open is None or empty."""
 
+    program = NAME
+    options: Mapping[str, Option]
+    environ: Mapping[str, str]
+    read: Read
     cluster: str = ""
     ranks: int = 0
     cores: Optional[int] = None  # of each rank
@@ -143,6 +147,115 @@ class Wanted:
         parts = [f"{', '.join(said)} ({reason})" for reason, said in self.left_out.items()]
         return ["left out of this dmlc-submit line: " + "; ".join(parts)] if parts else []
 
+    def from_command(self) -> List[Given]:
+        """Takes the options out of the command that DMLC's tracker finds there as well.
+
+        Asked only for a line that would be incomplete without: else they are the command's own.
+        """
+        given: List[Given] = []
+        rest, self.command = deque(self.command), []
+        while rest:
+            word = rest.popleft()
+            name, equals, value = word.partition("=")
+            if self.command and name.startswith("--") and name in OPTIONS:
+                known = OPTIONS[name]
+                given.append(self.valued(name, known, value if equals else None, rest))
+            else:
+                self.command.append(word)
+        return given
+
+    def _leave_out(self, spelled: str, option: Option, value: str) -> None:
+        """Takes down that an option has no meaning here; "no servers" has."""
+        if option.takes != WHOLE or int(value):
+            self.leave_out(f"{spelled} {value}", option.rule[1:])
+
+    def _verb(self, _: str, value: str, name: str) -> None:
+        self.verb[name] = value or "yes"
+
+    def finish(self) -> None:
+        """Works out what the options mean together."""
+        given = self.cluster or self.environ.get(CLUSTER, "")
+        where = "--cluster" if self.cluster else f"${CLUSTER}"
+        if given in REFUSED:
+            raise UsageError(f"{where} {given} is no place for a run", *REFUSED[given])
+        if given and given not in CLUSTERS:
+            near = difflib.get_close_matches(given.lower(), CLUSTERS, 1)
+            fix = f"did you mean {near[0]}?" if near else ""
+            raise UsageError(f"{where} takes one of {', '.join(CLUSTERS)}, not {given!r}", "", fix)
+        self.cluster = given or "mpi"
+        if not self.ranks:
+            raise UsageError("--num-workers is missing", fix="say how many: --num-workers 3")
+        if not self.command:
+            raise UsageError("this dmlc-submit line has no command", fix="give it what to run")
+        if self.hostfile and self.verb.get("on"):
+            raise UsageError("--host-file and --on both name hosts", fix="leave one out")
+        file, self.hostfile = self.hostfile, ""
+        if file and self.cluster == "local":
+            self.leave_out(f"--host-file {file}", "--cluster local is this machine")
+        elif file:
+            self._read_hosts(file)
+        self.variables = {
+            "DMLC_ROLE": "worker",
+            "DMLC_NUM_WORKER": str(self.ranks),
+            "DMLC_NUM_SERVER": "0",
+            "DMLC_JOB_CLUSTER": self.cluster,
+            "DMLC_NUM_ATTEMPT": "0",
+            **self.variables,
+        }
+        if self.cores is not None:
+            self.variables.setdefault("DMLC_WORKER_CORES", str(self.cores))
+        if self.memory is not None:
+            self.variables.setdefault("DMLC_WORKER_MEMORY_MB", str(self.memory >> 20))
+
+    def _read_hosts(self, file: str) -> None:
+        text = self.read(file)
+        if text is None and file in FOREIGN_HOSTFILES:
+            return  # the platform's, which means the run's own
+        if text is None:
+            raise UsageError(f"--host-file {file}: there is no such file")
+        if not any(line.split("#")[0].strip() for line in text.splitlines()):
+            raise UsageError(f"--host-file {file} names no host")
+        lines = _ssh_lines(text, file) if self.cluster == "ssh" else None
+        if lines is None:
+            self.hostfile = file
+            return
+        self.hosts = lines
+        if len(set(lines)) == len(lines):  # else a host has as many slots as it has lines
+            self.each = -(-self.ranks // len(lines))
+
+    def _memory(self, spelled: str, value: str, _: str) -> None:
+        size = _SIZE.fullmatch(value.strip())
+        self.memory = int(float(size[1]) * _SCALE[size[2].lower()]) if size else 0
+        if not self.memory:
+            raise UsageError(f"{spelled} takes a size, not {value!r}", fix="write 4g or 500m")
+
+    def _memory_mb(self, spelled: str, value: str, _: str) -> None:
+        self._count(spelled, value, "memory")
+        self.memory = int(value) << 20
+
+    def _env(self, spelled: str, value: str, sign: str) -> None:
+        for part in _parts(value) if sign == "=" else filter(None, value.split(",")):
+            name, found, text = part.partition(sign)
+            if not _NAME.fullmatch(name) or (sign == ":" and not found):
+                raise UsageError(f"{spelled} {value}: {part!r} is no KEY{sign}VALUE")
+            if not found and name not in self.environ:
+                raise UsageError(
+                    f"{spelled} {name}: there is no such variable", fix=f"set it, or {name}=VALUE"
+                )
+            self.variables[name] = text if found else self.environ[name]
+
+    def _files(self, spelled: str, value: str, _: str) -> None:
+        if not os.path.exists(value):
+            raise UsageError(
+                f"{spelled} {value}: there is no such file", fix="put it into the workspace"
+            )
+        self.files.append(value)
+
+    def _log_level(self, spelled: str, value: str, _: str) -> None:
+        if value not in LOG_LEVELS:
+            raise UsageError(f"{spelled} takes {' or '.join(LOG_LEVELS)}, not {value!r}")
+        self.verbose = value == "DEBUG"
+
 
 def parse(
     words: Sequence[str],
@@ -157,136 +270,15 @@ def parse(
     of, that lacks its value or has a wrong one, a file that is not there and a cluster that runs
     do not go to.
     """
-    wanted = Wanted()
-    interpreter = _Interpreter(options, wanted)
-    interpreter.environ, interpreter.read = environ, read
-    given, wanted.command = interpreter.split(words)
+    wanted = Wanted(options, environ, read)
+    given, wanted.command = wanted.split(words)
     if not any(option.names[0] == "--num-workers" for _, option, _ in given):
-        given += interpreter.from_command()
+        given += wanted.from_command()
     for each in given:
-        interpreter.take(*each)
+        wanted.take(*each)
     if not wanted.help:
-        interpreter.finish()
+        wanted.finish()
     return wanted
-
-
-class _Interpreter(Interpreter):
-    """Puts what the options say into a `Wanted`; a method for each code of the table."""
-
-    program = NAME
-    wanted: Wanted
-    environ: Mapping[str, str]
-    read: Read
-
-    def from_command(self) -> List[Given]:
-        """Takes the options out of the command that DMLC's tracker finds there as well.
-
-        Asked only for a line that would be incomplete without: else they are the command's own.
-        """
-        given: List[Given] = []
-        rest, self.wanted.command = deque(self.wanted.command), []
-        while rest:
-            word = rest.popleft()
-            name, equals, value = word.partition("=")
-            if self.wanted.command and name.startswith("--") and name in OPTIONS:
-                known = OPTIONS[name]
-                given.append(self.valued(name, known, value if equals else None, rest))
-            else:
-                self.wanted.command.append(word)
-        return given
-
-    def leave_out(self, spelled: str, option: Option, value: str) -> None:
-        """Takes down that an option has no meaning here; "no servers" has."""
-        if option.takes != WHOLE or int(value):
-            self.wanted.leave_out(f"{spelled} {value}", option.rule[1:])
-
-    def _verb(self, _: str, value: str, name: str) -> None:
-        self.wanted.verb[name] = value or "yes"
-
-    def finish(self) -> None:
-        """Works out what the options mean together."""
-        wanted = self.wanted
-        given = wanted.cluster or self.environ.get(CLUSTER, "")
-        where = "--cluster" if wanted.cluster else f"${CLUSTER}"
-        if given in REFUSED:
-            raise UsageError(f"{where} {given} is no place for a run", *REFUSED[given])
-        if given and given not in CLUSTERS:
-            near = difflib.get_close_matches(given.lower(), CLUSTERS, 1)
-            fix = f"did you mean {near[0]}?" if near else ""
-            raise UsageError(f"{where} takes one of {', '.join(CLUSTERS)}, not {given!r}", "", fix)
-        wanted.cluster = given or "mpi"
-        if not wanted.ranks:
-            raise UsageError("--num-workers is missing", fix="say how many: --num-workers 3")
-        if not wanted.command:
-            raise UsageError("this dmlc-submit line has no command", fix="give it what to run")
-        if wanted.hostfile and wanted.verb.get("on"):
-            raise UsageError("--host-file and --on both name hosts", fix="leave one out")
-        file, wanted.hostfile = wanted.hostfile, ""
-        if file and wanted.cluster == "local":
-            wanted.leave_out(f"--host-file {file}", "--cluster local is this machine")
-        elif file:
-            self._read_hosts(file)
-        wanted.variables = {
-            "DMLC_ROLE": "worker",
-            "DMLC_NUM_WORKER": str(wanted.ranks),
-            "DMLC_NUM_SERVER": "0",
-            "DMLC_JOB_CLUSTER": wanted.cluster,
-            "DMLC_NUM_ATTEMPT": "0",
-            **wanted.variables,
-        }
-        if wanted.cores is not None:
-            wanted.variables.setdefault("DMLC_WORKER_CORES", str(wanted.cores))
-        if wanted.memory is not None:
-            wanted.variables.setdefault("DMLC_WORKER_MEMORY_MB", str(wanted.memory >> 20))
-
-    def _read_hosts(self, file: str) -> None:
-        wanted, text = self.wanted, self.read(file)
-        if text is None and file in FOREIGN_HOSTFILES:
-            return  # the platform's, which means the run's own
-        if text is None:
-            raise UsageError(f"--host-file {file}: there is no such file")
-        if not any(line.split("#")[0].strip() for line in text.splitlines()):
-            raise UsageError(f"--host-file {file} names no host")
-        lines = _ssh_lines(text, file) if wanted.cluster == "ssh" else None
-        if lines is None:
-            wanted.hostfile = file
-            return
-        wanted.hosts = lines
-        if len(set(lines)) == len(lines):  # else a host has as many slots as it has lines
-            wanted.each = -(-wanted.ranks // len(lines))
-
-    def _memory(self, spelled: str, value: str, _: str) -> None:
-        size = _SIZE.fullmatch(value.strip())
-        self.wanted.memory = int(float(size[1]) * _SCALE[size[2].lower()]) if size else 0
-        if not self.wanted.memory:
-            raise UsageError(f"{spelled} takes a size, not {value!r}", fix="write 4g or 500m")
-
-    def _memory_mb(self, spelled: str, value: str, _: str) -> None:
-        self._count(spelled, value, "memory")
-        self.wanted.memory = int(value) << 20
-
-    def _env(self, spelled: str, value: str, sign: str) -> None:
-        for part in _parts(value) if sign == "=" else filter(None, value.split(",")):
-            name, found, text = part.partition(sign)
-            if not _NAME.fullmatch(name) or (sign == ":" and not found):
-                raise UsageError(f"{spelled} {value}: {part!r} is no KEY{sign}VALUE")
-            if not found and name not in self.environ:
-                raise UsageError(
-                    f"{spelled} {name}: there is no such variable", fix=f"set it, or {name}=VALUE"
-                )
-            self.wanted.variables[name] = text if found else self.environ[name]
-
-    def _files(self, spelled: str, value: str, _: str) -> None:
-        if not os.path.exists(value):
-            raise UsageError(
-                f"{spelled} {value}: there is no such file", fix="put it into the workspace"
-            )
-        self.wanted.files.append(value)
-
-    def _log_level(self, spelled: str, value: str, _: str) -> None:
-        if value not in LOG_LEVELS:
-            raise UsageError(f"{spelled} takes {' or '.join(LOG_LEVELS)}, not {value!r}")
-        self.wanted.verbose = value == "DEBUG"
 
 
 def _parts(value: str) -> List[str]:
@@ -299,13 +291,12 @@ def _parts(value: str) -> List[str]:
 
 def _ssh_lines(text: str, file: str) -> Optional[List[str]]:
     """Returns the hosts of a file for ssh, HOST[:PORT] each; None for a file of mpirun's."""
-    if text.lstrip()[:1] in ("{", "[") and '"' in text:
-        return None  # MLX's
-    if any("=" in line.split("#")[0] for line in text.splitlines()):
+    words = [line.split("#")[0].strip() for line in text.splitlines()]
+    mlx = text.lstrip()[:1] in ("{", "[") and '"' in text
+    if mlx or any("=" in word for word in words):
         return None
     hosts: List[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        word = line.split("#")[0].strip()
+    for number, word in enumerate(words, 1):
         if not word:
             continue
         found = _SSH_HOST.fullmatch(word)

@@ -29,7 +29,7 @@ _CANNOT_WRITE = 73  # StorageError's
 
 
 def main(argv: list[str]) -> int:
-    """Run `argv` as this rank; returns the exit code to end with."""
+    """Runs `argv` as this rank; returns the exit code to end with."""
     environ = os.environ
     rank = processes.number(environ, processes.RANK)
     if rank is None:  # no launcher started us: the program is run as if we were not there
@@ -80,21 +80,17 @@ def linked_mpi(program: str) -> str:
     Asked only of a program that failed: it may have been built for another MPI than the
     launcher's, and then it ends before anyone could look at what it has loaded.
     """
+    import re
     import shutil
     import subprocess
 
-    path, ldd = shutil.which(program), shutil.which("ldd")
-    if path is None or ldd is None:
-        return ""
+    argv = ["ldd", shutil.which(program) or program]
     try:
-        answer = subprocess.run([ldd, path], capture_output=True, text=True, timeout=2, check=False)
+        answer = subprocess.run(argv, capture_output=True, text=True, timeout=2, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    for line in answer.stdout.splitlines():
-        name, _, target = line.strip().partition(" => ")
-        if name.startswith(("libmpi.so", "libmpich.so")) and target.startswith("/"):
-            return target.partition(" (")[0]
-    return ""
+    found = re.search(r"^\s*libmpi(?:ch)?\.so.* => (/.*?)(?: \(|$)", answer.stdout, re.MULTILINE)
+    return found[1] if found else ""
 
 
 class _Rank:
@@ -114,7 +110,7 @@ class _Rank:
         self.mute = False  # its output cannot be kept
 
     def run(self) -> int:
-        """Start the program, keep its output until it ends, report; returns its exit code."""
+        """Starts the program, keeps its output until it ends, reports; returns its exit code."""
         wake, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(os, "pipe2") else os.pipe()
         os.set_blocking(woken, False)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
@@ -196,7 +192,7 @@ class _Rank:
                 return status
 
     def _read(self, fd: int) -> int | None:
-        """Take what a stream holds; how much, 0 at its end, None when it is empty for now."""
+        """Takes what a stream holds; returns how much, 0 at its end, None when it is empty."""
         try:
             data = os.read(fd, _CHUNK)
         except BlockingIOError:

@@ -22,7 +22,7 @@ from shanty.runtime.rank.option_table import (
     TEXT,
     WHOLE,
     Given,
-    Interpreter,
+    Line,
     Option,
     table,
 )
@@ -115,30 +115,34 @@ _SECTIONS = (
 )
 
 
-def _in_file() -> Dict[str, Tuple[str, ...]]:
-    """Returns the option that each key of a file stands for; of a switch, both of its sides."""
-    found: Dict[str, Tuple[str, ...]] = {
-        "autotune.enabled": ("--autotune", "--no-autotune"),
-        "stall_check.enabled": ("--stall-check", "--no-stall-check"),
-        "logging.with_timestamp": ("--log-with-timestamp", "--log-without-timestamp"),
-    }
-    for section, prefix, keys in _SECTIONS:
-        for key in keys.split():
-            name = prefix + key.replace("_", "-")
-            sides = (name, "--no-" + name[2:])
-            found[f"{section}.{key}"] = sides if sides[1] in OPTIONS else sides[:1]
-    return found
+def _sides(name: str) -> Tuple[str, ...]:
+    """Returns an option; of a switch, both of its sides."""
+    opposite = "--no-" + name[2:]
+    return (name, opposite) if opposite in OPTIONS else (name,)
 
 
-_IN_FILE = _in_file()
+# The option that each key of a file stands for.
+_IN_FILE: Dict[str, Tuple[str, ...]] = {
+    "autotune.enabled": _sides("--autotune"),
+    "stall_check.enabled": _sides("--stall-check"),
+    "logging.with_timestamp": ("--log-with-timestamp", "--log-without-timestamp"),
+    **{
+        f"{section}.{key}": _sides(prefix + key.replace("_", "-"))
+        for section, prefix, keys in _SECTIONS
+        for key in keys.split()
+    },
+}
 
 # ------------------------------------------------------------------------- reading a line
 
 
 @dataclass
-class Wanted:
-    """What a line asks for; what it leaves open is None or empty."""
+class Wanted(Line):
+    """A line, and what it asks for; what it leaves open is None or empty."""
 
+    program = "horovodrun"
+    options = OPTIONS
+    placed = ""  # the option that said which hosts
     ranks: Optional[int] = None
     hosts: str = ""
     hostfile: str = ""
@@ -155,6 +159,73 @@ class Wanted:
     notes: List[str] = field(default_factory=list)  # a sentence for each option that is left out
     command: List[str] = field(default_factory=list)
 
+    def _leave_out(self, spelled: str, option: Option, value: str) -> None:
+        """Takes down that an option has no meaning here; its rule says why."""
+        said = f"{spelled} {value}".rstrip()
+        self.notes.append(f"{said} of horovodrun is left out: {option.rule[1:]}")
+
+    def finish(self, run: Run) -> None:
+        """Works out what the options mean together."""
+        if self.script:
+            named, each = run(self.script), f":{self.slots}" if self.slots else ""
+            lines = dict.fromkeys(named.split())  # one a line, as HOST or HOST:SLOTS
+            self.hosts = ",".join(line if ":" in line else line + each for line in lines)
+            if not _HOSTS.match(self.hosts):
+                raise UsageError(f"{self.script} named no hosts: {named.strip()[:200]!r}")
+        elif self.slots:
+            self.notes.append("--slots-per-host is left out: hosts have the slots that they name")
+        if "HOROVOD_TIMELINE" not in self.variables:
+            self.variables.pop("HOROVOD_TIMELINE_MARK_CYCLES", None)
+        if not self.asks and not self.command:
+            raise UsageError("this horovodrun line has no command", fix="give it what to run")
+
+    def _on(self, spelled: str, value: str, field: str) -> None:
+        if self.placed:
+            raise UsageError(f"{self.placed} and {spelled} both name hosts", fix="leave one out")
+        if field == "hosts" and not _HOSTS.match(value):
+            raise UsageError(
+                f"{spelled} {value} is no list of hosts", fix="write it as worker-0:2,worker-1:2"
+            )
+        if field == "script":
+            text = f"{spelled} {value} is asked once, at the start: {_FIXED[1:]}"
+            self.notes.append(text)
+        self.placed = spelled
+        setattr(self, field, value)
+
+    def _interfaces(self, _: str, value: str, __: str) -> None:
+        self.interfaces += [name for name in value.split(",") if name]
+        self.variables["NCCL_SOCKET_IFNAME"] = ",".join(self.interfaces)
+
+    def _ssh(self, _: str, value: str, letter: str) -> None:
+        self.ssh += [letter, value]
+
+    def _ask(self, _: str, __: str, what: str) -> None:
+        self.asks = self.asks or what
+
+    def _config(self, *_: str) -> None:
+        """Its settings have been taken before."""
+
+    def _mpi_args(self, spelled: str, value: str, words: str) -> None:
+        try:
+            self.launcher += shlex.split(value or words)
+        except ValueError as error:
+            raise UsageError(f"{spelled} {value}: {error}") from None
+
+    def _log_level(self, spelled: str, value: str, _: str) -> None:
+        if value not in LOG_LEVELS:
+            raise UsageError(f"{spelled} takes one of {', '.join(LOG_LEVELS)}, not {value!r}")
+        self.variables["HOROVOD_LOG_LEVEL"] = value
+
+    def _tcp(self, *_: str) -> None:
+        self.variables["NCCL_IB_DISABLE"] = "1"
+        self.launcher += ["-mca", "pml", "ob1", "-mca", "btl", "self,sm,tcp"]
+
+    def _whole(self, _: str, value: str, field: str) -> None:
+        setattr(self, field, int(value))
+
+    def _mebibytes(self, _: str, value: str, variable: str) -> None:
+        self.variables[variable] = str(int(value) << 20)
+
 
 def parse(words: Sequence[str], read: Read = read_file, run: Optional[Run] = None) -> Wanted:
     """Returns what the line `words` (without `horovodrun` itself) asks for.
@@ -163,8 +234,7 @@ def parse(words: Sequence[str], read: Read = read_file, run: Optional[Run] = Non
     UsageError names an option that there is none of, that lacks its value, or that is refused.
     """
     wanted = Wanted()
-    interpreter = _Interpreter(OPTIONS, wanted)
-    given, wanted.command = interpreter.split(words)
+    given, wanted.command = wanted.split(words)
     # The options on the line and their opposites win over a file.
     decided = {name for _, option, _ in given for name in option.names}
     for sides in _IN_FILE.values():
@@ -174,8 +244,8 @@ def parse(words: Sequence[str], read: Read = read_file, run: Optional[Run] = Non
     from_files = [each for file in files for each in _from_file(file, read)]
     settled = [each for each in from_files if decided.isdisjoint(each[1].names)]
     for each in [*settled, *given]:
-        interpreter.take(*each)
-    interpreter.finish(run or _output_of)
+        wanted.take(*each)
+    wanted.finish(run or _output_of)
     return wanted
 
 
@@ -196,91 +266,13 @@ def _from_file(path: str, read: Read) -> List[Given]:
                 f"{where}: horovodrun has no such setting",
                 fix="the settings are " + ", ".join(["controller", *_IN_FILE]),
             )
-        if value is None:
-            continue
-        if len(sides) == 2:
+        if len(sides) == 2 and value is not None:
             off = value is False or value == "0"
             found.append((where, OPTIONS[sides[off]], ""))
-        else:
+        elif value is not None:
             OPTIONS[sides[0]].check(where, [str(value)])
             found.append((where, OPTIONS[sides[0]], str(value)))
     return found
-
-
-class _Interpreter(Interpreter):
-    """Puts what the options say into a `Wanted`; a method for each code of the table."""
-
-    program = "horovodrun"
-    wanted: Wanted
-    placed = ""  # the option that said which hosts
-
-    def leave_out(self, spelled: str, option: Option, value: str) -> None:
-        """Takes down that an option has no meaning here; its rule says why."""
-        said = f"{spelled} {value}".rstrip()
-        self.wanted.notes.append(f"{said} of horovodrun is left out: {option.rule[1:]}")
-
-    def finish(self, run: Run) -> None:
-        """Works out what the options mean together."""
-        wanted = self.wanted
-        if wanted.script:
-            named, each = run(wanted.script), f":{wanted.slots}" if wanted.slots else ""
-            lines = dict.fromkeys(named.split())  # one a line, as HOST or HOST:SLOTS
-            wanted.hosts = ",".join(line if ":" in line else line + each for line in lines)
-            if not _HOSTS.match(wanted.hosts):
-                raise UsageError(f"{wanted.script} named no hosts: {named.strip()[:200]!r}")
-        elif wanted.slots:
-            wanted.notes.append("--slots-per-host is left out: hosts have the slots that they name")
-        if "HOROVOD_TIMELINE" not in wanted.variables:
-            wanted.variables.pop("HOROVOD_TIMELINE_MARK_CYCLES", None)
-        if not wanted.asks and not wanted.command:
-            raise UsageError("this horovodrun line has no command", fix="give it what to run")
-
-    def _on(self, spelled: str, value: str, field: str) -> None:
-        if self.placed:
-            raise UsageError(f"{self.placed} and {spelled} both name hosts", fix="leave one out")
-        if field == "hosts" and not _HOSTS.match(value):
-            raise UsageError(
-                f"{spelled} {value} is no list of hosts", fix="write it as worker-0:2,worker-1:2"
-            )
-        if field == "script":
-            text = f"{spelled} {value} is asked once, at the start: {_FIXED[1:]}"
-            self.wanted.notes.append(text)
-        self.placed = spelled
-        setattr(self.wanted, field, value)
-
-    def _interfaces(self, _: str, value: str, __: str) -> None:
-        self.wanted.interfaces += [name for name in value.split(",") if name]
-        self.wanted.variables["NCCL_SOCKET_IFNAME"] = ",".join(self.wanted.interfaces)
-
-    def _ssh(self, _: str, value: str, letter: str) -> None:
-        self.wanted.ssh += [letter, value]
-
-    def _ask(self, _: str, __: str, what: str) -> None:
-        self.wanted.asks = self.wanted.asks or what
-
-    def _config(self, *_: str) -> None:
-        """Its settings have been taken before."""
-
-    def _mpi_args(self, spelled: str, value: str, words: str) -> None:
-        try:
-            self.wanted.launcher += shlex.split(value or words)
-        except ValueError as error:
-            raise UsageError(f"{spelled} {value}: {error}") from None
-
-    def _log_level(self, spelled: str, value: str, _: str) -> None:
-        if value not in LOG_LEVELS:
-            raise UsageError(f"{spelled} takes one of {', '.join(LOG_LEVELS)}, not {value!r}")
-        self.wanted.variables["HOROVOD_LOG_LEVEL"] = value
-
-    def _tcp(self, *_: str) -> None:
-        self.wanted.variables["NCCL_IB_DISABLE"] = "1"
-        self.wanted.launcher += ["-mca", "pml", "ob1", "-mca", "btl", "self,sm,tcp"]
-
-    def _whole(self, _: str, value: str, field: str) -> None:
-        setattr(self.wanted, field, int(value))
-
-    def _mebibytes(self, _: str, value: str, variable: str) -> None:
-        self.wanted.variables[variable] = str(int(value) << 20)
 
 
 def _output_of(script: str) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def load_part(name: str) -> ModuleType:
-    """Return the module `name` ("rank/reports") of the folder above, under a private name."""
+    """Returns the module `name` ("rank/reports") of the folder above, under a private name."""
     private = "_shanty_" + name.replace("/", "_")
     if private not in sys.modules:
         above = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -52,7 +52,7 @@ class RankProcess:
         self.failing = False
 
     def claim(self) -> bool:
-        """Return True for the first process of the rank that asks: others are its helpers."""
+        """Returns True for the first process of the rank that asks: others are its helpers."""
         if self.claimed:
             return os.getpid() == self.pid
         path = f"{self.run_dir}/claims/{self.world}-{self.rank}"
@@ -64,7 +64,7 @@ class RankProcess:
         return True
 
     def tell(self, event: str, **more: Any) -> None:
-        """Send a report to the node agent; without one there is no one to tell."""
+        """Sends a report to the node agent; without one there is no one to tell."""
         try:
             channel = reports.open_reports(os.environ[reports.FIFO])
         except (OSError, KeyError):
@@ -74,7 +74,7 @@ class RankProcess:
         os.close(channel)
 
     def allow_stacks(self) -> None:
-        """Let a signal write all stacks into the run directory, even from within an MPI call."""
+        """Lets a signal write all stacks into the run directory, even from within an MPI call."""
         import faulthandler
 
         number = os.environ.get("SHANTY_STACKS_SIGNAL")
@@ -84,15 +84,15 @@ class RankProcess:
             faulthandler.register(int(number), file=self._stacks, all_threads=True, chain=False)
         if number and sys.platform == "linux":
             path = f"{self.run_dir}/stacks/rank-{self.rank}.pulse"
-            self._pulse = load_part("rank/progress_probe").ProgressProbe(path, int(number) + 1)
+            self._probe = load_part("rank/progress_probe").ProgressProbe(path, int(number) + 1)
 
     def loading(self, path: str) -> None:
-        """Tell that the libmpi is loaded; MPI_Init, which comes next, may never return."""
+        """Tells that the libmpi is loaded; MPI_Init, which comes next, may never return."""
         self.tell("loading", path=path, host=os.uname().nodename)
 
     @staticmethod
     def library_path() -> str:
-        """Return the libmpi that this process has loaded; "" where there is none, or no /proc."""
+        """Returns the libmpi that this process has loaded; "" where there is none, or no /proc."""
         try:
             with open("/proc/self/maps", errors="replace") as file:
                 for line in file:
@@ -103,7 +103,7 @@ class RankProcess:
         return ""
 
     def saw_mpi(self, mpi: Any) -> None:
-        """Note when `mpi4py.MPI`, which has just been imported, is initialised."""
+        """Notes when `mpi4py.MPI`, which has just been imported, is initialised."""
         self.mpi = mpi
         if mpi.Is_initialized():
             self._joined()
@@ -128,7 +128,7 @@ class RankProcess:
             atexit.register(self._finalize)
 
     def joined(self, mpi: Any, rank: int, size: int) -> None:
-        """Tell that this process is `rank` of `size`, as `mpi` says: mpi4py.MPI or a like of it."""
+        """Tells that this process is `rank` of `size`, as `mpi` says: mpi4py.MPI or the like."""
         self.mpi, self.has_joined = mpi, True
         self.tell(
             "joined",
@@ -142,14 +142,14 @@ class RankProcess:
 
     @property
     def in_mpi(self) -> bool:
-        """Return True between MPI_Init and MPI_Finalize, in the process that the launcher knows."""
+        """Returns True between MPI_Init and MPI_Finalize, in the process the launcher knows."""
         mpi = self.mpi
         return bool(
             mpi and os.getpid() == self.pid and mpi.Is_initialized() and not mpi.Is_finalized()
         )
 
     def _finalize(self) -> None:
-        """Tell that the rank left in good order; the last of the exit handlers."""
+        """Tells that the rank left in good order; the last of the exit handlers."""
         import mpi4py
 
         if self.in_mpi and not self.failing and mpi4py.rc.finalize is not False:
@@ -159,14 +159,14 @@ class RankProcess:
             self.tell("finalized")
 
     def die(self, code: int, why: str) -> None:
-        """End a rank that failed, at once: MPI_Finalize would wait for the others for ever."""
+        """Ends a rank that failed, at once: MPI_Finalize would wait for the others for ever."""
         self.failing = True
         self.tell("failed", code=code, why=why, at=time.monotonic())
         atexit._run_exitfuncs()
         _leave(code)
 
     def refused(self, error: str) -> None:
-        """End a rank whose pool got no workers of MPI: it would wait for their results for ever.
+        """Ends a rank whose pool got no workers of MPI: it would wait for their results for ever.
 
         From any thread. Exit handlers are left out, because some of them wait for the pool.
         """
@@ -204,7 +204,7 @@ class ImportFollower:
         self.claim = claim
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find one of the modules as others would, with a loader that calls back."""
+        """Finds one of the modules as others would, with a loader that calls back."""
         if name == "mpi4py.MPI":
             spec, then = self._find_mpi(name, path, target), self.then
         elif name in self.hooks:
@@ -217,7 +217,7 @@ class ImportFollower:
         return spec
 
     def _find_mpi(self, name: str, path: Sequence[str] | None, target: Any) -> Any:
-        """Find it by the other finders: mpi4py has one of its own, and it loads the libmpi."""
+        """Finds it by the other finders: mpi4py has one of its own, and it loads the libmpi."""
         for finder in [each for each in sys.meta_path if each is not self]:
             try:
                 spec = finder.find_spec(name, path, target)
@@ -252,7 +252,7 @@ class HorovodFinder:
     """Stands early in sys.meta_path: our own horovod where Python has none."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find Horovod, as `find_horovod` decides."""
+        """Finds Horovod, as `find_horovod` decides."""
         if name != "horovod":
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
@@ -260,7 +260,7 @@ class HorovodFinder:
 
 
 def hook_children() -> None:
-    """Let the Python processes that this one starts find what we have found for it.
+    """Lets the Python processes that this one starts find what we have found for it.
 
     Those of multiprocessing import the rank's script, too.
     """
@@ -278,7 +278,7 @@ class FallbackFinder:
         self.folder = folder
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find our package in our folder; nothing else is offered."""
+        """Finds our package in our folder; nothing else is offered."""
         if path is not None or name != self.package:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, [self.folder], target)
@@ -288,7 +288,7 @@ class FallbackFinder:
 
 
 def start() -> RankProcess | None:
-    """Begin to instrument this process; None when it is no rank of a run."""
+    """Begins to instrument this process; None when it is no rank of a run."""
     environ = os.environ
     rank = processes.number(environ, processes.RANK)
     run_dir = environ.get("SHANTY_ATTEMPT_DIR") or environ.get("SHANTY_RUN_DIR", "")

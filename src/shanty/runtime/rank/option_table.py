@@ -6,7 +6,7 @@ What becomes of each option is said by its rule, in `horovodrun` and `dmlc_submi
     =NAME VALUE  that variable gets this value
     -REASON      nothing, and the reason is given
     !REASON|FIX  it is refused
-    @CODE WORD   what `Interpreter` or its subclass does for the code, with that word
+    @CODE WORD   what `Line` or its subclass does for the code, with that word
     (nothing)    it says what is so in any case
 """
 
@@ -16,7 +16,7 @@ import difflib
 import re
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.errors import UsageError
 
@@ -62,18 +62,16 @@ def table(*rows: Tuple[str, ...]) -> Dict[str, Option]:
     return found
 
 
-class Interpreter:
-    """Reads a line of `program` and puts what it says into `wanted`.
+class Line:
+    """A line of `program`, and what it says.
 
     A subclass has a method for each code of the rules. It gets the option as it was written, its
     value, and the rest of the rule.
     """
 
     program: str
-
-    def __init__(self, options: Mapping[str, Option], wanted: Any) -> None:
-        self.options = options
-        self.wanted = wanted
+    options: Mapping[str, Option]
+    variables: Dict[str, str]
 
     def split(self, words: Sequence[str]) -> Tuple[List[Given], List[str]]:
         """Returns the options before the command, and the command.
@@ -129,26 +127,26 @@ class Interpreter:
         """Takes one option into account."""
         kind, (code, _, word) = option.rule[:1], option.rule[1:].partition(" ")
         if kind == "=":
-            self.wanted.variables[code] = word or value
+            self.variables[code] = word or value
         elif kind == "-":
-            self.leave_out(spelled, option, value)
+            self._leave_out(spelled, option, value)
         elif kind == "!":
             why, _, fix = option.rule[1:].partition("|")
             raise UsageError(f"{spelled} of {self.program} has no counterpart here", why, fix)
         elif kind == "@":
             getattr(self, "_" + code.replace("-", "_"))(spelled, value, word)
 
-    def leave_out(self, spelled: str, option: Option, value: str) -> None:
+    def _leave_out(self, spelled: str, option: Option, value: str) -> None:
         """Takes down that an option has no meaning here; its rule says why."""
         raise NotImplementedError
 
     def _set(self, _: str, value: str, field: str) -> None:
-        setattr(self.wanted, field, value)
+        setattr(self, field, value)
 
     def _switch(self, _: str, __: str, field: str) -> None:
-        setattr(self.wanted, field, True)
+        setattr(self, field, True)
 
     def _count(self, spelled: str, value: str, field: str) -> None:
         if int(value) < 1:
             raise UsageError(f"{spelled} must be at least 1, not {value}")
-        setattr(self.wanted, field, int(value))
+        setattr(self, field, int(value))

@@ -53,7 +53,7 @@ class ProgressProbe:
         signal.signal = self._watched  # type: ignore[assignment]  # what the script's own `signal.signal` comes down to
 
     def _watched(self, number: int, handler: Any) -> Any:
-        """Set a handler; a script that takes our signal for itself gets no more of them."""
+        """Sets a handler; a script that takes our signal for itself gets no more of them."""
         before = self._set(number, handler)
         if number == self._number and os.getpid() == self._pid and handler != self._answer:
             with contextlib.suppress(OSError):

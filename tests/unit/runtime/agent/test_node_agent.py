@@ -1,0 +1,24 @@
+"""The node agent: ends of its children."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shanty.runtime.agent.node_agent import NodeAgent
+
+
+def test_a_rank_that_stops_when_nobody_waits_for_it_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a look has left behind is no end of a child."""
+    trap = 5 << 8 | 0x7F
+    told = iter([(11, trap), (12, 3 << 8), (0, 0)])
+    monkeypatch.setattr(os, "waitpid", lambda *_: next(told))
+    agent: Any = SimpleNamespace(ended=[])
+    agent.child_ended = lambda pid, code: agent.ended.append((pid, code))
+    NodeAgent._reap(agent)
+    assert agent.ended == [(12, 3)]

@@ -1,0 +1,184 @@
+"""Who is the straggler of a silent run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shanty.runtime.agent.straggler import Standing, judge
+
+LINK = {"name": "eth0", "carries": True, "used": True, "bytes": 0, "errors": 0}
+
+
+LOAD = {"cores": 2, "links": [LINK], "tcp": [100, 0], "age": 60.0}
+
+
+MAIN = ["/w/train.py", 9, "main"]
+
+
+def rank(number: int, *frames: list[Any], host: str = "a", **told: Any) -> Standing:
+    """A rank that waits in MPI_Allreduce, unless told otherwise."""
+    usual = {
+        "rank": number,
+        "host": host,
+        "pid": 100 + number,
+        "state": "R",
+        "ready": 1.0,
+        "cpu": 0.9,
+        "read": True,
+        "call": "MPI_Allreduce",
+        "waits": 70.0,
+        "still": 70.0,
+        "inside": 70.0,
+        "through": None,
+    }
+    threads = [{"current": True, "frames": list(frames) or [MAIN]}]
+    return Standing({**usual, **told}, threads)
+
+
+def away(number: int, *frames: list[Any], **told: Any) -> Standing:
+    """A rank that is not in MPI."""
+    return rank(number, *frames, **{"call": "", "waits": 0.0, "still": 0.0, "inside": 0.0, **told})
+
+
+def what(*ranks: Standing, ended: dict[int, str] | None = None, **load: Any) -> str:
+    """The verdict after 60 s; "" for none."""
+    hosts = {one.host for one in ranks}
+    stall = judge(ranks, ended or {}, {host: {**LOAD, **load} for host in hosts}, 60)
+    return stall.what.removeprefix("no progress for 60 s: ") if stall else ""
+
+
+TRAIN = ["/w/train.py", 31, "train"]
+
+
+@pytest.mark.parametrize(
+    ("straggler", "doing"),
+    [
+        (away(2, TRAIN), "busy in train (train.py:31)"),
+        (away(2, TRAIN, cpu=0.0, ready=0.1, state="S"), "idle in train (train.py:31)"),
+        (away(2, TRAIN, state="T"), "stopped, as by SIGSTOP"),
+        (away(2, TRAIN, cpu=0.01), "ready to run, but gets 1.0 % of a core"),
+        (
+            away(2, TRAIN, lock=["/w/lock", 101], ready=0.0),
+            "waiting in train (train.py:31) for the lock on /w/lock, which rank 1 holds",
+        ),
+        (
+            away(2, ["/v/torch/utils/data/dataloader.py", 5, "_next"], TRAIN),
+            "waiting in train (train.py:31) for its DataLoader",
+        ),
+        (rank(2, TRAIN, call="MPI_Bcast"), "in MPI_Bcast at train (train.py:31)"),
+        (rank(2, TRAIN, call="MPI_Finalize"), "at its end, in MPI_Finalize"),
+        (rank(2, TRAIN), "in MPI_Allreduce at train (train.py:31)"),
+        (rank(2, cpu=0.0), "ready to run, but gets 0.0 % of a core"),
+    ],
+)
+def test_the_straggler(straggler: Standing, doing: str) -> None:
+    said = what(rank(0), rank(1), straggler)
+    assert said == f"rank 2 on a is {doing}, ranks 0, 1 wait in MPI_Allreduce"
+
+
+def test_the_worst_comes_first() -> None:
+    said = what(rank(0), rank(1, TRAIN, call="MPI_Bcast"), away(2, TRAIN), rank(3), rank(4))
+    assert said.startswith(
+        "rank 2 on a is busy in train (train.py:31), rank 1 on a is in MPI_Bcast"
+    )
+
+
+def test_a_rank_that_has_ended() -> None:
+    assert what(rank(0), rank(1), ended={2: "b"}).startswith("rank 2 on b is no more: it has ended")
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [away(0), away(1)],  # nobody is in MPI
+        [rank(0), rank(1, waits=20.0)],  # the last one has come
+        [rank(0), away(1, through=3.0)],  # it comes and goes
+        [rank(0, waits=40.0), away(1)],  # not for long enough
+    ],
+)
+def test_what_is_no_stall(ranks: list[Standing]) -> None:
+    assert what(*ranks) == ""
+
+
+def test_all_in_one_call() -> None:
+    both = rank(0), rank(1, host="b")
+    assert what(*both) == "all ranks wait in MPI_Allreduce"
+    assert what(*both, links=[{**LINK, "bytes": 1 << 30}]) == ""  # something large is under way
+    wrong = {"a": LOAD, "b": {**LOAD, "links": [{**LINK, "carries": False}]}}
+    down = judge(both, {}, wrong, 60)
+    assert down is not None
+    assert down.what.endswith(": all ranks wait in MPI_Allreduce; link eth0 of b is down")
+    assert (down.stragglers, down.host) == ((1,), "b")
+    lost = "all ranks wait in MPI_Allreduce; 30 of the 100 packets that a sent were lost"
+    assert what(rank(0), rank(1), tcp=[100, 30]) == lost
+
+
+HANDSHAKE = (
+    ["/v/shanty/xgboost/handshake.py", 111, "_wait"],
+    ["/v/shanty/xgboost/handshake.py", 70, "conclude"],
+    ["/v/shanty/compat/xgboost_rabit/calls.py", 9, "train"],
+    TRAIN,
+)
+
+
+def test_a_rank_that_waits_for_others_in_shanty_xgboost() -> None:
+    """It naps, and looks into MPI in between; the one that has ended is to be named."""
+    for seen in ({}, {"call": "MPI_Iprobe"}, {"through": 3.0}):
+        waiting = away(1, *HANDSHAKE, cpu=0.01, ready=0.0, **seen)
+        at_its_end = rank(0, TRAIN, call="MPI_Finalize")
+        said = what(at_its_end, waiting)
+        assert said == "rank 0 on a is at its end, in MPI_Finalize, rank 1 waits in shanty.xgboost"
+    assert waiting.place == "train (train.py:31)"
+    assert what(waiting, rank(0), ended={2: "b"}).startswith("rank 2 on b is no more")
+    assert what(waiting, rank(0), away(2, TRAIN)).startswith("rank 2 on a is busy in train")
+    assert what(waiting, away(0)) == ""  # nobody has measured how long it waits
+
+
+def test_a_rank_that_loads_for_shanty_xgboost_is_at_work() -> None:
+    """What is done `together` has the same module further out."""
+    loading = ["/v/shanty/xgboost/text/files.py", 5, "read"]
+    together = ["/v/shanty/xgboost/handshake.py", 150, "together"]
+    assert what(rank(0), away(1, loading, together, TRAIN)).startswith(
+        "rank 1 on a is busy in train (train.py:31)"
+    )
+
+
+@pytest.mark.parametrize(("number", "whom"), [(0, "rank 1, 2"), (1, "rank 0, which hears all")])
+def test_a_rank_says_whom_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, whom: str
+) -> None:
+    pytest.importorskip("xgboost")
+    from shanty.xgboost import handshake
+    from shanty.xgboost.communication import Communicator
+
+    monkeypatch.setattr(handshake, "_LONG", -1)
+    comm: Any = SimpleNamespace(rank=number, size=3, iprobe=lambda **_: False)
+    looks = iter([False, False, True])
+    shaking = handshake.Handshake(Communicator(comm), "training")
+    shaking._outcomes[0] = None
+    shaking._wait(lambda: next(looks))
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"shanty.xgboost: training: rank {number} is still waiting for {whom}")
+
+
+def test_collectives_of_torch() -> None:
+    frames = (
+        ["/v/torch/distributed/distributed_c10d.py", 7, "all_reduce"],
+        ["/v/torch/distributed/c10d_logger.py", 8, "wrapper"],
+        MAIN,
+    )
+    waiting = away(0, *frames, still=70.0)
+    assert (waiting.call, waiting.waits) == ("torch all_reduce", 70.0)
+    assert away(0, *frames).waits == 0.0
+
+
+def test_a_rank_that_cannot_be_looked_at_is_blamed_last() -> None:
+    unread = away(1, ["/v/torch/distributed/distributed_c10d.py", 7, "recv"], MAIN, read=False)
+    assert what(rank(0), unread) == (
+        "rank 1 on a is busy in main (train.py:9), rank 0 waits in MPI_Allreduce"
+    )
+    assert what(rank(0), unread, away(2, TRAIN)).startswith("rank 2 on a is busy in train")
+    assert what(unread, away(2, read=False)) == ""
