@@ -90,7 +90,7 @@ def named(order: Sequence[str], values: Sequence[Any], names: Arguments, what: s
 
 def train(original: Callable[..., Any]) -> Callable[..., Any]:
     """`xgboost.train`, with `feval`, `learning_rates` and arguments by position."""
-    ours = _Ours(original, train_over_ranks)
+    ours = _over_ranks(original, train_over_ranks)
 
     @functools.wraps(original)
     def train(
@@ -115,7 +115,7 @@ def train(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def cv(original: Callable[..., Any]) -> Callable[..., Any]:
     """`xgboost.cv`, with `feval` and arguments by position."""
-    ours = _Ours(original, cv_over_ranks)
+    ours = _over_ranks(original, cv_over_ranks)
 
     @functools.wraps(original)
     def cv(params: Any, dtrain: Any, num_boost_round: int = 10, *values: Any, **names: Any) -> Any:
@@ -126,22 +126,21 @@ def cv(original: Callable[..., Any]) -> Callable[..., Any]:
     return cv
 
 
-class _Ours:
+def _over_ranks(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
     """Calls shanty's function, which is about to call XGBoost's by a name that is ours by now."""
+    within = False
 
-    def __init__(self, original: Callable[..., Any], ours: Callable[..., Any]) -> None:
-        self._original = original
-        self._ours = ours
-        self._within = False
-
-    def __call__(self, *values: Any, **names: Any) -> Any:
-        if self._within or not is_initialized():
-            return self._original(*values, **names)
-        self._within = True
+    def call(*values: Any, **names: Any) -> Any:
+        nonlocal within
+        if within or not is_initialized():
+            return original(*values, **names)
+        within = True
         try:
-            return self._ours(*values, **names)
+            return ours(*values, **names)
         finally:
-            self._within = False
+            within = False
+
+    return call
 
 
 def _check_columns(matrices: Sequence[Any]) -> None:

@@ -7,9 +7,6 @@ what XGBoost 3.2 does with each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-
-Pairs = list[tuple[str, object]]
 
 # Parameters that are dropped, and why.
 GONE = {
@@ -46,14 +43,6 @@ _EXACT = {"exact", "grow_colmaker"}
 _OBJECTIVES = {"reg:linear": "reg:squarederror"}
 
 
-@dataclass
-class Modern:
-    """Parameters as today's XGBoost takes them, and what has been changed."""
-
-    pairs: Pairs = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # "silent=1 is now verbosity=0"
-
-
 def modern(params: Mapping[str, object] | Iterable[tuple[str, object]], ranks: int) -> Modern:
     """`params` in today's names, for a training by so many ranks.
 
@@ -61,38 +50,40 @@ def modern(params: Mapping[str, object] | Iterable[tuple[str, object]], ranks: i
     never put over a value that is given by its new name. ValueError names what cannot be done.
     """
     items = params.items() if isinstance(params, Mapping) else params
-    state = _State([(name.removeprefix("bst:"), value) for name, value in items], ranks)
-    for name, value in state.old:
-        rule = _RULES.get(name)
-        if value is None or rule is None:
-            state.done.pairs.append((name, value))
+    old = [(name.removeprefix("bst:"), value) for name, value in items]
+    made = Modern(dict(old), ranks)
+    for name, value in old:
+        if value is None or name not in _RULES:
+            made.keep(name, value)
         else:
-            rule(state, name, value)
-    state.settle_device()
-    return state.done
+            _RULES[name](made, name, value)
+    made.settle_device()
+    return made
 
 
-class _State:
-    """One translation: what is given, what comes of it."""
+class Modern:
+    """Parameters as today's XGBoost takes them (`pairs`), and `notes` on what has been changed."""
 
-    def __init__(self, old: Pairs, ranks: int) -> None:
-        self.old = old
-        self.given = dict(old)
+    def __init__(self, given: Mapping[str, object], ranks: int) -> None:
+        self.pairs: list[tuple[str, object]] = []
+        self.notes: list[str] = []  # "silent=1 is now verbosity=0"
+        self.given = given
         self.ranks = ranks
-        self.done = Modern()
         self.on_gpu: list[str] = []  # the words that ask for a GPU
 
     def keep(self, name: str, value: object) -> None:
-        self.done.pairs.append((name, value))
+        """Takes a parameter as it is."""
+        self.pairs.append((name, value))
 
     def becomes(self, name: str, value: object, *new: tuple[str, object], why: str = "") -> None:
         """Puts `new` in place of name=value, except for what is given already."""
-        self.done.pairs += [pair for pair in new if pair[0] == name or pair[0] not in self.given]
+        self.pairs += [pair for pair in new if pair[0] == name or pair[0] not in self.given]
         now = ", ".join(f"{new_name}={new_value}" for new_name, new_value in new)
-        self.done.notes.append(f"{name}={value} is now {now}{why}")
+        self.notes.append(f"{name}={value} is now {now}{why}")
 
     def drop(self, name: str, why: str) -> None:
-        self.done.notes.append(f"{name} is no more: {why}")
+        """Leaves a parameter out."""
+        self.notes.append(f"{name} is no more: {why}")
 
     def settle_device(self) -> None:
         """Says which device, once all words are known; `gpu_id` counts only where a GPU is used."""
@@ -101,7 +92,7 @@ class _State:
             device = "cuda" if number is None else f"cuda:{number}"
             self.keep("device", device)
             words = [*self.on_gpu, *([] if number is None else [f"gpu_id={number}"])]
-            self.done.notes.append(f"{', '.join(words)}: the GPU is now device={device}")
+            self.notes.append(f"{', '.join(words)}: the GPU is now device={device}")
         elif number is not None:
             self.drop("gpu_id", "device says which GPU, and nothing here uses one")
 
@@ -110,14 +101,14 @@ def _true(value: object) -> bool:
     return str(value).lower() not in ("0", "false", "0.0", "")
 
 
-def _silent(state: _State, name: str, value: object) -> None:
+def _silent(state: Modern, name: str, value: object) -> None:
     if _true(value):
         state.becomes(name, value, ("verbosity", 0))
     else:
         state.drop(f"{name}={value}", "verbosity=1 is what it was, and the default")
 
 
-def _objective(state: _State, name: str, value: object) -> None:
+def _objective(state: Modern, name: str, value: object) -> None:
     word = str(value)
     plain = word.removeprefix("gpu:")
     if plain != word:
@@ -129,20 +120,8 @@ def _objective(state: _State, name: str, value: object) -> None:
         state.becomes(name, word, (name, today))
 
 
-def _tree_method(state: _State, name: str, value: object) -> None:
-    word = str(value)
-    if word in _ON_GPU:
-        state.on_gpu.append(f"{name}={word}")
-    if word in _METHODS:
-        state.becomes(name, word, (name, _METHODS[word]))
-    elif word in _EXACT and state.ranks > 1:
-        state.becomes(name, word, (name, "approx"), why=": one process only can be exact")
-    else:
-        state.keep(name, value)
-
-
-def _updater(state: _State, name: str, value: object) -> None:
-    words = [word.strip() for word in str(value).split(",")]
+def _tree_method(state: Modern, name: str, value: object) -> None:
+    words = [word.strip() for word in str(value).split(",")]  # updaters may be several
     if set(words) & _ON_GPU:
         state.on_gpu.append(f"{name}={value}")
     for word in words:
@@ -156,7 +135,7 @@ def _updater(state: _State, name: str, value: object) -> None:
     state.keep(name, value)
 
 
-def _sketch_eps(state: _State, name: str, value: object) -> None:
+def _sketch_eps(state: Modern, name: str, value: object) -> None:
     eps = float(str(value))
     if state.given.get("tree_method") == "approx" and 0 < eps < 1:
         state.becomes(name, value, ("max_bin", round(1 / eps)))
@@ -164,12 +143,12 @@ def _sketch_eps(state: _State, name: str, value: object) -> None:
         state.drop(name, "max_bin decides")
 
 
-def _pairs_a_sample(state: _State, name: str, value: object) -> None:
+def _pairs_a_sample(state: Modern, name: str, value: object) -> None:
     new = ("lambdarank_num_pair_per_sample", value)
     state.becomes(name, value, ("lambdarank_pair_method", "mean"), new)
 
 
-def _split(state: _State, name: str, value: object) -> None:
+def _split(state: Modern, name: str, value: object) -> None:
     if str(value) == "col":
         raise ValueError(
             "dsplit=col splits columns over the ranks, which rows in text files cannot be. "
@@ -178,7 +157,7 @@ def _split(state: _State, name: str, value: object) -> None:
     state.drop(name, GONE[name])
 
 
-def _booster(state: _State, name: str, value: object) -> None:
+def _booster(state: Modern, name: str, value: object) -> None:
     if str(value) == "gblinear" and state.ranks > 1:
         raise ValueError(
             "booster=gblinear does not train over ranks: XGBoost has no linear model that is "
@@ -188,23 +167,15 @@ def _booster(state: _State, name: str, value: object) -> None:
     state.keep(name, value)
 
 
-def _gone(state: _State, name: str, value: object) -> None:
-    state.drop(name, GONE[name])
-
-
-def _later(state: _State, name: str, value: object) -> None:
-    """`gpu_id`: what becomes of it is said by settle_device."""
-
-
-_RULES: dict[str, Callable[[_State, str, object], None]] = {
-    **dict.fromkeys(GONE, _gone),
+_RULES: dict[str, Callable[[Modern, str, object], None]] = {
+    **dict.fromkeys(GONE, lambda state, name, _: state.drop(name, GONE[name])),
     "booster": _booster,
     "dsplit": _split,
-    "gpu_id": _later,
+    "gpu_id": lambda *_: None,  # settle_device says what becomes of it
     "num_pairsample": _pairs_a_sample,
     "objective": _objective,
     "silent": _silent,
     "sketch_eps": _sketch_eps,
     "tree_method": _tree_method,
-    "updater": _updater,
+    "updater": _tree_method,
 }
