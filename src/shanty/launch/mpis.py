@@ -175,9 +175,11 @@ def remove(flavour: str, home: Path) -> Path:
 @contextlib.contextmanager
 def _making(target: Path) -> Iterator[Path]:
     """Make a hidden folder beside the target, gone afterwards whatever happens."""
+    from shanty.runtime.rpc.store import prune  # runs do without
+
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target.parent)
+        prune(str(target.parent), _STALE, ".*-*")  # what installations that were killed have left
         folder = target.parent / f".{target.name}-{os.getpid()}-{time.monotonic_ns()}"
         folder.mkdir()
     except OSError as error:
@@ -190,14 +192,6 @@ def _making(target: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sweep(parent: Path) -> None:
-    """Remove what installations that were killed have left."""
-    for entry in parent.glob(".*-*"):
-        with contextlib.suppress(OSError):
-            if time.time() - entry.stat().st_mtime > _STALE:
-                shutil.rmtree(entry, ignore_errors=True)
 
 
 def _made(folder: Path, value: Flavour) -> Path:

@@ -6,15 +6,12 @@ https://packaging.python.org/en/latest/specifications/platform-compatibility-tag
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
-import shutil
 import tarfile
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,12 +22,12 @@ from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
-from shanty.runtime.rpc.store import Entry, machine, tree_hash
+from shanty.runtime.rpc.store import Entry, machine, prune, tree_hash
 from shanty.runtime.rundir import read_json, write_json
 
 # What no program that runs needs; headers stay, for an mpicc inside a run.
 _LEFT_OUT = re.compile(r"(^|/)(__pycache__|share/(doc|man|info))/|\.(a|la|pyc)$")
-_KEPT = 30 * 86400  # seconds
+KEPT = 30 * 86400  # seconds that what nobody uses stays in the cache
 _LEVEL = 6  # of gzip; 9 takes twice as long for nothing
 _PACKING = threading.Lock()
 _OTHER_MPI = (
@@ -114,7 +111,7 @@ def _archive(package: Package) -> Path:
         except FileNotFoundError:
             folder = package.archive.parent
             folder.mkdir(parents=True, exist_ok=True)
-            prune(folder)
+            prune(str(folder), KEPT)
             with tempfile.NamedTemporaryFile(dir=folder, prefix=".", delete=False) as file:
                 made = Path(file.name)
                 try:
@@ -128,17 +125,6 @@ def _archive(package: Package) -> Path:
                     raise
             made.replace(package.archive)
     return package.archive
-
-
-def prune(folder: Path) -> None:
-    """Remove what nobody has used for a month from a folder of shanty's cache."""
-    for entry in folder.iterdir():
-        with contextlib.suppress(OSError):
-            if time.time() - entry.lstat().st_mtime > _KEPT:
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
-                else:
-                    entry.unlink()
 
 
 def pack(root: Path, files: Iterable[str], sink: BinaryIO | IO[bytes]) -> int:

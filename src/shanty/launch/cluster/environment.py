@@ -29,7 +29,7 @@ from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.wheels import Wheel
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.rpc.python_environment import described
-from shanty.runtime.rpc.store import machine
+from shanty.runtime.rpc.store import machine, prune
 from shanty.runtime.rundir import read_json, write_json
 
 # What installs packages and what is placed on its own: no rank needs them of its environment.
@@ -283,7 +283,7 @@ class _Copies:
                 self._progress(step)
 
         self._progress(step)
-        content_store.prune(self._cache)
+        prune(str(self._cache), content_store.KEPT)
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             list(pool.map(make, self._wanted))
 

@@ -55,7 +55,7 @@ def prepare(
         Prepared(
             installations[client.host.name],
             pythons[client.host.name],
-            placed[client.host.name].path,
+            placed[client.host.name],
             mpi4py.get(client.host.name, ""),
         )
         for client in clients

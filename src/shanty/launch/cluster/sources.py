@@ -17,13 +17,12 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from shanty.launch.cluster.parallel import Say
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
-from shanty.runtime.rpc.store import UnsafeError, inside, placing, unpack
+from shanty.runtime.rpc.store import UnsafeError, inside, placing, prune, unpack
 from shanty.runtime.rundir import storage_errors
 
 _TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
@@ -68,13 +67,6 @@ def open_workspace(source: str, home: Path, say: Say | None = None) -> Path:
     raise NotFoundError(f"there is no workspace {source}")
 
 
-def _clear_stale(folder: Path) -> None:
-    for entry in folder.glob(".*"):
-        with suppress(OSError):
-            if entry.stat().st_mtime < time.time() - _STALE:
-                shutil.rmtree(entry, ignore_errors=True)
-
-
 def _cloned(url: str, ref: str, home: Path, say: Say) -> Path:
     if ref.startswith("-"):
         raise UsageError(f"{ref} is no branch, tag or commit")
@@ -84,7 +76,7 @@ def _cloned(url: str, ref: str, home: Path, say: Say) -> Path:
     if target.is_dir():
         return target
     say(f"fetching {url} at {ref}")
-    _clear_stale(target.parent)
+    prune(str(target.parent), _STALE, ".*")
     with placing(str(target)) as folder:
         _git(url, "init", "--quiet", folder)
         there = ("-C", folder)
@@ -174,7 +166,7 @@ def _unpacked(archive: Path, source: str, home: Path) -> Path:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     target = home / "cache" / "sources" / f"archive-{digest[:40]}"
     if not target.is_dir():
-        _clear_stale(target.parent)
+        prune(str(target.parent), _STALE, ".*")
         with placing(str(target)) as folder:
             try:
                 _unpack(archive, suffix, folder)

@@ -78,14 +78,6 @@ class Manifest:
         return hashlib.sha256(self.encoded()).hexdigest()[:_HASH]
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A workspace on a host: where, and how many bytes it took to get it there."""
-
-    path: str
-    bytes_sent: int
-
-
 class ChangedError(PrepareError):
     """A file was changed while its content was read."""
 
@@ -235,7 +227,7 @@ def place(
     cache: Path | None = None,
     users: Mapping[str, str] | None = None,
     say: Say | None = None,
-) -> tuple[Manifest, dict[str, Placed]]:
+) -> tuple[Manifest, dict[str, str]]:
     """Put the workspace in `folder` on all hosts, side by side; where it is, by the host's name.
 
     `users` gives, by the host's name, the name (RUN.INDEX) of the work folder for as long as
@@ -243,7 +235,7 @@ def place(
     meanwhile makes it start again once; then it is an error. Raises PrepareError.
     """
 
-    def work(client: RpcClient) -> Placed | ChangedError:
+    def work(client: RpcClient) -> str | ChangedError:
         try:
             return send(client, content, folder, (users or {}).get(client.host.name, ""), progress)
         except ChangedError as error:
@@ -253,7 +245,7 @@ def place(
         try:
             content = manifest(folder, cache, say)
             outcomes = side_by_side(clients, work)
-            placed = {name: one for name, one in outcomes.items() if isinstance(one, Placed)}
+            placed = {name: one for name, one in outcomes.items() if isinstance(one, str)}
             if len(placed) == len(outcomes):
                 return content, placed
             raise next(one for one in outcomes.values() if isinstance(one, ChangedError))
@@ -269,12 +261,11 @@ def send(
     folder: Path,
     user: str = "",
     progress: Progress | None = None,
-) -> Placed:
-    """Put the files of `content`, which are in `folder`, on one host.
+) -> str:
+    """Put the files of `content`, which are in `folder`, on one host; returns where they are.
 
     ChangedError when they are not what `content` says any more.
     """
-    before = client.bytes_sent
     name = content.hash
     has = client.ask("workspace-has", hash=name, user=user).values
     if not has["have"]:
@@ -291,7 +282,7 @@ def send(
             step = replace(step, done=step.done + len(block))
         tell(step)
         has = client.ask("workspace-place").values
-    return Placed(has["path"], client.bytes_sent - before)
+    return str(has["path"])
 
 
 def _blocks(folder: Path, files: Sequence[File]) -> Iterator[bytes]:

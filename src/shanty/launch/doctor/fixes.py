@@ -136,14 +136,14 @@ class Repairer:
 
     def comment_out(self, finding: Finding) -> list[str]:
         """Makes settings that break runs into comments."""
-        from shanty.launch.doctor.hosts import broken
+        from shanty.launch.doctor.hosts import harmful
 
         with self._client(finding.host) as client:
             host = self._host(finding.host)
             seen = Seen(host, client.ask("survey").values, client.ask("health").values)
             need = Need(hosts=tuple(each.name for each in self.hosts))
             own = seen.survey["home"].rstrip("/") + "/"
-            found = [[s.file, s.name] for s in broken(seen, need) if s.file.startswith(own)]
+            found = [[s.file, s.name] for s in harmful(seen, need) if s.file.startswith(own)]
             return _done(client, "comment-out", settings=found) if found else []
 
     def _alike(self, names: Sequence[str]) -> Mapping[str, str]:

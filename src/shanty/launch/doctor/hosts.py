@@ -10,8 +10,7 @@ errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from shanty.launch.cluster.content_store import runs_on
@@ -46,17 +45,6 @@ _RAISE_LIMIT = (
 _SSH = {"ssh", "rsh"}
 _OVER_TCP = ("tcp", "tcp;ofi_rxm", "sockets", "net")
 _NOT_BY_SSH = "the launcher does not start by ssh"
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The host that has the settings: `addresses` and `fabrics` as in its survey."""
-
-    addresses: Sequence[Mapping[str, Any]]
-    fabrics: Sequence[str]
-    several: bool  # the run is on several hosts
-    lead: bool  # the launcher runs here
-    flavour: str = ""  # the run's MPI, "" where it is not known
 
 
 class HarmfulSetting(NamedTuple):
@@ -399,22 +387,10 @@ def _own_name(seen: Seen, need: Need) -> Iterator[Finding]:
         )
 
 
-def broken(seen: Seen, need: Need) -> Iterator[HarmfulSetting]:
-    """Returns the settings of a host that break runs, by its health."""
-    host = Surroundings(
-        seen.survey["addresses"],
-        seen.survey["fabrics"],
-        several=len(need.hosts) > 1,
-        lead=need.hosts[:1] in ((), (seen.name,)),
-        flavour=need.flavour,
-    )
-    return harmful(seen.health["settings"], host)
-
-
 def _settings(seen: Seen, need: Need) -> Iterator[Finding]:
     """Makes a finding for each setting of a host that breaks runs."""
     home = f"{seen.survey['home'].rstrip('/')}/"
-    for name, value, file, why, level in broken(seen, need):
+    for name, value, file, why, level in harmful(seen, need):
         where = file or "the environment of a login"
         yield seen.finding(
             level,
@@ -426,24 +402,27 @@ def _settings(seen: Seen, need: Need) -> Iterator[Finding]:
         )
 
 
-def harmful(settings: Iterable[Sequence[str]], host: Surroundings) -> Iterator[HarmfulSetting]:
-    """Returns those of `settings` ([name, value, file] each) that break a run on `host`."""
-    for name, value, file in settings:
+def harmful(seen: Seen, need: Need) -> Iterator[HarmfulSetting]:
+    """Returns the settings of a host that break runs, by its health."""
+    several, lead = len(need.hosts) > 1, need.hosts[:1] in ((), (seen.name,))
+    for name, value, file in seen.health["settings"]:
         meaning = MEANINGS.get(plain(name), "")
         # A launcher that finds no such interface does not start, on one host neither.
-        matters = host.several or meaning == "launcher's interfaces"
-        why = _why(meaning, value, host) if meaning and matters and value.strip() else ""
-        if why:
+        matters = several or meaning == "launcher's interfaces"
+        if meaning and matters and value.strip():
+            why = _why(meaning, value, seen.survey, lead=lead)
             about = BREAKS.get(plain(name), ())
-            serious = host.flavour in about or (about and not host.flavour)
-            yield HarmfulSetting(name, value, file, why, Level.ERROR if serious else Level.WARNING)
+            serious = need.flavour in about or (about and not need.flavour)
+            if why:
+                level = Level.ERROR if serious else Level.WARNING
+                yield HarmfulSetting(name, value, file, why, level)
 
 
-def _why(meaning: str, value: str, host: Surroundings) -> str:
+def _why(meaning: str, value: str, survey: Mapping[str, Any], *, lead: bool) -> str:
     """Says why a value is harmful, by what the setting means; "" where it is not."""
     excluded = value.startswith("^")  # all but these
     listed = _words(value.lstrip("^"))
-    has_tcp = "tcp" in listed
+    has_tcp, fabrics = "tcp" in listed, survey["fabrics"]
     match meaning:
         case "excluded interfaces":
             # Open MPI takes no list of wanted interfaces beside it, so shanty leaves its own out.
@@ -454,29 +433,29 @@ def _why(meaning: str, value: str, host: Surroundings) -> str:
         case "Open MPI's transports":
             if excluded:
                 return "tcp is ruled out, so hosts cannot reach each other" if has_tcp else ""
-            if not has_tcp and not (host.fabrics and {"openib", "uct", "ofi"} & set(listed)):
+            if not has_tcp and not (fabrics and {"openib", "uct", "ofi"} & set(listed)):
                 return "tcp is not in the list, so hosts cannot reach each other"
         case "Intel MPI's transports":
             if value.strip().lower() in ("shm", "shm:shm"):
                 return "shared memory alone does not reach other hosts"
         case "libfabric's provider":
             words = [word.lower() for word in _words(value)]
-            if not (host.fabrics or excluded or any(w.startswith(_OVER_TCP) for w in words)):
+            if not (fabrics or excluded or any(w.startswith(_OVER_TCP) for w in words)):
                 return f"the host has no network for {' or '.join(words)}, only TCP"
         case "UCX's transports":
-            if not host.fabrics and excluded and has_tcp:
+            if not fabrics and excluded and has_tcp:
                 return "tcp is ruled out"
-            if not (host.fabrics or excluded or has_tcp or "all" in listed):
+            if not (fabrics or excluded or has_tcp or "all" in listed):
                 return "tcp is not in the list, and the host has no other network"
         case "launcher's way":
-            if host.lead and not excluded and not _SSH & set(listed):
+            if lead and not excluded and not _SSH & set(listed):
                 return _NOT_BY_SSH
         case "ssh program":  # in a run over hosts that has to be shanty's
             programs = {choice.split()[0] for choice in value.split(":") if choice.split()}
-            if host.lead and not _SSH & programs:
+            if lead and not _SSH & programs:
                 return _NOT_BY_SSH
         case _:  # interfaces
-            if named_interfaces(value, meaning, host.addresses) == set():
+            if named_interfaces(value, meaning, survey["addresses"]) == set():
                 return f"the host has no interface {' or '.join(_words(value.lstrip('=')))}"
     return ""
 

@@ -211,10 +211,7 @@ class SshTarget:
 
     scheme: ClassVar[str] = "ssh"
 
-    def __init__(
-        self,
-        here: Surroundings,
-    ) -> None:
+    def __init__(self, here: Surroundings) -> None:
         self.home, self.environ, self.settings = here.home, here.environ, here.settings
         self._say, self._warn, self._terminal = here.say, here.warn, here.terminal
         self._links: dict[str, RunMirror] = {}

@@ -8,6 +8,7 @@ harm: the name without the dot is there as a whole or not at all.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import glob
 import hashlib
 import os
@@ -91,6 +92,15 @@ def placing(target: str) -> Iterator[str]:
         raise StorageError(f"{target} cannot be written", _why(error), fix) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def prune(folder: str, seconds: float, pattern: str = "*") -> None:
+    """Remove what nobody has used for so long, and has such a name, from a folder."""
+    with contextlib.suppress(OSError):
+        for name in fnmatch.filter(os.listdir(folder), pattern):
+            path = os.path.join(folder, name)
+            if _age(path) > seconds:
+                _remove(path)
 
 
 def _why(error: OSError) -> str:

@@ -28,7 +28,7 @@ from typing import Any, Dict, Generator, Iterator, List, Mapping, NamedTuple, Op
 
 from shanty.runtime import rundir
 from shanty.runtime.errors import PrepareError, ShantyError
-from shanty.runtime.rpc import Ask, Data, Say
+from shanty.runtime.rpc import Ask, Data, Say, store
 
 _KEPT = 8  # trees; of those that no run works in, the longest unused go first
 _STALE = 86400.0  # seconds: what is still being made was given up; a mark without a run is void
@@ -95,7 +95,7 @@ def workspace_missing(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
     root = root_folder()
     with rundir.storage_errors(root):
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _sweep(root)
+        store.prune(str(root), _STALE, "*.*")  # what was never completed, or only half removed
         _assembly = _Assembly(root, ask["hash"], ask.get("user", ""), json.loads(manifest))
     return {"missing": _assembly.missing}
 
@@ -378,12 +378,3 @@ def _holds_files_of_a_run(folder: Path) -> bool:
             if os.path.relpath(os.path.join(place, name), tree) not in ours:
                 return True
     return False
-
-
-def _sweep(root: Path) -> None:
-    """Remove what was never completed, and what was being removed."""
-    for entry in list(os.scandir(root)):
-        if "." in entry.name:
-            with contextlib.suppress(OSError):
-                if entry.stat().st_mtime < time.time() - _STALE:
-                    shutil.rmtree(entry.path, ignore_errors=True)

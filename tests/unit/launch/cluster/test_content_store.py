@@ -157,7 +157,7 @@ def test_the_cache_forgets_what_nobody_used(tmp_path: Path) -> None:
     long_ago = time.time() - 31 * 86400
     for path in (tmp_path / "old", tmp_path / "old.tar.gz"):
         os.utime(path, (long_ago, long_ago))
-    content_store.prune(tmp_path)
+    store.prune(str(tmp_path), content_store.KEPT)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "new.tar.gz"]
 
 

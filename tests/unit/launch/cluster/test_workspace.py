@@ -224,7 +224,7 @@ def client(home: Path) -> Iterator[RpcClient]:
     client.close()
 
 
-def send(client: RpcClient, folder: Path, user: str = "") -> workspace.Placed:
+def send(client: RpcClient, folder: Path, user: str = "") -> str:
     return workspace.send(client, workspace.manifest(folder), folder, user)
 
 
@@ -247,11 +247,12 @@ def test_a_tree_arrives_as_it_is_and_is_sent_once(
     (here / "run").chmod(0o755)
     (here / "odd\udcff name\n").write_text("odd")
     (here / "link").symlink_to("a/b")
+    before = client.bytes_sent
     first = send(client, here)
-    assert tree(first.path) == tree(here)
-    assert 20 << 20 < first.bytes_sent < 22 << 20  # the text is deflated
-    again = send(client, here)
-    assert again.path == first.path and again.bytes_sent < 200
+    assert tree(first) == tree(here)
+    sent = client.bytes_sent - before
+    assert 20 << 20 < sent < 22 << 20  # the text is deflated
+    assert send(client, here) == first and client.bytes_sent - before - sent < 200
     assert [p.name for p in (home / "workspaces").iterdir()] == [workspace.manifest(here).hash]
 
 
@@ -259,11 +260,11 @@ def test_only_what_is_new_is_sent_and_small_files_are_no_links(
     here: Path, client: RpcClient
 ) -> None:
     write(here, {"big": os.urandom(4 << 20), "small": "s", "train.py": "1"})
-    first = Path(send(client, here).path)
+    first = Path(send(client, here))
     write(here, {"train.py": "2", "big copy": (here / "big").read_bytes()})
-    placed = send(client, here)
-    second = Path(placed.path)
-    assert placed.bytes_sent < 2000
+    before = client.bytes_sent
+    second = Path(send(client, here))
+    assert client.bytes_sent - before < 2000
     assert tree(second) == tree(here) and tree(first)["train.py"] == (b"1", False)
     assert (second / "big").samefile(first / "big")
     assert not (second / "small").samefile(first / "small")
@@ -286,17 +287,17 @@ def test_a_tree_that_a_run_has_changed_is_not_used_again(
     write(here, {"big": os.urandom(2 << 20), "small": "s", "train.py": "1"})
     (here / "link").symlink_to("small")
     first = send(client, here)
-    change(Path(first.path))  # type: ignore[operator]
+    change(Path(first))  # type: ignore[operator]
     second = send(client, here)
-    assert second.path != first.path and tree(second.path) == tree(here)
-    assert send(client, here).path == second.path  # and this one is
+    assert second != first and tree(second) == tree(here)
+    assert send(client, here) == second  # and this one is
 
 
 def test_what_a_run_adds_does_no_harm(here: Path, client: RpcClient) -> None:
     write(here, {"train.py": "1"})
     first = send(client, here)
-    write(Path(first.path), {"__pycache__/train.pyc": "", "result.csv": "1"})
-    assert send(client, here).path == first.path
+    write(Path(first), {"__pycache__/train.pyc": "", "result.csv": "1"})
+    assert send(client, here) == first
 
 
 def test_a_file_that_changes_meanwhile(here: Path, client: RpcClient, home: Path) -> None:
@@ -305,7 +306,7 @@ def test_a_file_that_changes_meanwhile(here: Path, client: RpcClient, home: Path
     write(here, {"log": "2" * 100})
     with pytest.raises(PrepareError, match="log was changed"):
         workspace.send(client, content, here)
-    assert tree(send(client, here).path) == tree(here)
+    assert tree(send(client, here)) == tree(here)
     client.close()
     assert len(list((home / "workspaces").iterdir())) == 1
 
@@ -324,7 +325,7 @@ def test_one_change_meanwhile_is_no_error(
 
     monkeypatch.setattr(workspace, "manifest", manifest)
     content, placed = workspace.place([client], here, print, users={"here": RUN})
-    path = Path(placed["here"].path)
+    path = Path(placed["here"])
     assert (path.parent / "users" / RUN).is_file()
     assert (path / "a.py").read_text() == "2"
     assert content.hash == real(here).hash
@@ -341,8 +342,8 @@ def test_two_hosts_with_one_home_at_once(here: Path, home: Path) -> None:
             client.close()
     assert list(placed) == ["one", "two", "three"]
     assert {step.host for step in steps} <= set(placed) and steps[-1].done == steps[-1].total
-    assert len({p.path for p in placed.values()}) == 1
-    assert tree(placed["one"].path) == tree(here)
+    assert len(set(placed.values())) == 1
+    assert tree(placed["one"]) == tree(here)
     assert len(list((home / "workspaces").iterdir())) == 1
 
 
@@ -352,7 +353,7 @@ def test_pruned_is_the_longest_unused_that_nobody_needs(
     paths = []
     for number in range(5):
         write(here, {"train.py": str(number)})
-        paths.append(Path(send(client, here, f"20261121-101112-bcd{number}.0").path))
+        paths.append(Path(send(client, here, f"20261121-101112-bcd{number}.0")))
         os.utime(paths[-1].parent, (number + 1e9, number + 1e9))
     (home / "work" / "20261121-101112-bcd0.0").mkdir(parents=True)
     for path in paths:
@@ -386,7 +387,7 @@ def test_whatever_was_there_before_the_tree_is_the_folder(
     for files in versions:
         folder = tmp_path_factory.mktemp("version")
         write(folder, dict(files))
-        assert tree(send(client, folder).path) == tree(folder)
+        assert tree(send(client, folder)) == tree(folder)
 
 
 # ---------------------------------------------------------------------------- sources

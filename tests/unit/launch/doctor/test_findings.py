@@ -343,8 +343,16 @@ def test_an_own_name_that_is_a_loopback_address(loopback: str) -> None:
 
 # ------------------------------------------------------------------------------- settings
 
-TWO = hosts.Surroundings(HEALTHY["addresses"], (), several=True, lead=True)
+TWO = Need(hosts=("a", "b"))
 FILE = "/home/u/.openmpi/mca-params.conf"
+
+
+def harmful(
+    name: str, value: str, file: str, need: Need, **facts: Any
+) -> list[hosts.HarmfulSetting]:
+    """What is found of that one setting on host a."""
+    health = {"settings": [[name, value, file]]}
+    return list(hosts.harmful(seen(changes=facts, health=health), need))
 
 
 @pytest.mark.parametrize(
@@ -378,7 +386,7 @@ FILE = "/home/u/.openmpi/mca-params.conf"
     ],
 )
 def test_settings_that_break_runs(name: str, value: str) -> None:
-    (found,) = hosts.harmful([[name, value, ""]], TWO)
+    (found,) = harmful(name, value, "", TWO)
     assert found.why
 
 
@@ -411,27 +419,26 @@ def test_settings_that_break_runs(name: str, value: str) -> None:
     ],
 )
 def test_settings_that_do_not(name: str, value: str) -> None:
-    assert list(hosts.harmful([[name, value, ""]], TWO)) == []
+    assert harmful(name, value, "", TWO) == []
 
 
 def test_on_one_host_the_network_does_not_matter() -> None:
-    here = hosts.Surroundings(HEALTHY["addresses"], (), several=False, lead=True)
+    here = Need(hosts=("a",))
     for name, value in (("btl", "self,sm"), ("I_MPI_FABRICS", "shm"), ("FI_PROVIDER", "psm2"),
                         ("btl_tcp_if_include", "ib0"), ("plm_rsh_agent", "/x")):  # fmt: skip
-        assert list(hosts.harmful([[name, value, ""]], here)) == []
-    (found,) = hosts.harmful([["oob_tcp_if_include", "ib0", ""]], here)
+        assert harmful(name, value, "", here) == []
+    (found,) = harmful("oob_tcp_if_include", "ib0", "", here)
     assert found.name == "oob_tcp_if_include"
 
 
 def test_only_the_lead_starts_others() -> None:
-    worker = hosts.Surroundings(HEALTHY["addresses"], (), several=True, lead=False)
-    assert list(hosts.harmful([["plm_rsh_agent", "/x", FILE]], worker)) == []
+    of_worker = Need(hosts=("b", "a"))
+    assert harmful("plm_rsh_agent", "/x", FILE, of_worker) == []
 
 
 def test_a_fabric_makes_its_transports_good() -> None:
-    fast = hosts.Surroundings(HEALTHY["addresses"], ("infiniband",), several=True, lead=True)
     for name, value in (("btl", "self,sm,openib"), ("FI_PROVIDER", "verbs"), ("UCX_TLS", "rc")):
-        assert list(hosts.harmful([[name, value, ""]], fast)) == []
+        assert harmful(name, value, "", TWO, fabrics=["infiniband"]) == []
 
 
 @pytest.mark.parametrize(
@@ -452,7 +459,7 @@ def test_a_fabric_makes_its_transports_good() -> None:
 def test_what_breaks_shantys_runs_too_is_an_error(
     name: str, value: str, flavour: str, level: Level
 ) -> None:
-    (found,) = hosts.harmful([[name, value, FILE]], replace(TWO, flavour=flavour))
+    (found,) = harmful(name, value, FILE, replace(TWO, flavour=flavour))
     assert found.level is level
 
 
@@ -460,9 +467,7 @@ def harmless(meaning: str) -> bool:
     """Nothing that such a setting says on a host without a fast network is found to be harmful."""
     names = [name for name, means in MEANINGS.items() if means == meaning]
     values = ("ib0", "self,sm", "shm", "psm2", "/opt/site/launch")
-    return not any(
-        list(hosts.harmful([[name, value, ""]], TWO)) for name in names for value in values
-    )
+    return not any(harmful(name, value, "", TWO) for name in names for value in values)
 
 
 def test_what_is_known_of_settings_fits_together() -> None:
@@ -484,7 +489,7 @@ def test_only_files_below_the_home_are_mended() -> None:
 
 @given(st.text(max_size=30), st.sampled_from(sorted(MEANINGS)))
 def test_no_value_upsets_the_judges(value: str, name: str) -> None:
-    list(hosts.harmful([[name, value, ""]], TWO))
+    harmful(name, value, "", TWO)
 
 
 # ---------------------------------------------------------------------------- side by side
