@@ -81,7 +81,7 @@ def _known_or_measured(
     clients = {host.name: host.client for host in hosts}
     if len(hosts) < 2:
         return Measured(tuple(clients), ()), Choice(Route())
-    key = _key(hosts, ports)
+    key = fingerprint(hosts) + (f"-{ports[0]}-{ports[1]}" if ports else "")
     found = None if fresh else load(home, key)
     if found is None or not holds(partial(reach, clients, ports), found[0], found[1].route):
         measured = work(clients, networks(hosts), say, ports)
@@ -107,10 +107,6 @@ def _unchanged(reach: Reach, before: Measured, _route: Route) -> bool:
 def _holds(reach: Reach, _before: Measured, route: Route) -> bool:
     rails = [Network(f"rail {index}", rail.interfaces) for index, rail in enumerate(route.rails)]
     return bool(rails) and all(map(reach(rails).joins, rails))
-
-
-def _key(hosts: Hosts, ports: Ports) -> str:
-    return fingerprint(hosts) + (f"-{ports[0]}-{ports[1]}" if ports else "")
 
 
 def choose(measured: Measured, surveys: Surveys) -> Choice:

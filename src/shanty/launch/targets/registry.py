@@ -64,7 +64,10 @@ class Targets:
         scheme = job.on.partition(":")[0]
         if not scheme.isidentifier() or (self._here.home / "hosts" / f"{scheme}.json").exists():
             return SSH
-        return scheme if scheme in _names() else SSH
+        from importlib.metadata import entry_points  # it takes time to load
+
+        known = {LOCAL, *entry_points(group=_GROUP).names}
+        return scheme if scheme in known else SSH
 
     def _of(self, run: RunDir) -> Target:
         """Where the run went."""
@@ -96,13 +99,6 @@ class Targets:
     def stacks(self, run: RunDir) -> Reply:
         """Ask for the stack of every rank."""
         return self._of(run).stacks(run)
-
-
-def _names() -> set[str]:
-    """The schemes that packages which are installed have targets for."""
-    from importlib.metadata import entry_points  # it takes time to load
-
-    return {LOCAL, *entry_points(group=_GROUP).names}
 
 
 def _installed(scheme: str) -> EntryPoint:

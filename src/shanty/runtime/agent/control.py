@@ -32,14 +32,8 @@ from shanty.runtime.spec import Failure, State, Status
 
 _ASK_PATIENCE = 10.0  # seconds for the controller to answer
 _NEWBORN = 10.0  # seconds in which a run's agent must have written its first word
-_KILLS_AT_LOGOUT = [
-    "busctl",
-    "get-property",
-    "org.freedesktop.login1",
-    "/org/freedesktop/login1",
-    "org.freedesktop.login1.Manager",
-    "KillUserProcesses",
-]
+_LOGIND = ["org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager"]
+_KILLS_AT_LOGOUT = ["busctl", "get-property", *_LOGIND, "KillUserProcesses"]
 _SCOPE = ["systemd-run", "--user", "--scope", "--quiet", "--collect", "--"]
 
 
@@ -51,12 +45,10 @@ def start_agents(run: RunDir, plan: Plan, cwd: str, stdin: int) -> None:
     if not plan.scripted:
         make_scratch(plan)
     boot = str(Path(__file__).parent.parent / "boot.py")
+    words = [sys.executable, "-I", "-S", boot, "agent.start"]
     with run.agent_log.open("ab") as log:
         subprocess.Popen(
-            [
-                *_survivor_prefix(os.environ),
-                *(sys.executable, "-I", "-S", boot, "agent.start", str(run.path)),
-            ],
+            [*_survivor_prefix(os.environ), *words, str(run.path)],
             stdin=stdin,
             stdout=log,
             stderr=log,
@@ -70,13 +62,8 @@ def agents_record(**pids: int) -> Dict[str, Any]:
     agents = {name: {"pid": pid, "born": platform.born(pid)} for name, pid in pids.items()}
     session = os.environ.get("XDG_SESSION_ID", "")
     host, namespace = _here()
-    return {
-        **agents,
-        "host": host,
-        "pids": namespace,
-        "boot": platform.boot_id(),
-        "session": session,
-    }
+    here = {"host": host, "pids": namespace, "boot": platform.boot_id(), "session": session}
+    return {**agents, **here}
 
 
 def _here() -> Tuple[str, str]:
@@ -161,16 +148,17 @@ def _has_agents(run: RunDir, status: Status) -> bool:
         return True  # another host's or container's, on a shared disk: not ours to judge
     if agents.get("boot") != platform.boot_id():
         return False
-    return _alive(agents)
+    return are_alive(agents)
 
 
 def has_agents_here(run: RunDir) -> bool:
     """True when the run's agents are on this host, and alive."""
     agents = read_json(run.agents) or {}
-    return _alive(agents) and is_here(agents)
+    return are_alive(agents) and is_here(agents)
 
 
-def _alive(agents: Mapping[str, Any]) -> bool:
+def are_alive(agents: Mapping[str, Any]) -> bool:
+    """True when one of the agents is there."""
     return any(is_alive(agents, name) for name in ("controller", "node_agent"))
 
 

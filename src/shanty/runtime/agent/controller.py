@@ -249,9 +249,7 @@ class Controller:
         self.ending = True
         self.tell(end=None, grace=grace)
         if self.workers is not None and not self.workers.launched:
-            self.agent.send(
-                leave="for good"
-            )  # there will be no launcher whose end it could wait for
+            self.agent.send(leave="for good")  # there will be no launcher to wait for
 
     def tell(self, **order: Any) -> None:
         """Give an order to the node agents of all hosts."""

@@ -167,14 +167,11 @@ class MpiWorld:
         return sum(1 for rank in self.ranks.values() if self._is_joined(rank))
 
     def _is_joined(self, rank: Rank) -> bool:
-        return rank.joined is not None or self._mapped(rank)
+        return rank.joined is not None or (self._fits(rank) and not rank.loaded_only)
 
     def _fits(self, rank: Rank) -> bool:
         """True when the mapped library is one that this launcher starts."""
         return bool(rank.library) and starts(self.launcher.flavour, rank.library_flavour)
-
-    def _mapped(self, rank: Rank) -> bool:
-        return self._fits(rank) and not rank.loaded_only
 
     @property
     def complete(self) -> bool:

@@ -37,7 +37,8 @@ def late(plan: Plan, worlds: Mapping[str, MpiWorld], now: float, began: float) -
         if missing:
             return _not_started(plan, missing, world.expected)
         waiting = world.waiting_in_init()
-        if waiting and _since_loading(world, now) > patience:
+        newest = max((rank.seen for rank in world.ranks.values()), default=now)
+        if waiting and now - newest > patience:
             return Verdict(
                 Failure(
                     f"{named(waiting)} of {world.expected} did not come through MPI_Init "
@@ -119,11 +120,6 @@ def misplaced(plan: Plan, world: MpiWorld) -> Optional[Verdict]:
         ),
         WorldError.exit_code,
     )
-
-
-def _since_loading(world: MpiWorld, now: float) -> float:
-    """Seconds since the newest rank loaded its MPI."""
-    return now - max((rank.seen for rank in world.ranks.values()), default=now)
 
 
 def named(numbers: List[int]) -> str:

@@ -25,7 +25,6 @@ from shanty.runtime.agent.run_control import RunControl
 from shanty.runtime.agent.worker import Worker
 from shanty.runtime.localhost import free_port
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, may_write, put
-from shanty.runtime.plan import Node
 from shanty.runtime.rank.rsh_client import SOCKET
 from shanty.runtime.spec import Failure
 
@@ -221,11 +220,13 @@ class Workers:
 
     def _silent(self, worker: Worker, patience: float) -> Failure:
         if worker.state == "connecting":
+            port = worker.node.connection.get("port")
             return Failure(
                 f"host {worker.name} could not be reached from {self.plan.lead.name} within "
                 f"{patience:g} s",
                 self._words(worker),
-                f"the lead host must reach {worker.node.address}" + _port(worker.node),
+                f"the lead host must reach {worker.node.address}"
+                + (f" port {port}" if port else ""),
                 host=worker.name,
             )
         others = [w for w in self.workers if w is not worker and w.state != "lost"]
@@ -367,11 +368,6 @@ class Workers:
                 reaper.wait(_REAPING)
             reaper.kill()
         self.rsh.close()
-
-
-def _port(node: Node) -> str:
-    port = node.connection.get("port")
-    return f" port {port}" if port else ""
 
 
 def _allow_many_files() -> None:

@@ -187,7 +187,9 @@ def _sweep(run: RunDir) -> bool:
         control.status_of(run)  # makes it LOST, and sweeps
     elif orphaned:
         control.end_remains(run)
-    ended = orphaned or (control.read_status(run).state.final and not _has_agent(run))
+    agents = read_json(run.agents) or {}
+    final = control.read_status(run).state.final
+    ended = orphaned or (final and not control.are_alive(agents))
     if old and ended:
         shutil.rmtree(run.path, ignore_errors=True)
     return orphaned
@@ -198,12 +200,7 @@ def _is_orphaned(run: RunDir) -> bool:
     agents = read_json(run.agents)
     if agents is None:
         return time.time() > run.path.stat().st_mtime + _YOUNG
-    if not control.is_here(agents) or _has_agent(run):
+    if not control.is_here(agents) or control.are_alive(agents):
         return False
     status = control.read_status(run)
     return not status.state.final or status.state is State.LOST
-
-
-def _has_agent(run: RunDir) -> bool:
-    agents = read_json(run.agents) or {}
-    return any(control.is_alive(agents, name) for name in ("controller", "node_agent"))

@@ -20,7 +20,9 @@ from shanty.launch.network import measure, selection
 from shanty.launch.network.measure import Talk
 from shanty.launch.network.selection import choose
 from shanty.launch.network.survey import chosen
-from shanty.launch.network.topology import Contact, Interface, Measured, Network, SurveyedHost
+from shanty.launch.network.topology import (
+    Contact, Interface, Measured, Network, SurveyedHost, fingerprint,
+)  # fmt: skip
 from shanty.runtime.errors import PrepareError, UsageError
 
 NAMES = ("a", "b", "c")
@@ -120,7 +122,7 @@ def test_what_no_longer_holds_is_measured_again(
     old = Measured(NAMES, (gone,), {gone.name: {pair: Contact("ok") for pair in every}})
     choice = choose(old, {})
     assert choice.route.rails
-    selection.save(tmp_path, selection._key(hosts, None), old, choice)
+    selection.save(tmp_path, fingerprint(hosts), old, choice)
     seen(monkeypatch, network(0))
     found = selection.decide(hosts, tmp_path)
     assert found.age is None
@@ -263,7 +265,7 @@ def test_what_is_shown_is_measured_again_where_it_has_changed(
     now = selection.examine(hosts, tmp_path)[0]
     failed = {**now.contacts["127.0.1.0/24"], ("a", "b"): Contact("no-answer")}
     before = replace(now, contacts={**now.contacts, "127.0.1.0/24": failed})
-    selection.save(tmp_path, selection._key(hosts, None), before, choose(before, {}))
+    selection.save(tmp_path, fingerprint(hosts), before, choose(before, {}))
     asked.clear()
     assert selection.examine(hosts, tmp_path)[0].joins(network(1))
     assert "net-send" in asked
