@@ -21,7 +21,12 @@ from shanty.launch.network.measure import Talk
 from shanty.launch.network.selection import choose
 from shanty.launch.network.survey import chosen
 from shanty.launch.network.topology import (
-    Contact, Interface, Measured, Network, SurveyedHost, fingerprint,
+    Contact,
+    Interface,
+    Measured,
+    Network,
+    SurveyedHost,
+    fingerprint,
 )  # fmt: skip
 from shanty.runtime.errors import PrepareError, UsageError
 
