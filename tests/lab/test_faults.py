@@ -15,6 +15,7 @@ from conftest import lab_in
 from faults import RECORD, TABLE
 from faults_case import Fault
 from faults_world import World
+from runs import mpi_folder
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
@@ -32,6 +33,8 @@ def planted_in(folder: Path, *words: str) -> Iterator[World]:
     """A lab in which faults are planted, with the MPI and our code on its hosts."""
     with lab_in(folder, 3, *words) as lab:
         world = World(lab)
+        if mpi_folder().exists():
+            (lab.shanty.home / "mpi").symlink_to(mpi_folder())
         try:
             warm = world.run("run", "-q", "--on", "lab", "-n", "3", "--ppn", "1", "hostname")
             assert warm.returncode == 0, warm.stderr
