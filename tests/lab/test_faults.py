@@ -15,6 +15,7 @@ from conftest import lab_in
 from faults import RECORD, TABLE
 from faults_case import Fault
 from faults_world import World
+
 from runs import mpi_folder
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]

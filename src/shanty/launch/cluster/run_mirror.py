@@ -191,7 +191,7 @@ class RunMirror:
         """
         until = time.monotonic() + SILENCE
         ages = self._ages()
-        while ages and not _over(ages) and min(_known(ages)) > _FRESH and time.monotonic() < until:
+        while ages and not _over(ages) and min(ages.values()) > _FRESH and time.monotonic() < until:
             self._ended.wait(0.2)
             ages = self._ages() or ages
         lead = self._hosts[0].name
@@ -208,18 +208,19 @@ class RunMirror:
             self._lost = Failure(f"{lead} cannot be reached from here", why, fix, host=lead)
         self._ended.wait(0.5)
 
-    def _ages(self) -> dict[str, float | None]:
-        """The seconds since each worker that answers heard the controller; None: it gave up.
+    def _ages(self) -> dict[str, float]:
+        """The seconds since each worker that answers heard the controller.
 
-        _LEFT where it has left in order.
+        SILENCE where it has given it up, _LEFT where it has left in order.
         """
-        ages: dict[str, float | None] = {}
+        ages: dict[str, float] = {}
         for index, outcome in enumerate(connect.attempt(self._hosts[1:], terminal=False), 1):
             if isinstance(outcome, RpcClient):
                 ask: dict[str, Any] = {"run": self._run.id, "index": index}
                 with contextlib.suppress(ShantyError):
                     values = outcome.ask("heartbeat-age", patience=_SILENCE, **ask).values
-                    ages[outcome.host.name] = _LEFT if values["left"] else values["age"]
+                    age = SILENCE if values["age"] is None else values["age"]
+                    ages[outcome.host.name] = _LEFT if values["left"] else age
                 outcome.close(0.5)
         return ages
 
@@ -232,14 +233,9 @@ class RunMirror:
         self._ended.set()
 
 
-def _known(ages: Mapping[str, float | None]) -> list[float]:
-    return [SILENCE if age is None else age for age in ages.values()]
-
-
-def _over(ages: Mapping[str, float | None]) -> bool:
+def _over(ages: Mapping[str, float]) -> bool:
     """True when some worker has given the controller up: then all of them will."""
-    known = _known(ages)
-    return _LEFT not in known and any(age >= SILENCE for age in known)
+    return _LEFT not in ages.values() and any(age >= SILENCE for age in ages.values())
 
 
 def has_input(fd: int) -> bool:

@@ -1,0 +1,39 @@
+"""Verdicts on a launch where no rank is to blame."""
+
+from __future__ import annotations
+
+from plans import MPI, plan_of
+from shanty.runtime.agent.mpi_world import MpiWorld
+from shanty.runtime.agent.root_cause import late, misplaced
+
+
+def world(expected: int, **hosts: str) -> MpiWorld:
+    found = MpiWorld(expected, MPI)
+    for rank, host in enumerate(hosts.values()):
+        report = {"event": "started", "rank": rank, "size": expected, "host": host}
+        found.report(report, 1.0)
+    return found
+
+
+def test_ranks_on_the_wrong_hosts() -> None:
+    plan = plan_of(2, a=1, b=1)
+    assert misplaced(plan, world(2, x="a", y="b")) is None
+    verdict = misplaced(plan, world(2, x="a", y="a"))
+    assert verdict is not None
+    assert verdict.failure.why == "ranks on each host: a 2 (meant: 1), b 0 (meant: 1)"
+
+
+def test_a_rank_that_never_starts_ends_a_line_of_the_users_too() -> None:
+    """The plan does not know how many ranks a raw line starts; its first rank does."""
+    plan = plan_of(None)
+    worlds = {"4711": world(3, x="a", y="b")}
+    assert late(plan, worlds, 60.0, 0.0) is None
+    verdict = late(plan, worlds, 62.0, 0.0)
+    assert verdict is not None
+    assert verdict.failure.what == "rank 2 of 3 did not start within 60 s"
+
+
+def test_no_rank_at_all() -> None:
+    verdict = late(plan_of(2, 5), {}, 6.0, 0.0)
+    assert verdict is not None
+    assert verdict.failure.what == "ranks 0, 1 of 2 did not start within 5 s"

@@ -1,0 +1,29 @@
+"""Layouts of a job on its hosts."""
+
+from __future__ import annotations
+
+import pytest
+
+from plans import node
+from shanty.runtime.errors import UsageError
+from shanty.runtime.mpi.layout import Layout
+from shanty.runtime.resolve import layout_of
+from shanty.runtime.spec import JobSpec, Program
+
+
+def planned(job: JobSpec, *slots: int) -> Layout:
+    return layout_of(job, [node(number, count) for number, count in enumerate(slots)])
+
+
+def test_ranks_that_are_bound_to_several_cores_take_as_many_slots() -> None:
+    job = JobSpec(Program(("x",)), ranks=3, cpus_per_rank=2)
+    assert [host.slots for host in planned(job, 2, 2, 3).hosts] == [1, 1, 1]
+    with pytest.raises(UsageError, match="3 ranks with 2 cpus each do not fit"):
+        planned(job, 3, 3)  # six cores, but none of the ranks can have one of either host
+
+
+def test_ranks_per_host_count_the_hosts_that_hold_ranks() -> None:
+    job = JobSpec(Program(("x",)), ranks_per_host=2)
+    assert planned(job, 0, 2, 2).ranks == 4  # the lead only leads
+    with pytest.raises(UsageError, match=r"2 ranks do not fit on 10\.0\.0\.2"):
+        planned(job, 3, 1)
