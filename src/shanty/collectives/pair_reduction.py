@@ -27,7 +27,7 @@ from shanty.collectives import operations
 from shanty.collectives.handshake import Channel
 from shanty.collectives.kernels import Kernels, Reduction, Tensor
 from shanty.collectives.plan import Part
-from shanty.collectives.shared_memory import SharedMemory
+from shanty.collectives.shared_memory import share
 
 Doing = Callable[[str], AbstractContextManager[object]]
 """Around what is done, for the timeline; takes Horovod's word for it."""
@@ -124,10 +124,11 @@ class Segment:
 
     def __init__(self, at: Channel, slots: int) -> None:
         self.slots = slots
-        self._rank = at.rank
+        self._at = at
         self._kernels: Kernels = at.kernels
-        self._shared = SharedMemory.form(at.comm, slots * MOST)
-        self.usable = self._shared is not None
+        rooms = share(at.comm, slots * MOST)
+        self.usable = rooms is not None
+        self._rooms = (rooms[at.rank], rooms[1 - at.rank]) if rooms else ()
         # (dtype, slot) → views of the whole slot
         self._whole: dict[tuple[Any, int], list[Tensor]] = {}
         self._copied = 0  # pieces so far
@@ -156,9 +157,7 @@ class Segment:
         return self._whole[key]
 
     def _viewed(self, dtype: Any, begin: int, shape: tuple[int, ...]) -> list[Tensor]:
-        assert self._shared is not None
-        rooms = self._shared.rooms[self._rank], self._shared.rooms[1 - self._rank]
-        return [self._kernels.view(room, dtype, begin, shape) for room in rooms]
+        return [self._kernels.view(room, dtype, begin, shape) for room in self._rooms]
 
     def reduce(
         self, pieces: Sequence[Piece], tensors: Sequence[Tensor], how: Reduction, doing: Doing
@@ -190,17 +189,15 @@ class Segment:
         return self._copied - self._used[piece.number % self.slots] < LEAST
 
     def _vacate(self) -> None:
-        assert self._shared is not None
-        self._shared.meet()
+        self._at.comm.Barrier()
         self._used = [self._copied - LEAST] * self.slots
 
     def _copy(self, piece: Piece, tensors: Sequence[Tensor]) -> _Copied:
-        assert self._shared is not None
         own = [tensors[i] for i in piece.which]
         self._used[piece.number % self.slots] = self._copied
         self._copied += 1
         self._kernels.copy_all(piece.mine, own)
-        return _Copied(own, piece.theirs, self._shared.arrive(), self._kernels)
+        return _Copied(own, piece.theirs, self._at.comm.Ibarrier(), self._kernels)
 
 
 class _Choice:
