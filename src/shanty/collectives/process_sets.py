@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.exchange import exchange
@@ -105,7 +105,8 @@ class ProcessSet:
                 self.ranks = sorted(map(index, ranks_or_comm))
             except TypeError:
                 raise ValueError(_NEEDS) from None
-        elif _is_communicator(ranks_or_comm):
+        # Who has a communicator has loaded its module.
+        elif (mpi := sys.modules.get("mpi4py.MPI")) and isinstance(ranks_or_comm, mpi.Comm):
             self.mpi_comm = ranks_or_comm
         else:
             raise ValueError(_NEEDS)
@@ -335,11 +336,6 @@ def members(process_set: ProcessSet, world: MPI.Comm) -> Ranks:
 def spell(process_set: ProcessSet) -> str:
     """Return what all ranks must name alike: its ranks, but not those of a communicator."""
     return "a communicator" if process_set.mpi_comm is not None else str(process_set.ranks)
-
-
-def _is_communicator(thing: Any) -> bool:
-    loaded = sys.modules.get("mpi4py.MPI")  # who has a communicator has loaded it
-    return loaded is not None and isinstance(thing, loaded.Comm)
 
 
 # ---- what the ranks agree on, without MPI ------------------------------------------------------

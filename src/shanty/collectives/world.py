@@ -29,7 +29,6 @@ Value = TypeVar("Value")
 _SETS = Sequence[ProcessSet] | str | None
 
 _lock = threading.RLock()
-_started_in = 0  # process id: a fork does not end what is its parent's
 
 
 def init(
@@ -64,7 +63,8 @@ def init(
         global_process_set.ranks = list(world.ranks[0])
         global_process_set.mpi_comm = None if isinstance(comm, Iterable) else comm
         registry.stand(world)
-        _end_at_exit()
+        atexit.unregister(_shutdown_at_exit)
+        atexit.register(_shutdown_at_exit, os.getpid())  # a fork does not end what is its parent's
         return True
 
 
@@ -271,15 +271,8 @@ def _topology(comm: MPI.Intracomm, settings: Settings) -> Topology:
     return registry.topology(comm.rank, known)
 
 
-def _end_at_exit() -> None:
-    global _started_in
-    if not _started_in:
-        atexit.register(_shutdown_at_exit)
-    _started_in = os.getpid()
-
-
-def _shutdown_at_exit() -> None:
-    if os.getpid() == _started_in:
+def _shutdown_at_exit(process: int) -> None:
+    if os.getpid() == process:
         shutdown()
 
 
