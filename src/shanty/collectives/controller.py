@@ -256,7 +256,6 @@ class Controller:
         return min(longest, max(5e-5, _SLACK * (now - self._begun)))
 
     def _take(self) -> None:
-        """Take what was submitted."""
         while (request := self.queue.take()) is not None:
             self._take_one(request)
 

@@ -147,7 +147,6 @@ class FusionBuffer:
         return [_Piece(found) for found in found_in.values()]
 
     def _rooms(self, dtype: Any) -> list[Tensor]:
-        """Return all rooms, as elements of this type."""
         if dtype not in self._viewed:
             assert self._shared is not None
             shape, view = (2 * _HALF // dtype.itemsize,), self._kernels.view
@@ -155,7 +154,6 @@ class FusionBuffer:
         return self._viewed[dtype]
 
     def _place(self, item: Item, which: int) -> _Spot:
-        """A place for the next tensor, in a half room."""
         dtype, shape = item.kinds[which][0], item.shapes[which]
         elements = math.prod(shape)
         piece, begin = self._places.place(dtype, elements)

@@ -97,25 +97,13 @@ class Channel:
         state: Callable[[], State],
         kernels: Any = None,
         serial: int = 0,
-        errors: Errors = Errors(),  # noqa: B008 (it cannot be changed)
     ) -> Self:
         """Make a channel with a watchdog of its own, which answers with `state`. Collective.
 
         serial: tells it from other channels of the same ranks.
         """
         watchdog = Watchdog(comm.Dup(), state)
-        return cls(comm, (serial, *world_ranks(comm)), watchdog, kernels, errors)
-
-    def meet(self, place: object, limit: float, *key: object) -> None:
-        """Wait until all ranks have come with this key. Collective.
-
-        key: a call and what else must be the same. place: the group, in words. limit: seconds.
-        Raises as `Handshake.wait` and `Handshake.compare`. What follows, such as a gather of
-        outcomes, has no wait for late ranks any more.
-        """
-        handshake = Handshake(self, key, 0, limit, place)
-        handshake.wait(lambda: None)
-        handshake.compare()
+        return cls(comm, (serial, *world_ranks(comm)), watchdog, kernels)
 
     def free(self) -> None:
         """Give both communicators back to MPI; collective."""

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from mpi4py import MPI
 
@@ -86,20 +86,8 @@ class Piece:
     theirs: list[Tensor] = field(default_factory=list)
 
 
-class _Copied(NamedTuple):
-    """Tensors that this rank has copied, and its arrival; theirs: what the other copies."""
-
-    own: list[Tensor]
-    theirs: list[Tensor]
-    arrival: MPI.Request
-    kernels: Kernels
-
-    def combine(self, how: Reduction) -> None:
-        """Reduce them, once both have copied theirs."""
-        self.arrival.Wait()
-        self.kernels.combine(how.name, self.own, self.theirs)
-        if how.average:
-            self.kernels.divide(self.own, 2)
+_Copied = tuple[list[Tensor], list[Tensor], MPI.Request]
+"""Tensors that this rank has copied, what the other copies, and this rank's arrival."""
 
 
 @dataclass
@@ -174,15 +162,15 @@ class Segment:
         with doing(REDUCE):
             for piece in pieces[1:]:
                 if self._occupied(piece):
-                    copied.combine(how)
+                    self._combine(copied, how)
                     self._vacate()
                     copied = self._copy(piece, tensors)
                 else:
                     before, copied = copied, self._copy(piece, tensors)
-                    before.combine(how)
-            copied.arrival.Wait()
+                    self._combine(before, how)
+            copied[-1].Wait()
         with doing(OUT):
-            copied.combine(how)
+            self._combine(copied, how)
 
     def _occupied(self, piece: Piece) -> bool:
         """Return true if the other may still read what lies in its slot."""
@@ -197,7 +185,15 @@ class Segment:
         self._used[piece.number % self.slots] = self._copied
         self._copied += 1
         self._kernels.copy_all(piece.mine, own)
-        return _Copied(own, piece.theirs, self._at.comm.Ibarrier(), self._kernels)
+        return own, piece.theirs, self._at.comm.Ibarrier()
+
+    def _combine(self, copied: _Copied, how: Reduction) -> None:
+        """Reduce them, once both have copied theirs."""
+        own, theirs, arrival = copied
+        arrival.Wait()
+        self._kernels.combine(how.name, own, theirs)
+        if how.average:
+            self._kernels.divide(own, 2)
 
 
 class _Choice:

@@ -249,25 +249,15 @@ class World:
             each.process_set_id = None
 
 
-_world: World | None = None
+standing: World | None = None
+"""The world, if there is one."""
 
 
 def current() -> World:
     """Return the world; ValueError where there is none."""
-    if _world is None:
+    if standing is None:
         raise ValueError(NOT_INITIALIZED)
-    return _world
-
-
-def standing() -> World | None:
-    """Return the world, if there is one."""
-    return _world
-
-
-def stand(world: World | None) -> None:
-    """Make this the world, or none."""
-    global _world
-    _world = world
+    return standing
 
 
 def controller(process_set: ProcessSet) -> Controller:
@@ -280,14 +270,14 @@ def controller(process_set: ProcessSet) -> Controller:
     found = controllers.get(number) if number is not None else None
     if found is not None:
         return found
-    if _world is None:
+    if standing is None:
         raise HorovodInternalError(NOT_INITIALIZED)
-    if number not in _world.ranks:
+    if number not in standing.ranks:
         raise ValueError(
             f"{process_set} is not registered. Pass it to hvd.init(process_sets=[…]) or to "
             "hvd.add_process_set first, on all ranks."
         )
-    raise ValueError(f"Rank {_world.topology.rank} is not a member of {process_set}.")
+    raise ValueError(f"Rank {standing.topology.rank} is not a member of {process_set}.")
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:

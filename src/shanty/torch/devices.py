@@ -167,7 +167,6 @@ def _facts() -> Facts:
 
 
 def _is_aware() -> bool:
-    """Return whether this MPI says that it takes pointers to GPU memory."""
     if os.environ.get("I_MPI_OFFLOAD", "0") not in ("", "0"):  # Intel MPI has no call to ask
         return True
     library = ctypes.CDLL(None)

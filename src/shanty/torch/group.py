@@ -384,7 +384,6 @@ def _common(counts: Iterable[int]) -> int:
 
 
 def _all(bodies: Sequence[Body]) -> Body:
-    """One body that runs several."""
     if len(bodies) == 1:
         return bodies[0]
 

@@ -338,7 +338,7 @@ def _irreducible(call: str, tensor: Tensor, op: Op) -> Exception:
 def _check_adasum(process_set: ProcessSet) -> None:
     if process_set.process_set_id != 0:
         raise NotImplementedError("Adasum works on hvd.global_process_set only.")
-    world = process_sets.standing()
+    world = process_sets.standing
     if world is not None and world.topology.size & (world.topology.size - 1):
         raise NotImplementedError(
             f"Adasum needs 2, 4, 8, … ranks; here there are {world.topology.size}."
