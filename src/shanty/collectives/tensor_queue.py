@@ -319,17 +319,22 @@ class PendingRequests:
     def add_entries(self, entries: list[TensorEntry], since: float) -> None:
         """Add entries that came together, the first of them at that time by time.monotonic()."""
         self.unbundle()
-        pattern = self._patterns.get((entries[0].name, len(entries)))
-        if pattern is not None:
-            tensors = [each.tensor for each in entries]
-            if pattern.fits(entries, tensors):
-                self.bundle = Bundle(entries, tensors, pattern, since)
-                self.mask |= pattern.mask
-                self.fresh = self.fresh or since
-                return
+        self.bundle = self._recognised(entries, since)
+        if self.bundle is not None:
+            self.mask |= self.bundle.mask
+            self.fresh = self.fresh or since
+            return
         for each in entries:
             self.add(each.request(since))
         self._learn(entries)
+
+    def _recognised(self, entries: list[TensorEntry], since: float) -> Bundle | None:
+        """Return these as a bundle; None where they are not as they were before."""
+        pattern = self._patterns.get((entries[0].name, len(entries)))
+        if pattern is None:
+            return None
+        tensors = [each.tensor for each in entries]
+        return Bundle(entries, tensors, pattern, since) if pattern.fits(entries, tensors) else None
 
     def _learn(self, entries: Sequence[TensorEntry]) -> None:
         """Remember entries that have become requests, if those have numbers."""
