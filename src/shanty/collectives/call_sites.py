@@ -53,16 +53,11 @@ def _users(frame: FrameType | None) -> CallSite:
         code = frame.f_code
         foreign = _foreign.get(code)
         if foreign is None:
-            foreign = _foreign[code] = _is_foreign(code.co_filename)
+            path = code.co_filename  # "<string>" is the user's, "<frozen …>" is not
+            foreign = path.startswith((*_hidden, "<frozen"))
+            foreign = foreign or (path.startswith(_LIBRARY) and _PACKAGES not in path)
+            _foreign[code] = foreign
         if not foreign:
             return code, frame.f_lineno
         frame = frame.f_back
     return None
-
-
-def _is_foreign(path: str) -> bool:
-    if path.startswith("<"):  # "<string>" is the user's, "<frozen …>" is not
-        return path.startswith("<frozen")
-    if path.startswith(tuple(_hidden)):
-        return True
-    return path.startswith(_LIBRARY) and _PACKAGES not in path

@@ -256,7 +256,6 @@ class Controller:
         return min(longest, max(5e-5, _SLACK * (now - self._begun)))
 
     def _take(self) -> None:
-        """Take what was submitted."""
         while (request := self.queue.take()) is not None:
             self._take_one(request)
 
@@ -280,7 +279,9 @@ class Controller:
 
     def _begin(self) -> None:
         """Tell the others what this rank waits for."""
-        request = self._coordinator.say(self._flags(), self._offer(), len(self._cache))
+        known = len(self._cache)
+        offer = self._pending.mask if self._join is None else (1 << known) - 1
+        request = self._coordinator.say(self._flags(), offer, known)
         self._pending.fresh = 0.0
         self._begun = time.monotonic()
         self._request = request
@@ -307,9 +308,6 @@ class Controller:
         if flags & JOINED and self._join is not None:
             self._complete_join()
         self._last = time.monotonic()
-
-    def _offer(self) -> int:
-        return self._pending.mask if self._join is None else (1 << len(self._cache)) - 1
 
     def _flags(self) -> int:
         flags = STAYS if not self._leaving else 0

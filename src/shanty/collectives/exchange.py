@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.settings import Settings
@@ -60,14 +61,6 @@ class Patience:
         return False
 
 
-class _Answer(NamedTuple):
-    """The word of rank 0: the values of all ranks, or who is missing so far, or that it is over."""
-
-    values: list[Any] | None = None
-    missing: tuple[int, ...] = ()
-    error: str = ""
-
-
 def exchange(comm: MPI.Intracomm, value: Value, call: str, settings: Settings) -> list[Value]:
     """Return what each rank of `comm` passed, in the order of ranks. Collective over them.
 
@@ -79,17 +72,17 @@ def exchange(comm: MPI.Intracomm, value: Value, call: str, settings: Settings) -
     if comm.rank == 0:
         return _collect(comm, value, call, settings)
     sent = comm.isend(value, 0, _THERE)
-    answer = _Answer(missing=(0,))
-    while answer.values is None:
-        if answer.error:
-            raise HorovodInternalError(answer.error)
-        words = _waits_for(call, answer.missing)
-        patience = Patience(settings, lambda words=words: words, _GRACE)  # type: ignore[misc]
+    answer: Any = (0,)  # the word of rank 0: who is missing so far, that it is over, or all values
+    while isinstance(answer, tuple):
+        patience = Patience(settings, partial(_waits_for, call, answer), _GRACE)
         while (message := comm.improbe(0, _BACK)) is None:
             patience.pause()
         answer = message.recv()
+    if isinstance(answer, str):
+        raise HorovodInternalError(answer)
     sent.wait()
-    return answer.values
+    values: list[Value] = answer
+    return values
 
 
 def _collect(comm: MPI.Intracomm, value: Value, call: str, settings: Settings) -> list[Value]:
@@ -100,10 +93,8 @@ def _collect(comm: MPI.Intracomm, value: Value, call: str, settings: Settings) -
     def missing() -> tuple[int, ...]:
         return tuple(each for each in range(comm.size) if each not in values)
 
-    def tell(answer: _Answer) -> None:
-        sent = [comm.isend(answer, each, _BACK) for each in values if each != 0]
-        for request in sent:
-            request.wait()
+    def tell(answer: tuple[int, ...] | str | list[Value]) -> None:
+        MPI.Request.waitall([comm.isend(answer, each, _BACK) for each in values if each != 0])
 
     patience = Patience(settings, lambda: _waits_for(call, missing()))
     status = MPI.Status()
@@ -115,12 +106,12 @@ def _collect(comm: MPI.Intracomm, value: Value, call: str, settings: Settings) -
             continue
         try:
             if patience.pause():
-                tell(_Answer(missing=missing()))
+                tell(missing())
         except HorovodInternalError as error:
-            tell(_Answer(error=str(error)))
+            tell(str(error))
             raise
     ordered = [values[each] for each in range(comm.size)]
-    tell(_Answer(ordered))
+    tell(ordered)
     return ordered
 
 

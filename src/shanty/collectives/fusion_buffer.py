@@ -28,7 +28,7 @@ from shanty.collectives.pair_reduction import (
 )
 from shanty.collectives.plan import Item, Part
 from shanty.collectives.ring import even_counts
-from shanty.collectives.shared_memory import SharedMemory
+from shanty.collectives.shared_memory import share
 
 _HALF = 1 << 20  # bytes of half a rank's room: the most that is reduced at a time
 _BUFFERED = 8 << 20  # bytes from which on a tensor goes over the network by itself
@@ -77,7 +77,7 @@ class FusionBuffer:
         self._at = at
         self._kernels: Kernels = at.kernels
         self._pair: PairReduction | None = None
-        self._shared: SharedMemory | None = None
+        self._shared: list[memoryview] | None = None
         self._tried = False  # to share memory
         self._places = Pieces(_HALF)
         self._viewed: dict[Any, list[Tensor]] = {}  # the rooms, by type
@@ -131,7 +131,7 @@ class FusionBuffer:
             return made
         if not self._tried:
             self._tried = True
-            self._shared = SharedMemory.form(at.comm, 2 * _HALF)
+            self._shared = share(at.comm, 2 * _HALF)
         if self._shared is not None:
             made.pieces = self._pieces(part, fused)
         return made
@@ -147,15 +147,13 @@ class FusionBuffer:
         return [_Piece(found) for found in found_in.values()]
 
     def _rooms(self, dtype: Any) -> list[Tensor]:
-        """Return all rooms, as elements of this type."""
         if dtype not in self._viewed:
             assert self._shared is not None
             shape, view = (2 * _HALF // dtype.itemsize,), self._kernels.view
-            self._viewed[dtype] = [view(room, dtype, 0, shape) for room in self._shared.rooms]
+            self._viewed[dtype] = [view(room, dtype, 0, shape) for room in self._shared]
         return self._viewed[dtype]
 
     def _place(self, item: Item, which: int) -> _Spot:
-        """A place for the next tensor, in a half room."""
         dtype, shape = item.kinds[which][0], item.shapes[which]
         elements = math.prod(shape)
         piece, begin = self._places.place(dtype, elements)
@@ -171,19 +169,18 @@ class FusionBuffer:
         self, pieces: Sequence[_Piece], tensors: Sequence[Tensor], how: Reduction, doing: Doing
     ) -> None:
         """Each rank makes a part of the sum, which all then take."""
-        shared = self._shared
-        assert shared is not None
+        meet = self._at.comm.Barrier
         for piece in pieces:
             own = [tensors[i] for i in piece.which]
             with doing(IN):
                 self._kernels.copy_all(piece.given, own)
             with doing(REDUCE):
-                shared.meet()
+                meet()
                 self._fold(piece.length, own[0].dtype, how)
-                shared.meet()
+                meet()
             with doing(OUT):
                 self._kernels.copy_all(own, piece.total)
-        shared.meet()
+        meet()
 
     def _fold(self, length: int, dtype: Any, how: Reduction) -> None:
         """This rank's part of the sum over all rooms, to the second half of the first room."""

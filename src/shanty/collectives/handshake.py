@@ -87,8 +87,8 @@ class Channel:
         self.members = world_ranks(comm)
         self.broken: CommunicationError | None = None
         self.met: Handshake | None = None  # the last that all agreed on
-        self._said, self._heard = array("q", [0] * 7), array("q", [0] * 7)
-        self._out, self._in = (_words(each) for each in (self._said, self._heard))
+        self._said, self.heard = array("q", [0] * 7), array("q", [0] * 7)
+        self._out, self._in = (_words(each) for each in (self._said, self.heard))
 
     @classmethod
     def form(
@@ -97,25 +97,13 @@ class Channel:
         state: Callable[[], State],
         kernels: Any = None,
         serial: int = 0,
-        errors: Errors = Errors(),  # noqa: B008 (it cannot be changed)
     ) -> Self:
         """Make a channel with a watchdog of its own, which answers with `state`. Collective.
 
         serial: tells it from other channels of the same ranks.
         """
         watchdog = Watchdog(comm.Dup(), state)
-        return cls(comm, (serial, *world_ranks(comm)), watchdog, kernels, errors)
-
-    def meet(self, place: object, limit: float, *key: object) -> None:
-        """Wait until all ranks have come with this key. Collective.
-
-        key: a call and what else must be the same. place: the group, in words. limit: seconds.
-        Raises as `Handshake.wait` and `Handshake.compare`. What follows, such as a gather of
-        outcomes, has no wait for late ranks any more.
-        """
-        handshake = Handshake(self, key, 0, limit, place)
-        handshake.wait(lambda: None)
-        handshake.compare()
+        return cls(comm, (serial, *world_ranks(comm)), watchdog, kernels)
 
     def free(self) -> None:
         """Give both communicators back to MPI; collective."""
@@ -125,20 +113,20 @@ class Channel:
     @property
     def largest(self) -> int:
         """The bytes of the rank that moves most, by the last handshake."""
-        return self._heard[2]
+        return self.heard[2]
 
     @property
     def even(self) -> int:
         """The number of the last handshake that all ranks called even; -1 if not the same."""
-        heard = self._heard
+        heard = self.heard
         return heard[3] if heard[3] == -heard[4] else -1
 
     def suppose(self, nbytes: int) -> None:
         """Go on as after a handshake for a call that moves so many bytes, as all ranks know."""
-        self._heard[2], self._heard[3], self._heard[4] = nbytes, -1, 1
+        self.heard[2], self.heard[3], self.heard[4] = nbytes, -1, 1
 
     def begin(self, number: int, nbytes: int, even: int, limit: float) -> MPI.Request:
-        """Begin a handshake; `agree` tells its outcome after the request is complete.
+        """Begin a handshake; `heard` has its outcome after the request is complete.
 
         number: of the call. nbytes, even: see Handshake. limit: seconds that this rank waits.
         """
@@ -155,12 +143,8 @@ class Channel:
         """True if so much time passed on some rank between the last two handshakes that another
         may have given up before that rank came. The same on all ranks, by the clocks of all.
         """
-        heard = self._heard
+        heard = self.heard
         return heard[5] > -heard[6]
-
-    def warning(self) -> Warned | None:
-        """Return the word of another rank that gave the group up."""
-        return self.watchdog.warning(self.identity)
 
     def give_up(self, error: CommunicationError) -> None:
         """Allow no more calls: another rank may come to a handshake that is over here."""
@@ -186,11 +170,6 @@ class Channel:
             else:
                 lines.append(f"  rank {rank} gives no answer: it is outside of the mpi backend")
         return "\n".join(lines)
-
-    def agree(self, number: int) -> bool:
-        """Return true if all ranks told the same number."""
-        heard = self._heard
-        return heard[0] == number and heard[1] == -number
 
 
 class Handshake:
@@ -267,7 +246,7 @@ class Handshake:
                 raise self._late()
             time.sleep(min(_LONGEST, waited * _SLACK))
             channel.watchdog.answer()
-            warning = channel.warning()
+            warning = channel.watchdog.warning(channel.identity)
             if warning is not None:
                 raise self._warned(warning)
             if not CHECKED:
@@ -288,7 +267,7 @@ class Handshake:
         if channel.late:
             self._request = None
             self.wait(lambda: None)
-        if channel.agree(self._number):
+        if channel.heard[0] == self._number == -channel.heard[1]:
             channel.met = self
             return
         calls = channel.comm.allgather(str(self))
@@ -316,15 +295,15 @@ class Handshake:
         what = f"{self} on {self._place} was not complete after {self._limit:g} s"
         text = f"{what}: not all ranks came."
         channel.give_up(channel.errors.late(text))  # first: one may come any moment now
-        error = channel.errors.late(f"{text}\n{self._report()}")
-        channel.broken = error
+        channel.broken = error = channel.errors.late(f"{text}\n{self._report()}")
         return error
 
     def _warned(self, warning: Warned) -> CommunicationError:
         errors = self.channel.errors
         kind = errors.late if warning.timed_out else errors.failed
-        error = kind(f"{self} on {self._place}: {warning.text}\n{self._report()}")
-        self.channel.broken = error
+        self.channel.broken = error = kind(
+            f"{self} on {self._place}: {warning.text}\n{self._report()}"
+        )
         _given_up.append(self.channel)
         return error
 

@@ -8,7 +8,6 @@ from Linux 6.1 on. Importing this module starts no MPI.
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ LEAST = 4 << 20
 OFTEN = 3
 """Times that memory is reduced before it counts as staying where it is."""
 
+_ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")  # of Linux
 _PAGE = 2 << 20
 _MADV_COLLAPSE = 25
 _MANY = 1000  # places that are remembered
@@ -40,9 +40,9 @@ def count(address: int, nbytes: int) -> None:
 def widen(memory: Iterable[tuple[int, int]]) -> None:
     """Put huge pages under host memory (address, bytes), wherever it fills half of one or more.
 
-    What else lies there stays as it is.
+    What else lies there stays as it is. Nothing happens where such pages are turned off.
     """
-    if not _allowed():
+    if not _ENABLED.is_file() or "[never]" in _ENABLED.read_text():
         return
     filled: dict[int, int] = {}  # page → bytes of it
     for at, nbytes in memory:
@@ -58,14 +58,3 @@ def widen(memory: Iterable[tuple[int, int]]) -> None:
             # Where it is refused (an older Linux, no such page free) all stays as it was.
             address, length = ctypes.c_void_p(page * _PAGE), ctypes.c_size_t(_PAGE)
             libc.madvise(address, length, _MADV_COLLAPSE)
-
-
-def _allowed() -> bool:
-    """Return true on Linux, where nobody has turned such pages off."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        chosen = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
-    except OSError:
-        return False
-    return "[never]" not in chosen

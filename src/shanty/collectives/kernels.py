@@ -14,12 +14,11 @@ every step. How it travels is in `operations`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 from mpi4py import MPI
 
@@ -79,58 +78,46 @@ def word(dtype: Any) -> MPI.Datatype:
     return _WORDS[dtype.itemsize]
 
 
-class Kernels(ABC):
-    """The memory and the arithmetic of one framework's tensors."""
+class Kernels(Protocol):
+    """The memory and the arithmetic of one framework's tensors, which derives from this class."""
 
     # ---- what a tensor is --------------------------------------------------------------------
 
-    @abstractmethod
     def kind(self, dtype: Any) -> str:
         """Return the dtype's name: "float32"."""
 
-    @abstractmethod
     def device(self, tensor: Tensor) -> str:
         """Return the kind of device that it is on; "cpu" for host memory."""
 
-    @abstractmethod
     def address(self, tensor: Tensor) -> int:
         """Return where the memory of a dense tensor begins, once it may be read there."""
 
     # ---- memory ------------------------------------------------------------------------------
 
-    @abstractmethod
     def readable(self, tensor: Tensor) -> Tensor:
         """Return a dense tensor with these elements where MPI can read it: itself, or a copy."""
 
-    @abstractmethod
     def writable(self, tensor: Tensor) -> Tensor:
         """Return dense room for the elements: `tensor`, or new memory for `settle` to copy."""
 
-    @abstractmethod
     def joined(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return the elements of all of them, end to end: a view where they lie so already."""
 
-    @abstractmethod
     def room_for(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return dense room for the elements of all, end to end, for `spread` to copy."""
 
-    @abstractmethod
     def empty(self, shape: Sequence[int], dtype: Any, near: Tensor | str = "cpu") -> Tensor:
         """Return new memory. dtype: or its name. near: a tensor on the same device, or its name."""
 
-    @abstractmethod
     def zeros(self, shape: Sequence[int], dtype: Any, device: str) -> Tensor:
         """Return new memory, all zero."""
 
-    @abstractmethod
     def view(self, memory: memoryview, dtype: Any, begin: int, shape: Sequence[int]) -> Tensor:
         """Return a tensor over shared memory, from the element `begin` on."""
 
-    @abstractmethod
     def shaped(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
         """Return the same memory in another shape; -1 stands for whatever is left."""
 
-    @abstractmethod
     def split(self, tensor: Tensor, counts: Sequence[int] | int) -> Sequence[Tensor]:
         """Return views of so many rows each; of a number: so many in all but the last."""
 
@@ -138,33 +125,26 @@ class Kernels(ABC):
         """Return the views of its rows."""
         return list(tensor)
 
-    @abstractmethod
     def copy(self, into: Tensor, tensor: Tensor) -> None:
         """Copy the elements, converted if need be."""
 
-    @abstractmethod
     def copy_all(self, into: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
         """Copy many tensors into as many others."""
 
-    @abstractmethod
     def clone(self, tensor: Tensor) -> Tensor:
         """Return a dense copy."""
 
     # ---- arithmetic --------------------------------------------------------------------------
 
-    @abstractmethod
     def convert(self, tensor: Tensor, dtype: str) -> Tensor:
         """Return a copy in the dtype of that name."""
 
-    @abstractmethod
     def scale(self, tensors: Sequence[Tensor], factor: Any) -> None:
         """Multiply each by `factor` in place; integers are cut off afterwards."""
 
-    @abstractmethod
     def divide(self, tensors: Sequence[Tensor], ranks: int) -> None:
         """Make averages of sums over so many ranks, in place; those of integers are cut off."""
 
-    @abstractmethod
     def combine(self, name: str, totals: list[Tensor], terms: list[Tensor]) -> None:
         """Each total becomes its reduction with its term. name: as in `reduction`."""
 
@@ -174,7 +154,6 @@ class Kernels(ABC):
         for part in parts[1:]:  # three times as fast as a sum over rows
             self.combine(name, [total], [part])
 
-    @abstractmethod
     def product(self, one: Tensor, two: Tensor) -> float:
         """Return the inner product of two tensors, summed up in float64."""
 
@@ -193,7 +172,6 @@ class Kernels(ABC):
         """Return a context in which results may be written."""
         return nullcontext()
 
-    @abstractmethod
     def finish(self) -> None:
         """Wait for what the device still does for this thread."""
 

@@ -285,7 +285,6 @@ def _reduce_in_pieces(at: Channel, flat: Tensor, room: Tensor, how: Reduction) -
 
 
 def _piece(at: Channel) -> int:
-    """Bytes that are reduced at a time."""
     return kernels.LARGEST if at.spread else _CACHED
 
 

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from mpi4py import MPI
 
@@ -27,7 +27,7 @@ from shanty.collectives import operations
 from shanty.collectives.handshake import Channel
 from shanty.collectives.kernels import Kernels, Reduction, Tensor
 from shanty.collectives.plan import Part
-from shanty.collectives.shared_memory import SharedMemory
+from shanty.collectives.shared_memory import share
 
 Doing = Callable[[str], AbstractContextManager[object]]
 """Around what is done, for the timeline; takes Horovod's word for it."""
@@ -86,20 +86,8 @@ class Piece:
     theirs: list[Tensor] = field(default_factory=list)
 
 
-class _Copied(NamedTuple):
-    """Tensors that this rank has copied, and its arrival; theirs: what the other copies."""
-
-    own: list[Tensor]
-    theirs: list[Tensor]
-    arrival: MPI.Request
-    kernels: Kernels
-
-    def combine(self, how: Reduction) -> None:
-        """Reduce them, once both have copied theirs."""
-        self.arrival.Wait()
-        self.kernels.combine(how.name, self.own, self.theirs)
-        if how.average:
-            self.kernels.divide(self.own, 2)
+_Copied = tuple[list[Tensor], list[Tensor], MPI.Request]
+"""Tensors that this rank has copied, what the other copies, and this rank's arrival."""
 
 
 @dataclass
@@ -124,10 +112,11 @@ class Segment:
 
     def __init__(self, at: Channel, slots: int) -> None:
         self.slots = slots
-        self._rank = at.rank
+        self._at = at
         self._kernels: Kernels = at.kernels
-        self._shared = SharedMemory.form(at.comm, slots * MOST)
-        self.usable = self._shared is not None
+        rooms = share(at.comm, slots * MOST)
+        self.usable = rooms is not None
+        self._rooms = (rooms[at.rank], rooms[1 - at.rank]) if rooms else ()
         # (dtype, slot) → views of the whole slot
         self._whole: dict[tuple[Any, int], list[Tensor]] = {}
         self._copied = 0  # pieces so far
@@ -156,9 +145,7 @@ class Segment:
         return self._whole[key]
 
     def _viewed(self, dtype: Any, begin: int, shape: tuple[int, ...]) -> list[Tensor]:
-        assert self._shared is not None
-        rooms = self._shared.rooms[self._rank], self._shared.rooms[1 - self._rank]
-        return [self._kernels.view(room, dtype, begin, shape) for room in rooms]
+        return [self._kernels.view(room, dtype, begin, shape) for room in self._rooms]
 
     def reduce(
         self, pieces: Sequence[Piece], tensors: Sequence[Tensor], how: Reduction, doing: Doing
@@ -175,32 +162,38 @@ class Segment:
         with doing(REDUCE):
             for piece in pieces[1:]:
                 if self._occupied(piece):
-                    copied.combine(how)
+                    self._combine(copied, how)
                     self._vacate()
                     copied = self._copy(piece, tensors)
                 else:
                     before, copied = copied, self._copy(piece, tensors)
-                    before.combine(how)
-            copied.arrival.Wait()
+                    self._combine(before, how)
+            copied[-1].Wait()
         with doing(OUT):
-            copied.combine(how)
+            self._combine(copied, how)
 
     def _occupied(self, piece: Piece) -> bool:
         """Return true if the other may still read what lies in its slot."""
         return self._copied - self._used[piece.number % self.slots] < LEAST
 
     def _vacate(self) -> None:
-        assert self._shared is not None
-        self._shared.meet()
+        self._at.comm.Barrier()
         self._used = [self._copied - LEAST] * self.slots
 
     def _copy(self, piece: Piece, tensors: Sequence[Tensor]) -> _Copied:
-        assert self._shared is not None
         own = [tensors[i] for i in piece.which]
         self._used[piece.number % self.slots] = self._copied
         self._copied += 1
         self._kernels.copy_all(piece.mine, own)
-        return _Copied(own, piece.theirs, self._shared.arrive(), self._kernels)
+        return own, piece.theirs, self._at.comm.Ibarrier()
+
+    def _combine(self, copied: _Copied, how: Reduction) -> None:
+        """Reduce them, once both have copied theirs."""
+        own, theirs, arrival = copied
+        arrival.Wait()
+        self._kernels.combine(how.name, own, theirs)
+        if how.average:
+            self._kernels.divide(own, 2)
 
 
 class _Choice:

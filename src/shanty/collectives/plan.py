@@ -93,16 +93,12 @@ class Planner:
         if len(self._items) > self._capacity:
             self._items.clear()
             self._plans.clear()
-        items = [self._items.get(key) or self._item(key) for key in keys]
+        items = [self._items.get(key) or self._items.setdefault(key, Item(key)) for key in keys]
         made = [Batch(each) for each in self._batches(items)]
         if mask:
             if len(self._plans) >= _PLANS:
                 self._plans.clear()
             self._plans[mask] = made
-        return made
-
-    def _item(self, key: Signature) -> Item:
-        made = self._items[key] = Item(key)
         return made
 
     def renumbered(self) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.exchange import exchange
@@ -105,7 +105,8 @@ class ProcessSet:
                 self.ranks = sorted(map(index, ranks_or_comm))
             except TypeError:
                 raise ValueError(_NEEDS) from None
-        elif _is_communicator(ranks_or_comm):
+        # Who has a communicator has loaded its module.
+        elif (mpi := sys.modules.get("mpi4py.MPI")) and isinstance(ranks_or_comm, mpi.Comm):
             self.mpi_comm = ranks_or_comm
         else:
             raise ValueError(_NEEDS)
@@ -248,25 +249,15 @@ class World:
             each.process_set_id = None
 
 
-_world: World | None = None
+standing: World | None = None
+"""The world, if there is one."""
 
 
 def current() -> World:
     """Return the world; ValueError where there is none."""
-    if _world is None:
+    if standing is None:
         raise ValueError(NOT_INITIALIZED)
-    return _world
-
-
-def standing() -> World | None:
-    """Return the world, if there is one."""
-    return _world
-
-
-def stand(world: World | None) -> None:
-    """Make this the world, or none."""
-    global _world
-    _world = world
+    return standing
 
 
 def controller(process_set: ProcessSet) -> Controller:
@@ -279,14 +270,14 @@ def controller(process_set: ProcessSet) -> Controller:
     found = controllers.get(number) if number is not None else None
     if found is not None:
         return found
-    if _world is None:
+    if standing is None:
         raise HorovodInternalError(NOT_INITIALIZED)
-    if number not in _world.ranks:
+    if number not in standing.ranks:
         raise ValueError(
             f"{process_set} is not registered. Pass it to hvd.init(process_sets=[…]) or to "
             "hvd.add_process_set first, on all ranks."
         )
-    raise ValueError(f"Rank {_world.topology.rank} is not a member of {process_set}.")
+    raise ValueError(f"Rank {standing.topology.rank} is not a member of {process_set}.")
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -335,11 +326,6 @@ def members(process_set: ProcessSet, world: MPI.Comm) -> Ranks:
 def spell(process_set: ProcessSet) -> str:
     """Return what all ranks must name alike: its ranks, but not those of a communicator."""
     return "a communicator" if process_set.mpi_comm is not None else str(process_set.ranks)
-
-
-def _is_communicator(thing: Any) -> bool:
-    loaded = sys.modules.get("mpi4py.MPI")  # who has a communicator has loaded it
-    return loaded is not None and isinstance(thing, loaded.Comm)
 
 
 # ---- what the ranks agree on, without MPI ------------------------------------------------------

@@ -90,9 +90,13 @@ class ResponseCache:
             if missing:
                 made.missing[name] = missing
             elif any(key != first for key in keys.values()):
-                made.mismatched[name] = _differences(keys)
-            elif (problem := _impossible(first, made.joined)) is not None:
-                made.mismatched[name] = problem
+                lines = [f"  rank {rank}: {spell(key)}" for rank, key in sorted(keys.items())]
+                made.mismatched[name] = "\n".join(
+                    ["The ranks asked for different things under one name:", *lines]
+                )
+            elif first[1] is Kind.BROADCAST and first[5] in made.joined:
+                text = f"{spell(first)}: its root has called join(), and has nothing to send."
+                made.mismatched[name] = text
             else:
                 made.ready.append(first)
         made.renumbered = self._remember(made.ready)
@@ -110,14 +114,3 @@ class ResponseCache:
             self._numbers[key] = len(self._keys)
             self._keys.append(key)
         return full
-
-
-def _differences(keys: dict[int, Signature]) -> str:
-    lines = [f"  rank {rank}: {spell(key)}" for rank, key in sorted(keys.items())]
-    return "The ranks asked for different things under one name:\n" + "\n".join(lines)
-
-
-def _impossible(key: Signature, joined: frozenset[int]) -> str | None:
-    if key[1] is Kind.BROADCAST and key[5] in joined:
-        return f"{spell(key)}: its root has called join(), and has nothing to send."
-    return None

@@ -18,37 +18,20 @@ from mpi4py import MPI
 _FOLDER = Path("/dev/shm")  # memory, on Linux; elsewhere a file of the system's own choice
 
 
-class SharedMemory:
-    """One room for each rank of a communicator, all of whose ranks are on one host.
-
-    rooms: the bytes of each rank. Make it with `form`.
+def share(comm: MPI.Intracomm, nbytes: int) -> list[memoryview] | None:
+    """Return the rooms of all ranks, of so many bytes each, a multiple of 64; None where there is
+    no room for all, or not all ranks can see it. Collective; all ranks are on one host.
     """
-
-    def __init__(self, comm: MPI.Intracomm, memory: mmap.mmap) -> None:
-        self._comm = comm
-        whole, each = memoryview(memory), len(memory) // comm.size
-        self.rooms = [whole[rank * each : (rank + 1) * each] for rank in range(comm.size)]
-
-    @classmethod
-    def form(cls, comm: MPI.Intracomm, nbytes: int) -> SharedMemory | None:
-        """Make rooms of so many bytes each, a multiple of 64; None where there is no room for all,
-        or not all ranks can see it. Collective.
-        """
-        path = _made(comm.size * nbytes) if comm.rank == 0 else None
-        path = comm.bcast(path)
-        memory = _mapped(path) if path else None
-        everywhere = comm.allreduce(memory is not None, MPI.LAND)
-        if path and comm.rank == 0:
-            path.unlink()  # all have it: now nothing can be left behind
-        return cls(comm, memory) if everywhere and memory is not None else None
-
-    def meet(self) -> None:
-        """Return when all ranks have come here; what they wrote before can be read then."""
-        self._comm.Barrier()
-
-    def arrive(self) -> MPI.Request:
-        """Say that this rank has come here; complete when all have."""
-        return self._comm.Ibarrier()
+    path = _made(comm.size * nbytes) if comm.rank == 0 else None
+    path = comm.bcast(path)
+    memory = _mapped(path) if path else None
+    everywhere = comm.allreduce(memory is not None, MPI.LAND)
+    if path and comm.rank == 0:
+        path.unlink()  # all have it: now nothing can be left behind
+    if memory is None or not everywhere:
+        return None
+    whole = memoryview(memory)
+    return [whole[at : at + nbytes] for at in range(0, len(whole), nbytes)]
 
 
 def _made(nbytes: int) -> Path | None:

@@ -63,9 +63,7 @@ class _Script:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._lanes: dict[str, _Lane] = {}
-
-    def head(self) -> None:
-        """The lane 0, which holds what belongs to no tensor; and when the time began."""
+        # The lane 0, which holds what belongs to no tensor; and when the time began.
         began = time.time_ns() // 1000
         self._describe(0, {"name": "cycles", "start_time_since_epoch_in_micros": began})
 
@@ -98,7 +96,9 @@ class _Script:
             self._close(lane, at)
             self._begin(lane, at, report.detail)
         elif what == _END:
-            self._close(lane, at, self._result(report))
+            dtype, shape = _text(report.dtype.rpartition(".")[2]), _text(report.detail)
+            result = f', "args": {{"dtype": {dtype}, "shape": {shape}}}'
+            self._close(lane, at, result if report.dtype else "")
         elif lane.open and not lane.negotiating:  # else its start was before this timeline's
             if lane.open == 2:
                 self._end(lane, at)
@@ -118,12 +118,6 @@ class _Script:
             f'{{"name": "process_name", {where}, "args": {json.dumps(described)}}}',
             f'{{"name": "process_sort_index", {where}, "args": {{"sort_index": {index}}}}}',
         ]
-
-    def _result(self, report: _Report) -> str:
-        if not report.dtype:
-            return ""
-        dtype, shape = report.dtype.rpartition(".")[2], report.detail
-        return f', "args": {{"dtype": {_text(dtype)}, "shape": {_text(shape)}}}'
 
     def _begin(self, lane: _Lane, at: int, event: str) -> None:
         lane.open += 1
@@ -216,7 +210,6 @@ class Timeline:
         self.recording = False
         self._thread: threading.Thread | None = None
         script = _Script()
-        script.head()
         try:
             file = _File(self.path, script.lines)
         except OSError as error:

@@ -254,13 +254,18 @@ class Worker:
         that do not end fail. Returns whether there were none of these.
         """
         end = time.monotonic() + _LAST_MESSAGES
-        while (left := self._messages_of(group)) and time.monotonic() < end:
+
+        def left() -> list[Operation]:
+            return [work for work in self.under_way if group is None or work.place is group]
+
+        while left() and time.monotonic() < end:
             if not self._poll():
                 time.sleep(_PAUSE)
-        for work in left:
+        given_up = left()
+        for work in given_up:
             text = f"{work.what}: given up when its group was destroyed."
             self._abandon(work, work.errors.failed(text))
-        return not left
+        return not given_up
 
     def _step(self) -> bool:
         # A function of its own: between two steps no local name may keep a tensor alive.
@@ -285,8 +290,11 @@ class Worker:
             try:
                 return self._queue.get(timeout=wait)
             except queue.Empty:
-                if wait:
-                    self._look_around()
+                if wait:  # nothing happens
+                    for watchdog in self.watchdogs.values():
+                        watchdog.answer()
+                    if self.checked:
+                        self._inquire()
         return self._later.popleft()
 
     def _meanwhile(self) -> None:
@@ -349,13 +357,6 @@ class Worker:
                 self.gave_up = failure
         self._end(work, failure)
 
-    def _look_around(self) -> None:
-        """While nothing happens: answer watchdogs, and give up a message that cannot come."""
-        for watchdog in self.watchdogs.values():
-            watchdog.answer()
-        if self.checked:
-            self._inquire()
-
     # ---- messages under way ----------------------------------------------------------------
 
     def _poll(self) -> bool:
@@ -409,9 +410,6 @@ class Worker:
         error = waiter.errors.failed(f"{waiter.what} can never complete:\n" + "\n".join(lines))
         self._abandon(waiter, error)
         self.gave_up = self.gave_up or error
-
-    def _messages_of(self, group: object) -> list[Operation]:
-        return [work for work in self.under_way if group is None or work.place is group]
 
     # ---- the end ---------------------------------------------------------------------------
 

@@ -29,7 +29,6 @@ Value = TypeVar("Value")
 _SETS = Sequence[ProcessSet] | str | None
 
 _lock = threading.RLock()
-_started_in = 0  # process id: a fork does not end what is its parent's
 
 
 def init(
@@ -45,7 +44,7 @@ def init(
     """
     sets = _listed(process_sets)
     with _lock:
-        world = registry.standing()
+        world = registry.standing
         if world is not None:
             _find_again(world, sets)
             return False
@@ -63,8 +62,9 @@ def init(
             raise
         global_process_set.ranks = list(world.ranks[0])
         global_process_set.mpi_comm = None if isinstance(comm, Iterable) else comm
-        registry.stand(world)
-        _end_at_exit()
+        registry.standing = world
+        atexit.unregister(_shutdown_at_exit)
+        atexit.register(_shutdown_at_exit, os.getpid())  # a fork does not end what is its parent's
         return True
 
 
@@ -74,24 +74,22 @@ def shutdown() -> None:
     Nothing happens where it has not been started. `init` may start it again, on all ranks.
     """
     with _lock:
-        world = registry.standing()
+        world = registry.standing
         if world is not None:
-            registry.stand(None)
+            registry.standing = None
             world.end()
 
 
 def is_initialized() -> bool:
     """Return whether `init` has been called, and not `shutdown` since."""
-    return registry.standing() is not None
+    return registry.standing is not None
 
 
 def _asked(name: str, doc: str) -> Callable[[], int]:
-    """Return the question about this entry of the topology."""
     return _named(name, doc, lambda: getattr(registry.current().topology, name))
 
 
 def _always(name: str, doc: str, value: Value) -> Callable[[], Value]:
-    """Return a question that has one answer here."""
     return _named(name, doc, lambda: value)
 
 
@@ -271,15 +269,8 @@ def _topology(comm: MPI.Intracomm, settings: Settings) -> Topology:
     return registry.topology(comm.rank, known)
 
 
-def _end_at_exit() -> None:
-    global _started_in
-    if not _started_in:
-        atexit.register(_shutdown_at_exit)
-    _started_in = os.getpid()
-
-
-def _shutdown_at_exit() -> None:
-    if os.getpid() == _started_in:
+def _shutdown_at_exit(process: int) -> None:
+    if os.getpid() == process:
         shutdown()
 
 

@@ -205,12 +205,12 @@ class TorchState(ObjectState):
         self._handlers: dict[str, StateHandler] = {}
         plain = {}
         for name, value in {**kwargs, "model": model, "optimizer": optimizer}.items():
-            handler = _handler(value)
+            handler = next((made for kind, made in _registry if isinstance(value, kind)), None)
             if handler is None:
                 plain[name] = value
             else:
                 setattr(self, name, value)
-                self._handlers[name] = handler
+                self._handlers[name] = handler(value)
         super().__init__(functions.broadcast_object, world.rank, **plain)
 
     def save(self) -> None:
@@ -254,10 +254,3 @@ class TorchState(ObjectState):
         if name in handlers and hasattr(self, name):
             handlers[name].set_value(value)
         super().__setattr__(name, value)
-
-
-def _handler(value: Any) -> StateHandler | None:
-    for kind, handler in _registry:
-        if isinstance(value, kind):
-            return handler(value)
-    return None

@@ -384,7 +384,6 @@ def _common(counts: Iterable[int]) -> int:
 
 
 def _all(bodies: Sequence[Body]) -> Body:
-    """One body that runs several."""
     if len(bodies) == 1:
         return bodies[0]
 
@@ -402,20 +401,12 @@ def _finish() -> None:
             if not isinstance(call, FunctionType):
                 continue
             skip_when_compiling(call.__code__)
-            if torch.version.cuda and name in _ROUTED:
+            if torch.version.cuda and kind is MPIGroup and name not in _NOT_ROUTED:
                 call = routed(call, name)
                 skip_when_compiling(call.__code__)
                 setattr(kind, name, call)
 
 
-_ROUTED = {
-    *("allreduce", "allreduce_coalesced", "reduce", "broadcast"),
-    *("gather", "gather_single", "gather_into_tensor", "scatter"),
-    *("allgather", "allgather_coalesced", "all_gather_single", "_allgather_base"),
-    *("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
-    *("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"),
-    *("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
-    *("alltoall", "all_to_all_single", "alltoall_base", "send", "recv", "recv_anysource"),
-}
+_NOT_ROUTED = ("barrier", "monitored_barrier", "_all_reduce")
 
 _finish()

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from operator import attrgetter
 from types import CodeType
 
 import torch
@@ -34,15 +35,8 @@ class Identity(dist.ProcessGroup):
 
     getBackendName = _get_backend_name = name  # noqa: N815
 
-    @property
-    def group_name(self) -> str:
-        """torch's name of the group."""
-        return self._name
-
-    @property
-    def group_desc(self) -> str:
-        """torch's description of the group."""
-        return self._desc
+    group_name = property(attrgetter("_name"), doc="torch's name of the group.")
+    group_desc = property(attrgetter("_desc"), doc="torch's description of the group.")
 
     def _set_group_name(self, name: str) -> None:
         self._name = name

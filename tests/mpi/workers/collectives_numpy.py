@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from shanty.collectives import operations, process_sets, world
 from shanty.collectives.errors import HorovodInternalError, MismatchError
-from shanty.collectives.handshake import Channel
+from shanty.collectives.handshake import Channel, Handshake
 from shanty.collectives.host import HOST, Array
 from shanty.collectives.kernels import reduction
 from shanty.collectives.process_sets import ProcessSet, global_process_set
@@ -115,20 +115,25 @@ def check_requests_that_differ() -> None:
         raise AssertionError("no error")
 
 
+def meet(at: Channel, *key: object) -> None:
+    handshake = Handshake(at, key, 0, 30.0, "the group of all ranks")
+    handshake.wait(lambda: None)
+    handshake.compare()
+
+
 def check_a_handshake() -> None:
     """It needs a communicator and a key: whatever comes after it, all ranks are there for it."""
     state = State(Activity.RUNS, "runs", 0)
     at = Channel.form(MPI.COMM_WORLD.Dup(), lambda: state, HOST)
-    place = "the group of all ranks"
-    at.meet(place, 30.0, "loading", "train.csv")
+    meet(at, "loading", "train.csv")
     try:
-        at.meet(place, 30.0, "loading", f"part-{RANK}.csv")
+        meet(at, "loading", f"part-{RANK}.csv")
     except MismatchError as error:
         lines = [f"  rank {rank}: loading(part-{rank}.csv)" for rank in range(SIZE)]
         assert "\n".join(lines) in str(error), error
     else:
         raise AssertionError("no error")
-    at.meet(place, 30.0, "all_reduce", "float32")  # the channel can be used again
+    meet(at, "all_reduce", "float32")  # the channel can be used again
     tensor = full(100_000)
     operations.all_reduce(at, [tensor], reduction(tensor.dtype, "SUM", HOST))
     assert (tensor == TOTAL).all()

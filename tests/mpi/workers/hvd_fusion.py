@@ -142,7 +142,7 @@ def check_without_room_to_share() -> None:
         shared._mapped = lambda path: None
     try:
         comm = MPI.COMM_WORLD.Dup()
-        assert shared.SharedMemory.form(comm, 1 << 12) is None
+        assert shared.share(comm, 1 << 12) is None
         comm.Free()
         controller = process_sets.controllers[0]
         fusion = controller._executor._fusion

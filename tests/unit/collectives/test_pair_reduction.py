@@ -60,13 +60,13 @@ class Log:
         self.done: list[tuple[str, int]] = []
         self.arrivals = 0
 
-    def arrive(self) -> Log.Arrival:
+    def Ibarrier(self) -> Log.Arrival:  # noqa: N802 (as in mpi4py)
         self.arrivals += 1
         self.done.append(("comes", self.arrivals))
         return Log.Arrival(self, self.arrivals)
 
-    def meet(self) -> None:
-        self.arrive().Wait()
+    def Barrier(self) -> None:  # noqa: N802 (as in mpi4py)
+        self.Ibarrier().Wait()
 
     class Arrival:
         def __init__(self, log: Log, number: int) -> None:
@@ -87,8 +87,8 @@ def test_nobody_writes_where_the_other_still_reads(slots: int, reductions: list[
         copy_all=lambda mine, _: log.done.append(("writes", mine[0])),
         combine=lambda _, __, theirs: log.done.append(("reads", theirs[0])),
     )
-    with patch.object(pair_reduction.SharedMemory, "form", lambda *_: log):
-        made = Segment(SimpleNamespace(rank=0, comm=None, kernels=kernels), slots)
+    with patch.object(pair_reduction, "share", lambda *_: [memoryview(b"")] * 2):
+        made = Segment(SimpleNamespace(rank=0, comm=log, kernels=kernels), slots)
     for numbers in reductions:
         pieces = []
         for number in numbers:

@@ -12,6 +12,7 @@ their way back, so that they find each other when the graphs of the ranks differ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
@@ -26,15 +27,36 @@ Tensors = tuple[Tensor, ...]
 _Run = Callable[..., Tensors]
 
 
-def allreduce(tensors: Sequence[Tensor], *how: Any) -> Tensors:
-    """Reduce each tensor over the ranks. how: what `calls.allreduce` takes after the tensors."""
-    return _apply(_allreduce, _allreduce_back, how, tensors)
+def _with_gradient(back: Callable[..., Iterable[Tensor]]) -> Callable[[_Run], _Run]:
+    """Decorate what takes tensors, and how. back: takes the context and the results' gradients."""
+
+    def decorate(run: _Run) -> _Run:
+        @wraps(run)
+        def call(tensors: Sequence[Tensor], *how: Any) -> Tensors:
+            if not torch.is_grad_enabled() or not any(each.requires_grad for each in tensors):
+                return run(tensors, *how)
+            results: Tensors = _Step.apply(run, back, how, *tensors)  # type: ignore[no-untyped-call]
+            return results
+
+        return call
+
+    return decorate
 
 
-def _allreduce(tensors: Sequence[Tensor], *how: Any) -> Tensors:
-    outputs = [each.new_empty(each.shape) for each in tensors]
-    synchronize(calls.allreduce(tensors, outputs, *how))
-    return tuple(outputs)
+class _Step(Function):
+    @staticmethod
+    def forward(ctx: Any, run: _Run, back: Any, how: tuple[Any, ...], *tensors: Tensor) -> Tensors:
+        results = run(tensors, *how)  # refuses what has no rows
+        ctx.back, ctx.how = back, how
+        ctx.rows = [len(each) if each.dim() else 1 for each in tensors]
+        if back is _alltoall_back:
+            ctx.received = results[1].tolist()
+            ctx.mark_non_differentiable(results[1])
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return None, None, None, *ctx.back(ctx, gradients)
 
 
 def _allreduce_back(ctx: Any, gradients: Tensors) -> Iterable[Tensor]:
@@ -42,14 +64,12 @@ def _allreduce_back(ctx: Any, gradients: Tensors) -> Iterable[Tensor]:
     return allreduce(gradients, _back(name), *rest)
 
 
-def allgather(tensors: Sequence[Tensor], *how: Any) -> Tensors:
-    """Gather the rows of all ranks of each tensor. how: as for `calls.allgather`."""
-    return _apply(_allgather, _allgather_back, how, tensors)
-
-
-def _allgather(tensors: Sequence[Tensor], *how: Any) -> Tensors:
-    gathered = synchronize(calls.allgather(tensors, *how))
-    return gathered if how[-1] else (gathered,)
+@_with_gradient(_allreduce_back)
+def allreduce(tensors: Sequence[Tensor], *how: Any) -> Tensors:
+    """Reduce each tensor over the ranks. how: what `calls.allreduce` takes after the tensors."""
+    outputs = [each.new_empty(each.shape) for each in tensors]
+    synchronize(calls.allreduce(tensors, outputs, *how))
+    return tuple(outputs)
 
 
 def _allgather_back(ctx: Any, gradients: Tensors) -> Iterable[Tensor]:
@@ -64,15 +84,11 @@ def _allgather_back(ctx: Any, gradients: Tensors) -> Iterable[Tensor]:
     return [each.narrow(0, start, count).clone() for each, start, count in parts]
 
 
-def broadcast(tensor: Tensor, *how: Any) -> Tensor:
-    """Return the root's tensor. how: as for `calls.broadcast`."""
-    return _apply(_broadcast, _broadcast_back, how, (tensor,))[0]
-
-
-def _broadcast(tensors: Sequence[Tensor], *how: Any) -> Tensors:
-    output = tensors[0].new_empty(tensors[0].shape)
-    synchronize(calls.broadcast(tensors[0], output, *how))
-    return (output,)
+@_with_gradient(_allgather_back)
+def allgather(tensors: Sequence[Tensor], *how: Any) -> Tensors:
+    """Gather the rows of all ranks of each tensor. how: as for `calls.allgather`."""
+    gathered = synchronize(calls.allgather(tensors, *how))
+    return gathered if how[-1] else (gathered,)
 
 
 def _broadcast_back(ctx: Any, gradients: Tensors) -> Iterable[Tensor]:
@@ -82,32 +98,29 @@ def _broadcast_back(ctx: Any, gradients: Tensors) -> Iterable[Tensor]:
     return averages if is_root else [torch.zeros_like(averages[0])]
 
 
-def alltoall(tensor: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
-    """Return the rows for this rank, and how many came from each. how: as for `calls.alltoall`."""
-    output, received = _apply(_alltoall, _alltoall_back, how, (tensor,))
-    return output, received
-
-
-def _alltoall(tensors: Sequence[Tensor], *how: Any) -> Tensors:
-    results: Tensors = synchronize(calls.alltoall(tensors[0], *how))
-    return results
+@_with_gradient(_broadcast_back)
+def broadcast(tensors: Sequence[Tensor], *how: Any) -> Tensors:
+    """Return the root's tensor, of one. how: as for `calls.broadcast`."""
+    output = tensors[0].new_empty(tensors[0].shape)
+    synchronize(calls.broadcast(tensors[0], output, *how))
+    return (output,)
 
 
 def _alltoall_back(ctx: Any, gradients: Tensors) -> Iterable[Tensor]:
     _, name, process_set = ctx.how
-    back, _ = alltoall(gradients[0], ctx.received, _back(name), process_set)
+    back, _ = alltoall(gradients[:1], ctx.received, _back(name), process_set)
     unsent = ctx.rows[0] - back.shape[0]  # rows that the splits left out
     return [torch.cat([back, back.new_zeros((unsent, *back.shape[1:]))]) if unsent else back]
 
 
-def reducescatter(tensors: Sequence[Tensor], *how: Any) -> Tensors:
-    """Return this rank's rows of each reduced tensor. how: as for `calls.reducescatter`."""
-    return _apply(_reducescatter, _reducescatter_back, how, tensors)
+@_with_gradient(_alltoall_back)
+def alltoall(tensors: Sequence[Tensor], *how: Any) -> Tensors:
+    """Return, of one tensor, the rows for this rank, and how many came from each.
 
-
-def _reducescatter(tensors: Sequence[Tensor], *how: Any) -> Tensors:
-    shares = synchronize(calls.reducescatter(tensors, *how))
-    return shares if how[-1] else (shares,)
+    how: as for `calls.alltoall`.
+    """
+    results: Tensors = synchronize(calls.alltoall(tensors[0], *how))
+    return results
 
 
 def _reducescatter_back(ctx: Any, gradients: Tensors) -> Iterable[Tensor]:
@@ -117,29 +130,11 @@ def _reducescatter_back(ctx: Any, gradients: Tensors) -> Iterable[Tensor]:
     return allgather(scaled, _back(name), process_set, grouped)
 
 
-class _Step(Function):
-    """A step: `run` does it, `back` takes the context and the gradients of its results."""
-
-    @staticmethod
-    def forward(ctx: Any, run: _Run, back: Any, how: tuple[Any, ...], *tensors: Tensor) -> Tensors:
-        results = run(tensors, *how)  # refuses what has no rows
-        ctx.back, ctx.how = back, how
-        ctx.rows = [len(each) if each.dim() else 1 for each in tensors]
-        if run is _alltoall:
-            ctx.received = results[1].tolist()
-            ctx.mark_non_differentiable(results[1])
-        return results
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return None, None, None, *ctx.back(ctx, gradients)
-
-
-def _apply(run: _Run, back: Any, how: tuple[Any, ...], tensors: Sequence[Tensor]) -> Tensors:
-    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
-        results: Tensors = _Step.apply(run, back, how, *tensors)  # type: ignore[no-untyped-call]
-        return results
-    return run(tensors, *how)
+@_with_gradient(_reducescatter_back)
+def reducescatter(tensors: Sequence[Tensor], *how: Any) -> Tensors:
+    """Return this rank's rows of each reduced tensor. how: as for `calls.reducescatter`."""
+    shares = synchronize(calls.reducescatter(tensors, *how))
+    return shares if how[-1] else (shares,)
 
 
 def _back(name: str | None) -> str | None:

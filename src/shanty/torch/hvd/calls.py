@@ -22,21 +22,15 @@ Form = Callable[[Request], Any]
 _under_way: dict[int, TensorEntry | tuple[Request, Sequence[Tensor], Form | None]] = {}
 _numbers = itertools.count(1)
 
-_REALS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_REALS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_COMPLEX = (torch.complex64, torch.complex128)
+_UNDIVIDED = (torch.uint16, torch.uint32, torch.uint64, torch.bool)
 _REDUCED = {
     **dict.fromkeys(_REALS, frozenset(Op)),
-    **dict.fromkeys(
-        (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-        frozenset(Op) - {Op.ADASUM},
-    ),
-    **dict.fromkeys(
-        (torch.complex64, torch.complex128), frozenset({Op.SUM, Op.AVERAGE, Op.PRODUCT})
-    ),
-    **dict.fromkeys(
-        (torch.uint16, torch.uint32, torch.uint64),
-        frozenset({Op.SUM, Op.MIN, Op.MAX, Op.PRODUCT}),
-    ),
-    torch.bool: frozenset({Op.SUM, Op.MIN, Op.MAX, Op.PRODUCT}),
+    **dict.fromkeys(_INTEGERS, frozenset(Op) - {Op.ADASUM}),
+    **dict.fromkeys(_UNDIVIDED, frozenset(Op) - {Op.ADASUM, Op.AVERAGE}),
+    **dict.fromkeys(_COMPLEX, frozenset({Op.SUM, Op.AVERAGE, Op.PRODUCT})),
 }
 _NOTED = {dtype: ops - {Op.ADASUM} for dtype, ops in _REDUCED.items()}
 
@@ -135,15 +129,10 @@ def alltoall(
     """Return the handle of an alltoall: the rows for this rank, and how many each rank sent."""
     _check_rows("alltoall", (tensor,))
     counts = _counts(tensor, splits, process_set)
-    kind = (
-        (splits.dtype, splits.device)
-        if isinstance(splits, Tensor)
-        else (torch.int32, torch.device("cpu"))
-    )
+    like = splits if isinstance(splits, Tensor) else torch.empty(0, dtype=torch.int32)
 
     def form(request: Request) -> tuple[Tensor, Tensor]:
-        received = torch.tensor(request.received_splits, dtype=kind[0], device=kind[1])
-        return request.results[0], received
+        return request.results[0], like.new_tensor(request.received_splits)
 
     sent = tensor if counts is None else tensor.narrow(0, 0, sum(counts))
     request = Request(Kind.ALLTOALL, name, _plain((sent,)), splits=counts)
@@ -349,7 +338,7 @@ def _irreducible(call: str, tensor: Tensor, op: Op) -> Exception:
 def _check_adasum(process_set: ProcessSet) -> None:
     if process_set.process_set_id != 0:
         raise NotImplementedError("Adasum works on hvd.global_process_set only.")
-    world = process_sets.standing()
+    world = process_sets.standing
     if world is not None and world.topology.size & (world.topology.size - 1):
         raise NotImplementedError(
             f"Adasum needs 2, 4, 8, … ranks; here there are {world.topology.size}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -178,17 +179,11 @@ class _Slot:
     beside: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """The content of an optimizer, with slots where its tensors are.
-
-    options: of each group, without its parameters. state: by the number of the parameter, counted
-    through all groups. other: state that belongs to no parameter, by its key.
-    """
-
-    options: list[dict[str, Any]]
-    state: dict[int, Any]
-    other: dict[Any, Any]
+_Content = tuple[list[dict[str, Any]], dict[int, Any], dict[Any, Any]]
+"""The content of an optimizer, with slots where its tensors are: the options of each group, without
+its parameters; the state by the number of the parameter, counted through all groups; and the state
+that belongs to no parameter, by its key.
+"""
 
 
 def _shapes(optimizer: Optimizer) -> _Shapes:
@@ -197,8 +192,7 @@ def _shapes(optimizer: Optimizer) -> _Shapes:
 
 
 def _spell(of: _Shapes) -> str:
-    """_Shapes in words."""
-    groups = [f"{len(each)} ({sum(map(_count, each))} numbers)" for each in of]
+    groups = [f"{len(each)} ({sum(map(math.prod, each))} numbers)" for each in of]
     return f"{len(of)} group{'s' * (len(of) != 1)} of {', '.join(groups)} parameters"
 
 
@@ -230,7 +224,7 @@ def _take(optimizer: Optimizer) -> tuple[_Content, list[Tensor]]:
         for key, value in dict[Any, Any](optimizer.state).items()
         if not isinstance(key, Tensor)
     }
-    return _Content(options, state, other), tensors
+    return (options, state, other), tensors
 
 
 def _put(optimizer: Optimizer, content: _Content) -> list[Tensor]:
@@ -238,6 +232,7 @@ def _put(optimizer: Optimizer, content: _Content) -> list[Tensor]:
     order of their slots. Tensors of the right shape and type that are there stay.
     """
     tensors: list[Tensor] = []
+    groups, state, other = content
 
     def whole(thing: Any, here: Any, beside: Tensor | None) -> Any:
         if isinstance(thing, Tensor):
@@ -249,15 +244,15 @@ def _put(optimizer: Optimizer, content: _Content) -> list[Tensor]:
         tensors.append(here)
         return here
 
-    for group, options in zip(optimizer.param_groups, content.options, strict=True):
+    for group, options in zip(optimizer.param_groups, groups, strict=True):
         for key, value in options.items():
             group[key] = whole(value, group.get(key), None)
     for number, param in enumerate(_params(optimizer)):
-        if number in content.state:
-            optimizer.state[param] = whole(content.state[number], optimizer.state[param], param)
+        if number in state:
+            optimizer.state[param] = whole(state[number], optimizer.state[param], param)
         else:
             optimizer.state.pop(param, None)
-    for key, value in content.other.items():
+    for key, value in other.items():
         optimizer.state[key] = whole(value, optimizer.state.get(key), None)
     return tensors
 
@@ -292,7 +287,3 @@ def _room(slot: _Slot, beside: Tensor | None) -> Tensor:
     if tuple(beside.shape) == slot.shape:  # in the same memory format
         return torch.empty_like(beside, dtype=slot.dtype, requires_grad=False)
     return torch.empty(slot.shape, dtype=slot.dtype, device=beside.device)
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    return torch.Size(shape).numel()

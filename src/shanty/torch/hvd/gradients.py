@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from shanty.collectives import process_sets
 from shanty.collectives.process_sets import ProcessSet
@@ -79,12 +78,6 @@ class Gradient:
         self._gathering: Callable[[], Tensor] | None = None  # of a sparse gradient
         self._sparse_dim = 0  # dimensions that are sparse, once there was such a gradient
 
-    def hook(self) -> RemovableHandle:
-        """Have PyTorch call `accumulated`."""
-        register: Any = self.parameter.register_post_accumulate_grad_hook
-        handle: RemovableHandle = register(self.accumulated)
-        return handle
-
     def accumulated(self, parameter: Tensor) -> None:
         """A backward pass has added to the gradient."""
         how = self.how
@@ -100,10 +93,6 @@ class Gradient:
             )
         self.unit.ready()
 
-    def ready(self) -> None:
-        """A gradient of it has seen all of its backward passes."""
-        self.submit()
-
     def submit(self) -> None:
         """Send it off, unless it has been; gradients that are not there count as zero."""
         if self.grad is not None or not self.parameter.requires_grad:
@@ -115,6 +104,8 @@ class Gradient:
         except BaseException:  # it must not pass for reduced
             self.forget()
             raise
+
+    ready = submit  # called when a gradient of the unit has seen all of its backward passes
 
     def pack(self) -> Tensor | None:
         """Return what is to be reduced in place; None of a sparse gradient."""
@@ -215,21 +206,17 @@ class Group:
         if self._submitted:
             return
         self._submitted = True
+        tensors = []
         try:
-            self._send()
+            for each in self.members:
+                if each.parameter.requires_grad and (tensor := each.pack()) is not None:
+                    tensors.append(tensor)
+                    self._packed.append(each)
+            if tensors:
+                self._request = self.how.submit_group(self._packed[0].name, tensors)
         except BaseException:
             self.forget()
             raise
-
-    def _send(self) -> None:
-        tensors = []
-        for each in self.members:
-            if each.parameter.requires_grad and (tensor := each.pack()) is not None:
-                tensors.append(tensor)
-                self._packed.append(each)
-        if tensors:
-            name = self._packed[0].name
-            self._request = self.how.submit_group(name, tensors)
 
     def finish(self) -> None:
         """As of a Gradient."""

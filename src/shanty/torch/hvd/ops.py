@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 from torch import Tensor
 
@@ -40,6 +41,20 @@ Average, Sum, Adasum = Op.AVERAGE, Op.SUM, Op.ADASUM
 Min, Max, Product = Op.MIN, Op.MAX, Op.PRODUCT
 
 Splits = Sequence[int] | Tensor | None
+P = ParamSpec("P")
+
+
+def _waited_for(begin: Callable[P, int], doc: str) -> Callable[P, Any]:
+    """Return the call of the same arguments that waits for what `begin` starts, and returns it."""
+
+    @wraps(begin)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+        return synchronize(begin(*args, **kwargs))
+
+    call.__name__ = call.__qualname__ = begin.__name__.replace("_async_", "_")
+    call.__doc__ = doc
+    return call
+
 
 # ---- allreduce ---------------------------------------------------------------------------------
 
@@ -80,21 +95,6 @@ def allreduce_async(
     return calls.allreduce((tensor,), (tensor.new_empty(tensor.shape),), name, *how)
 
 
-def allreduce_(
-    tensor: Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> Tensor:
-    """`tensor` itself, changed to what `allreduce` would return. Has no gradient."""
-    how = prescale_factor, postscale_factor, process_set
-    reduced: Tensor = synchronize(allreduce_async_(tensor, average, name, op, *how))
-    return reduced
-
-
 def allreduce_async_(
     tensor: Tensor,
     average: bool | None = None,
@@ -108,6 +108,11 @@ def allreduce_async_(
     return calls.allreduce_in_place(
         tensor, name, _op(op, average), prescale_factor, postscale_factor, process_set
     )
+
+
+allreduce_ = _waited_for(
+    allreduce_async_, "`tensor` itself, changed to what `allreduce` would return. Has no gradient."
+)
 
 
 def grouped_allreduce(
@@ -141,22 +146,6 @@ def grouped_allreduce_async(
     return calls.allreduce(group, outputs, name, *how)
 
 
-def grouped_allreduce_(
-    tensors: Sequence[Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> tuple[Tensor, ...]:
-    """The tensors themselves, changed to what `grouped_allreduce` would return."""
-    how = prescale_factor, postscale_factor, process_set
-    handle = grouped_allreduce_async_(tensors, average, name, op, *how)
-    reduced: tuple[Tensor, ...] = synchronize(handle)
-    return reduced
-
-
 def grouped_allreduce_async_(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -170,6 +159,12 @@ def grouped_allreduce_async_(
     group = _group(tensors)
     how = _op(op, average), prescale_factor, postscale_factor, process_set, True
     return calls.allreduce(group, group, name, *how)
+
+
+grouped_allreduce_ = _waited_for(
+    grouped_allreduce_async_,
+    "The tensors themselves, changed to what `grouped_allreduce` would return.",
+)
 
 
 # ---- allgather ---------------------------------------------------------------------------------
@@ -223,7 +218,7 @@ def broadcast(
 
     Raises ValueError where that rank is not in the process set.
     """
-    return autograd.broadcast(tensor, root_rank, name, process_set)
+    return autograd.broadcast((tensor,), root_rank, name, process_set)[0]
 
 
 def broadcast_async(
@@ -236,17 +231,6 @@ def broadcast_async(
     return calls.broadcast(tensor, tensor.new_empty(tensor.shape), root_rank, name, process_set)
 
 
-def broadcast_(
-    tensor: Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Tensor:
-    """`tensor` itself, changed to that of the rank `root_rank`. Has no gradient."""
-    sent: Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
-    return sent
-
-
 def broadcast_async_(
     tensor: Tensor,
     root_rank: int,
@@ -255,6 +239,11 @@ def broadcast_async_(
 ) -> int:
     """Start a `broadcast_`; a handle to its result. Leave the tensor alone until then."""
     return calls.broadcast(tensor, tensor, root_rank, name, process_set)
+
+
+broadcast_ = _waited_for(
+    broadcast_async_, "`tensor` itself, changed to that of the rank `root_rank`. Has no gradient."
+)
 
 
 # ---- alltoall ----------------------------------------------------------------------------------
@@ -273,7 +262,7 @@ def alltoall(
     tensor has a gradient.
     Raises ValueError for splits that the rows do not suffice for.
     """
-    output, received = autograd.alltoall(tensor, splits, name, process_set)
+    output, received = autograd.alltoall((tensor,), splits, name, process_set)
     return output if splits is None else (output, received)
 
 

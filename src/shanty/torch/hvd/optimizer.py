@@ -22,7 +22,6 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from shanty.collectives import world
 from shanty.collectives.errors import HorovodInternalError
@@ -81,15 +80,6 @@ class Reducing(torch.optim.Optimizer):
         doc="True if sparse gradients are reduced as dense ones.",
     )
 
-    @property
-    def backward_passes_per_step(self) -> int:
-        """Backward passes that are added up before gradients are reduced."""
-        return self._reduction.passes
-
-    @backward_passes_per_step.setter
-    def backward_passes_per_step(self, passes: int) -> None:
-        self.set_backward_passes_per_step(passes)
-
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Set it anew, between two steps."""
         if passes <= 0:
@@ -97,6 +87,12 @@ class Reducing(torch.optim.Optimizer):
         self._reduction.passes = passes
         for each in self._gradients.values():
             each.left = passes
+
+    backward_passes_per_step = property(
+        attrgetter("_reduction.passes"),
+        set_backward_passes_per_step,
+        doc="Backward passes that are added up before gradients are reduced.",
+    )
 
     def _adopt(self, groups: Groups | None) -> None:
         """Hook the parameters that are trained now and were not before."""
@@ -112,9 +108,10 @@ class Reducing(torch.optim.Optimizer):
                 each = self._gradients[parameter] = Gradient(name, parameter, self._reduction)
                 new.append(each)
         self._units += new if groups is None else _grouped(new, groups, self.process_set)
-        hooks = [each.hook() for each in new]
+        hook = "register_post_accumulate_grad_hook"  # whose type torch does not tell
+        hooks = [getattr(each.parameter, hook)(each.accumulated) for each in new]
         # The parameters outlive this optimizer: so would its hooks, beside those of the next.
-        weakref.finalize(self, _remove, hooks).atexit = False
+        weakref.finalize(self, lambda: [hook.remove() for hook in hooks]).atexit = False
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the user's class has it; its gradients are reduced from now on, too."""
@@ -202,11 +199,6 @@ class Reducing(torch.optim.Optimizer):
         self._user_class.load_state_dict(self, state_dict)
         # It has made these anew.
         self._wrapped.param_groups, self._wrapped.state = self.param_groups, self.state
-
-
-def _remove(hooks: Iterable[RemovableHandle]) -> None:
-    for hook in hooks:
-        hook.remove()
 
 
 def _finish(unit: Unit) -> Exception | None:

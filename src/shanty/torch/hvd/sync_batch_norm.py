@@ -148,7 +148,6 @@ class _Normalize(Function):
 
 
 def _others(input: Tensor) -> list[int]:
-    """All dimensions but that of the channels."""
     return [dim for dim in range(input.dim()) if dim != 1]
 
 
