@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shanty.xgboost.text.rows import FormatError, Malformed
+from shanty.xgboost.text.rows import FormatError, Malformed, Rows, whole_share
 
 PathLike = str | os.PathLike[str]
 
@@ -116,7 +116,34 @@ def line_number(path: str, place: int) -> int:
     return ends + 1
 
 
-def format_error(block: Block, error: Malformed) -> FormatError:
+def read_share(
+    lines: Lines,
+    parse: Callable[[NDArray[np.uint8]], Rows | None],
+    rank: int,
+    ranks: int,
+    chunk: int,
+    skip: int,
+    extra: int,
+) -> Iterator[Rows]:
+    """Rows of a rank's share, as `parse` makes them of a block's text; FormatError for Malformed.
+
+    See `whole_share` for skip and extra.
+    """
+
+    def read(start: int, stop: int, chunk: int) -> Iterator[Rows]:
+        for block in lines.blocks(start, stop, chunk):
+            try:
+                rows = parse(block.text)
+            except Malformed as error:
+                raise _format_error(block, error) from None
+            if rows is not None:
+                yield rows
+
+    start, stop = lines.share(rank, ranks)
+    return whole_share(read, start, stop, lines.total, chunk, skip, extra)
+
+
+def _format_error(block: Block, error: Malformed) -> FormatError:
     """The error as a caller sees it: with the file, the line's number in it, and its text."""
     text = block.text[error.start : error.start + _SHOWN * 4].tobytes()
     line = text.replace(b"\r", b"\n").partition(b"\n")[0].decode(errors="backslashreplace")
