@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.groups import whole_groups
+from shanty.xgboost.groups import share_of
 from shanty.xgboost.text import Rows
 
 _BATCH = 1 << 16  # values that are decoded at a time, at most so many rows
@@ -49,12 +49,8 @@ class Table:
 
     def share(self, rank: int, ranks: int) -> Iterator[Rows]:
         """The rows of one of `ranks` equal parts; groups of a qid stay whole."""
-        whole = sum(file.metadata.num_rows for file in self._files)
-        start, stop = rank * whole // ranks, (rank + 1) * whole // ranks
-        if "qid" not in self._meta:
-            return self._rows(start, stop)
-        begun = start > 0
-        return whole_groups(self._rows(start - begun, whole), stop - start, begun)
+        rows = sum(file.metadata.num_rows for file in self._files)
+        return share_of(self._rows, rows, "qid" in self._meta, rank, ranks)
 
     def _rows(self, start: int, stop: int) -> Iterator[Rows]:
         wanted = [*self.names, *self._meta.values()]

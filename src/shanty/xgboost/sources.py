@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from shanty.xgboost.errors import DataError
 
-SUFFIXES = {
+_SUFFIXES = {
     ".libsvm": "libsvm",
     ".svm": "libsvm",
     ".svmlight": "libsvm",
@@ -61,16 +61,21 @@ class Source:
 
 
 def is_source(data: object) -> bool:
-    """Tells whether `data` names files: a path, a URI, or a list of them."""
+    """Tells whether `data` names files: a path, a URI, a list of them, or what `parse` gave."""
     if isinstance(data, (list, tuple)):
         return bool(data) and all(isinstance(each, (str, os.PathLike)) for each in data)
-    return isinstance(data, (str, os.PathLike))
+    return isinstance(data, (str, os.PathLike, Source))
 
 
-def parse(data: object) -> Source:
-    """Parses the name of a source; DataError for a wrong one, OSError for a folder."""
+def parse(data: object, default: str = "") -> Source:
+    """Parses the name of a source; DataError for a wrong one, OSError for a folder.
+
+    default: the format where neither the name nor the first bytes tell it.
+    """
+    if isinstance(data, Source):
+        return data
     words = data if isinstance(data, (list, tuple)) else [data]
-    parts = [_part(str(word)) for word in words]
+    parts = [_part(str(word), default) for word in words]
     files = tuple(file for part in parts for file in part.files)
     first = parts[0]
     for part in parts:
@@ -82,6 +87,17 @@ def parse(data: object) -> Source:
     if any(part.cache for part in parts[1:]):
         raise DataError("Name the cache once, in the first word of the list.")
     return Source(files, first.format, first.options, first.cache)
+
+
+def parse_old(uri: str) -> Source | str:
+    """Parses a URI of the years when LibSVM was the format where nothing tells it.
+
+    What cannot be parsed comes back as it is: who loads it tells so, on all ranks.
+    """
+    try:
+        return parse(uri, "libsvm")
+    except (DataError, OSError):
+        return uri
 
 
 def side_files(source: Source) -> dict[str, str]:
@@ -108,7 +124,7 @@ def side_files(source: Source) -> dict[str, str]:
 # ---- within ------------------------------------------------------------------------------------
 
 
-def _part(word: str) -> Source:
+def _part(word: str, default: str) -> Source:
     rest, _, cache = word.partition("#")
     if "#" in cache:
         raise DataError(f"{word}: only one # is allowed, before the name of the cache.")
@@ -122,7 +138,7 @@ def _part(word: str) -> Source:
     files = [file for name in names.split(";") if name for file in _files(name)]
     if not files:
         raise DataError(f"{word}: no file is named there.")
-    form = options.pop("format", "") or _format(files)
+    form = options.pop("format", "") or _format(files, default)
     if form in ("libfm",):
         raise DataError(f"{word}: format=libfm is not supported. Write the file as LibSVM.")
     if form != "buffer" and form not in _OPTIONS:
@@ -166,8 +182,8 @@ def _plain(file: str) -> str:
     return file.removesuffix(".gz")
 
 
-def _format(files: Sequence[str]) -> str:
-    forms = {SUFFIXES.get(Path(_plain(file)).suffix.lower(), "") for file in files}
+def _format(files: Sequence[str], default: str) -> str:
+    forms = {_SUFFIXES.get(Path(_plain(file)).suffix.lower(), "") for file in files}
     if len(forms) > 1:
         raise DataError(f"{', '.join(files)}: these are files of several formats.")
     form = forms.pop()
@@ -176,6 +192,8 @@ def _format(files: Sequence[str]) -> str:
     with open(files[0], "rb") as file:  # noqa: PTH123
         if file.read(4) == b"\x01\xab\xff\xff":  # what DMatrix.save_binary writes
             return "buffer"
+    if default:
+        return default
     raise DataError(
         f"{files[0]}: its name does not tell the format. Say it: {files[0]}?format=libsvm "
         "(or csv, parquet, npz)."
