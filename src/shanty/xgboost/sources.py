@@ -20,13 +20,9 @@ from urllib.parse import unquote
 from shanty.xgboost.errors import DataError
 
 _SUFFIXES = {
-    ".libsvm": "libsvm",
-    ".svm": "libsvm",
-    ".svmlight": "libsvm",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
+    **dict.fromkeys((".libsvm", ".svm", ".svmlight"), "libsvm"),
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
     ".npz": "npz",
 }
 _OPTIONS = {  # of each format; `format` may always be given
@@ -139,7 +135,7 @@ def _part(word: str, default: str) -> Source:
     if not files:
         raise DataError(f"{word}: no file is named there.")
     form = options.pop("format", "") or _format(files, default)
-    if form in ("libfm",):
+    if form == "libfm":
         raise DataError(f"{word}: format=libfm is not supported. Write the file as LibSVM.")
     if form != "buffer" and form not in _OPTIONS:
         known = ", ".join(_OPTIONS)
@@ -164,18 +160,17 @@ def _files(name: str) -> list[str]:
         name = path
     name = os.path.expanduser(name)  # noqa: PTH111 (it stays as it was written)
     if Path(name).is_dir():
-        inside = sorted(each for each in os.listdir(name) if not each.startswith((".", "_")))  # noqa: PTH208
-        files = [str(Path(name, each)) for each in inside if Path(name, each).is_file()]
-        files = [each for each in files if not each.endswith(SIDE_FILES)]
-        if not files:
-            raise DataError(f"{name}: there is no file in this folder.")
-        return files
-    if has_magic(name) and not Path(name).exists():
-        files = sorted(each for each in glob(name) if not each.endswith(SIDE_FILES))  # noqa: PTH207
-        if not files:
-            raise DataError(f"{name}: no file has such a name.")
-        return files
-    return [name]
+        inside = [each for each in Path(name).iterdir() if not each.name.startswith((".", "_"))]
+        names = [str(each) for each in inside if each.is_file()]
+        none = "there is no file in this folder"
+    elif has_magic(name) and not Path(name).exists():
+        names, none = glob(name), "no file has such a name"  # noqa: PTH207
+    else:
+        return [name]
+    files = sorted(each for each in names if not each.endswith(SIDE_FILES))
+    if not files:
+        raise DataError(f"{name}: {none}.")
+    return files
 
 
 def _plain(file: str) -> str:

@@ -191,8 +191,7 @@ def _folds(
     order = chance.permutation(rows) if shuffle or labels is not None else np.arange(rows)
     if labels is not None:
         order = order[np.argsort(labels[order], kind="stable")]
-        fold = (np.arange(rows) + ranks.rank) % nfold
-    elif shuffle:
+    if labels is not None or shuffle:
         fold = (np.arange(rows) + ranks.rank) % nfold
     else:
         fold = np.arange(rows) * nfold // max(rows, 1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TextIO
 
@@ -159,13 +158,8 @@ def _evaluate(settings: Settings, parameters: Parameters) -> None:
         print(line, file=sys.stderr)
 
 
-@contextmanager
-def _output(name: str) -> Iterator[TextIO]:
-    if name == "stdout":
-        yield sys.stdout
-        return
-    with Path(name).open("w", encoding="utf-8") as file:
-        yield file
+def _output(name: str) -> AbstractContextManager[TextIO]:
+    return nullcontext(sys.stdout) if name == "stdout" else Path(name).open("w", encoding="utf-8")
 
 
 def _keep(name: str) -> None:

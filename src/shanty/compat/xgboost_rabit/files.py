@@ -106,7 +106,10 @@ def _load(
     """Makes `matrix` of this rank's share of `uri`, all of it where the rank is alone with it."""
     ranks = current()
     what = f"loading {uri}"
-    data = _meant(uri)
+    name, _, cache = uri.partition("#")
+    if cache:
+        tell([f"#{cache} is left out: rows are kept in memory"])
+    data = parse_old(name)
     paths = data.files if isinstance(data, Source) else ()
     first = together(ranks, what, lambda _: claim(uri, paths), parties)
     if ranks.rank == 0 and any(first):
@@ -134,14 +137,6 @@ def _not_shared(uri: str, first: Sequence[int]) -> str:
         return f"{uri} is rank 0's alone: each rank reads a file of its own"
     whose = f"shared with rank {', '.join(others)} only" if others else "rank 0's alone"
     return f"{uri} is {whose}: the other ranks read other files"
-
-
-def _meant(uri: str) -> Source | str:
-    """The files of a URI and the format that they had with rabit. A cache is left out."""
-    name, _, cache = uri.partition("#")
-    if cache:
-        tell([f"#{cache} is left out: rows are kept in memory"])
-    return parse_old(name)
 
 
 class Claim(NamedTuple):
