@@ -72,7 +72,7 @@ class Communicator:
 
     def _join(self, comm: MPI.Intracomm, address: str | None) -> str:
         """Joins XGBoost's ranks; returns why it failed, or nothing."""
-        arguments: dict[str, Any] = {}
+        arguments: dict[str, Any] | None = None
         failure = ""
         if self.rank == 0:
             try:
@@ -86,8 +86,8 @@ class Communicator:
                 arguments = self._tracker.worker_args()
             except Exception as error:  # noqa: BLE001 (the others must hear of any)
                 failure = f"The tracker does not start: {_last_words(error)}"
-        arguments, failed = comm.bcast((arguments, bool(failure)), 0)
-        if failed:
+        arguments = comm.bcast(arguments, 0)
+        if arguments is None:
             return failure  # the others do not wait for what will not come
         arguments |= {"dmlc_task_id": f"{self.rank:08d}", "dmlc_timeout": self.timeout}
         self._context = xgboost.collective.CommunicatorContext(**arguments)

@@ -71,17 +71,16 @@ class Table:
     def _convert(self, part: Any, file: str) -> Rows:
         data = np.empty((part.num_rows, len(self.names)), np.float32)
         for index, name in enumerate(self.names):
-            data[:, index] = self._column(part, name, self._arrow.float32())
+            data[:, index] = self._floats(part, name)
         given = {
-            what: self._qids(part, name, file)
-            if what == "qid"
-            else self._column(part, name, self._arrow.float32())
+            what: self._qids(part, name, file) if what == "qid" else self._floats(part, name)
             for what, name in self._meta.items()
         }
         return Rows(data, None, None, given.get("label"), given.get("weight"), given.get("qid"))
 
-    def _column(self, part: Any, name: str, kind: Any) -> Any:
-        return part.column(name).cast(kind, safe=False).to_numpy(zero_copy_only=False)
+    def _floats(self, part: Any, name: str) -> Any:
+        column = part.column(name).cast(self._arrow.float32(), safe=False)
+        return column.to_numpy(zero_copy_only=False)
 
     def _qids(self, part: Any, name: str, file: str) -> Any:
         column = part.column(name)

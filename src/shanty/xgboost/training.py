@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -139,19 +138,15 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
             whole = Path(path)
             part = whole.with_name(f".{os.getpid()}.{whole.name}")
             try:
-                _saver(model)(part)
+                if isinstance(model, xgboost.XGBModel):  # its class may be one of ours
+                    xgboost.XGBModel.save_model(model, part)
+                else:
+                    model.save_model(part)
                 part.replace(whole)
             finally:
                 part.unlink(missing_ok=True)
 
     together(ranks, f"saving {path}", write, lambda _: None)
-
-
-def _saver(model: Any) -> Any:
-    """The method that writes: XGBoost's, where the class is one of ours."""
-    if isinstance(model, xgboost.XGBModel):
-        return partial(xgboost.XGBModel.save_model, model)
-    return model.save_model
 
 
 # ---- within ------------------------------------------------------------------------------------

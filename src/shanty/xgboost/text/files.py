@@ -135,21 +135,16 @@ def read_share(
             try:
                 rows = parse(block.text)
             except Malformed as error:
-                raise _format_error(block, error) from None
+                text = block.text[error.start : error.start + _SHOWN * 4].tobytes()
+                line = text.replace(b"\r", b"\n").partition(b"\n")[0]
+                number = line_number(block.path, block.start + error.start)
+                shown = shortened(line.decode(errors="backslashreplace"))
+                raise FormatError(block.path, number, error.wrong, shown) from None
             if rows is not None:
                 yield rows
 
     start, stop = lines.share(rank, ranks)
     return whole_share(read, start, stop, lines.total, chunk, skip, extra)
-
-
-def _format_error(block: Block, error: Malformed) -> FormatError:
-    """The error as a caller sees it: with the file, the line's number in it, and its text."""
-    text = block.text[error.start : error.start + _SHOWN * 4].tobytes()
-    line = text.replace(b"\r", b"\n").partition(b"\n")[0].decode(errors="backslashreplace")
-    return FormatError(
-        block.path, line_number(block.path, block.start + error.start), error.wrong, shortened(line)
-    )
 
 
 def shortened(line: str) -> str:
