@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import shanty
 from shanty.runtime.rundir import RUN_DIR
 from shanty.xgboost.errors import WorldError
-from shanty.xgboost.handshake import together
+from shanty.xgboost.handshake import Ranks, together
 from shanty.xgboost.installed import xgboost
 
 if TYPE_CHECKING:
@@ -40,15 +40,11 @@ _standing: Communicator | None = None
 _ended = False  # `finalize` was called, and `init` not since
 
 
-class Communicator:
+class Communicator(Ranks):
     """XGBoost's communication from one `init` to its `finalize`, over MPI's ranks as they were."""
 
     def __init__(self, mpi: MPI.Intracomm | None, timeout: int = TIMEOUT) -> None:
-        self.mpi = mpi  # of our own messages; None where a rank is by itself
-        self.rank = mpi.rank if mpi is not None else 0
-        self.size = mpi.size if mpi is not None else 1
-        self.timeout = timeout  # seconds that a rank waits for another one
-        self.failed = False  # some ranks cannot be reached any more
+        super().__init__(mpi, timeout)
         self._tracker: Any = None
         self._context: Any = None
 

@@ -21,7 +21,7 @@ from shanty.xgboost.errors import DataError, WorldError
 from shanty.xgboost.share import room
 
 if TYPE_CHECKING:
-    from shanty.xgboost.communication import Communicator
+    from mpi4py import MPI
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -32,6 +32,17 @@ _LONG = 60  # seconds after which a rank says whom it waits for
 _HEARTBEAT = 5  # seconds between two; less where the limit is low
 
 _unheard: list[Any] = []  # what was sent to ranks that may never take it: MPI needs the memory
+
+
+class Ranks:
+    """The ranks that shake hands."""
+
+    def __init__(self, mpi: MPI.Intracomm | None, timeout: int) -> None:
+        self.mpi = mpi  # of our own messages; None where a rank is by itself
+        self.rank = mpi.rank if mpi is not None else 0
+        self.size = mpi.size if mpi is not None else 1
+        self.timeout = timeout  # seconds without a heartbeat after which a rank is given up
+        self.failed = False  # some ranks cannot be reached any more
 
 
 class _Outcome(NamedTuple):
@@ -54,7 +65,7 @@ class Handshake:
     first word is the same on all ranks: where it is not, they have gone different ways.
     """
 
-    def __init__(self, ranks: Communicator, what: str) -> None:
+    def __init__(self, ranks: Ranks, what: str) -> None:
         self._ranks = ranks
         self._mpi = ranks.mpi if ranks.size > 1 else None
         self._rank, self._size = ranks.rank, ranks.size
@@ -231,7 +242,7 @@ _FAILURES = (OSError, ValueError, EOFError, MemoryError, ImportError, BadZipFile
 
 
 def together(
-    ranks: Communicator, what: str, work: Callable[[Handshake], T], judge: Callable[[list[T]], V]
+    ranks: Ranks, what: str, work: Callable[[Handshake], T], judge: Callable[[list[T]], V]
 ) -> V:
     """Does `work` on all ranks, then `judge` on rank 0 what came of it; returns that everywhere.
 
