@@ -20,10 +20,7 @@ from shanty.xgboost.installed import xgboost
 from shanty.xgboost.loading import COLUMNS, Loaded, load
 from shanty.xgboost.sources import is_source
 
-_OF_ROWS = (
-    *("label", "weight", "qid", "base_margin"),
-    *("label_lower_bound", "label_upper_bound"),
-)
+_OF_ROWS = ["label", "weight", "qid", "base_margin", "label_lower_bound", "label_upper_bound"]
 _NO_ROWS = csr_matrix((0, 0), dtype=np.float32)
 
 

@@ -35,7 +35,7 @@ class Arrays:
         self._parts = [_Part(name, columns) for name in files]
         first = self._parts[0]
         for part in self._parts:
-            if part.kind() != first.kind():
+            if part.kind != first.kind:
                 raise DataError(
                     f"{part.file}: other columns, or other arrays, than in {first.file}."
                 )
@@ -96,16 +96,13 @@ class _Part:
             if len(shape) != 2:
                 raise DataError(f"{file}: {self._features} has {len(shape)} dimensions, not two.")
             self.rows, self.columns = shape
+        self.kind = self.columns, self.sparse, set(self.meta)  # the same in files of one table
         for what, name in self.meta.items():
             if _shape(file, name) != (self.rows,):
                 raise DataError(
                     f"{file}: {name} ({what}) has the shape {_shape(file, name)}, "
                     f"but there are {self.rows} rows."
                 )
-
-    def kind(self) -> tuple[int, bool, set[str]]:
-        """The facts in which files of one table agree."""
-        return self.columns, self.sparse, set(self.meta)
 
     def pieces(self, start: int, stop: int) -> Iterator[Rows]:
         """Rows start … stop - 1."""

@@ -55,9 +55,9 @@ class Lines:
         total: bytes of all files.
     """
 
-    def __init__(self, files: Sequence[PathLike], sizes: Sequence[int] | None = None) -> None:
+    def __init__(self, files: Sequence[PathLike], known: Sequence[int] | None = None) -> None:
         self._files = [os.fspath(each) for each in files]
-        self._sizes = _sizes(files) if sizes is None else list(sizes)
+        self._sizes = sizes(files) if known is None else list(known)
         if len(self._sizes) != len(self._files):
             raise ValueError(f"{len(self._files)} files, {len(self._sizes)} sizes")
         self.total = sum(self._sizes)
@@ -100,9 +100,6 @@ def sizes(files: Sequence[PathLike], between: Callable[[], None] = never) -> lis
         _unpacked_size(os.fspath(file), between) if _packed(file) else Path(file).stat().st_size
         for file in files
     ]
-
-
-_sizes = sizes  # where an argument has the name
 
 
 def line_number(path: str, place: int) -> int:
