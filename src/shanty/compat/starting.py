@@ -18,7 +18,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from shanty.compat.task import RESULTS, dump_call
 from shanty.runtime.localhost import all_here
@@ -199,15 +199,13 @@ def _follow(command: Sequence[str], call: bytes, output: Output) -> int:
         file.write(call)
         file.seek(0)
         process = subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE, env=environ)
-    stream: IO[bytes] | None = process.stdout
-    try:
-        output.follow(stream or ())
-    finally:
-        if process.poll() is None:
-            process.terminate()  # it stops the run
-        process.wait()
-        if stream is not None:
-            stream.close()
+    with process:
+        try:
+            output.follow(process.stdout or ())
+        finally:
+            if process.poll() is None:
+                process.terminate()  # it stops the run
+            process.wait()
     return process.returncode
 
 

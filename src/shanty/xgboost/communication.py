@@ -15,14 +15,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 import shanty
 from shanty.runtime.rundir import RUN_DIR
 from shanty.xgboost.errors import WorldError
-from shanty.xgboost.handshake import Handshake
+from shanty.xgboost.handshake import Ranks, together
 from shanty.xgboost.installed import xgboost
 
 if TYPE_CHECKING:
@@ -35,25 +35,16 @@ _PARTING = 10  # seconds that it takes to tell the tracker that all have finishe
 _GRACE = 3  # seconds until a rank that lost another one says so
 _COLLECTIVE = "/collective/"  # in every error of XGBoost's communication: the source's folder
 
-_ALONE = (
-    "XGBoost's ranks were joined in another thread, or the script has parted them itself: here "
-    "this process would train alone. Call init(), load and train in one and the same thread."
-)
-
 _lock = threading.RLock()
 _standing: Communicator | None = None
 _ended = False  # `finalize` was called, and `init` not since
 
 
-class Communicator:
+class Communicator(Ranks):
     """XGBoost's communication from one `init` to its `finalize`, over MPI's ranks as they were."""
 
     def __init__(self, mpi: MPI.Intracomm | None, timeout: int = TIMEOUT) -> None:
-        self.mpi = mpi  # of our own messages; None where a rank is by itself
-        self.rank = mpi.rank if mpi is not None else 0
-        self.size = mpi.size if mpi is not None else 1
-        self.timeout = timeout  # seconds that a rank waits for another one
-        self.failed = False  # some ranks cannot be reached any more
+        super().__init__(mpi, timeout)
         self._tracker: Any = None
         self._context: Any = None
 
@@ -61,7 +52,7 @@ class Communicator:
         """Starts XGBoost's communication; WorldError where that fails, on every rank."""
         if self.mpi is None or self.size == 1:
             return
-        address = _address(self.mpi, os.environ)
+        address = _address(self.mpi)
         failures: list[str] = []
         for _ in range(_TRIES):
             with _undisturbed():
@@ -77,15 +68,22 @@ class Communicator:
 
     def _join(self, comm: MPI.Intracomm, address: str | None) -> str:
         """Joins XGBoost's ranks; returns why it failed, or nothing."""
-        arguments: dict[str, Any] = {}
+        arguments: dict[str, Any] | None = None
         failure = ""
         if self.rank == 0:
             try:
-                self._tracker, arguments = _serve(address, self.size, min(_JOINING, self.timeout))
+                self._tracker = xgboost.tracker.RabitTracker(
+                    n_workers=self.size,
+                    host_ip=address,
+                    sortby="task",
+                    timeout=min(_JOINING, self.timeout),
+                )
+                self._tracker.start()
+                arguments = self._tracker.worker_args()
             except Exception as error:  # noqa: BLE001 (the others must hear of any)
                 failure = f"The tracker does not start: {_last_words(error)}"
-        arguments, failed = comm.bcast((arguments, bool(failure)), 0)
-        if failed:
+        arguments = comm.bcast(arguments, 0)
+        if arguments is None:
             return failure  # the others do not wait for what will not come
         arguments |= {"dmlc_task_id": f"{self.rank:08d}", "dmlc_timeout": self.timeout}
         self._context = xgboost.collective.CommunicatorContext(**arguments)
@@ -105,7 +103,11 @@ class Communicator:
     def check(self) -> None:
         """WorldError where this is a thread in which XGBoost's ranks are not joined."""
         if self.size > 1 and xgboost.collective.get_world_size() != self.size:
-            raise WorldError(_ALONE)
+            raise WorldError(
+                "XGBoost's ranks were joined in another thread, or the script has parted them "
+                "itself: here this process would train alone. Call init(), load and train in one "
+                "and the same thread."
+            )
 
     def part(self) -> None:
         """Ends XGBoost's communication, once all ranks have come here.
@@ -115,7 +117,7 @@ class Communicator:
         """
         try:
             if not self.failed and self.mpi is not None:
-                Handshake(self, "parting").conclude(None, False, lambda _: None)
+                together(self, "parting", lambda _: None, lambda _: None)
         except WorldError:
             with suppress(xgboost.core.XGBoostError):
                 self.take_down()
@@ -277,33 +279,24 @@ def _adopt(made: Communicator) -> None:
         )
 
 
-def _serve(address: str | None, size: int, timeout: int) -> tuple[Any, dict[str, Any]]:
-    """A tracker, and what the ranks must know to find it."""
-    tracker = xgboost.tracker.RabitTracker(
-        n_workers=size, host_ip=address, sortby="task", timeout=timeout
-    )
-    tracker.start()
-    return tracker, tracker.worker_args()
-
-
 def _last_words(error: Exception) -> str:
     """Of XGBoost's chain of reasons the last one, which is the first cause."""
     words = [line[2:].strip() for line in str(error).splitlines() if line.startswith("- [")]
     return words[-1] if words else str(error).partition("\nStack trace")[0] or repr(error)
 
 
-def _address(comm: MPI.Intracomm, environ: Mapping[str, str]) -> str | None:
+def _address(comm: MPI.Intracomm) -> str | None:
     """The address of rank 0 for the others: as the run says, else loopback on a single host.
 
     None where neither is known: XGBoost then looks which interface leads outside. Collective.
     """
     from mpi4py import MPI
 
+    if RUN_DIR in os.environ:
+        return os.environ.get("SHANTY_ADDRESS") or os.environ.get("MASTER_ADDR") or None
     here = comm.Split_type(MPI.COMM_TYPE_SHARED)
     alone = here.size == comm.size
     here.Free()
-    if RUN_DIR in environ:
-        return environ.get("SHANTY_ADDRESS") or environ.get("MASTER_ADDR") or None
     return "127.0.0.1" if alone else None
 
 

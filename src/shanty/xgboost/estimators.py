@@ -51,13 +51,10 @@ class _OverRanks:
             self.callbacks = [*(before or ()), Report(self.get_num_boosting_rounds())]  # type: ignore[attr-defined]
         try:
             with blaming_the_lost():
-                self._fit(X, y, options)
+                super().fit(X, y, **options)  # type: ignore[misc]
         finally:
             self.callbacks = before
         return self
-
-    def _fit(self, X: Any, y: Any, options: Mapping[str, Any]) -> None:  # noqa: N803
-        super().fit(X, y, **options)  # type: ignore[misc]
 
     def save_model(self, fname: str | os.PathLike[str]) -> None:
         """Writes the model, on rank 0; all ranks call it."""
@@ -87,14 +84,9 @@ class _Classes(_OverRanks):
         if self._own is None:  # a model that is loaded
             self._all = number
 
-    def _fit(self, X: Any, y: Any, options: Mapping[str, Any]) -> None:  # noqa: N803
-        try:
-            self._agree(y)
-            super()._fit(X, y, options)
-        finally:
-            self._own = None
+    def fit(self, X: Any, y: Any, **options: Any) -> Self:  # noqa: N803
+        """Trains on the rows of all ranks, once they agree on the classes."""
 
-    def _agree(self, y: Any) -> None:
         def look(_: object) -> NDArray[np.generic]:
             self._own = np.unique(np.asarray(y))
             return self._own
@@ -112,7 +104,11 @@ class _Classes(_OverRanks):
                 )
             return len(classes)
 
-        self._all = together(current(), "fit", look, judge)
+        try:
+            self._all = together(current(), "fit", look, judge)
+            return super().fit(X, y, **options)
+        finally:
+            self._own = None
 
 
 class XGBRegressor(_OverRanks, xgboost.XGBRegressor):  # type: ignore[misc]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +10,17 @@ from numpy.typing import NDArray
 
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.text import Rows
+
+
+def share_of(
+    read: Callable[[int, int], Iterator[Rows]], rows: int, grouped: bool, rank: int, ranks: int
+) -> Iterator[Rows]:
+    """One of `ranks` equal parts of the rows that `read(start, stop)` yields; groups stay whole."""
+    start, stop = rank * rows // ranks, (rank + 1) * rows // ranks
+    if not grouped:
+        return read(start, stop)
+    begun = start > 0
+    return whole_groups(read(start - begun, rows), stop - start, begun)
 
 
 def whole_groups(pieces: Iterable[Rows], wanted: int, started: bool) -> Iterator[Rows]:

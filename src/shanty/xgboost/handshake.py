@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Callable
 from socket import gethostname
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 from zipfile import BadZipFile
 
 from shanty.xgboost.errors import DataError, WorldError
@@ -34,14 +34,15 @@ _HEARTBEAT = 5  # seconds between two; less where the limit is low
 _unheard: list[Any] = []  # what was sent to ranks that may never take it: MPI needs the memory
 
 
-class Ranks(Protocol):
+class Ranks:
     """The ranks that shake hands."""
 
-    mpi: MPI.Intracomm | None  # None: one rank, by itself
-    rank: int
-    size: int
-    timeout: int  # seconds without a heartbeat after which a rank is given up
-    failed: bool  # is set where some ranks cannot be reached any more
+    def __init__(self, mpi: MPI.Intracomm | None, timeout: int) -> None:
+        self.mpi = mpi  # of our own messages; None where a rank is by itself
+        self.rank = mpi.rank if mpi is not None else 0
+        self.size = mpi.size if mpi is not None else 1
+        self.timeout = timeout  # seconds without a heartbeat after which a rank is given up
+        self.failed = False  # some ranks cannot be reached any more
 
 
 class _Outcome(NamedTuple):
@@ -74,29 +75,24 @@ class Handshake:
         self._lost = ""  # rank 0: why they cannot meet
         self._heard = self._beaten = time.monotonic()  # the last heartbeat; this rank's own
 
-    def called_off(self) -> bool:
-        """Tells whether some rank has failed, so that going on is of no use. To be called often."""
+    def go_on(self) -> None:
+        """Raises CalledOff where another rank has failed; for work, often, between two pieces."""
         if self._mpi is None:
-            return False
+            return
         self._beat()
         if self._rank == 0:
             self._take()
         elif not self._stopped and self._mpi.iprobe(source=0, tag=_STOP):
             self._mpi.recv(source=0, tag=_STOP)
             self._stopped = True
-        return self._stopped
-
-    def go_on(self) -> None:
-        """Raises CalledOff where another rank has failed; for work, between two pieces."""
-        if self.called_off():
+        if self._stopped:
             raise CalledOff
 
     def conclude(self, outcome: T, failed: bool, judge: Callable[[list[T]], V]) -> V:
         """Sends this rank's outcome; returns what `judge` makes of all ranks', in their order.
 
-        failed: the others need not go on. The judge runs on rank 0 only. WorldError, on all ranks,
-        where one of them does not come, or comes from elsewhere, or where the judge raises; then
-        rank 0 raises what the judge did.
+        failed: the others need not go on. The judge runs on rank 0 only, and raises nothing.
+        WorldError, on all ranks, where one of them does not come, or comes from elsewhere.
         """
         if self._mpi is None:
             return judge([outcome])
@@ -135,17 +131,13 @@ class Handshake:
         if failed:
             self._stop()
         try:
-            self._wait(self._all_there)
+            self._wait(self._take)
         except WorldError as error:
             self._lost = str(error)
         if self._lost:
             self._tell(None, self._lost)
             self._fail(self._lost)
-        try:
-            verdict = judge([self._outcomes[rank] for rank in range(self._size)])
-        except Exception as error:
-            self._tell(None, f"rank 0 on {gethostname()}: {type(error).__name__}: {error}")
-            raise
+        verdict = judge([self._outcomes[rank] for rank in range(self._size)])
         sends = self._tell(verdict, "")
         self._wait(lambda: all(send.test()[0] for send in sends))
         for send in sends:
@@ -163,12 +155,8 @@ class Handshake:
         self._ranks.failed = True
         raise WorldError(why)
 
-    def _all_there(self) -> bool:
-        self._take()
-        return len(self._outcomes) == self._size or bool(self._lost)
-
-    def _take(self) -> None:
-        """Rank 0: receives the outcomes that have come."""
+    def _take(self) -> bool:
+        """Rank 0: receives the outcomes that have come; tells whether none is waited for."""
         from mpi4py import MPI
 
         assert self._mpi is not None
@@ -186,6 +174,7 @@ class Handshake:
             self._lost = told.lost or self._lost
             if told.failed or self._lost:
                 self._stop()
+        return len(self._outcomes) == self._size or bool(self._lost)
 
     def _stop(self) -> None:
         assert self._mpi is not None

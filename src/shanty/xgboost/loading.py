@@ -61,7 +61,7 @@ def load(ranks: Communicator, data: object, columns: dict[str, str], label: bool
     sizes = together(ranks, what, look, _same_files)
     files = seen[0]
     source = files.source
-    beside = _Beside(ranks, what, source, files.sides, sizes)
+    beside = _Beside(ranks, what, files, sizes)
     made: list[Share] = []
     ids = np.empty(0, np.uint64)  # of this rank's groups, where none may come back later
 
@@ -179,7 +179,6 @@ def _rows(
     if source.format == "npz":
         arrays = Arrays(source.files, columns)
         return arrays.share(ranks.rank, ranks.size), (arrays.columns, (), ())
-    skip, extra = beside.shift
     if source.format == "libsvm":
         mode = source.number("indexing_mode", 0)
         if mode not in (0, 1):
@@ -187,26 +186,16 @@ def _rows(
                 f"indexing_mode={mode} guesses whether indices begin at 0 or 1, which a rank "
                 "cannot know from its share. Say 0 or 1."
             )
-        rows = text.read_libsvm(
-            source.files,
-            ranks.rank,
-            ranks.size,
-            indexing_mode=mode,
-            sizes=sizes,
-            skip=skip,
-            extra=extra,
+        read = partial(text.read_libsvm, indexing_mode=mode)
+    else:
+        read = partial(
+            text.read_csv,
+            label_column=source.number("label_column", -1),
+            weight_column=source.number("weight_column", -1),
+            delimiter=source.options.get("delimiter", ","),
         )
-        return rows, (0, (), ())
-    rows = text.read_csv(
-        source.files,
-        ranks.rank,
-        ranks.size,
-        label_column=source.number("label_column", -1),
-        weight_column=source.number("weight_column", -1),
-        delimiter=source.options.get("delimiter", ","),
-        sizes=sizes,
-        skip=skip,
-        extra=extra,
+    rows = read(
+        source.files, ranks.rank, ranks.size, sizes=sizes, skip=beside.skip, extra=beside.extra
     )
     return rows, (0, (), ())
 
@@ -218,12 +207,12 @@ class _Beside:
         self,
         ranks: Communicator,
         what: str,
-        source: Source,
-        sides: dict[str, int],
+        files: Files,
         sizes: Sequence[int],
     ) -> None:
+        source, sides = files.source, files.sides
         self.given: dict[str, NDArray[np.generic]] = {}
-        self.shift = (0, 0)
+        self.skip = self.extra = 0  # rows, for the readers of lines
         self._sides = sides
         self._file = source.files[0]
         self._first_group = self._groups = 0  # groups before this rank's, and of all ranks
@@ -258,8 +247,7 @@ class _Beside:
 
         numbers = together(ranks, what, find, lambda each: each)
         self._first_group, self._groups = sum(numbers[: ranks.rank]), sum(numbers)
-        self.shift = (own[0].skip, own[0].extra)
-        self.given["group"] = own[0].group_sizes
+        self.skip, self.extra, self.given["group"] = own[0]
 
     def check(self, summary: Summary) -> None:
         """DataError where lines and files say two things."""

@@ -5,8 +5,8 @@ What is no name of a file is passed on to XGBoost: it is this rank's share as it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,10 @@ from shanty.xgboost.groups import sizes as group_sizes
 from shanty.xgboost.handshake import together
 from shanty.xgboost.installed import xgboost
 from shanty.xgboost.loading import COLUMNS, Loaded, load
-from shanty.xgboost.share import Summary
 from shanty.xgboost.sources import is_source
 
-_OF_ROWS = (
-    *("label", "weight", "qid", "base_margin"),
-    *("label_lower_bound", "label_upper_bound"),
-)
+_OF_ROWS = ["label", "weight", "qid", "base_margin", "label_lower_bound", "label_upper_bound"]
 _NO_ROWS = csr_matrix((0, 0), dtype=np.float32)
-
-
-def _attend() -> object:
-    return xgboost.DMatrix(_NO_ROWS)
 
 
 class DMatrix(xgboost.DMatrix):  # type: ignore[misc]
@@ -45,7 +37,7 @@ class DMatrix(xgboost.DMatrix):  # type: ignore[misc]
 
     def __init__(self, data: Any, label: Any = None, **options: Any) -> None:
         ranks, construct = current(), super().__init__
-        with share(ranks, data, label, options, _in_least_form) as (rows, arguments):
+        with share(ranks, data, label, options, read_once=True) as (rows, arguments):
             made_by_all(ranks, self, lambda: construct(rows, **arguments))
 
 
@@ -67,57 +59,52 @@ class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]
             made_by_all(ranks, self, checked, lambda: xgboost.QuantileDMatrix(_NO_ROWS, **bins))
 
 
-_Way = Callable[[Loaded, int, dict[str, Any]], AbstractContextManager[Any]]
-
-
-def _as_arrays(loaded: Loaded, width: int, _: dict[str, Any]) -> AbstractContextManager[Any]:
-    return loaded.share.matrix(width, bool(loaded.agreed.dense))
-
-
-def _in_least_form(
-    loaded: Loaded, width: int, arguments: dict[str, Any]
-) -> AbstractContextManager[Any]:
-    missing = arguments.get("missing")
-    if loaded.agreed.dense or not (missing is None or np.isnan(missing)):
-        return _as_arrays(loaded, width, arguments)
-    return loaded.share.form(width)
-
-
 @contextmanager
 def share(
-    ranks: Communicator, data: Any, label: Any, options: dict[str, Any], way: _Way = _as_arrays
+    ranks: Communicator,
+    data: Any,
+    label: Any,
+    options: dict[str, Any],
+    read_once: bool = False,
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The rows as XGBoost takes them and the arguments beside them, while a matrix is made."""
-    if not is_source(data):
-        yield data, {"label": label, **options}
-        return
+    """The rows as XGBoost takes them and the arguments beside them, while a matrix is made.
+
+    read_once: XGBoost looks at the rows once only, which a faster form allows.
+    """
     own = {"label": label, **options}
+    if not is_source(data):
+        yield data, own
+        return
     columns = {name: own.pop(name) for name in COLUMNS if isinstance(own.get(name), str)}
     loaded = load(ranks, data, columns, own.get("label") is not None)
-    arguments: dict[str, Any] = {}
-    ready: list[Any] = []
+    ready: list[tuple[Any, dict[str, Any]]] = []
     with ExitStack() as stack:
         stack.callback(loaded.share.close)
 
         def prepare(_: object) -> None:
-            _arguments(loaded, own, arguments, _)
-            names = arguments.get("feature_names")
+            arguments = _arguments(loaded, own)
+            names, missing = arguments.get("feature_names"), arguments.get("missing")
             width = max(loaded.agreed.columns, len(names) if names is not None else 0)
-            ready.append(stack.enter_context(way(loaded, width, arguments)))
+            if read_once and not loaded.agreed.dense and (missing is None or np.isnan(missing)):
+                form = loaded.share.form(width)
+            else:
+                form = loaded.share.matrix(width, bool(loaded.agreed.dense))
+            ready.append((stack.enter_context(form), arguments))
 
         together(ranks, f"loading {data}", prepare, lambda _: None)
-        yield ready[0], arguments
+        yield ready[0]
 
 
-def _arguments(loaded: Loaded, own: dict[str, Any], arguments: dict[str, Any], _: object) -> None:
+def _arguments(loaded: Loaded, own: dict[str, Any]) -> dict[str, Any]:
     """Puts together what XGBoost is to know beside the rows: of the files, and of the caller."""
+    arguments: dict[str, Any] = {}
     for name in loaded.agreed.given:
         found = loaded.share.meta(name)
+        found = found if found is not None else np.empty(0, np.float32)
         if name == "qid":
-            qids = np.empty(0, np.uint64) if found is None else found
-            arguments["group"] = group_sizes(qids)
+            arguments["group"] = group_sizes(found)
         else:
-            arguments[name] = found if found is not None else np.empty(0, np.float32)
+            arguments[name] = found
     arguments.update(loaded.given)
     if loaded.agreed.names:
         arguments["feature_names"] = list(loaded.agreed.names)
@@ -136,16 +123,12 @@ def _arguments(loaded: Loaded, own: dict[str, Any], arguments: dict[str, Any], _
         if name in arguments and name in _OF_ROWS:
             raise DataError(f"{name} is given twice: in the files and as {name}=.")
         if name == "feature_names":
-            _same_width(loaded.agreed, [value] if isinstance(value, str) else value)
+            # Columns of sparse rows may be empty at the end.
+            count, columns = 1 if isinstance(value, str) else len(value), loaded.agreed.columns
+            if count < columns or (loaded.agreed.dense and count > columns):
+                raise DataError(f"feature_names has {count} names, the files {columns} columns.")
         arguments[name] = _own_rows(loaded, name, value) if name in _OF_ROWS else value
-
-
-def _same_width(agreed: Summary, names: Sequence[str]) -> None:
-    """DataError for too few names, or too many; columns of sparse rows may be empty at the end."""
-    if len(names) < agreed.columns or (agreed.dense and len(names) > agreed.columns):
-        raise DataError(
-            f"feature_names has {len(names)} names, the files {agreed.columns} columns."
-        )
+    return arguments
 
 
 def _own_rows(loaded: Loaded, name: str, value: Any) -> Any:
@@ -166,7 +149,7 @@ def made_by_all(
     ranks: Communicator,
     matrix: Any,
     construct: Callable[[], object],
-    attend: Callable[[], object] = _attend,
+    attend: Callable[[], object] = lambda: xgboost.DMatrix(_NO_ROWS),
 ) -> None:
     """Constructs the matrix on all ranks; DataError on all of them where one cannot.
 
@@ -175,7 +158,7 @@ def made_by_all(
     failed before. Labels and weights of a DMatrix are looked at after that.
     """
 
-    def make(_: object) -> _Columns:
+    def make(_: object) -> tuple[Any, ...]:
         try:
             with blaming_the_lost():
                 construct()
@@ -186,7 +169,7 @@ def made_by_all(
                 with suppress(xgboost.core.XGBoostError):
                     attend()
             raise
-        return _columns(matrix)
+        return matrix.num_col(), matrix.feature_names, matrix.feature_types
 
     together(ranks, "making a matrix", make, _alike)
 
@@ -206,14 +189,7 @@ def _finite(rows: Any, missing: float | None) -> None:
             raise DataError("there is an infinite value in the rows.")
 
 
-_Columns = tuple[int, Any, Any]
-
-
-def _columns(matrix: Any) -> _Columns:
-    return matrix.num_col(), matrix.feature_names, matrix.feature_types
-
-
-def _alike(seen: list[_Columns]) -> None:
+def _alike(seen: list[tuple[Any, ...]]) -> None:
     for rank, each in enumerate(seen):
         for what, here, there in zip(
             ("columns", "feature names", "feature types"), seen[0], each, strict=True

@@ -10,14 +10,14 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.groups import whole_groups
+from shanty.xgboost.groups import share_of
 from shanty.xgboost.text import Rows
 
 _Features = tuple[NDArray[np.float32], NDArray[np.int32] | None, NDArray[np.int64] | None]
@@ -35,11 +35,7 @@ class Arrays:
         self._parts = [_Part(name, columns) for name in files]
         first = self._parts[0]
         for part in self._parts:
-            if (part.columns, part.sparse, set(part.meta)) != (
-                first.columns,
-                first.sparse,
-                set(first.meta),
-            ):
+            if part.kind != first.kind:
                 raise DataError(
                     f"{part.file}: other columns, or other arrays, than in {first.file}."
                 )
@@ -47,12 +43,8 @@ class Arrays:
 
     def share(self, rank: int, ranks: int) -> Iterator[Rows]:
         """The rows of one of `ranks` equal parts; groups of a qid stay whole."""
-        whole = sum(part.rows for part in self._parts)
-        start, stop = rank * whole // ranks, (rank + 1) * whole // ranks
-        if "qid" not in self._parts[0].meta:
-            return self._rows(start, stop)
-        begun = start > 0
-        return whole_groups(self._rows(start - begun, whole), stop - start, begun)
+        rows = sum(part.rows for part in self._parts)
+        return share_of(self._rows, rows, "qid" in self._parts[0].meta, rank, ranks)
 
     def _rows(self, start: int, stop: int) -> Iterator[Rows]:
         first = 0
@@ -104,6 +96,7 @@ class _Part:
             if len(shape) != 2:
                 raise DataError(f"{file}: {self._features} has {len(shape)} dimensions, not two.")
             self.rows, self.columns = shape
+        self.kind = self.columns, self.sparse, set(self.meta)  # the same in files of one table
         for what, name in self.meta.items():
             if _shape(file, name) != (self.rows,):
                 raise DataError(
@@ -113,27 +106,18 @@ class _Part:
 
     def pieces(self, start: int, stop: int) -> Iterator[Rows]:
         """Rows start … stop - 1."""
-        step = max(1, _PIECE // max(self.columns, 1))
-        if self.sparse:
-            step = max(1, _PIECE // 16)
+        step = max(1, _PIECE // (16 if self.sparse else max(self.columns, 1)))
         meta = {
-            what: _stream(self.file, name, start, stop, repeat(step))
+            what: map(
+                self._qids if what == "qid" else _floats,
+                _stream(self.file, name, start, stop, repeat(step)),
+            )
             for what, name in self.meta.items()
         }
-        features = (
-            self._sparse(start, stop, step) if self.sparse else self._dense(start, stop, step)
-        )
-        for data, indices, starts in features:
-            given = {what: next(each) for what, each in meta.items()}
-            label, weight, qid = given.get("label"), given.get("weight"), given.get("qid")
-            yield Rows(
-                data,
-                indices,
-                starts,
-                None if label is None else label.astype(np.float32),
-                None if weight is None else weight.astype(np.float32),
-                None if qid is None else self._qids(qid),
-            )
+        read = self._sparse if self.sparse else self._dense
+        for features in read(start, stop, step):
+            given: dict[str, Any] = {what: next(each) for what, each in meta.items()}
+            yield Rows(*features, given.get("label"), given.get("weight"), given.get("qid"))
 
     def _qids(self, values: NDArray[np.generic]) -> NDArray[np.uint64]:
         numbers = np.asarray(values)
@@ -149,7 +133,7 @@ class _Part:
 
     def _dense(self, start: int, stop: int, step: int) -> Iterator[_Features]:
         for data in _stream(self.file, self._features, start, stop, repeat(step)):
-            yield data.astype(np.float32), None, None
+            yield _floats(data), None, None
 
     def _sparse(self, start: int, stop: int, step: int) -> Iterator[_Features]:
         starts = np.concatenate(list(_stream(self.file, "indptr", start, stop + 1, repeat(_PIECE))))
@@ -169,7 +153,11 @@ class _Part:
             columns = np.asarray(next(indices))
             if (columns < 0).any() or (columns >= self.columns).any():
                 raise DataError(f"{self.file}: indices go beyond its {self.columns} columns.")
-            yield next(values).astype(np.float32), columns.astype(np.int32), part - part[0]
+            yield _floats(next(values)), columns.astype(np.int32), part - part[0]
+
+
+def _floats(values: NDArray[np.generic]) -> NDArray[np.float32]:
+    return values.astype(np.float32)
 
 
 def _header(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.groups import whole_groups
+from shanty.xgboost.groups import share_of
 from shanty.xgboost.text import Rows
 
 _BATCH = 1 << 16  # values that are decoded at a time, at most so many rows
@@ -49,12 +49,8 @@ class Table:
 
     def share(self, rank: int, ranks: int) -> Iterator[Rows]:
         """The rows of one of `ranks` equal parts; groups of a qid stay whole."""
-        whole = sum(file.metadata.num_rows for file in self._files)
-        start, stop = rank * whole // ranks, (rank + 1) * whole // ranks
-        if "qid" not in self._meta:
-            return self._rows(start, stop)
-        begun = start > 0
-        return whole_groups(self._rows(start - begun, whole), stop - start, begun)
+        rows = sum(file.metadata.num_rows for file in self._files)
+        return share_of(self._rows, rows, "qid" in self._meta, rank, ranks)
 
     def _rows(self, start: int, stop: int) -> Iterator[Rows]:
         wanted = [*self.names, *self._meta.values()]
@@ -75,17 +71,16 @@ class Table:
     def _convert(self, part: Any, file: str) -> Rows:
         data = np.empty((part.num_rows, len(self.names)), np.float32)
         for index, name in enumerate(self.names):
-            data[:, index] = self._column(part, name, self._arrow.float32())
+            data[:, index] = self._floats(part, name)
         given = {
-            what: self._qids(part, name, file)
-            if what == "qid"
-            else self._column(part, name, self._arrow.float32())
+            what: self._qids(part, name, file) if what == "qid" else self._floats(part, name)
             for what, name in self._meta.items()
         }
         return Rows(data, None, None, given.get("label"), given.get("weight"), given.get("qid"))
 
-    def _column(self, part: Any, name: str, kind: Any) -> Any:
-        return part.column(name).cast(kind, safe=False).to_numpy(zero_copy_only=False)
+    def _floats(self, part: Any, name: str) -> Any:
+        column = part.column(name).cast(self._arrow.float32(), safe=False)
+        return column.to_numpy(zero_copy_only=False)
 
     def _qids(self, part: Any, name: str, file: str) -> Any:
         column = part.column(name)

@@ -23,7 +23,7 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile, gettempdir
@@ -111,28 +111,21 @@ class Share:
             with dropping([self._values]):
                 yield data
             return
-        values, indices = Spill(np.float32), Spill(np.int32)
-        try:
+        with closing(Spill(np.float32)) as values, closing(Spill(np.int32)) as indices:
             self._part_entries(values, indices)
             data = csr_matrix((self.rows, columns), dtype=np.float32)
             data.data, data.indices = values.array(), indices.array()
             data.indptr = self._starts.array()
             with dropping([values, indices, self._starts]):
                 yield data
-        finally:
-            values.close()
-            indices.close()
 
-    @contextmanager
-    def form(self, columns: int) -> Iterator[Any]:
+    def form(self, columns: int) -> AbstractContextManager[Any]:
         """Sparse rows, `columns` wide, in the form that costs XGBoost least, while this lasts.
 
         It is read once only: not for a QuantileDMatrix.
         """
         head = fields(self.rows, columns, self._entries.size)
-        whole = piped(head, self._starts, self._entries) if head else self.matrix(columns, False)
-        with whole as data:
-            yield data
+        return piped(head, self._starts, self._entries) if head else self.matrix(columns, False)
 
     def close(self) -> None:
         """Frees the disk."""
@@ -301,11 +294,8 @@ def dropping(spills: Sequence[Spill]) -> Iterator[None]:
 
 def room() -> str:
     """Words about the folder, for when it is full."""
-    where = folder()
-    return (
-        f"{Path(where)} takes this rank's share until the matrix is made; "
-        "TMPDIR names another folder."
-    )
+    where = Path(folder())
+    return f"{where} takes this rank's share until the matrix is made; TMPDIR names another folder."
 
 
 # ---- XGBoost's own binary form -----------------------------------------------------------------

@@ -19,14 +19,10 @@ from urllib.parse import unquote
 
 from shanty.xgboost.errors import DataError
 
-SUFFIXES = {
-    ".libsvm": "libsvm",
-    ".svm": "libsvm",
-    ".svmlight": "libsvm",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
+_SUFFIXES = {
+    **dict.fromkeys((".libsvm", ".svm", ".svmlight"), "libsvm"),
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
     ".npz": "npz",
 }
 _OPTIONS = {  # of each format; `format` may always be given
@@ -61,16 +57,21 @@ class Source:
 
 
 def is_source(data: object) -> bool:
-    """Tells whether `data` names files: a path, a URI, or a list of them."""
+    """Tells whether `data` names files: a path, a URI, a list of them, or what `parse` gave."""
     if isinstance(data, (list, tuple)):
         return bool(data) and all(isinstance(each, (str, os.PathLike)) for each in data)
-    return isinstance(data, (str, os.PathLike))
+    return isinstance(data, (str, os.PathLike, Source))
 
 
-def parse(data: object) -> Source:
-    """Parses the name of a source; DataError for a wrong one, OSError for a folder."""
+def parse(data: object, default: str = "") -> Source:
+    """Parses the name of a source; DataError for a wrong one, OSError for a folder.
+
+    default: the format where neither the name nor the first bytes tell it.
+    """
+    if isinstance(data, Source):
+        return data
     words = data if isinstance(data, (list, tuple)) else [data]
-    parts = [_part(str(word)) for word in words]
+    parts = [_part(str(word), default) for word in words]
     files = tuple(file for part in parts for file in part.files)
     first = parts[0]
     for part in parts:
@@ -82,6 +83,17 @@ def parse(data: object) -> Source:
     if any(part.cache for part in parts[1:]):
         raise DataError("Name the cache once, in the first word of the list.")
     return Source(files, first.format, first.options, first.cache)
+
+
+def parse_old(uri: str) -> Source | str:
+    """Parses a URI of the years when LibSVM was the format where nothing tells it.
+
+    What cannot be parsed comes back as it is: who loads it tells so, on all ranks.
+    """
+    try:
+        return parse(uri, "libsvm")
+    except (DataError, OSError):
+        return uri
 
 
 def side_files(source: Source) -> dict[str, str]:
@@ -108,7 +120,7 @@ def side_files(source: Source) -> dict[str, str]:
 # ---- within ------------------------------------------------------------------------------------
 
 
-def _part(word: str) -> Source:
+def _part(word: str, default: str) -> Source:
     rest, _, cache = word.partition("#")
     if "#" in cache:
         raise DataError(f"{word}: only one # is allowed, before the name of the cache.")
@@ -122,8 +134,8 @@ def _part(word: str) -> Source:
     files = [file for name in names.split(";") if name for file in _files(name)]
     if not files:
         raise DataError(f"{word}: no file is named there.")
-    form = options.pop("format", "") or _format(files)
-    if form in ("libfm",):
+    form = options.pop("format", "") or _format(files, default)
+    if form == "libfm":
         raise DataError(f"{word}: format=libfm is not supported. Write the file as LibSVM.")
     if form != "buffer" and form not in _OPTIONS:
         known = ", ".join(_OPTIONS)
@@ -148,26 +160,25 @@ def _files(name: str) -> list[str]:
         name = path
     name = os.path.expanduser(name)  # noqa: PTH111 (it stays as it was written)
     if Path(name).is_dir():
-        inside = sorted(each for each in os.listdir(name) if not each.startswith((".", "_")))  # noqa: PTH208
-        files = [str(Path(name, each)) for each in inside if Path(name, each).is_file()]
-        files = [each for each in files if not each.endswith(SIDE_FILES)]
-        if not files:
-            raise DataError(f"{name}: there is no file in this folder.")
-        return files
-    if has_magic(name) and not Path(name).exists():
-        files = sorted(each for each in glob(name) if not each.endswith(SIDE_FILES))  # noqa: PTH207
-        if not files:
-            raise DataError(f"{name}: no file has such a name.")
-        return files
-    return [name]
+        inside = [each for each in Path(name).iterdir() if not each.name.startswith((".", "_"))]
+        names = [str(each) for each in inside if each.is_file()]
+        none = "there is no file in this folder"
+    elif has_magic(name) and not Path(name).exists():
+        names, none = glob(name), "no file has such a name"  # noqa: PTH207
+    else:
+        return [name]
+    files = sorted(each for each in names if not each.endswith(SIDE_FILES))
+    if not files:
+        raise DataError(f"{name}: {none}.")
+    return files
 
 
 def _plain(file: str) -> str:
     return file.removesuffix(".gz")
 
 
-def _format(files: Sequence[str]) -> str:
-    forms = {SUFFIXES.get(Path(_plain(file)).suffix.lower(), "") for file in files}
+def _format(files: Sequence[str], default: str) -> str:
+    forms = {_SUFFIXES.get(Path(_plain(file)).suffix.lower(), "") for file in files}
     if len(forms) > 1:
         raise DataError(f"{', '.join(files)}: these are files of several formats.")
     form = forms.pop()
@@ -176,6 +187,8 @@ def _format(files: Sequence[str]) -> str:
     with open(files[0], "rb") as file:  # noqa: PTH123
         if file.read(4) == b"\x01\xab\xff\xff":  # what DMatrix.save_binary writes
             return "buffer"
+    if default:
+        return default
     raise DataError(
         f"{files[0]}: its name does not tell the format. Say it: {files[0]}?format=libsvm "
         "(or csv, parquet, npz)."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -139,19 +138,15 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
             whole = Path(path)
             part = whole.with_name(f".{os.getpid()}.{whole.name}")
             try:
-                _saver(model)(part)
+                if isinstance(model, xgboost.XGBModel):  # its class may be one of ours
+                    xgboost.XGBModel.save_model(model, part)
+                else:
+                    model.save_model(part)
                 part.replace(whole)
             finally:
                 part.unlink(missing_ok=True)
 
     together(ranks, f"saving {path}", write, lambda _: None)
-
-
-def _saver(model: Any) -> Any:
-    """The method that writes: XGBoost's, where the class is one of ours."""
-    if isinstance(model, xgboost.XGBModel):
-        return partial(xgboost.XGBModel.save_model, model)
-    return model.save_model
 
 
 # ---- within ------------------------------------------------------------------------------------
@@ -191,8 +186,7 @@ def _folds(
     order = chance.permutation(rows) if shuffle or labels is not None else np.arange(rows)
     if labels is not None:
         order = order[np.argsort(labels[order], kind="stable")]
-        fold = (np.arange(rows) + ranks.rank) % nfold
-    elif shuffle:
+    if labels is not None or shuffle:
         fold = (np.arange(rows) + ranks.rank) % nfold
     else:
         fold = np.arange(rows) * nfold // max(rows, 1)

@@ -275,7 +275,7 @@ def check_a_handshake_to_which_one_rank_does_not_come() -> None:
     def work(handshake: Handshake) -> None:
         until = time.monotonic() + 2 * (WORLD.rank == last)
         while time.monotonic() < until:
-            handshake.called_off()
+            handshake.go_on()
 
     together(now, "a test", work, list)
     for who in (last, 0):

@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -227,10 +228,9 @@ def understand(given: Sequence[Setting]) -> Settings:
     for each in given:
         name = _ALIASES.get(each.name, each.name.removeprefix("bst:"))
         if name in _OWN:
-            attribute, convert = _OWN[name]
-            value = convert(each)
-            if hasattr(settings, attribute):
-                setattr(settings, attribute, value)
+            value = _OWN[name](each)
+            if name != "ntree_limit":
+                setattr(settings, name.removesuffix(":data"), value)
         elif name.startswith("eval[") and name.endswith("]") and name != "eval[]":
             settings.evals[name[5:-1]] = each.value
         elif name in _IGNORED and each.value != "col":
@@ -246,7 +246,17 @@ def understand(given: Sequence[Setting]) -> Settings:
         number = plain["booster"]
         plain["booster"] = number._replace(value=_BOOSTERS.get(number.value, number.value))
     settings.parameters = [(name, each.value) for name, each in plain.items()] + metrics
-    _check(settings, given)
+    for name, value, tasks in (
+        ("data", settings.data, ["train"]),
+        ("test:data", settings.test, ["pred"]),
+        ("eval[NAME]", settings.evals, ["eval"]),
+        ("model_in", settings.model_in, ["pred", "eval", "dump"]),
+    ):
+        if settings.task in tasks and not value:
+            where = given[-1].where.partition(":")[0] if given else "the configuration"
+            last = [each for each in given if each.name == "task"][-1:]
+            (task,) = last or [Setting("task", settings.task, where)]
+            raise task.wrong(f"{name} is missing")
     return settings
 
 
@@ -262,27 +272,11 @@ def _check_names(plain: dict[str, Setting]) -> None:
             raise each.wrong(f"there is no such parameter; {hint}")
 
 
-def _check(settings: Settings, given: Sequence[Setting]) -> None:
-    where = given[-1].where.partition(":")[0] if given else "the configuration"
-    last = Setting("task", settings.task, where)
-    for each in given:
-        last = each if each.name == "task" else last
-    missing = {
-        "train": ("data", settings.data),
-        "pred": ("test:data", settings.test),
-        "eval": ("eval[NAME]", settings.evals),
-    }.get(settings.task)
-    if missing and not missing[1]:
-        raise last.wrong(f"{missing[0]} is missing")
-    if settings.task != "train" and not settings.model_in:
-        raise last.wrong("model_in is missing")
-
-
 def _text(each: Setting) -> str:
     return "" if each.value == "NULL" else each.value
 
 
-def _number(each: Setting, least: int) -> int:
+def _number(each: Setting, least: int = 0) -> int:
     digits = each.value.strip().removeprefix("+")
     right = digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS
     if not right or int(digits) < least:
@@ -290,17 +284,9 @@ def _number(each: Setting, least: int) -> int:
     return int(digits)
 
 
-def _from_zero(each: Setting) -> int:
-    return _number(each, 0)
-
-
-def _from_one(each: Setting) -> int:
-    return _number(each, 1)
-
-
 def _no_limit(each: Setting) -> str:
     """`ntree_limit`, which counted trees; where it is 0 it says nothing."""
-    if _from_zero(each):
+    if _number(each):
         raise each.wrong("it is no more: iteration_end says how many rounds count")
     return "0"
 
@@ -323,24 +309,14 @@ def _one_of(choices: Sequence[str]) -> Callable[[Setting], str]:
     return convert
 
 
-# The program's own names: the attribute of `Settings`, and what makes a value of the text.
-_OWN: dict[str, tuple[str, Callable[[Setting], object]]] = {
-    "task": ("task", _one_of(TASKS)),
-    "data": ("data", _text),
-    "test:data": ("test", _text),
-    "eval_train": ("eval_train", _truth),
-    "num_round": ("num_round", _from_one),
-    "save_period": ("save_period", _from_zero),
-    "model_in": ("model_in", _text),
-    "model_out": ("model_out", _text),
-    "model_dir": ("model_dir", _text),
-    "name_pred": ("name_pred", _text),
-    "pred_margin": ("pred_margin", _truth),
-    "iteration_begin": ("iteration_begin", _from_zero),
-    "iteration_end": ("iteration_end", _from_zero),
-    "ntree_limit": ("ntree_limit", _no_limit),
-    "name_dump": ("name_dump", _text),
-    "dump_format": ("dump_format", _one_of(FORMATS)),
-    "dump_stats": ("dump_stats", _truth),
-    "fmap": ("fmap", _text),
+# The program's own names, and what makes a value of the text.
+_OWN: dict[str, Callable[[Setting], object]] = {
+    **dict.fromkeys(["data", "test:data", "model_in", "model_out", "model_dir"], _text),
+    **dict.fromkeys(["name_pred", "name_dump", "fmap"], _text),
+    **dict.fromkeys(["eval_train", "pred_margin", "dump_stats"], _truth),
+    **dict.fromkeys(["save_period", "iteration_begin", "iteration_end"], _number),
+    "task": _one_of(TASKS),
+    "num_round": partial(_number, least=1),
+    "ntree_limit": _no_limit,
+    "dump_format": _one_of(FORMATS),
 }

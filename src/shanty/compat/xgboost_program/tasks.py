@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TextIO
 
@@ -15,7 +14,7 @@ import shanty.xgboost as parallel
 from shanty.compat.xgboost_program.configuration import Settings
 from shanty.compat.xgboost_rabit.parameters import modern
 from shanty.xgboost.installed import xgboost
-from shanty.xgboost.sources import SUFFIXES
+from shanty.xgboost.sources import parse_old
 
 Parameters = dict[str, object]
 Evals = list[tuple[xgboost.DMatrix, str]]
@@ -104,18 +103,8 @@ def _train(settings: Settings, parameters: Parameters) -> None:
 
 
 def _matrix(uri: str) -> xgboost.DMatrix:
-    """This rank's share of what `uri` names; LibSVM, where neither it nor a file's name says."""
-    rest, mark, cache = uri.partition("#")
-    names, _, query = rest.partition("?")
-    suffixes = {Path(file.removesuffix(".gz")).suffix.lower() for file in _files(names)}
-    if "format=" not in query and suffixes.isdisjoint(SUFFIXES):
-        query = f"{query}&format=libsvm" if query else "format=libsvm"
-    return parallel.DMatrix(f"{names}?{query}{mark}{cache}" if query else uri)
-
-
-def _files(names: str) -> Iterator[str]:
-    for name in names.split(";"):
-        yield from (each.name for each in Path(name).iterdir()) if Path(name).is_dir() else [name]
+    """This rank's share of what `uri` names."""
+    return parallel.DMatrix(parse_old(uri))
 
 
 def _evals(settings: Settings) -> Evals:
@@ -169,13 +158,8 @@ def _evaluate(settings: Settings, parameters: Parameters) -> None:
         print(line, file=sys.stderr)
 
 
-@contextmanager
-def _output(name: str) -> Iterator[TextIO]:
-    if name == "stdout":
-        yield sys.stdout
-        return
-    with Path(name).open("w", encoding="utf-8") as file:
-        yield file
+def _output(name: str) -> AbstractContextManager[TextIO]:
+    return nullcontext(sys.stdout) if name == "stdout" else Path(name).open("w", encoding="utf-8")
 
 
 def _keep(name: str) -> None:

@@ -100,7 +100,7 @@ def train(original: Callable[..., Any]) -> Callable[..., Any]:
         notes = _metric_and_direction(arguments)
         rates = arguments.pop("learning_rates", None)
         if rates is not None:
-            if callable(rates) and _takes_two(rates):
+            if getattr(getattr(rates, "__code__", None), "co_argcount", 0) == 2:
                 rates = functools.partial(_rate_of_round, rates, num_boost_round)
             scheduler = xgboost.callback.LearningRateScheduler(rates)
             arguments["callbacks"] = [*(arguments.get("callbacks") or ()), scheduler]
@@ -172,11 +172,6 @@ def _metric_and_direction(arguments: Arguments) -> list[str]:
     return notes
 
 
-def _takes_two(function: Callable[..., Any]) -> bool:
-    code = getattr(function, "__code__", None)
-    return code is not None and code.co_argcount == 2
-
-
 def _rate_of_round(rates: Callable[..., float], rounds: int, round_number: int) -> float:
     return rates(round_number, rounds)
 
@@ -235,18 +230,14 @@ def trees_a_round(booster: Any) -> int:
     return int(found.get("num_parallel_tree", 0))
 
 
-def best_ntree_limit(booster: Any) -> int:
-    """`Booster.best_ntree_limit`: of all rounds, where none was the best."""
+def best_ntree_limit(model: Any) -> int:
+    """`best_ntree_limit` of a Booster or a scikit-learn class; of all rounds, if none was best."""
+    booster = model if isinstance(model, xgboost.Booster) else model.get_booster()
     try:
         rounds = booster.best_iteration + 1
     except AttributeError:
         rounds = booster.num_boosted_rounds()
     return int(rounds) * trees_a_round(booster)
-
-
-def best_ntree_limit_of_model(model: Any) -> int:
-    """`best_ntree_limit` of the scikit-learn classes."""
-    return best_ntree_limit(model.get_booster())
 
 
 _OF_THE_MODEL = ("early_stopping_rounds", "eval_metric", "callbacks")
@@ -268,14 +259,11 @@ def fit(original: Callable[..., Any]) -> Callable[..., Any]:
             current()  # else, in another thread, each rank would make a model of its own
         before = {name: getattr(self, name, None) for name in given}
         try:
-            _put(self, given)
+            for name, value in given.items():  # set_params would also change the trees it has
+                setattr(self, name, value)
             return original(self, *values, **names)
         finally:
-            _put(self, before)
+            for name, value in before.items():
+                setattr(self, name, value)
 
     return fit
-
-
-def _put(model: Any, values: Mapping[str, Any]) -> None:
-    for name, value in values.items():  # set_params would also change the trees it has
-        setattr(model, name, value)

@@ -32,7 +32,7 @@ from shanty.xgboost.communication import Communicator, current
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.handshake import together
 from shanty.xgboost.matrix import made_by_all, share
-from shanty.xgboost.sources import SUFFIXES, parse
+from shanty.xgboost.sources import Source, parse_old
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -42,7 +42,6 @@ NEW = (
     *("weight", "base_margin", "missing", "silent", "feature_names", "feature_types"),
     *("nthread", "group", "qid"),
 )
-_MAGIC = b"\x01\xab\xff\xff"  # what begins a file of DMatrix.save_binary
 _LOOKED_AT = 65536  # bytes at the beginning and at the end of a file; of many files, of all of them
 _LEAST = 4096
 OLD = ("missing", "weight", "silent", "feature_names", "feature_types", "nthread")
@@ -107,7 +106,11 @@ def _load(
     """Makes `matrix` of this rank's share of `uri`, all of it where the rank is alone with it."""
     ranks = current()
     what = f"loading {uri}"
-    data, paths = _meant(uri)
+    name, _, cache = uri.partition("#")
+    if cache:
+        tell([f"#{cache} is left out: rows are kept in memory"])
+    data = parse_old(name)
+    paths = data.files if isinstance(data, Source) else ()
     first = together(ranks, what, lambda _: claim(uri, paths), parties)
     if ranks.rank == 0 and any(first):
         say(_not_shared(uri, first))
@@ -134,37 +137,6 @@ def _not_shared(uri: str, first: Sequence[int]) -> str:
         return f"{uri} is rank 0's alone: each rank reads a file of its own"
     whose = f"shared with rank {', '.join(others)} only" if others else "rank 0's alone"
     return f"{uri} is {whose}: the other ranks read other files"
-
-
-def _meant(uri: str) -> tuple[str, tuple[str, ...]]:
-    """The URI with the format that it had with rabit, and its files.
-
-    What nothing tells a format of was LibSVM. A cache is left out.
-    """
-    name, _, cache = uri.partition("#")
-    if cache:
-        tell([f"#{cache} is left out: rows are kept in memory"])
-    meant = name
-    if "format=" not in name.partition("?")[2]:
-        meant = f"{name}{'&' if '?' in name else '?'}format=libsvm"
-    try:
-        files = parse(meant).files
-    except (DataError, OSError):  # told by whoever reads it, on all ranks
-        return name, ()
-    if any(_tells(file) for file in files):
-        meant = name
-    return meant, files
-
-
-def _tells(file: str) -> bool:
-    """Tells whether the file's format is known: by its name, or as XGBoost's own."""
-    if Path(file.removesuffix(".gz")).suffix.lower() in SUFFIXES:
-        return True
-    try:
-        with Path(file).open("rb") as opened:
-            return opened.read(4) == _MAGIC
-    except OSError:
-        return False
 
 
 class Claim(NamedTuple):

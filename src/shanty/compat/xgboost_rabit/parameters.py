@@ -97,12 +97,8 @@ class Modern:
             self.drop("gpu_id", "device says which GPU, and nothing here uses one")
 
 
-def _true(value: object) -> bool:
-    return str(value).lower() not in ("0", "false", "0.0", "")
-
-
 def _silent(state: Modern, name: str, value: object) -> None:
-    if _true(value):
+    if str(value).lower() not in ("0", "false", "0.0", ""):
         state.becomes(name, value, ("verbosity", 0))
     else:
         state.drop(f"{name}={value}", "verbosity=1 is what it was, and the default")

@@ -43,12 +43,7 @@ BITOR = Op.OR
 _DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64")
 DTYPE_ENUM__ = {np.dtype(name): number for number, name in enumerate(_DTYPES)}
 
-_TODAY = {
-    Op.MAX: collective.Op.MAX,
-    Op.MIN: collective.Op.MIN,
-    Op.SUM: collective.Op.SUM,
-    Op.OR: collective.Op.BITWISE_OR,
-}
+_TODAY = {op: collective.Op["BITWISE_OR" if op is Op.OR else op.name] for op in Op}
 
 
 def init(args: Iterable[bytes | str] | None = None) -> None:

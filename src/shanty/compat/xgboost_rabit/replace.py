@@ -25,31 +25,32 @@ def put_in_place() -> None:
     if _in_place:
         return
     _in_place = True
-    _set(core.DMatrix, "__init__", files.initialise(core.DMatrix.__init__))
     booster = core.Booster
-    _set(booster, "set_param", calls.set_param(booster.set_param))
-    _set(booster, "predict", calls.predict(booster.predict))
-    for name, value in (
-        ("best_ntree_limit", property(calls.best_ntree_limit)),
-        ("load_rabit_checkpoint", _load_checkpoint),
-        ("save_rabit_checkpoint", _save_checkpoint),
-    ):
-        if not hasattr(booster, name):
-            _set(booster, name, value)
+    new: list[tuple[Any, str, Any]] = [
+        (core.DMatrix, "__init__", files.initialise(core.DMatrix.__init__)),
+        (booster, "set_param", calls.set_param(booster.set_param)),
+        (booster, "predict", calls.predict(booster.predict)),
+    ]
+    missing: list[tuple[Any, str, Any]] = [
+        (booster, "best_ntree_limit", property(calls.best_ntree_limit)),
+        (booster, "load_rabit_checkpoint", _load_checkpoint),
+        (booster, "save_rabit_checkpoint", _save_checkpoint),
+    ]
     for name, wrap in (("train", calls.train), ("cv", calls.cv)):
         old = getattr(training, name)
-        new = wrap(old)
-        _set(xgboost, name, new)
-        _set(training, name, new)
-        _rebind(old, new)
+        wrapped = wrap(old)
+        new += [(xgboost, name, wrapped), (training, name, wrapped)]
+        _rebind(old, wrapped)
     for model in _models():
         for name in ("predict", "predict_proba", "apply"):
             if name in vars(model):
-                _set(model, name, calls.predict_by_model(getattr(model, name)))
+                new.append((model, name, calls.predict_by_model(getattr(model, name))))
         if "fit" in vars(model):
-            _set(model, "fit", calls.fit(model.fit))
-        if not hasattr(model, "best_ntree_limit"):
-            _set(model, "best_ntree_limit", property(calls.best_ntree_limit_of_model))
+            new.append((model, "fit", calls.fit(model.fit)))
+        missing.append((model, "best_ntree_limit", property(calls.best_ntree_limit)))
+    new += [each for each in missing if not hasattr(each[0], each[1])]
+    for owner, name, value in new:
+        setattr(owner, name, value)
 
 
 def _rebind(old: object, new: object) -> None:
@@ -80,7 +81,3 @@ def _load_checkpoint(self: Any) -> int:
 def _save_checkpoint(self: Any) -> None:
     """`Booster.save_rabit_checkpoint`: nothing is kept in memory for a rank that comes back."""
     tell(["save_rabit_checkpoint does nothing: a rank that dies ends the run"])
-
-
-def _set(owner: Any, name: str, value: Any) -> None:
-    setattr(owner, name, value)

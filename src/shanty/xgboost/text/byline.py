@@ -13,7 +13,7 @@ _NUMBER = re.compile(
     rb"[+-]?(?:[0-9]+\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?|nan|inf|infinity)",
     re.IGNORECASE,
 )
-_LARGEST_INDEX = 2**31 - 1
+LARGEST_INDEX = 2**31 - 1
 _LARGEST_QID = 2**64 - 1
 _SHOWN = 40  # characters of a token in a message
 
@@ -124,8 +124,8 @@ def _entry(word: bytes, indexing_mode: int) -> tuple[int, float]:
             f"{shown(word)} has the index 0, and indexing_mode=1 says that they begin with 1: "
             "leave indexing_mode out"
         )
-    if index > _LARGEST_INDEX:
-        raise ValueError(f"{shown(word)} has an index above {_LARGEST_INDEX}, the largest possible")
+    if index > LARGEST_INDEX:
+        raise ValueError(f"{shown(word)} has an index above {LARGEST_INDEX}, the largest possible")
     return index, value
 
 

@@ -7,27 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shanty.xgboost.text.byline import number, shown
 from shanty.xgboost.text.digits import PAD, Bytes, Digits, numbers_at
-from shanty.xgboost.text.files import Lines, PathLike, format_error
-from shanty.xgboost.text.rows import Malformed, Rows, whole_share
+from shanty.xgboost.text.files import Lines, PathLike, read_share
+from shanty.xgboost.text.rows import Malformed, Rows
 
 CHUNK = 1 << 18  # bytes: the arrays for one block stay in the processor's cache
 
 Table = NDArray[np.float32]  # (rows, fields), NaN where a field is empty
-
-
-class _Form(NamedTuple):
-    """The meaning of the fields."""
-
-    label: int | None
-    weight: int | None
-    delimiter: str
 
 
 def read_csv(
@@ -64,49 +55,92 @@ def read_csv(
     if label_column == weight_column and label_column >= 0:
         raise ValueError(f"label_column and weight_column are both {label_column}")
     label, weight = (each if each >= 0 else None for each in (label_column, weight_column))
-    lines = Lines(files, sizes)
-    start, stop = lines.share(rank, ranks)
-    reader = _Reader(lines, _Form(label, weight, delimiter))
-    return whole_share(reader.rows, start, stop, lines.total, chunk, skip, extra)
+    parse = _Parser(label, weight, delimiter)
+    return read_share(Lines(files, sizes), parse, rank, ranks, chunk, skip, extra)
 
 
-class _Reader:
-    """Rows of ranges of the files, all of one width."""
+class _Parser:
+    """Makes rows of block after block, all of one width."""
 
-    def __init__(self, lines: Lines, form: _Form) -> None:
-        self._lines = lines
-        self._form = form
+    def __init__(self, label: int | None, weight: int | None, delimiter: str) -> None:
+        self._named = [
+            (n, at) for n, at in (("label", label), ("weight", weight)) if at is not None
+        ]
+        self._delimiter = delimiter
         self._digits = Digits()
-        self._fields: int | None = None  # in a line
+        self._width: int | None = None  # fields in a line
 
-    def rows(self, start: int, stop: int, chunk: int) -> Iterator[Rows]:
-        for block in self._lines.blocks(start, stop, chunk):
-            table = _table_at_once(self._digits, block.text, self._form.delimiter)
-            if table is not None and self._fields not in (None, table.shape[1]):
-                table = None
-            rows = None if table is None else _rows(table, self._form)
-            if rows is None:  # not for sure: a missing label, no number, another width, no row
+    def __call__(self, text: Bytes) -> Rows | None:
+        table = _table_at_once(self._digits, text, self._delimiter)
+        if table is not None and self._width not in (None, table.shape[1]):
+            table = None
+        rows = None if table is None else self._rows(table)
+        if rows is None:  # not for sure: a missing label, no number, another width, no row
+            table = self._by_line(text.tobytes())
+            rows = None if table is None else self._rows(table)
+        if table is not None and rows is not None:
+            self._width = table.shape[1]
+        return rows
+
+    def _rows(self, table: Table) -> Rows | None:
+        """The rows of a table; None where a label or weight is missing, or there is no feature."""
+        named = dict(self._named)
+        special = list(named.values())
+        if table.shape[1] <= max(special, default=0) or table.shape[1] == len(special):
+            return None if special else Rows(table, None, None, None, None, None)
+        if np.isnan(table[:, special]).any():
+            return None
+        taken = {what: table[:, at].copy() for what, at in named.items()}
+        data = np.delete(table, special, axis=1)
+        return Rows(data, None, None, taken.get("label"), taken.get("weight"), None)
+
+    def _by_line(self, text: bytes) -> Table | None:
+        """All fields, line by line. Raises Malformed for the first line that is no row."""
+        table: list[list[float]] = []
+        start, width = 0, self._width
+        for line in re.split(rb"[\n\r]", text):
+            if line:
                 try:
-                    table = _table_by_line(block.text.tobytes(), self._form, self._fields)
-                except Malformed as error:
-                    raise format_error(block, error) from None
-                rows = None if table is None else _rows(table, self._form)
-            if table is not None and rows is not None:
-                self._fields = table.shape[1]
-                yield rows
+                    row = self._fields(line, width)
+                except ValueError as error:
+                    raise Malformed(start, str(error)) from None
+                width = len(row)
+                table.append(row)
+            start += len(line) + 1
+        with np.errstate(over="ignore"):
+            return np.array(table, np.float64).astype(np.float32) if table else None
 
-
-def _rows(table: Table, form: _Form) -> Rows | None:
-    """The rows of a table; None where a label or weight is missing, or there is no feature."""
-    special = [each for each in (form.label, form.weight) if each is not None]
-    if table.shape[1] <= max(special, default=0) or table.shape[1] == len(special):
-        return None if special else Rows(table, None, None, None, None, None)
-    if np.isnan(table[:, special]).any():
-        return None
-    labels, weights = (
-        None if each is None else table[:, each].copy() for each in (form.label, form.weight)
-    )
-    return Rows(np.delete(table, special, axis=1), None, None, labels, weights, None)
+    def _fields(self, line: bytes, width: int | None) -> list[float]:
+        """A line's fields. Raises ValueError if it is no row of so many."""
+        row = []
+        for place, field in enumerate(line.split(self._delimiter.encode())):
+            bare = field.strip(b" \t")
+            value = number(bare) if bare else np.nan
+            if value is None:
+                raise ValueError(
+                    f"field {place} (from 0) is {shown(bare)}, which is no number; a line of names "
+                    "must be taken out, and words must be made numbers"
+                )
+            row.append(value)
+        if width not in (None, len(row)):
+            raise ValueError(
+                f"it has {len(row)} fields, and rows before it have {width}: give every row the "
+                "same; a missing one is left empty between two delimiters"
+            )
+        for what, at in self._named:
+            if at >= len(row):
+                raise ValueError(
+                    f"{what}_column={at}, and it has {len(row)} fields (from 0) when cut at "
+                    f"{self._delimiter!r}: correct {what}_column or delimiter"
+                )
+            if np.isnan(row[at]):
+                raise ValueError(f"its {what} (field {at} from 0) is empty or nan: give it one")
+        if len(row) == len(self._named):
+            raise ValueError(
+                "it has no field beside label and weight when cut at "
+                f"{self._delimiter!r}: correct delimiter"
+            )
+        return row
 
 
 def _table_at_once(of: Digits, block: Bytes, delimiter: str) -> Table | None:
@@ -140,55 +174,3 @@ def _table_at_once(of: Digits, block: Bytes, delimiter: str) -> Table | None:
     table = np.full(len(starts), np.nan, np.float32)
     table[given] = found
     return table.reshape(rows, width)
-
-
-def _table_by_line(text: bytes, form: _Form, fields: int | None) -> Table | None:
-    """The same, line by line. Raises Malformed for the first that is no row of so many fields."""
-    table: list[list[float]] = []
-    start = 0
-    for line in re.split(rb"[\n\r]", text):
-        if line:
-            try:
-                row = _fields(line, form, fields)
-                fields = len(row)
-            except ValueError as error:
-                raise Malformed(start, str(error)) from None
-            table.append(row)
-        start += len(line) + 1
-    with np.errstate(over="ignore"):
-        return np.array(table, np.float64).astype(np.float32) if table else None
-
-
-def _fields(line: bytes, form: _Form, fields: int | None) -> list[float]:
-    """A line's fields. Raises ValueError if it is no row of so many."""
-    row = []
-    for place, field in enumerate(line.split(form.delimiter.encode())):
-        bare = field.strip(b" \t")
-        value = number(bare) if bare else np.nan
-        if value is None:
-            raise ValueError(
-                f"field {place} (from 0) is {shown(bare)}, which is no number; a line of names "
-                "must be taken out, and words must be made numbers"
-            )
-        row.append(value)
-    if fields not in (None, len(row)):
-        raise ValueError(
-            f"it has {len(row)} fields, and rows before it have {fields}: give every row the same; "
-            "a missing one is left empty between two delimiters"
-        )
-    special = [("label", form.label), ("weight", form.weight)]
-    named = [(what, at) for what, at in special if at is not None]
-    for what, at in named:
-        if at >= len(row):
-            raise ValueError(
-                f"{what}_column={at}, and it has {len(row)} fields (from 0) when cut at "
-                f"{form.delimiter!r}: correct {what}_column or delimiter"
-            )
-        if np.isnan(row[at]):
-            raise ValueError(f"its {what} (field {at} from 0) is empty or nan: give it one")
-    if len(row) == len(named):
-        raise ValueError(
-            f"it has no field beside label and weight when cut at {form.delimiter!r}: correct "
-            "delimiter"
-        )
-    return row

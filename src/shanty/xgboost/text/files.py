@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shanty.xgboost.text.rows import FormatError, Malformed
+from shanty.xgboost.text.rows import FormatError, Malformed, Rows, whole_share
 
 PathLike = str | os.PathLike[str]
 
@@ -55,9 +55,9 @@ class Lines:
         total: bytes of all files.
     """
 
-    def __init__(self, files: Sequence[PathLike], sizes: Sequence[int] | None = None) -> None:
+    def __init__(self, files: Sequence[PathLike], known: Sequence[int] | None = None) -> None:
         self._files = [os.fspath(each) for each in files]
-        self._sizes = _sizes(files) if sizes is None else list(sizes)
+        self._sizes = sizes(files) if known is None else list(known)
         if len(self._sizes) != len(self._files):
             raise ValueError(f"{len(self._files)} files, {len(self._sizes)} sizes")
         self.total = sum(self._sizes)
@@ -102,9 +102,6 @@ def sizes(files: Sequence[PathLike], between: Callable[[], None] = never) -> lis
     ]
 
 
-_sizes = sizes  # where an argument has the name
-
-
 def line_number(path: str, place: int) -> int:
     """Number (from 1) of the line that begins at a byte of a file; all before it is read."""
     ends, before = 0, bytearray()
@@ -116,13 +113,35 @@ def line_number(path: str, place: int) -> int:
     return ends + 1
 
 
-def format_error(block: Block, error: Malformed) -> FormatError:
-    """The error as a caller sees it: with the file, the line's number in it, and its text."""
-    text = block.text[error.start : error.start + _SHOWN * 4].tobytes()
-    line = text.replace(b"\r", b"\n").partition(b"\n")[0].decode(errors="backslashreplace")
-    return FormatError(
-        block.path, line_number(block.path, block.start + error.start), error.wrong, shortened(line)
-    )
+def read_share(
+    lines: Lines,
+    parse: Callable[[NDArray[np.uint8]], Rows | None],
+    rank: int,
+    ranks: int,
+    chunk: int,
+    skip: int,
+    extra: int,
+) -> Iterator[Rows]:
+    """Rows of a rank's share, as `parse` makes them of a block's text; FormatError for Malformed.
+
+    See `whole_share` for skip and extra.
+    """
+
+    def read(start: int, stop: int, chunk: int) -> Iterator[Rows]:
+        for block in lines.blocks(start, stop, chunk):
+            try:
+                rows = parse(block.text)
+            except Malformed as error:
+                text = block.text[error.start : error.start + _SHOWN * 4].tobytes()
+                line = text.replace(b"\r", b"\n").partition(b"\n")[0]
+                number = line_number(block.path, block.start + error.start)
+                shown = shortened(line.decode(errors="backslashreplace"))
+                raise FormatError(block.path, number, error.wrong, shown) from None
+            if rows is not None:
+                yield rows
+
+    start, stop = lines.share(rank, ranks)
+    return whole_share(read, start, stop, lines.total, chunk, skip, extra)
 
 
 def shortened(line: str) -> str:

@@ -13,15 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shanty.xgboost.text.byline import Kind, rows_by_line
+from shanty.xgboost.text.byline import LARGEST_INDEX, Kind, rows_by_line
 from shanty.xgboost.text.digits import PAD, Bytes, Digits, Places, numbers_at
-from shanty.xgboost.text.files import Block, Lines, PathLike, format_error
-from shanty.xgboost.text.rows import Malformed, Rows, whole_share
+from shanty.xgboost.text.files import Lines, PathLike, read_share
+from shanty.xgboost.text.rows import Rows
 from shanty.xgboost.text.short import Short
 
 CHUNK = 1 << 18  # bytes: the arrays for one block stay in the processor's cache
 _TRIES = 3  # blocks that are no short numbers before that is not tried any more
-_LARGEST_INDEX = 2**31 - 1
 _INDEX_DIGITS = 15  # that float64 holds exactly
 
 
@@ -56,44 +55,32 @@ def read_libsvm(
             f"indexing_mode={indexing_mode}: 0 (indices as they are) or 1 (counted from 1); "
             "guessing it (below 0) differs from rank to rank and is not done"
         )
-    lines = Lines(files, sizes)
-    start, stop = lines.share(rank, ranks)
-    reader = _Reader(lines, indexing_mode)
-    return whole_share(reader.rows, start, stop, lines.total, chunk, skip, extra)
+    parse = _Parser(indexing_mode)
+    return read_share(Lines(files, sizes), parse, rank, ranks, chunk, skip, extra)
 
 
-class _Reader:
-    """Rows of ranges of the files, all of one kind."""
+class _Parser:
+    """Makes rows of block after block, all of one kind."""
 
-    def __init__(self, lines: Lines, indexing_mode: int) -> None:
-        self._lines = lines
+    def __init__(self, indexing_mode: int) -> None:
         self._indexing_mode = indexing_mode
         self._short = Short()
         self._tries = _TRIES  # at reading a block as short numbers
         self._digits = Digits()
         self._kind: Kind | None = None
 
-    def rows(self, start: int, stop: int, chunk: int) -> Iterator[Rows]:
-        for block in self._lines.blocks(start, stop, chunk):
-            rows = self._block_rows(block)
-            if rows is not None:
-                self._kind = _kind(rows)
-                yield rows
-
-    def _block_rows(self, block: Block) -> Rows | None:
+    def __call__(self, text: Bytes) -> Rows | None:
         rows = None
         if self._tries:
-            rows = self._short.rows(block.text, self._indexing_mode)
+            rows = self._short.rows(text, self._indexing_mode)
             self._tries -= rows is None
         if rows is None:
-            rows = _rows_at_once(self._digits, block.text, self._indexing_mode)
-        if rows is not None and self._kind in (None, _kind(rows)):
-            return rows
-        text = block.text.tobytes()
-        try:
-            return rows_by_line(text, self._indexing_mode, self._kind)
-        except Malformed as error:
-            raise format_error(block, error) from None
+            rows = _rows_at_once(self._digits, text, self._indexing_mode)
+        if rows is None or self._kind not in (None, _kind(rows)):
+            rows = rows_by_line(text.tobytes(), self._indexing_mode, self._kind)
+        if rows is not None:
+            self._kind = _kind(rows)
+        return rows
 
 
 def _kind(rows: Rows) -> Kind:
@@ -283,6 +270,6 @@ def _indices(
     if (runs != ends - starts).any() or runs.min() < 1 or runs.max() > _INDEX_DIGITS:
         return None
     numbers = of.whole(last, runs) - indexing_mode
-    if numbers.min(initial=0) < 0 or numbers.max(initial=0) > _LARGEST_INDEX:
+    if numbers.min(initial=0) < 0 or numbers.max(initial=0) > LARGEST_INDEX:
         return None
     return numbers.astype(np.int32)
