@@ -13,9 +13,15 @@ from __future__ import annotations
 import os
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
 STDOUT = 1
 STDERR = 2
 LONGEST = 1 << 20  # bytes of one line that are kept back while its end has not come
+_CHUNK = 1 << 18
+_LAST_READS = 64
 TAIL = 64 << 10  # bytes kept from the end of a log that grew over its limit
 
 
@@ -99,3 +105,54 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+class Output:
+    """The pipes on which children write; `take` is given a child, the stream and the bytes."""
+
+    def __init__(self, take: Callable[[Any, int, bytes], None]) -> None:
+        self._take = take
+        self.streams: dict[int, tuple[Any, int]] = {}  # descriptor → child and stream
+
+    def open(
+        self, child: Any, streams: tuple[int, ...] = (STDOUT, STDERR)
+    ) -> tuple[list[int], list[tuple[int, ...]]]:
+        """Pipes for one child: the ends that it writes to, and how it is spawned with them."""
+        ends: list[int] = []
+        actions: list[tuple[int, ...]] = []
+        for stream in streams:
+            read, write = os.pipe()
+            os.set_blocking(read, False)
+            self.streams[read] = (child, stream)
+            ends.append(write)
+            actions.append((os.POSIX_SPAWN_DUP2, write, stream))
+        return ends, actions
+
+    def pump(self, fd: int) -> bool:
+        """Take what a child wrote; False when the stream has ended, and is closed."""
+        if self._read(fd) != 0:
+            return True
+        del self.streams[fd]
+        os.close(fd)
+        return False
+
+    def finish(self, child: Any) -> None:
+        """Take the last words of a child that has ended; whoever polls the pipes closes them.
+
+        All that it wrote is in them by now; the bound is for a helper that it left behind and
+        that goes on writing.
+        """
+        for fd, (owner, _) in self.streams.items():
+            for _ in range(_LAST_READS):
+                if owner != child or not self._read(fd):
+                    break
+
+    def _read(self, fd: int) -> int | None:
+        """Take what there is now; how much, 0 at the end of the stream, None when it is empty."""
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return None
+        if data:
+            self._take(*self.streams[fd], data)
+        return len(data)

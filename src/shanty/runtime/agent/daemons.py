@@ -14,8 +14,7 @@ import signal
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from shanty.runtime.agent.channel import Channel
-from shanty.runtime.agent.launcher import Output
-from shanty.runtime.frames import STDERR
+from shanty.runtime.frames import STDERR, Output
 
 _BOURNE = ("sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "busybox")
 

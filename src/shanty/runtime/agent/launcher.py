@@ -1,59 +1,15 @@
-"""The launcher of a run, as a child of the node agent on the lead host; a child's output."""
+"""The launcher of a run, as a child of the node agent on the lead host."""
 
 from __future__ import annotations
 
 import os
 import signal
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Mapping, Optional
 
-from shanty.runtime.frames import STDERR, STDOUT, FrameWriter
+from shanty.runtime.frames import FrameWriter, Output
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank import redirect
 from shanty.runtime.rundir import RunDir
-
-
-class Output:
-    """The pipes on which children write; `take` is given a child, the stream and the bytes."""
-
-    def __init__(self, take: Callable[[Any, int, bytes], None]) -> None:
-        self._take = take
-        self.streams: Dict[int, Tuple[Any, int]] = {}  # descriptor → child and stream
-
-    def open(self, child: Any) -> Tuple[List[int], List[Tuple[int, ...]]]:
-        """Pipes for one child: the ends that it writes to, and how it is spawned with them."""
-        ends: List[int] = []
-        actions: List[Tuple[int, ...]] = []
-        for stream in (STDOUT, STDERR):
-            read, write = os.pipe()
-            os.set_blocking(read, False)
-            self.streams[read] = (child, stream)
-            ends.append(write)
-            actions.append((os.POSIX_SPAWN_DUP2, write, stream))
-        return ends, actions
-
-    def pump(self, fd: int) -> bool:
-        """Take what a child wrote; False when the stream has ended, and is closed."""
-        if self._read(fd) != 0:
-            return True
-        del self.streams[fd]
-        os.close(fd)
-        return False
-
-    def finish(self, child: Any) -> None:
-        """Take the last words of a child that has ended; whoever polls the pipes closes them."""
-        for fd, (owner, _) in self.streams.items():
-            while owner == child and self._read(fd):
-                pass
-
-    def _read(self, fd: int) -> Optional[int]:
-        """Take what there is now; how much, 0 at the end of the stream, None when it is empty."""
-        try:
-            data = os.read(fd, 1 << 16)
-        except BlockingIOError:
-            return None
-        if data:
-            self._take(*self.streams[fd], data)
-        return len(data)
 
 
 class Launcher:

@@ -20,8 +20,9 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from shanty.runtime import platform
 from shanty.runtime.agent.channel import Channel, decode_reports
 from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
-from shanty.runtime.agent.launcher import Launcher, Output
+from shanty.runtime.agent.launcher import Launcher
 from shanty.runtime.errors import ShantyError
+from shanty.runtime.frames import Output
 from shanty.runtime.localhost import free_port
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank.reports import open_reports

@@ -15,14 +15,12 @@ import signal
 import sys
 import time
 
-from shanty.runtime.frames import STDERR, STDOUT, FrameWriter
+from shanty.runtime.frames import STDERR, STDOUT, FrameWriter, Output
 from shanty.runtime.mpi import processes
 from shanty.runtime.rank import redirect, reports
 from shanty.runtime.rank.command import insert_runner, is_python, stand_in
 
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
-_CHUNK = 1 << 18
-_LAST_READS = 64
 _PARTIAL_MS = 100  # a prompt without a newline is shown after so long
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # as a shell has them
 _CANNOT_WRITE = 73  # StorageError's
@@ -103,7 +101,7 @@ class _Rank:
         self.writer = writer
         self.channel = channel
         self.report = report
-        self.streams: dict[int, int] = {}
+        self.output = Output(self._take)
         self.passed = redirect.Passed(os.environ.get(redirect.OUTPUT, ""))
         self.copies = redirect.copies_of(os.environ)
         self.pid = 0
@@ -142,16 +140,8 @@ class _Rank:
         return code if code >= 0 else 128 - code
 
     def _start(self) -> None:
-        actions: list[tuple[int, ...]] = []
-        ends = []
-        for stream in (STDOUT, STDERR):
-            if stream in self.passed.inherited:
-                continue
-            read, write = os.pipe()
-            os.set_blocking(read, False)
-            self.streams[read] = stream
-            ends.append(write)
-            actions.append((os.POSIX_SPAWN_DUP2, write, stream))
+        kept = (stream for stream in (STDOUT, STDERR) if stream not in self.passed.inherited)
+        ends, actions = self.output.open(None, tuple(kept))
         try:
             reset = [signal.SIGPIPE, signal.SIGXFSZ]
             self.pid = os.posix_spawnp(
@@ -165,7 +155,7 @@ class _Rank:
         poll = select.poll()
         poll.register(wake, select.POLLIN)
         poll.register(self.channel, 0)  # POLLERR when the node agent closes its end
-        for fd in self.streams:
+        for fd in self.output.streams:
             poll.register(fd, select.POLLIN)
         while True:
             ready = poll.poll(_PARTIAL_MS if self.writer.has_partial else None)
@@ -177,36 +167,23 @@ class _Rank:
                     poll.unregister(fd)
                 elif fd == wake:
                     os.read(wake, 512)
-                elif self._read(fd) == 0:
+                elif not self.output.pump(fd):
                     poll.unregister(fd)
-                    os.close(fd)
-                    del self.streams[fd]
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
-                for fd in self.streams:
-                    # All that the rank wrote is in the pipes by now; the bound is for a
-                    # helper that it left behind and that goes on writing.
-                    for _ in range(_LAST_READS):
-                        if not self._read(fd):
-                            break
+                self.output.finish(None)
                 return status
 
-    def _read(self, fd: int) -> int | None:
-        """Takes what a stream holds; returns how much, 0 at its end, None when it is empty."""
-        try:
-            data = os.read(fd, _CHUNK)
-        except BlockingIOError:
-            return None
-        if data and self.copies is not None:
-            self.copies.feed(self.streams[fd], data)
-        if data and not self.passed.feed(self.streams[fd], data):
-            self.writer.feed(self.streams[fd], data)
+    def _take(self, _: object, stream: int, data: bytes) -> None:
+        if self.copies is not None:
+            self.copies.feed(stream, data)
+        if not self.passed.feed(stream, data):
+            self.writer.feed(stream, data)
             if self.writer.error and not self.mute:
                 self.mute = True
                 why = f"{reports.UNWRITABLE}: {self.writer.error}"
                 self._tell(event="failed", code=_CANNOT_WRITE, why=why, at=time.monotonic())
                 self._pass_on(signal.SIGKILL)
-        return len(data)
 
     def _pass_on(self, number: int, _frame: object = None) -> None:
         if self.pid:
