@@ -95,12 +95,7 @@ def _tell(run: RunDir | None, done: int, total: int | None, label: str, took: fl
         with contextlib.suppress(OSError):  # a bar is not worth a failed run
             write_json(
                 run.progress,
-                {
-                    "done": done,
-                    "total": total,
-                    "label": label,
-                    "seconds": round(took, 2),
-                },
+                {"done": done, "total": total, "label": label, "seconds": round(took, 2)},
             )
     elif sys.stderr.isatty():
         of = f"/{total}" if total is not None else ""

@@ -64,8 +64,7 @@ def seconds(text: str) -> float:
         hours, minutes, rest = (int(part or 0) for part in clock.groups())
         return hours * 3600.0 + minutes * 60 + rest
     units = re.fullmatch(
-        "".join(rf"(?:({_NUMBER}){unit})?" for unit in ("d", "h", "m", "s?")),
-        text.strip(),
+        "".join(rf"(?:({_NUMBER}){unit})?" for unit in ("d", "h", "m", "s?")), text.strip()
     )
     if not text.strip() or not units:
         raise UsageError(f"{text!r} is no time", fix="write 90, 90s, 15m, 2h, 1h30m or 1:30:00")

@@ -30,13 +30,7 @@ from shanty.collectives.request import Kind, Op, Request, Signature
 from shanty.collectives.ring import even_counts
 from shanty.collectives.timeline import Timeline
 
-_OPS = {
-    Op.AVERAGE: "AVG",
-    Op.SUM: "SUM",
-    Op.MIN: "MIN",
-    Op.MAX: "MAX",
-    Op.PRODUCT: "PRODUCT",
-}
+_OPS = {Op.AVERAGE: "AVG", Op.SUM: "SUM", Op.MIN: "MIN", Op.MAX: "MAX", Op.PRODUCT: "PRODUCT"}
 _TAG = 1  # of Adasum's messages
 
 

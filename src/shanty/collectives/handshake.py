@@ -92,11 +92,7 @@ class Channel:
 
     @classmethod
     def form(
-        cls,
-        comm: MPI.Intracomm,
-        state: Callable[[], State],
-        kernels: Any = None,
-        serial: int = 0,
+        cls, comm: MPI.Intracomm, state: Callable[[], State], kernels: Any = None, serial: int = 0
     ) -> Self:
         """Make a channel with a watchdog of its own, which answers with `state`. Collective.
 
@@ -186,13 +182,7 @@ class Handshake:
     )
 
     def __init__(
-        self,
-        channel: Channel,
-        key: Key,
-        nbytes: int,
-        limit: float,
-        place: object,
-        even: int = -1,
+        self, channel: Channel, key: Key, nbytes: int, limit: float, place: object, even: int = -1
     ) -> None:
         self.channel = channel
         self._key = key

@@ -32,10 +32,7 @@ _lock = threading.RLock()
 
 
 def init(
-    comm: Sequence[int] | MPI.Comm | None,
-    process_sets: _SETS,
-    kernels: Kernels,
-    name: str,
+    comm: Sequence[int] | MPI.Comm | None, process_sets: _SETS, kernels: Kernels, name: str
 ) -> bool:
     """Start as a front end's `init` says; returns whether it was the first call.
 

@@ -97,10 +97,7 @@ class MPIGroup(Membership):
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     def reduce_scatter_single_coalesced(
-        self,
-        outputs: list[Tensor],
-        inputs: list[Tensor],
-        opts: ReduceScatterOptions | None = None,
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: ReduceScatterOptions | None = None
     ) -> MPIWork:
         """Several `reduce_scatter_single` in one operation."""
         opts = opts or ReduceScatterOptions()

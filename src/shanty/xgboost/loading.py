@@ -203,13 +203,7 @@ def _rows(
 class _Beside:
     """The files `.weight`, `.group` and `.base_margin` beside a text file."""
 
-    def __init__(
-        self,
-        ranks: Communicator,
-        what: str,
-        files: Files,
-        sizes: Sequence[int],
-    ) -> None:
+    def __init__(self, ranks: Communicator, what: str, files: Files, sizes: Sequence[int]) -> None:
         source, sides = files.source, files.sides
         self.given: dict[str, NDArray[np.generic]] = {}
         self.skip = self.extra = 0  # rows, for the readers of lines

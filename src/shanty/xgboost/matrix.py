@@ -61,11 +61,7 @@ class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]
 
 @contextmanager
 def share(
-    ranks: Communicator,
-    data: Any,
-    label: Any,
-    options: dict[str, Any],
-    read_once: bool = False,
+    ranks: Communicator, data: Any, label: Any, options: dict[str, Any], read_once: bool = False
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The rows as XGBoost takes them and the arguments beside them, while a matrix is made.
 

@@ -118,10 +118,7 @@ def cv(
         folds = _folds(ranks, dtrain.num_row(), labels, nfold, seed, shuffle)
     # XGBoost refuses cv among several ranks in the place where it averages a metric over them.
     # The metrics of a fold are those of all ranks already, but the caller's own.
-    with (
-        mock.patch.object(xgboost.callback, "_allreduce_metric", _averaged),
-        blaming_the_lost(),
-    ):
+    with mock.patch.object(xgboost.callback, "_allreduce_metric", _averaged), blaming_the_lost():
         return xgboost.cv(params, dtrain, num_boost_round, folds=folds, **options)
 
 

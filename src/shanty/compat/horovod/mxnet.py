@@ -2,7 +2,4 @@
 
 from shanty.compat.absent import absent
 
-raise absent(
-    "horovod.mxnet",
-    "MXNet is no longer developed; PyTorch is what people moved to.",
-)
+raise absent("horovod.mxnet", "MXNet is no longer developed; PyTorch is what people moved to.")

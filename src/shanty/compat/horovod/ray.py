@@ -2,7 +2,4 @@
 
 from shanty.compat.absent import absent
 
-raise absent(
-    "horovod.ray",
-    "`shanty run --on HOSTS` starts ranks on several hosts.",
-)
+raise absent("horovod.ray", "`shanty run --on HOSTS` starts ranks on several hosts.")

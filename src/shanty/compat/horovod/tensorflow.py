@@ -2,7 +2,4 @@
 
 from shanty.compat.absent import absent
 
-raise absent(
-    "horovod.tensorflow",
-    "For TensorFlow there is tf.distribute.",
-)
+raise absent("horovod.tensorflow", "For TensorFlow there is tf.distribute.")

@@ -115,9 +115,7 @@ def broadcast(data: Any, root: int) -> Any:
 
 
 def allreduce(
-    data: NDArray[Any],
-    op: int,
-    prepare_fun: Callable[[NDArray[Any]], object] | None = None,
+    data: NDArray[Any], op: int, prepare_fun: Callable[[NDArray[Any]], object] | None = None
 ) -> NDArray[Any]:
     """Combines `data` of all ranks into a flat array; `op` is one of `Op`.
 

@@ -67,10 +67,7 @@ def to_hosts(
 
 
 def tried(
-    hosts: Sequence[Host],
-    lead: RpcClient,
-    surveys: Mapping[str, Mapping[str, Any]],
-    timeout: float,
+    hosts: Sequence[Host], lead: RpcClient, surveys: Mapping[str, Mapping[str, Any]], timeout: float
 ) -> dict[str, Attempt]:
     """Tries how the lead, the first host, reaches the others, by their names; all at once.
 

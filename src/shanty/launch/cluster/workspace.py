@@ -163,10 +163,7 @@ def _amount(size: int) -> str:
 
 
 def _digests(
-    folder: Path,
-    statuses: Mapping[str, os.stat_result],
-    cache: Path | None,
-    say: Say | None,
+    folder: Path, statuses: Mapping[str, os.stat_result], cache: Path | None, say: Say | None
 ) -> dict[str, str]:
     known = (read_json(cache) if cache else None) or {}
     digests, states, todo = {}, {}, []

@@ -288,11 +288,7 @@ def _sharing(route: Route) -> tuple[str, ...]:
     if shares_as_the_user_says(route):
         kept = route.settings.get("controlpersist", "no") not in ("no", "false")
         return () if kept else (f"ControlPersist={_PERSIST}",)
-    return (
-        "ControlMaster=auto",
-        f"ControlPath={_socket(route)}",
-        f"ControlPersist={_PERSIST}",
-    )
+    return ("ControlMaster=auto", f"ControlPath={_socket(route)}", f"ControlPersist={_PERSIST}")
 
 
 def _through(hop: Route) -> str:

@@ -206,9 +206,7 @@ def _public_key(host: Host) -> tuple[Path, str]:
         if done.returncode == 0:
             return path, done.stdout.strip()
     raise PrepareError(
-        "you have no ssh key",
-        f"ssh finds none for {host.name}",
-        "make one: ssh-keygen -t ed25519",
+        "you have no ssh key", f"ssh finds none for {host.name}", "make one: ssh-keygen -t ed25519"
     )
 
 

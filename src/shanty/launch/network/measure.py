@@ -172,9 +172,7 @@ class Listeners:
     # its `errors`: why it cannot listen there
 
     def contacts(
-        self,
-        networks: Sequence[Network],
-        pairs: Callable[[int], list[tuple[int, int]]] = pairs,
+        self, networks: Sequence[Network], pairs: Callable[[int], list[tuple[int, int]]] = pairs
     ) -> dict[str, dict[Pair, Contact]]:
         """Tries who can talk to whom over each of the networks: all at the same time, and once
         more what may have failed by that."""

@@ -56,11 +56,7 @@ class LocalPlan(Planned):
         node, layout = self.plan.lead, self.plan.attempt.layout
         installation = node.installation
         title = FLAVOURS[installation.flavour].title
-        exports = {
-            **node.environment.default,
-            "HOSTFILE": layout.hostfile,
-            **self.job.env,
-        }
+        exports = {**node.environment.default, "HOSTFILE": layout.hostfile, **self.job.env}
         lines = [
             f"# MPI     {title} {installation.version} ({installation.prefix})",
             f"# hosts   {node.address} ({node.slots} slots)",

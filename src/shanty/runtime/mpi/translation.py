@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import (
-    ClassVar,
-    Dict,
-    List,
-    Mapping,
-    NoReturn,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)  # fmt: skip
+from typing import ClassVar, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
 
 from shanty.runtime.errors import TranslationError
 from shanty.runtime.mpi.flavour import Flavour

@@ -121,10 +121,7 @@ def broadcast(
 
 
 def alltoall(
-    tensor: Tensor,
-    splits: Sequence[int] | Tensor | None,
-    name: str | None,
-    process_set: ProcessSet,
+    tensor: Tensor, splits: Sequence[int] | Tensor | None, name: str | None, process_set: ProcessSet
 ) -> int:
     """Return the handle of an alltoall: the rows for this rank, and how many each rank sent."""
     _check_rows("alltoall", (tensor,))
@@ -177,10 +174,7 @@ def _ranks(process_set: ProcessSet) -> Sequence[int]:
 
 
 def sparse_allreduce_async(
-    tensor: Tensor,
-    name: str | None,
-    op: int,
-    process_set: ProcessSet = global_process_set,
+    tensor: Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], Tensor]:
     """Start to add up sparse tensors (layout `torch.sparse_coo`), which may fill other places on
     other ranks.

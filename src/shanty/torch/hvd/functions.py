@@ -71,8 +71,7 @@ def broadcast_optimizer_state(
     if not is_root:
         tensors = _put(optimizer, content)
     broadcast_parameters(
-        [(f"optimizer.state.{number}", tensor) for number, tensor in enumerate(tensors)],
-        root_rank,
+        [(f"optimizer.state.{number}", tensor) for number, tensor in enumerate(tensors)], root_rank
     )
 
 

@@ -188,18 +188,14 @@ def allgather_async(
 
 
 def grouped_allgather(
-    tensors: Sequence[Tensor],
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> tuple[Tensor, ...]:
     """New tensors: an `allgather` of each, all of them together. They have gradients."""
     return autograd.allgather(_group(tensors), name, process_set, True)
 
 
 def grouped_allgather_async(
-    tensors: Sequence[Tensor],
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a `grouped_allgather`, without gradients; one handle to all."""
     return calls.allgather(_group(tensors), name, process_set, True)

@@ -69,9 +69,7 @@ def env(**kwargs: str | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def get_average_backwards_compatibility_fun(
-    reduce_ops: Any,
-) -> Callable[[Any, bool | None], Any]:
+def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, bool | None], Any]:
     """A function (op, average) → op, for calls that may still say `average`."""
 
     def choose(op: Any, average: bool | None) -> Any:
