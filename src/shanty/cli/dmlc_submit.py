@@ -14,18 +14,13 @@ import click
 from shanty.cli import jobs
 from shanty.cli.context import Context, context, note
 from shanty.cli.options import complete_group
-from shanty.runtime.rank.dmlc_submit import CLUSTERS, LOG_LEVELS, OPTIONS, REFUSED, VERB
-from shanty.runtime.rank.option_table import SWITCH, WHOLE, Option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shanty.runtime.rank.dmlc_submit import Wanted
+    from shanty.runtime.rank.option_table import Option
     from shanty.runtime.spec import JobSpec
 
-_CHOICES = {
-    "--cluster": [name for name in CLUSTERS if name not in REFUSED],
-    "--log-level": list(LOG_LEVELS),
-}
 _FILES = ("--host-file", "--files", "--log-file")
 
 
@@ -41,12 +36,29 @@ class Line(click.Command):
         """Return what stands after the verb in the line on usage."""
         return ["[OPTIONS]…", "COMMAND", "[ARGS]…"]
 
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the options; other verbs do not load them."""
+        return [_option(each) for each in _all()]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what is taken and has no meaning here."""
+        without = ", ".join(each.names[0] for each in _all() if each.rule[:1] != "@")
+        self.epilog = f"Taken, and left out with a note that says why: {without}"
+        super().format_epilog(ctx, formatter)
+
 
 def _option(option: Option) -> click.Option:
+    from shanty.runtime.rank.dmlc_submit import CLUSTERS, LOG_LEVELS, REFUSED
+    from shanty.runtime.rank.option_table import SWITCH, WHOLE
+
     first = option.names[0]
+    choices = {
+        "--cluster": [name for name in CLUSTERS if name not in REFUSED],
+        "--log-level": list(LOG_LEVELS),
+    }
     kind: click.Choice[str] | click.Path | None = None
-    if first in _CHOICES:
-        kind = click.Choice(_CHOICES[first])
+    if first in choices:
+        kind = click.Choice(choices[first])
     elif first in _FILES:
         kind = click.Path()
     return click.Option(
@@ -61,16 +73,12 @@ def _option(option: Option) -> click.Option:
 
 
 def _all() -> list[Option]:
+    from shanty.runtime.rank.dmlc_submit import OPTIONS, VERB
+
     return list(dict.fromkeys([*OPTIONS.values(), *VERB.values()]))
 
 
-@click.command(
-    cls=Line,
-    add_help_option=False,
-    params=[_option(each) for each in _all()],
-    epilog="Taken, and left out with a note that says why: "
-    + ", ".join(each.names[0] for each in _all() if each.rule[:1] != "@"),
-)
+@click.command(cls=Line, add_help_option=False)
 @click.pass_context
 def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
     """Run a command as DMLC's dmlc-submit would: its options, and what they mean here.
@@ -82,7 +90,7 @@ def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
       shanty dmlc-submit --cluster local --num-workers 2 xgboost train.conf max_depth=4
     """
     from shanty.runtime.errors import UsageError
-    from shanty.runtime.rank.dmlc_submit import parse
+    from shanty.runtime.rank.dmlc_submit import OPTIONS, VERB, parse
 
     wanted = parse(words, os.environ, {**OPTIONS, **VERB})
     if wanted.help:

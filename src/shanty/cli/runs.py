@@ -13,7 +13,6 @@ from shanty.cli.context import context, note
 from shanty.cli.options import json_option, run_argument
 from shanty.cli.table import ago, one_line, print_table, progress_text, shorten
 from shanty.runtime.errors import LostError, UsageError
-from shanty.runtime.plan import read_plan
 from shanty.runtime.rundir import read_json
 from shanty.runtime.spec import Raw, State, Status
 
@@ -94,6 +93,8 @@ def show(run: str, as_json: bool) -> None:
     runs = context().runs
     found = runs.find(run)
     (entry,) = runs.read([found])
+    from shanty.runtime.plan import read_plan
+
     plan = read_plan(found)
     if as_json:
         values = read_json(found.plan) or {}

@@ -4,7 +4,7 @@ Ranks submit in any order. A thread of each rank takes part in cycles: in one sm
 does not block, the ranks say what they are ready for (`response_cache`), and what all are ready for
 is done at once, in the same order everywhere (`executor`). A cycle begins when there is something
 to tell, and ends when the last rank takes part; so nothing is said while all compute. Requests wait
-a moment for company (`tensor_queue`), unless somebody waits for them.
+a moment for others to be fused with (`tensor_queue`), unless somebody waits for them.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ class PairReduction:
         self._pieces = Pieces(MOST)
 
     def schedule(self, part: Part) -> Schedule:
-        """Return that of the tensors of a part. Each keeps its place in whatever company."""
+        """Return that of the tensors of a part. Each keeps its place, whatever the others are."""
         numbered: list[tuple[int, Spot]] = []
         cut: list[int] = []
         on = len(part.tensors)

@@ -34,7 +34,7 @@ from shanty.collectives.request import (
 )
 from shanty.collectives.response_cache import ResponseCache
 
-ENOUGH = 1 << 20  # bytes that need not wait for company
+ENOUGH = 1 << 20  # bytes that do not wait for others to be fused with
 _LINGER = 5e-3  # seconds that less than that does, where nobody says how long
 _LEISURE = 0.1  # the same of all requests where there is no core for communication
 _UNNAMED = 128  # unnamed requests of a kind under way at a time; the next ones wait their turn

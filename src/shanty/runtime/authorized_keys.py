@@ -41,7 +41,7 @@ from shanty.runtime.file_edit import edit_file, read_file
 
 OPTIONS = ("restrict", "from", "expiry-time")  # what an old sshd may lack, see `authorize`
 GRACE = 120.0  # seconds that a run has between its line and its first sign of life
-_ARRIVAL = 30.0  # seconds that it has once the client that let it in has gone
+_ARRIVAL = 30.0  # seconds that it has once the client that authorized it has gone
 _OVERDUE = 60.0  # seconds after its expiry at which a line of this host is swept
 _ZONES = 27 * 3600.0  # the same for a line of another host, whose time zone is not known
 _TIME = "%Y%m%d%H%M%S"
@@ -56,7 +56,7 @@ _LINE = re.compile(
     rb" since-(?P<since>\d+)(?P<file> made-file)?(?P<folder> made-folder)?"
 )
 IsAlive = Callable[[str, int], Optional[bool]]
-_let_in: Set[Tuple[str, str, int]] = set()  # by this server: the file, the run, its index
+_authorized: Set[Tuple[str, str, int]] = set()  # by this server: the file, the run, its index
 Say = Callable[[Mapping[str, Any]], None]
 
 
@@ -152,7 +152,7 @@ def sweep(path: str, is_alive: IsAlive, grace: float = GRACE) -> int:
     """Remove the lines that crashed runs left; how many there were.
 
     `is_alive(run, index)` tells of the runs of this host; None is "no sign of it", which a run
-    that has only just been let in may be: its line is left for `grace` seconds. Lines of other
+    that was only just authorized may be: its line is left for `grace` seconds. Lines of other
     hosts (that have the same home) are removed once they have certainly expired.
     """
     now, here = time.time(), socket.gethostname()
@@ -201,7 +201,7 @@ def authorize(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, A
     """`run index key command from seconds [without]`: let a run's key in for that many seconds."""
     path = keys_file()
     run, index = ask["run"], int(ask["index"])
-    _let_in.add((path, run, index))
+    _authorized.add((path, run, index))
     authorize_key(
         path,
         run,
@@ -219,15 +219,15 @@ def revoke(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]
     """`run index`: remove the run's line."""
     line = (keys_file(), ask["run"], int(ask["index"]))
     revoke_key(*line)
-    _let_in.discard(line)
+    _authorized.discard(line)
     return {}
 
 
 @atexit.register
 def _leave_nothing() -> None:
-    """The client has gone: see that each run that it let in has come, or let it in no more."""
+    """The client has gone: a run that it authorized has come, or its line goes."""
     deadline = time.monotonic() + _ARRIVAL
-    for path, run, index in _let_in:
+    for path, run, index in _authorized:
         with contextlib.suppress(OSError, ShantyError):
             while any((one.run, one.host_index) == (run, index) for one in entries(path)):
                 alive = run_is_alive(run, index)

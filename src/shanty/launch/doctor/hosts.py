@@ -113,7 +113,7 @@ def _machine(seen: Seen, need: Need) -> Iterator[Finding]:
 def _home_folder(seen: Seen, need: Need) -> Iterator[Finding]:
     folders = seen.survey["room"]["folders"]
     found = _home_disk(seen, folders["shanty"])
-    # The home itself, where it is on another disk, only takes the keys that runs let in.
+    # The home itself, where it is on another disk, only takes the keys of runs.
     if found is None and len(need.hosts) > 1 and folders["home"]["error"]:
         found = _home_disk(seen, folders["home"])
     if found is not None:

@@ -27,7 +27,7 @@ _SHORTEST = 0.5
 _LEAST = 1.0  # seconds without which a key is not tried
 _AT_ONCE = 32
 _ANOTHER = "Host key verification failed"  # so says ssh
-_KEY_LIFE = 60.0  # seconds for which a key on trial is let in, should nobody take it out
+_KEY_LIFE = 60.0  # seconds that a key on trial is accepted, should nobody take it out
 
 
 def of_hosts(seen: Sequence[Seen]) -> Iterator[Finding]:

@@ -384,7 +384,7 @@ class SshTarget:
             if lacking:
                 findings.append(
                     f"its sshd ({host.banner}) does not know {', '.join(lacking)} in "
-                    "authorized_keys, so the run's key is let in without"
+                    "authorized_keys, so the run's key is accepted without"
                 )
             return findings
 
