@@ -24,9 +24,10 @@ from shanty.collectives.handshake import Channel, Handshake, Key
 from shanty.collectives.operation import Body
 from shanty.collectives.watchdog import Inquiry, Watchdog
 from shanty.collectives.worker import Worker
-from shanty.torch.devices import Gpus, Way, ordered, serve
+from shanty.torch.devices import Gpus, Way, ordered
 from shanty.torch.identity import Identity
 from shanty.torch.kernels import KERNELS
+from shanty.torch.store import serve
 from shanty.torch.work import ERRORS, WORKER, CoalescedWork, CommunicationError, MPIWork
 
 _CUDA = torch.version.cuda is not None
