@@ -123,7 +123,7 @@ def _last_joined(lines: Sequence[str], count: int, who: str) -> float:
 
 
 def quartiles(values: Sequence[float]) -> str:
-    low, middle, high = statistics.quantiles(values, n=4)
+    low, middle, high = statistics.quantiles(values if len(values) > 1 else [*values] * 2, n=4)
     return f"{middle:6.2f}  [{low:.2f} … {high:.2f}]  min {min(values):.2f}"
 
 

@@ -69,7 +69,7 @@ def timed(argv: list[str], extra: dict[str, str], home: str) -> float:
 
 
 def quartiles(values: list[float]) -> str:
-    low, middle, high = statistics.quantiles(values, n=4)
+    low, middle, high = statistics.quantiles(values if len(values) > 1 else values * 2, n=4)
     return f"{middle:6.3f}  [{low:.3f} … {high:.3f}]  min {min(values):.3f}"
 
 

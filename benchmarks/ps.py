@@ -82,7 +82,7 @@ def main() -> None:
     args = parser.parse_args()
     times = measure(args)
     for case, found in times.items():
-        low, middle, high = statistics.quantiles(found, n=4)
+        low, middle, high = statistics.quantiles(found if len(found) > 1 else found * 2, n=4)
         print(f"{case:<24} {middle:6.2f} s  ({low:.2f} … {high:.2f})")
     if args.out:
         args.out.write_text(json.dumps({"arguments": str(args), "seconds": times}, indent=1) + "\n")

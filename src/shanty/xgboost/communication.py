@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import shanty
 from shanty.runtime.rundir import RUN_DIR
+from shanty.xgboost.consensus import Ranks, together
 from shanty.xgboost.errors import WorldError
-from shanty.xgboost.handshake import Ranks, together
 from shanty.xgboost.installed import xgboost
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shanty.xgboost.communication import blaming_the_lost, current
+from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.handshake import together
 from shanty.xgboost.installed import xgboost
 from shanty.xgboost.training import Report, save_model
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from shanty.xgboost import groups, text
 from shanty.xgboost.communication import Communicator
+from shanty.xgboost.consensus import Consensus, together
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.handshake import Handshake, together
 from shanty.xgboost.npz import Arrays
 from shanty.xgboost.parquet import Table
 from shanty.xgboost.share import Share, Summary, agree
@@ -54,8 +54,8 @@ def load(ranks: Communicator, data: object, columns: dict[str, str], label: bool
     what = f"loading {data}"
     seen: list[Files] = []  # by this rank: another one may have the same files in other folders
 
-    def look(handshake: Handshake) -> Files:
-        seen.append(_look(ranks, data, columns, handshake.go_on))
+    def look(consensus: Consensus) -> Files:
+        seen.append(_look(ranks, data, columns, consensus.go_on))
         return seen[0]
 
     sizes = together(ranks, what, look, _same_files)
@@ -65,14 +65,14 @@ def load(ranks: Communicator, data: object, columns: dict[str, str], label: bool
     made: list[Share] = []
     ids = np.empty(0, np.uint64)  # of this rank's groups, where none may come back later
 
-    def read(handshake: Handshake) -> Summary:
+    def read(consensus: Consensus) -> Summary:
         nonlocal ids
         share = Share()
         made.append(share)
         rows, known = _rows(ranks, source, sizes, beside)
         for piece in rows:
             share.add(piece)
-            handshake.go_on()
+            consensus.go_on()
         summary = share.summary(*known)
         beside.check(summary)
         qids = share.meta("qid")
@@ -218,13 +218,13 @@ class _Beside:
         count = together(
             ranks,
             what,
-            lambda handshake: text.count_rows(
+            lambda consensus: text.count_rows(
                 source.files,
                 ranks.rank,
                 ranks.size,
                 comment=comment,
                 sizes=sizes,
-                between=handshake.go_on,
+                between=consensus.go_on,
             ),
             lambda counts: counts,
         )
@@ -232,9 +232,9 @@ class _Beside:
 
         own: list[text.Groups] = []
 
-        def find(handshake: Handshake) -> int:
+        def find(consensus: Consensus) -> int:
             found = text.groups_of_share(
-                self._file + ".group", start, count[ranks.rank], sum(count), handshake.go_on
+                self._file + ".group", start, count[ranks.rank], sum(count), consensus.go_on
             )
             own.append(found)
             return len(found.group_sizes)
@@ -262,7 +262,7 @@ class _Beside:
                 f"share, but it has {summary.rows}."
             )
 
-    def take(self, rows: int, first: int, total: int, handshake: Handshake) -> None:
+    def take(self, rows: int, first: int, total: int, consensus: Consensus) -> None:
         """Reads what belongs to a share's rows, of which `first` is the first, or to its groups."""
         for suffix, name in ((".weight", "weight"), (".base_margin", "base_margin")):
             if suffix not in self._sides:
@@ -270,7 +270,7 @@ class _Beside:
             part = first, rows, total
             if name == "weight" and "group" in self.given:
                 part = self._first_group, len(self.given["group"]), self._groups
-            self.given[name] = text.numbers(self._file + suffix, *part, handshake.go_on)
+            self.given[name] = text.numbers(self._file + suffix, *part, consensus.go_on)
 
 
 @cache

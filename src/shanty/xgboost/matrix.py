@@ -13,9 +13,9 @@ import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
 from shanty.xgboost.communication import Communicator, blaming_the_lost, current
+from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError, WorldError
 from shanty.xgboost.groups import sizes as group_sizes
-from shanty.xgboost.handshake import together
 from shanty.xgboost.installed import xgboost
 from shanty.xgboost.loading import COLUMNS, Loaded, load
 from shanty.xgboost.sources import is_source

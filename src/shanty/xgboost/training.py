@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 import shanty
 from shanty.runtime.rundir import RUN_DIR
 from shanty.xgboost.communication import Communicator, blaming_the_lost, current
+from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.handshake import together
 from shanty.xgboost.installed import xgboost
 
 

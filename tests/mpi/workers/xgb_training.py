@@ -26,7 +26,7 @@ from xgb_data import BOUND, WORLD, X, Y, made, refused, run, same, svm, text, to
 import shanty.xgboost as xgb
 from shanty.xgboost import communication, share
 from shanty.xgboost.communication import Communicator, current
-from shanty.xgboost.handshake import Handshake, together
+from shanty.xgboost.consensus import Consensus, together
 
 FOLDER = Path(sys.argv[1])
 PARAMS = {"objective": "binary:logistic", "max_depth": 3, "nthread": 1}
@@ -240,8 +240,8 @@ def check_a_disk_that_is_full() -> None:
         assert total(xgb.DMatrix(data).num_row()) == len(X)
 
 
-def check_handshakes() -> None:
-    """What one rank's work or the judge raises reaches all; the next handshake is as ever."""
+def check_a_consensus() -> None:
+    """What one rank's work or the judge raises reaches all; the next consensus is as ever."""
 
     def fail(who: int, error: Exception, _: object) -> int:
         if who == WORLD.rank:
@@ -265,17 +265,17 @@ def check_handshakes() -> None:
         assert together(now, "a test", lambda _: WORLD.rank, list) == list(range(WORLD.size))
 
 
-def check_a_handshake_to_which_one_rank_does_not_come() -> None:
+def check_a_consensus_to_which_one_rank_does_not_come() -> None:
     """Those who wait give up; not while another one is at work, and shows it."""
     if WORLD.size == 1:
         return
     last, words = WORLD.size - 1, f"rank {WORLD.size - 1}"
     now = Communicator(WORLD.Dup(), 1)
 
-    def work(handshake: Handshake) -> None:
+    def work(consensus: Consensus) -> None:
         until = time.monotonic() + 2 * (WORLD.rank == last)
         while time.monotonic() < until:
-            handshake.go_on()
+            consensus.go_on()
 
     together(now, "a test", work, list)
     for who in (last, 0):
@@ -295,7 +295,7 @@ def check_a_handshake_to_which_one_rank_does_not_come() -> None:
     lost(partial(together, now, "a test", partial(leave, last), list), "gone")
 
 
-def leave(who: int, _: Handshake) -> None:
+def leave(who: int, _: Consensus) -> None:
     if WORLD.rank == who:
         raise xgb.WorldError("gone")
 

@@ -19,8 +19,8 @@ from xgboost import collective
 
 from shanty.compat.xgboost_rabit.parameters import modern
 from shanty.xgboost.communication import current, is_initialized
+from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.handshake import together
 from shanty.xgboost.training import cv as cv_over_ranks
 from shanty.xgboost.training import train as train_over_ranks
 

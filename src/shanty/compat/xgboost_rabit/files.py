@@ -29,8 +29,8 @@ from xgboost import collective
 
 from shanty.compat.xgboost_rabit.calls import Arguments, named, say, tell
 from shanty.xgboost.communication import Communicator, current
+from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.handshake import together
 from shanty.xgboost.matrix import made_by_all, share
 from shanty.xgboost.sources import Source, parse_old
 

@@ -1,4 +1,4 @@
-"""Runs work on all ranks that each does by itself; all get the same result, or the same error.
+"""Consensus: work that each rank does by itself ends in the same result, or error, on all.
 
 Rank 0 receives the outcome of every rank, judges, and sends all the verdict. A rank whose work
 fails says so at once, and the others learn it between two pieces of theirs, so that nobody works on
@@ -35,7 +35,7 @@ _unheard: list[Any] = []  # what was sent to ranks that may never take it: MPI n
 
 
 class Ranks:
-    """The ranks that shake hands."""
+    """The ranks that reach a consensus."""
 
     def __init__(self, mpi: MPI.Intracomm | None, timeout: int) -> None:
         self.mpi = mpi  # of our own messages; None where a rank is by itself
@@ -58,8 +58,8 @@ class _Verdict(NamedTuple):
     lost: str
 
 
-class Handshake:
-    """The exchange of outcomes at the end of one piece of work. All ranks make one.
+class Consensus:
+    """Lets all ranks agree on the outcome of one piece of work. All ranks make one.
 
     what: the work, in words ("loading train.libsvm"), for messages about a rank that waits. The
     first word is the same on all ranks: where it is not, they have gone different ways.
@@ -234,7 +234,7 @@ class Handshake:
 
 
 class CalledOff(Exception):  # noqa: N818 (it is none of this rank)
-    """Another rank has failed; `Handshake.go_on` raises it."""
+    """Another rank has failed; `Consensus.go_on` raises it."""
 
 
 # What reading data raises because of the data, or of the machine that it is on.
@@ -242,25 +242,25 @@ _FAILURES = (OSError, ValueError, EOFError, MemoryError, ImportError, BadZipFile
 
 
 def together(
-    ranks: Ranks, what: str, work: Callable[[Handshake], T], judge: Callable[[list[T]], V]
+    ranks: Ranks, what: str, work: Callable[[Consensus], T], judge: Callable[[list[T]], V]
 ) -> V:
     """Does `work` on all ranks, then `judge` on rank 0 what came of it; returns that everywhere.
 
     Where one of them fails because of the data, all ranks raise the same DataError. An error of
     another kind leaves the rank as it is, once the others have been told; to them it is a
-    DataError. Work that takes long calls `go_on` of its handshake now and then; WorldError is for
+    DataError. Work that takes long calls `go_on` of its consensus now and then; WorldError is for
     work after which this rank cannot go on.
     """
-    handshake = Handshake(ranks, what)
+    consensus = Consensus(ranks, what)
     done: list[T] = []
     failure = ""
     own: list[Exception] = []
     try:
-        done.append(work(handshake))
+        done.append(work(consensus))
     except CalledOff:
         pass
     except WorldError as error:
-        handshake.leave(str(error))
+        consensus.leave(str(error))
         raise
     except Exception as error:  # noqa: BLE001 (raised below, once the others know)
         failure = _spell(error) or type(error).__name__
@@ -283,7 +283,7 @@ def together(
             own.append(error)
             return [], f"rank 0 on {gethostname()}: {type(error).__name__}: {error}"
 
-    result, failure = handshake.conclude((done, failure), bool(failure), decide)
+    result, failure = consensus.conclude((done, failure), bool(failure), decide)
     if own:
         raise own[0]
     if failure:
