@@ -14,8 +14,8 @@ from mpi4py import MPI
 from shanty.collectives import operations, process_sets, world
 from shanty.collectives.errors import HorovodInternalError, MismatchError
 from shanty.collectives.handshake import Channel, Handshake
-from shanty.collectives.host import HOST, Array
 from shanty.collectives.kernels import reduction
+from shanty.collectives.numpy_kernels import NUMPY, Array
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Kind, Op, Request
 from shanty.collectives.watchdog import Activity, State
@@ -124,7 +124,7 @@ def meet(at: Channel, *key: object) -> None:
 def check_a_handshake() -> None:
     """It needs a communicator and a key: whatever comes after it, all ranks are there for it."""
     state = State(Activity.RUNS, "runs", 0)
-    at = Channel.form(MPI.COMM_WORLD.Dup(), lambda: state, HOST)
+    at = Channel.form(MPI.COMM_WORLD.Dup(), lambda: state, NUMPY)
     meet(at, "loading", "train.csv")
     try:
         meet(at, "loading", f"part-{RANK}.csv")
@@ -135,13 +135,13 @@ def check_a_handshake() -> None:
         raise AssertionError("no error")
     meet(at, "all_reduce", "float32")  # the channel can be used again
     tensor = full(100_000)
-    operations.all_reduce(at, [tensor], reduction(tensor.dtype, "SUM", HOST))
+    operations.all_reduce(at, [tensor], reduction(tensor.dtype, "SUM", NUMPY))
     assert (tensor == TOTAL).all()
     at.free()
 
 
 def main() -> None:
-    assert world.init(None, None, HOST, "numpy")
+    assert world.init(None, None, NUMPY, "numpy")
     for name, check in list(globals().items()):
         if name.startswith("check_"):
             check()

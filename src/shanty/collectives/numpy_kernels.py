@@ -1,4 +1,4 @@
-"""`HOST`: kernels for numpy arrays, and for any host memory as such. Starts MPI."""
+"""`NUMPY`: kernels for numpy arrays, and for any host memory as such. Starts MPI."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COMBINED: dict[str, Callable[..., Any]] = {
 }
 
 
-class _HostKernels(Kernels):
+class _NumpyKernels(Kernels):
     """For numpy arrays. Half precision is accumulated in float32, as everywhere."""
 
     def kind(self, dtype: Any) -> str:
@@ -102,4 +102,4 @@ class _HostKernels(Kernels):
         return float(x @ y)
 
 
-HOST = _HostKernels()
+NUMPY = _NumpyKernels()
