@@ -72,7 +72,6 @@ import horovod
 
 def where(word):
     import os
-import re
     from mpi4py import MPI
     return MPI.COMM_WORLD.rank, os.uname().nodename, word
 

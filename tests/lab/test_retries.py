@@ -57,6 +57,7 @@ def begun(site: Site, words: list[str], ranks: int) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("fault", ["kill", "cut"])
 def test_a_lost_host_is_left_out(site: Site, flavour: str, fault: str) -> None:
     words = ["run", "--on", "lab", "-n", "2", "--ranks-per-host", "1", "--retries", "2"]
+    words += ["--start-timeout", "12s"]  # over when a host that was cut off is given up
     process = begun(site, [*words, "--mpi", flavour, "train.py"], 2)
     if fault == "kill":
         done = site.lab.exec("lab2", "pkill", "-KILL", "-f", "agent[.]worker_agent")
@@ -79,6 +80,28 @@ def test_a_lost_host_is_left_out(site: Site, flavour: str, fault: str) -> None:
     assert (status["state"], status["attempt"]) == ("succeeded", 2)
     assert sorted(RunDir(site.last.path, 2).rank_logs()) == [0, 1]
     assert sorted(site.last.rank_logs()) == [0, 1]
+
+
+def test_what_was_saved_is_that_of_the_last_attempt(site: Site) -> None:
+    """Also where a host's agent was killed before it could send what the first one saved."""
+    save = """
+import os, shanty
+first = "SHANTY_ATTEMPT_DIR" not in os.environ
+text = "first " * 1000 if first else "second"
+(shanty.artifacts() / f"model-{shanty.rank()}").write_text(text)
+if first:
+    (shanty.artifacts() / f"begun-{shanty.rank()}").touch()
+"""
+    site.write("train.py", save + SECOND)
+    words = ["run", "--on", "lab", "-n", "3", "--ranks-per-host", "1", "--retries", "2"]
+    process = begun(site, [*words, "train.py"], 3)
+    done = site.lab.exec("lab2", "pkill", "-KILL", "-f", "agent[.]worker_agent")
+    assert done.returncode == 0, done.stderr
+    _, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    saved = {path.name: path.read_text() for path in site.last.artifacts.iterdir()}
+    begin = {f"begun-{rank}": "" for rank in range(3)}
+    assert saved == {**begin, **{f"model-{rank}": "second" for rank in range(3)}}
 
 
 def test_a_script_with_a_bug_is_not_tried_again(site: Site) -> None:

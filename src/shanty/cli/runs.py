@@ -13,7 +13,7 @@ from shanty.cli.context import context, note
 from shanty.cli.options import json_option, run_argument
 from shanty.cli.table import ago, one_line, print_table, progress_text, shorten
 from shanty.runtime.errors import LostError, UsageError
-from shanty.runtime.rundir import read_json
+from shanty.runtime.rundir import RunDir, read_json
 from shanty.runtime.spec import Raw, State, Status
 
 _RECENT = 20  # runs that `ps` lists unless asked for all
@@ -170,18 +170,19 @@ def logs(
         if found.agent_log.exists():
             sys.stdout.write(found.agent_log.read_text(errors="replace"))
         return
-    unknown = set(rank) - set(found.rank_logs())
+    known = {each for n in found.attempts() for each in RunDir(found.path, n).rank_logs()}
+    unknown = set(rank) - known
     if unknown and not follow:
         raise UsageError(
             f"run {found.id} has no output of rank {min(unknown)}",
-            fix="it has that of " + (", ".join(map(str, found.rank_logs())) or "no rank"),
+            fix="it has that of " + (", ".join(map(str, sorted(known))) or "no rank"),
         )
     wanted = () if launcher else rank or None
     job = read_job(found)
     raw = job is not None and isinstance(job.command, Raw)
     follower = Follower(found, wanted, launcher=launcher or (raw and not rank))
     # By the ranks that are meant to be: those that have written yet may be fewer.
-    ranks = len(rank) or read_status(found).ranks or len(found.rank_logs())
+    ranks = len(rank) or read_status(found).ranks or len(known)
     labels = not launcher and ranks != 1
     printer: Printer | JsonPrinter = (
         JsonPrinter(sys.stdout.buffer) if as_json else standard_printer(labels=labels)

@@ -178,7 +178,8 @@ def summarise(run: RunDir, status: Status) -> None:
                 print(
                     *(f"  | {line}" for line in failure.lines[-_SHOWN:]), sep="\n", file=sys.stderr
                 )
-    for label, path in (("logs", run.logs), ("metrics", run.metrics)):
+    logs = RunDir(run.path, status.attempt).logs
+    for label, path in (("logs", logs), ("metrics", run.metrics)):
         if path.exists() and (label != "logs" or status.state is State.SUCCEEDED):
             print(f"  {label + ':':<10} {path}", file=sys.stderr)
     saved = sorted(run.artifacts.glob("*")) if run.artifacts.is_dir() else []

@@ -1,5 +1,5 @@
 """Collectives over MPI for the tensors of any framework; this package imports none.
 
 A framework's package is an adapter: it passes its tensors as they are, and `kernels.Kernels` for
-them (memory, arithmetic); `numpy_kernels` are those of numpy arrays. docs/horovod.md has the rest.
+them (memory, arithmetic). docs/horovod.md has the modules.
 """

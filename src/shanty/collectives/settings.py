@@ -12,7 +12,6 @@ MIB = 1 << 20
 DYNAMIC = "DYNAMIC"
 """The value of HOROVOD_TIMELINE with which no timeline is written before `start_timeline`."""
 
-_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal", "off")
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -23,7 +22,7 @@ class Settings:
     fusion_threshold: bytes of tensors that are reduced together at most; 0 fuses nothing.
     cycle_time: seconds that small tensors wait for others to travel with, unless somebody waits;
         None if that is left to the controller.
-    cache_capacity: how many requests the ranks know by a number, so that a round about them costs
+    cache_capacity: how many requests the ranks know by a number, so that a cycle about them costs
         next to nothing; 0 turns that off.
     timeline: file that the timeline is written to from the start; "" for none, "DYNAMIC" for
         none before `start_timeline`.
@@ -31,9 +30,7 @@ class Settings:
     stall_check: whether requests that not all ranks have made are reported.
     stall_warning: seconds after which they are.
     stall_shutdown: seconds after which they fail on all ranks; 0 for never.
-    log_level: one of trace, debug, info, warning, error, fatal, off.
     name: the front end's, for messages.
-    dynamic_process_sets: whether process sets may come and go; they may without it, too.
     """
 
     fusion_threshold: int = 128 * MIB
@@ -44,8 +41,6 @@ class Settings:
     stall_check: bool = True
     stall_warning: float = 60.0
     stall_shutdown: float = 0.0
-    log_level: str = "warning"
-    dynamic_process_sets: bool = False
     name: str = "shanty"
 
     @classmethod
@@ -86,10 +81,6 @@ def _switch(text: str) -> bool:
     return _WORDS[text.lower()]
 
 
-def _level(text: str) -> str:
-    return _LEVELS[_LEVELS.index(text.lower())]
-
-
 _NUMBER, _WHOLE = "a number, zero or greater", "a whole number, zero or greater"
 _VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "fusion_threshold": ("FUSION_THRESHOLD", _whole, _WHOLE),
@@ -100,7 +91,5 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "stall_check": ("STALL_CHECK_DISABLE", lambda text: not _switch(text), "0 or 1"),
     "stall_warning": ("STALL_CHECK_TIME_SECONDS", _number, _NUMBER),
     "stall_shutdown": ("STALL_SHUTDOWN_TIME_SECONDS", _number, _NUMBER),
-    "log_level": ("LOG_LEVEL", _level, f"one of {', '.join(_LEVELS)}"),
-    "dynamic_process_sets": ("DYNAMIC_PROCESS_SETS", _switch, "0 or 1"),
 }
 """By the settings: a variable, how it is read, and what it must be. Empty is the same as unset."""

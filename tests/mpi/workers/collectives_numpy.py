@@ -10,12 +10,12 @@ import sys
 import no_frameworks  # before any import of shanty's
 import numpy as np
 from mpi4py import MPI
+from numpy_kernels import NUMPY, Array
 
 from shanty.collectives import operations, process_sets, world
 from shanty.collectives.errors import HorovodInternalError, MismatchError
 from shanty.collectives.handshake import Channel, Handshake
 from shanty.collectives.kernels import reduction
-from shanty.collectives.numpy_kernels import NUMPY, Array
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Kind, Op, Request
 from shanty.collectives.watchdog import Activity, State

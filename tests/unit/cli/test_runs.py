@@ -13,7 +13,7 @@ import pytest
 from command_line import LONG_AGO, Cli, Done, listed, make_run
 from shanty.runtime import platform
 from shanty.runtime.agent.control import lost_cause
-from shanty.runtime.rundir import append_line, write_json
+from shanty.runtime.rundir import RunDir, append_line, write_json
 from shanty.runtime.spec import Failure, State, Status
 
 
@@ -22,6 +22,15 @@ def test_the_first_rank_that_writes_has_its_label(cli: Cli, home: Path) -> None:
     run.rank_log(0).write_text("1700000000.0 1 ready\n")
     assert cli("logs", "last") == Done(0, "[0] ready\n", "")
     assert cli("logs", "--rank", "0", "last") == Done(0, "ready\n", "")
+
+
+def test_the_ranks_of_a_later_attempt_have_output(cli: Cli, home: Path) -> None:
+    run = RunDir(make_run(home, 1).path, 2)
+    run.create_attempt()
+    run.rank_log(1).write_text("1700000000.0 1 again\n")
+    assert cli("logs", "--rank", "1", "last") == Done(0, "again\n", "")
+    done = cli("logs", "--rank", "5", "last")
+    assert (done.code, "it has that of 1" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -37,14 +37,10 @@ def test_settings_are_read() -> None:
             "HOROVOD_STALL_CHECK_DISABLE": "true",
             "HOROVOD_STALL_CHECK_TIME_SECONDS": "5",
             "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10",
-            "HOROVOD_LOG_LEVEL": "DEBUG",
-            "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
             "HOROVOD_AUTOTUNE": "what has no meaning here",
         }
     )
-    assert found == Settings(
-        0, 0.0035, 7, "/tmp/a.json", True, False, 5.0, 10.0, "debug", dynamic_process_sets=True
-    )
+    assert found == Settings(0, 0.0035, 7, "/tmp/a.json", True, False, 5.0, 10.0)
     assert Settings.read({"HOROVOD_CYCLE_TIME": "", "HOROVOD_TIMELINE_MARK_CYCLES": "0"}) == (
         Settings()
     )
@@ -61,7 +57,6 @@ def test_settings_are_read() -> None:
         ("CACHE_CAPACITY", "1.5"),
         ("STALL_CHECK_TIME_SECONDS", "-3"),
         ("STALL_CHECK_DISABLE", "perhaps"),
-        ("LOG_LEVEL", "loud"),
     ],
 )
 def test_bad_settings_are_named(name: str, value: str) -> None:

@@ -234,8 +234,11 @@ class RunMirror:
 
 
 def _over(ages: Mapping[str, float]) -> bool:
-    """True when some worker has given the controller up: then all of them will."""
-    return _LEFT not in ages.values() and any(age >= SILENCE for age in ages.values())
+    """True when some worker has given the controller up and none hears it: then all of them will.
+
+    One that is not in the latest attempt has given it up long ago.
+    """
+    return bool(ages) and min(ages.values()) > _FRESH and max(ages.values()) >= SILENCE
 
 
 def has_input(fd: int) -> bool:

@@ -7,6 +7,7 @@ The queue's hosts and this machine share a file system. What is known of the que
 from __future__ import annotations
 
 import shlex
+import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -79,8 +80,16 @@ class QueuedPlan(Planned):
         del stdin
         run, start = self.run, [*self.plan.lead.boot, "agent.start", str(self.run.path)]
         write_down(self.job, self.plan, run)
-        name = self.queue.enqueue(run, self.job, start)
-        write_json(run.site, {"target": self.queue.scheme, "name": name})
+        site = {"target": self.queue.scheme, "name": ""}
+        try:
+            write_json(run.site, site)  # from now on it is this target's to judge
+            site["name"] = self.queue.enqueue(run, self.job, start)
+            write_json(run.site, site)
+        except BaseException:  # Ctrl-C too
+            if site["name"]:
+                self.queue.dequeue(site["name"])
+            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
+            raise
 
 
 class QueuedTarget:
@@ -101,6 +110,7 @@ class QueuedTarget:
         """Where the runs stand: while one waits, by the word of its queue, asked once for all."""
         found = {run: control.read_status(run) for run in runs}
         names = {run: _name(run) for run, status in found.items() if not status.state.final}
+        names = {run: name for run, name in names.items() if name}  # others are being queued
         known = self.queue.look(list(names.values())) if names else {}
         for run, name in names.items():
             entry, status = known.get(name), found[run]
@@ -129,6 +139,8 @@ class QueuedTarget:
             return Reply(True, "the run has ended")
         if state is not State.PENDING:
             return ask_here(run, kind="stop", grace=grace)
+        if not _name(run):
+            return Reply(False, "the run is being queued")
         self.queue.dequeue(_name(run))
         control.conclude(run, State.STOPPED, None, STOPPED_EXIT)
         return Reply(True)

@@ -15,10 +15,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from shanty.runtime import platform
 from shanty.runtime.agent.connections import REAP, RESET, command, request_command, run_each
+from shanty.runtime.agent.control import make_scratch
 from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Node, Plan
@@ -34,6 +35,21 @@ def main(_argv: List[str]) -> int:
     """Tell what this host is, for the controller on the lead host."""
     json.dump(_facts(), sys.stdout)
     return 0
+
+
+def begin(run: RunDir, plan: Plan) -> Tuple[RunDir, Plan]:
+    """Make what the agents of an attempt need; ValueError, KeyError or TypeError for damaged files.
+
+    Otherwise raises as `plan_on_hosts`, and as `plan_again` when it cannot be written.
+    """
+    if plan.waits:
+        plan = plan_on_hosts(run, plan)
+    if plan.attempt.number > 1:
+        run = RunDir(run.path, plan.attempt.number)
+        run.create_attempt()
+        if not plan.scripted:
+            make_scratch(plan)
+    return run, plan
 
 
 def plan_on_hosts(run: RunDir, plan: Plan) -> Plan:

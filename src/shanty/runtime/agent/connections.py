@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
@@ -15,8 +16,10 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 from shanty.runtime.plan import Node
 
 # What may be asked of a worker: to be the node agent; to end what one that was killed left, and
-# accept the run's key no more; to do so and be ready for another attempt.
+# accept the run's key no more; to end it and be ready for another attempt.
 RUN_AGENT, REAP, RESET = "node_agent", "reap", "reset"
+
+_MOMENT = 0.1  # seconds to read what a command has said that ended while another was waited for
 
 Connect = Callable[[Node, Node, Sequence[str]], List[str]]
 
@@ -74,11 +77,12 @@ def run_each(commands: Sequence[Sequence[str]], patience: float) -> List[Answer]
     until, answers = time.monotonic() + patience, []
     for process in processes:
         try:
-            out, err = process.communicate(timeout=max(0.0, until - time.monotonic()))
+            out, err = process.communicate(timeout=max(_MOMENT, until - time.monotonic()))
             answers.append(Answer(process.returncode, out, err))
         except subprocess.TimeoutExpired:
-            process.kill()
-            answers.append(Answer(None, *process.communicate()))
+            with process:  # which closes the pipes; its children hold them, too
+                os.killpg(process.pid, signal.SIGKILL)
+            answers.append(Answer(None, "", ""))
     return answers
 
 

@@ -60,7 +60,8 @@ class Controller:
         self.stopped: Optional[str] = None
         self.gone = False
         self.ending = False
-        self.began = time.monotonic()
+        self.began = self.run_began = time.monotonic()
+        self.called_off = False  # whoever stops the run wants no other attempt either
         self.silence = FailureDetector()  # the node agent's
         self.workers: Optional[Workers] = None  # the other hosts; None for a run on this machine
         self.stalls = StallDetector(self)
@@ -82,7 +83,7 @@ class Controller:
             signal.signal(number, lambda *_: self._stop("stopped", 5.0))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         started = self.status.started or time.time()
-        self.began -= time.time() - started  # the limits are the run's, not the attempt's
+        self.run_began -= time.time() - started
         self._write(state=State.STARTING, started=started)
         if self.plan.workers:
             from shanty.runtime.agent.workers import Workers
@@ -122,7 +123,8 @@ class Controller:
             self.workers.dismiss("for now" if hopeful else "for good")
         self.heartbeat.end()
         self._conclude()
-        if hopeful and self._is_launchs_fault() and self._try_again():
+        again = hopeful and not self.called_off and self._is_launchs_fault()
+        if again and self._try_again():
             return True
         if self.plan.may_try_again and self.workers is not None:
             lost = any(worker.state == "lost" for worker in self.workers.workers)
@@ -210,7 +212,7 @@ class Controller:
                 self.ending = self.ending or name == TOP
                 self.tell(end=None if name == TOP else name, grace=FAILURE_GRACE)
         limit = self.plan.limits.time_limit
-        if limit is not None and now > self.began + limit and not self.ending:
+        if limit is not None and now > self.run_began + limit and not self.ending:
             failure = Failure(
                 f"the time limit of {limit:g} s was reached",
                 fix="give it more time with --time-limit; if it was stuck, `shanty stacks` shows "
@@ -258,6 +260,7 @@ class Controller:
             self.workers.send(**order)
 
     def _stop(self, why: str, grace: float) -> None:
+        self.called_off = True
         if self.failure is not None:
             self._end(grace)  # it is ending already, for a reason that must not be lost
         elif self.stopped is None or grace == 0:
@@ -340,7 +343,7 @@ class Controller:
 
     def _may_try_again(self) -> bool:
         """False where it is plain already that there will be no other attempt."""
-        if not self.plan.may_try_again or self.stopped is not None:
+        if not self.plan.may_try_again or self.called_off:
             return False
         return self._is_launchs_fault() or (self.failure is None and self.launcher_code != 0)
 
@@ -356,7 +359,7 @@ class Controller:
         assert self.failure is not None
         try:
             plan = attempts.plan_again(self.run_dir, self.plan)
-        except (ShantyError, OSError) as error:
+        except (ShantyError, OSError, ValueError, KeyError, TypeError) as error:
             why = f"; there is no other attempt: {error}"
             self.failure = replace(self.failure, why=self.failure.why + why)
             return False

@@ -23,7 +23,7 @@ class Verdict(NamedTuple):
 def late(plan: Plan, worlds: Mapping[str, MpiWorld], now: float, began: float) -> Optional[Verdict]:
     """The verdict on ranks that should be up by now, in any world; None when all are.
 
-    `began` is when the run did. A world that the plan says nothing of began with its first rank.
+    `began`: when the attempt did. A world that the plan says nothing of began with its first rank.
     """
     patience = plan.limits.start_timeout
     expected = plan.ranks

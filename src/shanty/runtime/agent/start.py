@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import List
 
 from shanty.runtime import platform
 from shanty.runtime.agent.channel import Channel
+from shanty.runtime.errors import ShantyError
 from shanty.runtime.plan import Plan, read_plan
 from shanty.runtime.rundir import RunDir, write_json
 
@@ -25,23 +27,18 @@ def main(argv: List[str]) -> int:
     if plan is None:
         print(f"{run.plan} is missing or damaged", file=sys.stderr)
         return 71
-    if plan.waits:
-        from shanty.runtime.agent.attempts import plan_on_hosts
-        from shanty.runtime.errors import ShantyError
+    if plan.waits or plan.attempt.number > 1:
+        from shanty.runtime.agent import attempts, control
 
+        if control.read_status(run).state.final:
+            return 0  # it was taken out of the queue as its hosts came
         try:
-            plan = plan_on_hosts(run, plan)
-        except ShantyError as error:
-            return _fail(run, error.what, error.why, error.fix)
-        except OSError as error:
-            return _fail(run, str(error), "", "")
-    if plan.attempt.number > 1:
-        run = RunDir(run.path, plan.attempt.number)
-        run.create_attempt()
-        if not plan.scripted:
-            from shanty.runtime.agent.control import make_scratch
-
-            make_scratch(plan)
+            run, plan = attempts.begin(run, plan)
+        except (ShantyError, OSError, ValueError, KeyError, TypeError) as error:
+            attempts.end_attempts(plan)
+            if isinstance(error, ShantyError):
+                return _fail(run, error.what, error.why, error.fix)
+            return _fail(run, "the run could not begin", f"{type(error).__name__}: {error}", "")
     (to_controller, from_agent), (to_agent, from_controller) = os.pipe(), os.pipe()
     controller = os.getpid()
     agent = os.fork()
@@ -59,6 +56,7 @@ def main(argv: List[str]) -> int:
 
 def _be_controller(run: RunDir, plan: Plan, channel: Channel, agent: int) -> int:
     platform.adopt_orphans()
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # requests are seen without it, too
     from shanty.runtime.agent.control import agents_record
 
     write_json(run.agents, agents_record(controller=os.getpid(), node_agent=agent))
@@ -68,6 +66,7 @@ def _be_controller(run: RunDir, plan: Plan, channel: Channel, agent: int) -> int
     with contextlib.suppress(ChildProcessError):
         os.waitpid(agent, 0)
     if again:  # in a process that remembers nothing of this attempt
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         words = [*plan.lead.boot, "agent.start", str(run.path)]
         os.execv(words[0], words)
     return 0
@@ -76,6 +75,7 @@ def _be_controller(run: RunDir, plan: Plan, channel: Channel, agent: int) -> int
 def _be_agent(run: RunDir, plan: Plan, channel: Channel, controller: int) -> int:
     from shanty.runtime.agent.node_agent import NodeAgent
 
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     NodeAgent(run, plan, channel).run()
     if not channel.open:
         _fail(

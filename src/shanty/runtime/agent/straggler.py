@@ -25,7 +25,7 @@ _FOREIGN = re.compile(
     r"|/torch/(distributed|utils/data|nn|autograd)/|^$"
 )
 _COLLECTIVE = ("/torch/distributed/", "/shanty/torch/", "/shanty/collectives/")
-_HANDSHAKE = ("/shanty/xgboost/handshake.py", "_wait")  # it naps, and asks MPI in between
+_CONSENSUS = ("/shanty/xgboost/consensus.py", "_wait")  # it naps, and asks MPI in between
 _GRADIENTS = ("/torch/nn/parallel/", "/torch/autograd/")  # they exchange gradients, too
 _NO_CPU = "see what else runs on {host}, and how much CPU its container or cgroup may use"
 # The kinds of stragglers, the worst first, and what to do.
@@ -61,8 +61,8 @@ class Standing:
             where = os.path.basename(path) + (f":{line}" if line else "")
             self.place = f"{function} ({where})" if where else function
         # It waits for other ranks outside MPI, nobody knows for how long.
-        module, waiting = _HANDSHAKE
-        self.shakes_hands = any(f[0].endswith(module) and f[2] == waiting for f in frames)
+        module, waiting = _CONSENSUS
+        self.seeks_consensus = any(f[0].endswith(module) and f[2] == waiting for f in frames)
         self.call, self.waits = self._wait(frames)
 
     @property
@@ -73,7 +73,7 @@ class Standing:
     def _wait(self, frames: Sequence[Sequence[Any]]) -> Tuple[str, float]:
         """Returns the call that it has been in, and for how long."""
         told, still = self.told, self.told.get("still")
-        if self.shakes_hands:
+        if self.seeks_consensus:
             return "shanty.xgboost", 0.0
         if told["call"]:
             return told["call"], told["waits"]
@@ -130,7 +130,7 @@ def judge(
     waiting = [r for r in ranks if r.call and r.waits >= after]
     for rank in ranks:
         through = rank.told["through"]
-        if rank in waiting or rank.shakes_hands:
+        if rank in waiting or rank.seeks_consensus:
             continue
         if rank.call or (through is not None and through < after):
             return None  # it has come into MPI only now, or comes and goes
@@ -181,7 +181,7 @@ def _sort_out(ranks: Sequence[Standing], waiting: Sequence[Standing]) -> Tuple[_
         elif rank.starved:
             used = f"{rank.told['cpu'] * 100:.1f} % of a core"
             group = ("frozen" if rank.call else "starved", f"ready to run, but gets {used}")
-        elif rank not in waiting and not rank.shakes_hands:
+        elif rank not in waiting and not rank.seeks_consensus:
             kind = "elsewhere" if rank.told["read"] else "unseen"  # it may be in MPI, too
             group = (kind, rank.doing(pids))
         elif rank.call == "MPI_Finalize":

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import time
 from itertools import chain
@@ -20,14 +21,14 @@ from typing import Any, List, Mapping, Optional, Sequence
 from shanty.runtime import authorized_keys
 from shanty.runtime.agent.channel import Channel, readable
 from shanty.runtime.agent.connections import REAP, RESET
-from shanty.runtime.agent.control import agents_record, end_remains
+from shanty.runtime.agent.control import agents_record, end_remains, is_alive, is_here
 from shanty.runtime.agent.daemons import Daemons
 from shanty.runtime.agent.node_agent import NodeAgent
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.localhost import free_port
 from shanty.runtime.mirror import Change, Mirror
 from shanty.runtime.plan import Plan
-from shanty.runtime.rundir import RunDir, write_json
+from shanty.runtime.rundir import RunDir, read_json, write_json
 
 _PATIENCE = 20.0  # seconds for the controller to send the plan
 _AHEAD = 1 << 20  # bytes that may wait in the channel before more is read from files
@@ -42,15 +43,19 @@ def main(argv: List[str]) -> int:
     asked = os.environ.get("SSH_ORIGINAL_COMMAND", " ".join(argv)).split()
     request = asked[-1] if asked else ""
     if request in (REAP, RESET):
+        agents = read_json(run.agents) or {}
+        if is_here(agents) and is_alive(agents, "node_agent"):  # frozen, or not through yet
+            os.kill(agents["node_agent"]["pid"], signal.SIGKILL)
         try:
             end_remains(run)
         finally:
             if request == REAP:
                 _lock_out(run)
-            else:
-                shutil.rmtree(run.path, ignore_errors=True)
+            else:  # logs and artifacts that were not sent stay for the next attempt to send
+                for path in (run.agents, run.plan, run.metrics):
+                    path.unlink(missing_ok=True)
         return 0
-    if run.path.exists():  # so that a key which has served its run starts nothing any more
+    if run.agents.exists():  # so that a key which has served its run starts nothing any more
         print(f"shanty: run {run.id} has had its node agent on this host", file=sys.stderr)
         return 1
     sink = os.dup(1)
@@ -63,7 +68,10 @@ def main(argv: List[str]) -> int:
         _lock_out(run)
         return 0
     run = RunDir(run.path, plan.attempt.number)
-    run.create()
+    if run.path.exists():
+        run.create_attempt()
+    else:
+        run.create()
     write_json(run.plan, plan.to_json())
     write_json(run.agents, agents_record(node_agent=os.getpid()))
     WorkerAgent(run, plan, channel).run()

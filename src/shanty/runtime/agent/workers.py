@@ -43,6 +43,7 @@ class Workers:
         self.plan = controller.plan
         self.workers: List[Worker] = []
         self.failure: Optional[Failure] = None
+        self.began = time.time()
         self.stored = 0.0  # when the last piece of a file came
         self.launched = False
         self.lead_ready = False
@@ -277,10 +278,13 @@ class Workers:
         self.stored = time.monotonic()
         if path.startswith("artifacts/"):
             owner = self._begun.get(path)
-            if owner is None and not (self.run.path / path).exists():
+            if owner is None and not self._is_of_now(path):
                 self._begun[path] = owner = worker
             if owner is not worker:  # two hosts have saved a file of that name: keep both
                 path = f"artifacts/{worker.name}/{path[len('artifacts/') :]}"
+            if message["offset"] == 0:  # one of an attempt before may be longer
+                with contextlib.suppress(OSError):
+                    os.unlink(self.run.path / path)
         data = base64.b64decode(message["data"])
         offset = message["offset"]
         try:
@@ -297,6 +301,12 @@ class Workers:
                 f"free some space on {name}",
                 host=name,
             )
+
+    def _is_of_now(self, path: str) -> bool:
+        """True for a file that was changed in this attempt."""
+        with contextlib.suppress(OSError):
+            return os.stat(self.run.path / path).st_ctime >= self.began
+        return False
 
     def worker_of(self, name: str) -> Optional[Worker]:
         """The worker that `name` or an address stands for; None for strangers.

@@ -116,9 +116,9 @@ def test_all_in_one_call() -> None:
     assert what(rank(0), rank(1), tcp=[100, 30]) == lost
 
 
-HANDSHAKE = (
-    ["/v/shanty/xgboost/handshake.py", 111, "_wait"],
-    ["/v/shanty/xgboost/handshake.py", 70, "conclude"],
+CONSENSUS = (
+    ["/v/shanty/xgboost/consensus.py", 111, "_wait"],
+    ["/v/shanty/xgboost/consensus.py", 70, "conclude"],
     ["/v/shanty/compat/xgboost_rabit/calls.py", 9, "train"],
     TRAIN,
 )
@@ -127,7 +127,7 @@ HANDSHAKE = (
 def test_a_rank_that_waits_for_others_in_shanty_xgboost() -> None:
     """It naps, and looks into MPI in between; the one that has ended is to be named."""
     for seen in ({}, {"call": "MPI_Iprobe"}, {"through": 3.0}):
-        waiting = away(1, *HANDSHAKE, cpu=0.01, ready=0.0, **seen)
+        waiting = away(1, *CONSENSUS, cpu=0.01, ready=0.0, **seen)
         at_its_end = rank(0, TRAIN, call="MPI_Finalize")
         said = what(at_its_end, waiting)
         assert said == "rank 0 on a is at its end, in MPI_Finalize, rank 1 waits in shanty.xgboost"
@@ -140,7 +140,7 @@ def test_a_rank_that_waits_for_others_in_shanty_xgboost() -> None:
 def test_a_rank_that_loads_for_shanty_xgboost_is_at_work() -> None:
     """What is done `together` has the same module further out."""
     loading = ["/v/shanty/xgboost/text/files.py", 5, "read"]
-    together = ["/v/shanty/xgboost/handshake.py", 150, "together"]
+    together = ["/v/shanty/xgboost/consensus.py", 150, "together"]
     assert what(rank(0), away(1, loading, together, TRAIN)).startswith(
         "rank 1 on a is busy in train (train.py:31)"
     )
@@ -151,15 +151,15 @@ def test_a_rank_says_whom_it_waits_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, whom: str
 ) -> None:
     pytest.importorskip("xgboost")
-    from shanty.xgboost import handshake
+    from shanty.xgboost import consensus
     from shanty.xgboost.communication import Communicator
 
-    monkeypatch.setattr(handshake, "_LONG", -1)
+    monkeypatch.setattr(consensus, "_LONG", -1)
     comm: Any = SimpleNamespace(rank=number, size=3, iprobe=lambda **_: False)
     looks = iter([False, False, True])
-    shaking = handshake.Handshake(Communicator(comm), "training")
-    shaking._outcomes[0] = None
-    shaking._wait(lambda: next(looks))
+    waiting = consensus.Consensus(Communicator(comm), "training")
+    waiting._outcomes[0] = None
+    waiting._wait(lambda: next(looks))
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith(f"shanty.xgboost: training: rank {number} is still waiting for {whom}")
 
