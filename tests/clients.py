@@ -1,4 +1,4 @@
-"""Porters on hosts that are folders: each has a home of its own on this machine."""
+"""RPC clients of hosts that are folders: each has a home of its own on this machine."""
 
 from __future__ import annotations
 

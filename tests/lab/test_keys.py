@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
 HERS = b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHersHersHersHersHersHersHersHersHersHersHer her@desk"
 NEW = b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINewNewNewNewNewNewNewNewNewNewNewNewNewNewNew new@desk"
-# What a user may have there; lab1 is the lead, which nobody has to enter.
+# What a user may have there; lab1 is the lead host, which nobody has to enter.
 KINDS = {
     "lab2": None,
     "lab3": b"# my keys\n\n" + HERS,  # no newline at the end
@@ -162,7 +162,7 @@ def finish(process: subprocess.Popen[str], code: int) -> str:
 
 
 def agents(site: Site) -> list[int]:
-    """The lead and the node agents of all runs, on all hosts, by the pids that they have here."""
+    """The agents of all runs, on all hosts, by the pids that they have here."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -288,7 +288,7 @@ def test_the_command_line_and_the_lead_are_killed(site: Site, before: dict[str, 
     os.kill(process.pid, signal.SIGKILL)
     kill(pids)
     process.communicate(timeout=10)
-    wait_for(lambda: look(site.lab) == before, 20, "a node agent without a lead has not cleaned up")
+    wait_for(lambda: look(site.lab) == before, 20, "a node agent by itself has not cleaned up")
     wait_for(lambda: not agents(site), 20, "agents are left")
 
 

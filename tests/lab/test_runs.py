@@ -201,7 +201,7 @@ def test_what_ranks_save_comes_back(site: Site) -> None:
     assert done.returncode == 0, done.stderr
     saved = site.last.artifacts
     assert [(saved / f"part-{i}").read_text() for i in range(3)] == ["lab1", "lab2", "lab3"]
-    assert (saved / "model").read_text() == "lab1"  # the lead's own; the others' beside it
+    assert (saved / "model").read_text() == "lab1"  # the lead host's own; the others' beside it
     assert (saved / "lab2" / "model").read_text() == "lab2"
     assert set(site.last.rank_logs()) == {0, 1, 2}
     assert "loss" in site.last.metrics.read_text()

@@ -52,7 +52,7 @@ def test_no_module_is_over_600_lines(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", RUNTIME, ids=name)
-def test_carry_imports_the_standard_library_only(path: Path) -> None:
+def test_runtime_imports_the_standard_library_only(path: Path) -> None:
     allowed = set(sys.stdlib_module_names)
     if "rank" in path.parts:
         allowed |= FROM_THE_SCRIPT
@@ -64,11 +64,11 @@ def test_carry_imports_the_standard_library_only(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", RUNTIME, ids=name)
-def test_carry_is_written_in_python_39(path: Path) -> None:
+def test_runtime_is_written_in_python_39(path: Path) -> None:
     ast.parse(path.read_text(encoding="utf-8"), filename=str(path), feature_version=(3, 9))
 
 
-def test_carry_loads_under_a_real_python_39() -> None:
+def test_runtime_loads_under_a_real_python_39() -> None:
     python = shutil.which("python3.9")
     works = python and not subprocess.run([python, "-c", ""], capture_output=True).returncode
     if not works:

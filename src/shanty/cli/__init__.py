@@ -1,4 +1,4 @@
-"""The command line: one module a verb, which parses its words and prints what came of it.
+"""The command line: modules of one verb or a few, which parse words and print what came of them.
 
 Nothing is decided here, and nothing heavy is imported before it is needed, so that `--help`
 and the start of a run stay quick.

@@ -14,7 +14,7 @@ import click
 from shanty.cli.context import show_error
 from shanty.runtime.errors import ShantyError, StorageError
 
-# Each verb and the module of its command, which has the verb's name with _ for a dash.
+# Each verb and the module of its command; the command has the verb's name with _ for a dash.
 VERBS = {
     "run": "run", "rerun": "run", "ps": "runs", "show": "runs", "logs": "runs", "stop": "runs",
     "stacks": "stacks", "doctor": "doctor", "net": "net", "rm": "runs", "prune": "runs",

@@ -1,4 +1,4 @@
-"""Every path of a run, and the few ways in which its files are written and read.
+"""The paths of a run, and the few ways in which its files are written and read.
 
 The run directory is the protocol between the parts of shanty: the command line reads what
 the agents and the ranks write here, and nothing else is needed to know a run.
@@ -7,11 +7,14 @@ the agents and the ranks write here, and nothing else is needed to know a run.
     plan.json       what was made of it           logs/launcher.log  output of the launcher
     status.json     where it stands (atomic)      logs/agent.log   the agents' own words
     events.jsonl    every change of state         stacks/rank-K.txt  answers to `stacks`
-    site.json       the hosts of a run that is elsewhere; its lead's directory is copied here
-    agents.json     pids of lead and node agent       metrics.jsonl    what the script logged
+    site.json       the hosts of a run that is elsewhere; its lead host's directory is copied here
+    hosts.json      the hosts that a queue gave   claims/          which process is the rank
+    agents.json     pids of the agents            metrics.jsonl    what the script logged
     hostfile        the hosts, in the MPI's form  progress.json    how far the script is
-    reports         FIFO, from ranks to node agent    artifacts/       what the script saved
+    reports         FIFO, from ranks to agents    artifacts/       what the script saved
     asks/           requests and their answers    bin/             the launchers' shims
+    key             of the run, to its workers    known_hosts      the keys of the workers
+    heard           its age: when a worker last heard its controller
     stalls.jsonl    where all ranks stood when none of them made progress
     reserve         room for the last status on a disk that has filled up
     attempts/N/     logs, stacks and claims of the attempts after the first

@@ -20,9 +20,9 @@ from shanty.runtime.rundir import new_id
 # Seconds. Files of two hosts are compared by their times (make, rsync), and logs laid side by
 # side; time servers keep clocks within milliseconds, so this much means that none does.
 CLOCKS = 5.0
-Ways = Mapping[str, Mapping[str, Any]]  # of the lead to each host, as the verb `reach` tells them
+Ways = Mapping[str, Mapping[str, Any]]  # of the lead host to each, as the verb `find-ssh` tells
 Known = Mapping[str, Sequence[str]]  # the known_hosts lines of each host
-_REACH = 2.0  # seconds for the lead to get through: TCP sends a lost first packet again after one
+_REACH = 2.0  # seconds to get through: TCP sends a lost first packet again after one
 _SHORTEST = 0.5
 _LEAST = 1.0  # seconds without which a key is not tried
 _AT_ONCE = 32
@@ -148,7 +148,7 @@ def between(seen: Sequence[Seen], until: float) -> Iterator[Finding]:
                 f"the lead host {lead.name} does not get to its sshd",
                 found[one.name].tried,
                 f"let its firewall pass TCP to its ssh port from {lead.name}, or name another "
-                "host first: that is the lead then",
+                "host first: that is the lead host then",
             )
 
 

@@ -392,7 +392,7 @@ class Terminal:
 
 TALK = """
 import sys
-from shanty.launch.cluster import rpc_client as porter_module
+from shanty.launch.cluster import rpc_client
 from shanty.launch.cluster.connect import connect
 from shanty.launch.host import Host
 clients = connect([Host(n, config=sys.argv[1]) for n in sys.argv[2:]], terminal=True)

@@ -30,7 +30,7 @@ def test_the_end_of_a_run_is_not_overwritten_by_what_came_before(tmp_path: Path)
         ({"b": 1.0, "c": 1.5}, False),
         ({"b": 11.0, "c": 9.0}, True),
         ({"b": SILENCE}, True),  # its node agent has gone and left its folder behind
-        ({"b": -1.0, "c": -1.0}, False),  # they are done: so the lead was there to say so
+        ({"b": -1.0, "c": -1.0}, False),  # they are done: so the controller was there to say so
         ({"b": -1.0, "c": SILENCE}, False),
         ({"b": SILENCE, "c": 0.5}, False),  # b is not in the latest attempt
         ({}, False),

@@ -1,4 +1,4 @@
-"""How `xgboost.rabit` comes into a rank: found where it is missing, and only when asked for."""
+"""What a rank's imports are given: `xgboost.rabit` where it is missing, and only when asked for."""
 
 from __future__ import annotations
 
