@@ -318,7 +318,7 @@ def test_a_client_that_goes_leaves_no_key_of_a_run_that_never_came(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, came: bool
 ) -> None:
     monkeypatch.setattr(authorized_keys, "_ARRIVAL", 0.2)
-    monkeypatch.setattr(authorized_keys, "_let_in", set())
+    monkeypatch.setattr(authorized_keys, "_authorized", set())
     monkeypatch.setattr(
         authorized_keys, "run_is_alive", lambda _run, _index: True if came else None
     )
