@@ -159,7 +159,7 @@ def summarise(run: RunDir, status: Status) -> None:
     bold, red, green, off = (
         ("\033[1m", "\033[31m", "\033[32m", "\033[0m") if sys.stderr.isatty() else ("",) * 4
     )
-    took = f" after {(status.ended or 0) - (status.started or status.created):.1f} s"
+    took = f" after {(status.ended or time.time()) - (status.started or status.created):.1f} s"
     if status.state is State.SUCCEEDED:
         note(f"{green}run {run.id} succeeded{off}{took}")
     elif status.state is State.STOPPED:

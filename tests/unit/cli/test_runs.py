@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from command_line import LONG_AGO, Cli, Done, listed, make_run
+from shanty.cli.session import summarise
 from shanty.runtime import platform
 from shanty.runtime.agent.control import lost_cause
 from shanty.runtime.rundir import RunDir, append_line, write_json
@@ -266,3 +267,10 @@ def test_other_causes_of_a_loss() -> None:
     assert "never came up" in lost_cause(None, "b", {}).what
     assert "started anew" in lost_cause({"boot": "a"}, "b", {}).what
     assert "killed" in lost_cause({"boot": "b"}, "b", {}).what
+
+
+def test_a_run_that_is_lost_without_an_end(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(home, 1, State.RUNNING)
+    summarise(run, Status(State.LOST, created=time.time() - 60))
+    seconds = capsys.readouterr().err.partition("lost after ")[2].partition(" s")[0]
+    assert 60 <= float(seconds) < 100

@@ -17,8 +17,6 @@ from shanty.runtime.rundir import RunDir, read_json
 from shanty.runtime.spec import JobSpec, Status
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from shanty.launch.targets.ssh import SshTarget
 
 
@@ -42,13 +40,36 @@ class Targets:
         return SshTarget(self._here)
 
     def named(self, scheme: str) -> Target:
-        """The target of that name; NotFoundError when no package that is installed has it."""
+        """The target of that name; NotFoundError when no package that works here has it."""
         if scheme not in self._targets:
             if scheme == SSH:
                 self._targets[scheme] = self.hosts
             else:
-                self._targets[scheme] = _installed(scheme).load()(self._here)
+                self._targets[scheme] = self._installed(scheme)
         return self._targets[scheme]
+
+    def _installed(self, scheme: str) -> Target:
+        """Another package's target."""
+        from importlib.metadata import entry_points
+
+        found = entry_points(group=_GROUP, name=scheme)
+        if not found:
+            raise NotFoundError(
+                f"there is no target {scheme}",
+                "the package that has it is not installed here",
+                "install it, or look at the run where it is",
+            )
+        entry = next(iter(found))
+        try:
+            target: Target = entry.load()(self._here)
+        except Exception as error:  # whatever that package does wrong
+            package = entry.dist.name if entry.dist else entry.value
+            raise NotFoundError(
+                f"the target {scheme} of the package {package} does not work here",
+                f"{type(error).__name__}: {error}",
+                "install it anew, in a version for this one of shanty",
+            ) from error
+        return target
 
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""
@@ -99,16 +120,3 @@ class Targets:
     def stacks(self, run: RunDir) -> Reply:
         """Ask for the stack of every rank."""
         return self._of(run).stacks(run)
-
-
-def _installed(scheme: str) -> EntryPoint:
-    from importlib.metadata import entry_points
-
-    found = entry_points(group=_GROUP, name=scheme)
-    if not found:
-        raise NotFoundError(
-            f"there is no target {scheme}",
-            "the package that has it is not installed here",
-            "install it, or look at the run where it is",
-        )
-    return next(iter(found))
