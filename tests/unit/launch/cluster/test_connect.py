@@ -367,6 +367,7 @@ class Terminal:
     def __init__(self, *argv: str) -> None:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests in the background ignore it
             os.execv(argv[0], argv)
         self.seen = ""
 
