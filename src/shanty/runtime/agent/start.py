@@ -35,10 +35,12 @@ def main(argv: List[str]) -> int:
         try:
             run, plan = attempts.begin(run, plan)
         except (ShantyError, OSError, ValueError, KeyError, TypeError) as error:
-            attempts.end_attempts(plan)
+            words = ("the run could not begin", f"{type(error).__name__}: {error}", "")
             if isinstance(error, ShantyError):
-                return _fail(run, error.what, error.why, error.fix)
-            return _fail(run, "the run could not begin", f"{type(error).__name__}: {error}", "")
+                words = (error.what, error.why, error.fix)
+            code = _fail(run, *words)
+            attempts.end_attempts(plan)
+            return code
     (to_controller, from_agent), (to_agent, from_controller) = os.pipe(), os.pipe()
     controller = os.getpid()
     agent = os.fork()

@@ -45,7 +45,8 @@ def main(argv: List[str]) -> int:
     if request in (REAP, RESET):
         agents = read_json(run.agents) or {}
         if is_here(agents) and is_alive(agents, "node_agent"):  # frozen, or not through yet
-            os.kill(agents["node_agent"]["pid"], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(agents["node_agent"]["pid"], signal.SIGKILL)
         try:
             end_remains(run)
         finally:
