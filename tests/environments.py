@@ -11,6 +11,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,10 +38,23 @@ CHAINER: Recipe = (
     (("chainer==7.8.1", "mlxtend==0.23.4"), ("--no-build-isolation", "--no-deps")),
 )  # fmt: skip
 
+# What trains by itself, for a Python that has NumPy and PyTorch from the one beside it.
+ALONE: Recipe = ((("lightgbm==4.7.0", "catboost==1.2.10"), (*_WHEELS, "--no-deps")),)
+ALONE_LARGE: Recipe = (
+    (
+        ("jax==0.10.2", "keras==3.15.1", "tensorflow-cpu==2.21.0", "pyyaml", "tqdm", "fsspec"),
+        _WHEELS,
+    ),
+    (("lightning==2.6.6", "torchmetrics==1.8.2", "lightning-utilities==0.15.2"), ("--no-deps",)),
+)  # fmt: skip
 
-def environment(name: str, recipe: Recipe) -> Path:
-    """The interpreter of an environment with these packages; skips where they cannot be had."""
-    key = repr((recipe, sys.version_info[:3], sys.base_prefix))
+
+def environment(name: str, recipe: Recipe, beside: str = "") -> Path:
+    """The interpreter of an environment with these packages; skips where they cannot be had.
+
+    What it lacks it finds in the environment of the interpreter `beside`.
+    """
+    key = repr((recipe, sys.version_info[:3], sys.base_prefix, beside))
     folder = FOLDER / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     python = folder / "bin" / "python"
     ready = folder / "ready"
@@ -52,6 +66,9 @@ def environment(name: str, recipe: Recipe) -> Path:
             _uv("venv", "--python", sys.executable, str(folder))
             for packages, options in recipe:
                 _uv("pip", "install", "--python", str(python), *options, *packages)
+            if beside:
+                (path,) = folder.glob("lib/python3*/site-packages")
+                (path / "beside.pth").write_text(sysconfig.get_path("purelib"))
             ready.touch()
     return python
 

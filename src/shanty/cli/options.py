@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from shanty.launch.settings import ON_STALL, on_stall, read_toml
+from shanty.launch.settings import CHOICES, choice, read_toml
 from shanty.runtime.errors import UsageError
 
 WORKSPACE_FILE = "shanty.toml"
@@ -191,12 +191,17 @@ _ALL = (
     _time("start_timeout", "--start-timeout", "How long ranks may take to start [60s]."),
     Option(
         "on_stall", "--on-stall", "When no rank makes progress [warn].",
-        (str,), lambda word, where, _: on_stall(word, where), may_be_empty=True,
-        click={"metavar": "warn|stop", "shell_complete": _complete(*ON_STALL)},
+        (str,), lambda word, where, _: choice("on_stall", word, where), may_be_empty=True,
+        click={"metavar": "warn|stop", "shell_complete": _complete(*CHOICES["on_stall"])},
     ),
     Option(
         "stall_after", "--stall-after", "How long that takes, or off [60s].",
         _TIME, lambda text, *_: stall_after(str(text)), click={"metavar": "TIME"},
+    ),
+    Option(
+        "alone", "--alone", "When ranks each train by themselves [warn].",
+        (str,), lambda word, where, _: choice("alone", word, where), may_be_empty=True,
+        click={"metavar": "warn|stop|ok", "shell_complete": _complete(*CHOICES["alone"])},
     ),
     Option("name", "--name", "A name to find the run by.", (str,)),
     Option("tags", "--tag", "A tag (repeatable).", (list,), click={"multiple": True}),

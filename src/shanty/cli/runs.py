@@ -69,6 +69,7 @@ def ps(
                     entry.name or "",
                     entry.status.state.value
                     + (" (stalled)" if entry.status.stalled else "")
+                    + (" (alone)" if entry.status.alone else "")
                     + (f" ({entry.status.exit_code})" if entry.status.exit_code else ""),
                     str(entry.status.ranks or ""),
                     ago(now - entry.status.created) + " ago",
@@ -112,6 +113,7 @@ def show(run: str, as_json: bool) -> None:
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("ranks", _ranks(status)),
         ("stalled", _stalled(status)),
+        ("alone", status.alone.what if status.alone else ""),
         ("started", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created))),
         ("took", took),
         ("progress", progress_text(found)),

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import asdict
 
 from shanty.cli.context import note
 from shanty.cli.table import progress_text
@@ -14,7 +15,7 @@ from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printe
 from shanty.launch.targets.registry import Targets
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.rundir import RunDir
-from shanty.runtime.spec import State, Status
+from shanty.runtime.spec import Failure, State, Status
 
 _QUICK, _SLOW = 0.005, 0.1  # seconds between two looks at the logs and the status
 _SHOWN = 8  # lines of the launcher's, where it is to blame
@@ -88,6 +89,8 @@ class Session:
                 lively = now if status != before else lively
                 if status.attempt != before.attempt and status.attempt > 1:
                     self._show_attempt(status)
+                if status.alone is not None and before.alone is None:
+                    self._show_alone(status.alone)
                 final = status.state.final
                 if final or (status.stalled is not None and status.stalled != before.stalled):
                     self._show_stalls()
@@ -113,6 +116,16 @@ class Session:
             self._event("attempt", number=status.attempt, reason=status.reason)
         else:
             note(status.reason)
+
+    def _show_alone(self, failure: Failure) -> None:
+        """Say that the ranks each train by themselves."""
+        self._line.hide()
+        self._printer.break_line()
+        if self._show.as_json:
+            self._event("alone", **asdict(failure))
+        else:
+            note(failure.what)
+            _explain(failure)
 
     def _show_stalls(self) -> None:
         """Show why no rank makes progress, once for each time that it happens."""
@@ -154,6 +167,13 @@ class Session:
             self._printer.event(kind, **more)
 
 
+def _explain(failure: Failure) -> None:
+    if failure.why:
+        print("  why: " + failure.why.replace("\n", "\n       "), file=sys.stderr)
+    if failure.fix:
+        print(f"  fix: {failure.fix}", file=sys.stderr)
+
+
 def summarise(run: RunDir, status: Status) -> None:
     """Say how a run ended and where its things are."""
     bold, red, green, off = (
@@ -162,16 +182,17 @@ def summarise(run: RunDir, status: Status) -> None:
     took = f" after {(status.ended or time.time()) - (status.started or status.created):.1f} s"
     if status.state is State.SUCCEEDED:
         note(f"{green}run {run.id} succeeded{off}{took}")
+        if status.alone:
+            note(f"{red}{status.alone.what}{off}")
+            _explain(status.alone)
     elif status.state is State.STOPPED:
         note(f"run {run.id} was stopped{took}")
     else:
         failure = status.failure
         what = failure.what if failure else "it failed"
         note(f"{red}{bold}run {run.id} {status.state.value}{took}: {what}{off}")
-        if failure and failure.why:
-            print("  why: " + failure.why.replace("\n", "\n       "), file=sys.stderr)
-        if failure and failure.fix:
-            print(f"  fix: {failure.fix}", file=sys.stderr)
+        if failure:
+            _explain(failure)
         if failure and failure.log:
             print(f"  log: {failure.log}", file=sys.stderr)
             if failure.rank is None:

@@ -9,7 +9,7 @@ from typing import Any
 from shanty.runtime.errors import UsageError
 
 FILE = "config.toml"
-ON_STALL = ("warn", "stop")
+CHOICES = {"on_stall": ("warn", "stop"), "alone": ("warn", "stop", "ok")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class Settings:
     `keep_runs`: ended runs that are kept before the oldest is removed. `log_limit`: bytes kept
     of each rank's output; of what comes after only the end is. `stop_grace`: seconds between
     SIGTERM and SIGKILL when a run is stopped. `stall_after`: seconds without any progress after
-    which a run counts as stalled, 0 for never; `on_stall`: "warn" or "stop" it then.
+    which a run counts as stalled, 0 for never; `on_stall`: "warn" or "stop" it then. `alone`:
+    "warn" or "stop" where ranks each train by themselves, "ok" to say nothing.
     """
 
     keep_runs: int = 200
@@ -27,6 +28,7 @@ class Settings:
     stop_grace: float = 5.0
     stall_after: float = 60.0
     on_stall: str = "warn"
+    alone: str = "warn"
 
 
 def load(home: Path) -> Settings:
@@ -35,8 +37,8 @@ def load(home: Path) -> Settings:
     values = read_toml(path)
     usual = {name: getattr(Settings(), name) for name in Settings.__slots__}
     for key, value in values.items():
-        if key == "on_stall":
-            on_stall(value, f"{key} in {path}")
+        if key in CHOICES:
+            choice(key, value, f"{key} in {path}")
         elif key not in usual:
             raise UsageError(
                 f"unknown setting {key!r} in {path}", fix="known are " + ", ".join(usual)
@@ -48,10 +50,10 @@ def load(home: Path) -> Settings:
     return Settings(**values)
 
 
-def on_stall(word: Any, where: str) -> str:
-    """Check what is to be done with a run that makes no progress."""
-    if word not in ON_STALL:
-        raise UsageError(f"{where} takes {' or '.join(ON_STALL)}, not {word!r}")
+def choice(key: str, word: Any, where: str) -> str:
+    """Check a word for `key` of CHOICES; `where` it stands is for the UsageError."""
+    if word not in CHOICES[key]:
+        raise UsageError(f"{where} takes {', '.join(CHOICES[key])}, not {word!r}")
     return str(word)
 
 

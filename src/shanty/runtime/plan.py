@@ -83,6 +83,7 @@ class Limits(NamedTuple):
     on_stall: str
     stall_after: float
     retries: int = 0
+    alone: str = "warn"
 
 
 class Leftovers(NamedTuple):

@@ -54,8 +54,9 @@ class JobSpec:
     None: this machine. `environment` is "check", "sync" or "none" there; None is check, else
     sync. `source` is a git URL or an archive in place of the workspace. `on_stall` is "warn" or
     "stop", `stall_after` the seconds without progress that count as a stall, 0 for never; None:
-    as the settings have it. `retries` is how many further attempts are made when a host was lost
-    or the launcher failed.
+    as the settings have it. `alone`, for ranks that each train by themselves, is "warn", "stop" or
+    "ok"; None: as the settings have it. `retries` is how many further attempts are made when a
+    host was lost or the launcher failed.
     """
 
     command: Command
@@ -81,6 +82,7 @@ class JobSpec:
     on_stall: Optional[str] = None
     stall_after: Optional[float] = None
     retries: int = 0
+    alone: Optional[str] = None
 
     def to_json(self) -> Dict[str, Any]:
         """The job as plain JSON."""
@@ -152,7 +154,8 @@ class Status:
 
     `up` ranks have started, `joined` of them were seen by MPI itself in one world of `ranks`
     (which is None until the launcher's world is known). Times are seconds since 1970; `stalled`
-    is since when no rank has made progress, None while they do. `attempt` counts from 1; `reason`
+    is since when no rank has made progress, None while they do; `alone` tells that ranks each train
+    by themselves. `attempt` counts from 1; `reason`
     is why there is another one, or why the run has no hosts yet.
     """
 
@@ -168,6 +171,7 @@ class Status:
     stalled: Optional[float] = None
     attempt: int = 1
     reason: str = ""
+    alone: Optional[Failure] = None
 
     def to_json(self) -> Dict[str, Any]:
         """The status as plain JSON."""
@@ -182,10 +186,10 @@ class Status:
         for key in numbers:
             if not isinstance(known.get(key), (int, float, type(None))):
                 raise TypeError(f"{key} is {known[key]!r}")
-        failure = known.get("failure")
-        if failure is not None:
-            failure = _known(Failure, failure)
-            known["failure"] = Failure(**{**failure, "lines": tuple(failure.get("lines", ()))})
+        for key in ("failure", "alone"):
+            if known.get(key) is not None:
+                failure = _known(Failure, known[key])
+                known[key] = Failure(**{**failure, "lines": tuple(failure.get("lines", ()))})
         return cls(**known)
 
 

@@ -134,6 +134,7 @@ def plan_of(
             on_stall=job.on_stall or settings.on_stall,
             stall_after=settings.stall_after if job.stall_after is None else job.stall_after,
             retries=job.retries,
+            alone=job.alone or settings.alone,
         ),
         leftovers=leftovers(attempt.nodes[0].installation),
         scratch=scratch or scratch_of(run),

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
 from shanty.runtime import platform
+from shanty.runtime.agent.alone import alone
 from shanty.runtime.agent.channel import Channel, readable
 from shanty.runtime.agent.cleanup import end_all, sweep_after
 from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
@@ -25,7 +26,13 @@ from shanty.runtime.agent.node_agent import SILENCE
 from shanty.runtime.agent.root_cause import TOP, Verdict, at_end, late, misplaced
 from shanty.runtime.agent.stacks import collect, with_native, written
 from shanty.runtime.agent.stall_detector import StallDetector
-from shanty.runtime.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError, ShantyError
+from shanty.runtime.errors import (
+    STOPPED_EXIT,
+    TIME_LIMIT_EXIT,
+    LaunchError,
+    ShantyError,
+    WorldError,
+)
 from shanty.runtime.logfile import last_lines
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, append_line, read_json, write_json
@@ -223,7 +230,19 @@ class Controller:
             late_verdict = late(self.plan, self.worlds, now, self.began)
             if late_verdict is not None:
                 self._condemn(late_verdict, 0.0)
+        self._judge_alone(now)
         self._watch_launcher(now)
+
+    def _judge_alone(self, now: float) -> None:
+        """Tell, or end, a run whose ranks each train by themselves."""
+        if self.plan.limits.alone == "ok" or self.ending:
+            return
+        found = [each for each in (alone(w, now) for w in self.worlds.values()) if each is not None]
+        if found and self.plan.limits.alone == "stop":
+            self._condemn(Verdict(found[0], WorldError.exit_code), FAILURE_GRACE)
+        elif (self.status.alone is None) != (not found):
+            self._write(alone=found[0] if found else None)
+            self.event("alone", failure=found[0].__dict__ if found else None)
 
     def _watch_launcher(self, now: float) -> None:
         """A launcher that goes on after its last rank has lost track of it; nobody waits for it."""

@@ -15,6 +15,7 @@ from shanty.runtime.spec import Failure
 SETTLE = 0.15  # seconds in which a failure that came first may still be reported second
 FLUSH = 2.0  # seconds that a host may take to pass on what its ranks had said by then
 LEFT_EARLY = 10.0  # seconds that the others may go on after a rank left without MPI_Finalize
+_PROBING = ("lightning", "lightning_fabric", "pytorch_lightning")  # they ask MPI for its size only
 UNJOINED = 5.0  # seconds that a rank with another MPI's library may take to join all the same
 
 
@@ -31,6 +32,7 @@ class Rank:
     library_flavour: str = ""
     seen: float = 0.0  # when its library was
     loaded_only: bool = False  # the library is there, but MPI_Init may not have been reached
+    probed: bool = False  # it joined for a package that only looks whether there is an MPI
     finalized: bool = False
     spawning: bool = False  # it has asked MPI for processes of its own
     ended: Optional[float] = None
@@ -55,6 +57,8 @@ class MpiWorld:
         self.mismatch: Optional[Failure] = None
         self.began: Optional[float] = None  # when its first rank spoke
         self.over_since: Optional[float] = None  # when its last rank ended
+        self.trainings: List[Mapping[str, Any]] = []  # what ranks told of their first step
+        self.training_since = 0.0
         self.awaited: Set[str] = set()  # hosts whose ranks may have failed before the first known
         self._first_failure: Optional[float] = None
         self._known_since = 0.0  # when that was reported
@@ -84,6 +88,9 @@ class MpiWorld:
             self.mismatch = self._alone(rank, report)
         elif event == "plain":
             rank.plain = True
+        elif event == "training":
+            self.training_since = self.training_since or now
+            self.trainings.append(report)
         elif event == "spawning":
             rank.spawning = True
         elif event == "finalized":
@@ -121,7 +128,7 @@ class MpiWorld:
             )
 
     def _joined(self, rank: Rank, report: Mapping[str, Any], now: float) -> None:
-        rank.joined = now
+        rank.joined, rank.probed = now, report.get("user") in _PROBING
         flavour, version = identify_library(report.get("library", "")) or ("", "")
         rank.library, rank.library_flavour = report.get("path", ""), flavour
         size = report["mpi_size"]
@@ -165,6 +172,11 @@ class MpiWorld:
     def joined(self) -> int:
         """The number of ranks that MPI, or the library they have mapped, shows in the world."""
         return sum(1 for rank in self.ranks.values() if self._is_joined(rank))
+
+    @property
+    def united(self) -> bool:
+        """True when a rank has joined the world to do something there."""
+        return any(self._is_joined(rank) and not rank.probed for rank in self.ranks.values())
 
     def _is_joined(self, rank: Rank) -> bool:
         return rank.joined is not None or (self._fits(rank) and not rank.loaded_only)

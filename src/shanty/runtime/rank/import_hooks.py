@@ -209,7 +209,8 @@ def mlx(core: Any, process: Any, claim: Callable[[], bool]) -> None:
         backend = _argument(args, kwargs, "backend", 1, "any")
         by_mpi = backend == "mpi" or (backend == "any" and _OTHER_MLX not in os.environ)
         if not by_mpi or not claim():
-            return init(*args, **kwargs)
+            process.mlx_group = init(*args, **kwargs)
+            return process.mlx_group
         distributed.init = init  # this is about the first call only
         library = os.environ.get(MLX_LIBRARY, "")
         if not library and process.size > 1:

@@ -49,6 +49,7 @@ class RankProcess:
         self.mpi: Any = None
         self.claimed = False
         self.has_joined = False
+        self.mpi_user = ""  # the package that imported mpi4py.MPI
         self.failing = False
 
     def claim(self) -> bool:
@@ -136,6 +137,7 @@ class RankProcess:
             host=os.uname().nodename,
             mpi_rank=rank,
             mpi_size=size,
+            user=self.mpi_user,
             library=mpi.Get_library_version().strip().split("\n")[0],
             path=self.library_path(),
         )
@@ -190,10 +192,23 @@ class ImportFollower:
     """
 
     hooks = {  # noqa: RUF012  typing takes time to import
-        "torch.distributed.distributed_c10d": "torch",  # it makes groups
-        "xgboost": "xgboost",
-        "mlx.core": "mlx",  # it brings up MPI
-        "mpi4py.futures._core": "futures",  # it spawns processes
+        "torch.distributed.distributed_c10d": "import_hooks.torch",  # it makes groups
+        "xgboost": "import_hooks.xgboost",
+        "mlx.core": "import_hooks.mlx",  # it brings up MPI
+        "mpi4py.futures._core": "import_hooks.futures",  # it spawns processes
+        # What trains a model:
+        "torch.optim.optimizer": "training.torch",
+        "xgboost.core": "training.trainer",
+        "lightgbm.basic": "training.trainer",
+        "catboost.core": "training.trainer",
+        "keras.src.backend.torch.trainer": "training.trainer",
+        "keras.src.backend.jax.trainer": "training.trainer",
+        "keras.src.backend.tensorflow.trainer": "training.trainer",
+        "tf_keras.src.engine.training": "training.trainer",
+        "tensorflow.python.eager.backprop": "training.trainer",
+        "tensorflow.python.training.optimizer": "training.trainer",
+        "mlx.optimizers.optimizers": "training.trainer",
+        "jax._src.api": "training.jax",
     }
 
     def __init__(
@@ -226,12 +241,24 @@ class ImportFollower:
                 raise
             if spec is not None and spec.loader is not None:
                 self.process.loading(RankProcess.library_path())
+                self.process.mpi_user = _importer()
                 return spec
         return None
 
     def _offer(self, module: Any) -> None:
-        hook = getattr(load_part("rank/import_hooks"), self.hooks[module.__name__])
-        hook(module, self.process, self.claim)
+        part, _, hook = self.hooks[module.__name__].partition(".")
+        getattr(load_part("rank/" + part), hook)(module, self.process, self.claim)
+
+
+def _importer() -> str:
+    """Returns the name of the package whose code imports mpi4py.MPI; "" if that is unknown."""
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if name not in ("", "importlib", "_shanty_instrumentation", "mpi4py"):
+            return name
+        frame = frame.f_back
+    return ""
 
 
 class _CallingLoader:
