@@ -39,10 +39,13 @@ CHAINER: Recipe = (
 )  # fmt: skip
 
 # What trains by itself, for a Python that has NumPy and PyTorch from the one beside it.
-ALONE: Recipe = ((("lightgbm==4.7.0", "catboost==1.2.10"), (*_WHEELS, "--no-deps")),)
+ALONE: Recipe = ((("lightgbm==4.7.0",), (*_WHEELS, "--no-deps")),)
 ALONE_LARGE: Recipe = (
     (
-        ("jax==0.10.2", "keras==3.15.1", "tensorflow-cpu==2.21.0", "pyyaml", "tqdm", "fsspec"),
+        (
+            "jax==0.10.2", "keras==3.15.1", "tensorflow-cpu==2.21.0", "catboost==1.2.10",
+            "pyyaml", "tqdm", "fsspec",
+        ),
         _WHEELS,
     ),
     (("lightning==2.6.6", "torchmetrics==1.8.2", "lightning-utilities==0.15.2"), ("--no-deps",)),
