@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["artifacts", "local_rank", "log", "progress", "rank", "size"]
+__all__ = ["__version__", "artifacts", "local_rank", "log", "progress", "rank", "size"]
+
+__version__ = "0.1.0"
 
 
 def rank() -> int:

@@ -248,3 +248,15 @@ def test_the_run_goes_on_without_its_terminal(site: Site) -> None:
         site.lab.exec(host, "rm", "/tmp/go")
     assert done.stdout.count("went on") == 3, done.stderr
     assert site.status()["state"] == "succeeded"
+
+
+def test_a_script_of_another_folder_is_sent_with_its_folder(site: Site, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    (other / "helper.py").write_text("WORD = 'found'\n")
+    (other / "train.py").write_text("import helper, os; print(helper.WORD, os.listdir())\n")
+    done = site("run", "--on", "lab2", "-n", "1", other / "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "its own folder is sent to the hosts" in done.stderr
+    assert "found" in done.stdout
+    assert "where.py" not in done.stdout

@@ -7,12 +7,15 @@ import importlib
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from shanty.cli.context import show_error
-from shanty.runtime.errors import ShantyError, StorageError
+from shanty import __version__
+from shanty.cli.context import Errors, show_error
+from shanty.runtime.errors import NotFoundError, ShantyError, StorageError, UsageError
+from shanty.runtime.rundir import home, not_allowed
 
 # Each verb and the module of its command; the command has the verb's name with _ for a dash.
 VERBS = {
@@ -38,12 +41,31 @@ class Verbs(click.Group):
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; for another word say what was probably meant."""
+        word = args[0]
+        if word in VERBS or word.startswith("-"):
+            return super().resolve_command(ctx, args)
+        from difflib import get_close_matches
+        from shutil import which
+
+        nearest = get_close_matches(word, VERBS, 1)
+        if word.endswith((".py", ".ipynb")) or Path(word).exists():
+            fix = f"did you mean: shanty run {' '.join(args)}"
+        elif which(word):
+            fix = f"to run that program: shanty run {' '.join(args)}"
+        elif nearest:
+            fix = f"did you mean: shanty {' '.join([nearest[0], *args[1:]])}"
+        else:
+            fix = "`shanty --help` lists the commands"
+        raise UsageError(f"shanty has no command {word!r}", fix=fix)
+
 
 def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        click.echo(f"shanty {version('shanty')}")
+        click.echo(f"shanty {__version__}")
         ctx.exit()
 
 
@@ -75,26 +97,55 @@ def completion(shell: str) -> None:
 
 def main() -> NoReturn:
     """Run the command line; SystemExit has its exit code."""
+    Errors.as_json = False
     try:
         code = app.main(prog_name="shanty", standalone_mode=False)
     except ShantyError as error:
         show_error(error)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        if Errors.as_json or "--json" in sys.argv:
+            Errors.as_json = True
+            show_error(UsageError(error.format_message()))
+        else:
+            error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(128 + signal.SIGINT)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        known = _known(error)
+        if known is None:
             raise
-        sys.exit(_full(error))
+        show_error(known)
+        sys.exit(known.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _full(error: OSError) -> int:
-    show_error(StorageError("the output cannot be written", error.strerror or str(error)))
-    return StorageError.exit_code
+def _is_homeless() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _known(error: OSError) -> ShantyError | None:
+    """Return what an OSError says of the folder that one is in, of disks and of permissions."""
+    if error.errno == errno.ENOENT and _is_homeless():
+        return NotFoundError(
+            "the folder that you are in is gone",
+            "somebody deleted it, or put another one in its place",
+            "cd to a folder that is there",
+        )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        what = f"{error.filename or 'the output'} cannot be written"
+        return StorageError(what, error.strerror or str(error), "free some space there")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
+        path = str(error.filename)
+        if Path(path).is_relative_to(home(os.environ)):
+            return not_allowed(path, error)
+        return StorageError(f"{path} cannot be used", error.strerror or "", f"see: ls -ld {path}")
+    return None
 
 
 def program() -> NoReturn:
@@ -114,5 +165,6 @@ def program() -> NoReturn:
     except BrokenPipeError:
         status = status or 128 + signal.SIGPIPE
     except OSError as error:
-        status = status or _full(error)
+        show_error(StorageError("the output cannot be written", error.strerror or str(error)))
+        status = status or StorageError.exit_code
     os._exit(status)

@@ -77,8 +77,20 @@ def context() -> Context:
     return Context(dict(os.environ))
 
 
+class Errors:
+    """Says how errors are printed: as JSON once --json was among a verb's options."""
+
+    as_json = False
+
+
 def show_error(error: ShantyError) -> None:
     """Print an error the way all of them look."""
+    if Errors.as_json:
+        import json
+
+        fields = {"what": error.what, "why": error.why, "fix": error.fix}
+        print(json.dumps({"event": "error", **fields, "exit_code": error.exit_code}))
+        return
     red, bold, off = ("\033[31m", "\033[1m", "\033[0m") if sys.stderr.isatty() else ("", "", "")
     lines = str(error).splitlines()
     print(f"{red}{bold}shanty: {lines[0]}{off}", *lines[1:], sep="\n", file=sys.stderr)

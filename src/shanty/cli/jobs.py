@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shanty.cli import options
-from shanty.cli.context import Context
+from shanty.cli.context import Context, note
 from shanty.runtime.errors import NotFoundError, UsageError
 from shanty.runtime.spec import Command, JobSpec, Module, Program, Raw, Script
 
@@ -44,14 +45,64 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
             "there is no program of that name either",
             "give the script in it, or -m MODULE",
         )
+    if first.endswith(".ipynb"):
+        raise UsageError(
+            f"{first!r} is a notebook, no script",
+            fix=f"make a script of it: jupyter nbconvert --to script {first}",
+        )
     if first.endswith(".py") or (path / "__main__.py").is_file():
         if not path.exists():
             raise NotFoundError(
                 f"there is no script {first!r} in {workspace}",
-                fix="check the name, or give the folder with --workdir",
+                fix=_nearest(path) or "check the name, or give the folder with --workdir",
             )
         return Script(first, rest)
     return Program(tuple(words))
+
+
+def _nearest(path: Path) -> str:
+    """Return a question for the script with the nearest name in that folder; "" for none."""
+    from difflib import get_close_matches
+
+    names = [each.name for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
+    found = get_close_matches(path.name, names, 1)
+    return f"did you mean {found[0]}?" if found else ""
+
+
+def bring_script(job: JobSpec) -> JobSpec:
+    """Return the job with the script's folder as its workspace, if that is outside of it.
+
+    What is sent to hosts is the workspace.
+    """
+    if not (job.on or job.hostfile) or not isinstance(job.command, Script):
+        return job
+    path = Path(os.path.normpath(Path(job.workdir, job.command.path)))
+    if path.is_relative_to(job.workdir):
+        return job
+    note(f"{path} is not in {job.workdir}: its own folder is sent to the hosts, and it runs there")
+    return replace(job, workdir=str(path.parent), command=Script(path.name, job.command.args))
+
+
+_OURS = ("-n", "-np", "--ranks", "--on", "--ppn", "--mpi", "--hostfile", "--oversubscribe")
+
+
+def note_late_options(job: JobSpec) -> None:
+    """Say that an option of ours after the script went to the script, unless that knows it."""
+    if not isinstance(job.command, Script) or not job.command.args:
+        return
+    late = next((word for word in job.command.args if word.partition("=")[0] in _OURS), None)
+    if late is None:
+        return
+    name = late.partition("=")[0]
+    try:
+        text = Path(job.workdir, job.command.path).read_text(errors="replace")
+    except OSError:  # a folder
+        return
+    if f'"{name}"' not in text and f"'{name}'" not in text:
+        note(
+            f"{name} after {job.command.path} is an option of the script; "
+            f"for shanty, write it before: shanty run {name} … {job.command.path}"
+        )
 
 
 def _is_program(name: str) -> bool:
@@ -89,7 +140,10 @@ def environment(
             if line and not line.startswith("#"):
                 values.update(_pair(line, environ, f"{file}:{number}"))
     for pair in pairs:
-        values.update(_pair(pair, environ, "-e"))
+        found = _pair(pair, environ, "-e")
+        if not found:
+            note(f"-e {pair}: {pair} is not set here, so ranks get none from here")
+        values.update(found)
     return values
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from shanty.cli.context import Errors
 from shanty.launch.settings import CHOICES, choice, read_toml
 from shanty.runtime.errors import UsageError
 
@@ -34,8 +35,21 @@ _MOST = 100_000  # ranks; more is a slip of the finger
 
 # -------------------------------------------------------------------- shared by several verbs
 
+
+def as_json(help: str) -> Callable[[Any], Any]:
+    """Make the option --json, which turns errors into JSON, too."""
+
+    def remember(_ctx: click.Context, _param: click.Parameter, wanted: bool) -> bool:
+        Errors.as_json = Errors.as_json or wanted
+        return wanted
+
+    return click.option(
+        "--json", "as_json", is_flag=True, is_eager=True, callback=remember, help=help
+    )
+
+
 run_argument = click.argument("run", metavar="[RUN]", default="last")  # id, its start, name, last
-json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+json_option = as_json("As JSON, for programs.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Only the ranks' own output.")
 detach_option = click.option("-d", "--detach", is_flag=True, help="Start it and come back at once.")
 

@@ -12,6 +12,21 @@ import click
 from shanty.cli import jobs, options
 from shanty.cli.context import context
 from shanty.cli.options import detach_option, json_option, quiet_option, run_argument
+from shanty.runtime.errors import UsageError
+
+# Options of other launchers, and what they are here.
+_ELSEWHERE = {
+    "-x": ("mpirun's", "-e NAME=VALUE"),
+    "-env": ("mpiexec's", "-e NAME=VALUE"),
+    "-genv": ("mpiexec's", "-e NAME=VALUE"),
+    "-H": ("mpirun's", "--on HOST,HOST"),
+    **dict.fromkeys(("--host", "--hosts", "-hosts"), ("mpirun's", "--on HOST,HOST")),
+    **dict.fromkeys(("--machinefile", "-machinefile", "-f"), ("mpiexec's", "--hostfile FILE")),
+    **dict.fromkeys(("--np", "--num-proc", "-N"), ("mpirun's", "-n NUMBER")),
+    **dict.fromkeys(("--nproc-per-node", "--nproc_per_node"), ("torchrun's", "-n NUMBER")),
+    **dict.fromkeys(("--num_processes", "--num-processes"), ("accelerate's", "-n NUMBER")),
+    "--nnodes": ("torchrun's", "--on HOST,HOST"),
+}  # fmt: skip
 
 
 class RunCommand(click.Command):
@@ -27,6 +42,14 @@ class RunCommand(click.Command):
         }
         index = 0
         while index < len(args) and args[index].startswith("-") and args[index] != "--":
+            name = args[index].partition("=")[0]
+            if name in _ELSEWHERE and name not in takes_value:
+                whose, ours = _ELSEWHERE[name]
+                raise UsageError(
+                    f"shanty run has no option {name}",
+                    f"it is {whose}",
+                    f"write {ours}, or give the whole line of the other launcher after --",
+                )
             if args[index] == "-m":
                 args = [*args[:index], "--", *args[index:]]
                 break
@@ -47,7 +70,7 @@ class RunCommand(click.Command):
 @click.option("--dry-run", is_flag=True, help="Print what would be run, and run nothing.")
 @detach_option
 @quiet_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")
+@options.as_json("One JSON object a line on stdout.")
 def run(
     command: tuple[str, ...],
     raw: bool,
@@ -73,6 +96,8 @@ def run(
     given = options.typed(typed)
     given["env"] = jobs.environment(typed["env"], env_file, os.environ)
     job = jobs.make_job(jobs.make_command(command, folder, raw=raw), folder, given)
+    jobs.note_late_options(job)
+    job = jobs.bring_script(job)
     from shanty.cli.start import start
     from shanty.cli.terminal import Show
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shanty.runtime.errors import UsageError
+from shanty.runtime.rundir import not_allowed
 
 FILE = "config.toml"
 CHOICES = {"on_stall": ("warn", "stop"), "alone": ("warn", "stop", "ok")}
@@ -53,7 +54,7 @@ def load(home: Path) -> Settings:
 def choice(key: str, word: Any, where: str) -> str:
     """Check a word for `key` of CHOICES; `where` it stands is for the UsageError."""
     if word not in CHOICES[key]:
-        raise UsageError(f"{where} takes {', '.join(CHOICES[key])}, not {word!r}")
+        raise UsageError(f"{where} takes {' or '.join(CHOICES[key])}, not {word!r}")
     return str(word)
 
 
@@ -63,6 +64,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return {}
+    except PermissionError as error:
+        raise not_allowed(str(path), error) from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}", str(error)) from error
     import tomllib

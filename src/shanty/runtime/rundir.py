@@ -40,7 +40,16 @@ _LETTERS = "23456789bcdfghjkmnpqrstvwxz"  # no two that look alike, no vowels; i
 def home(environ: Mapping[str, str]) -> Path:
     """The folder of all that shanty keeps: $SHANTY_HOME, else ~/.shanty."""
     given = environ.get("SHANTY_HOME")
-    return Path(given).absolute() if given else Path("~/.shanty").expanduser()
+    if given:
+        return Path(given).absolute()
+    try:
+        return Path("~/.shanty").expanduser()
+    except RuntimeError:
+        raise StorageError(
+            "there is no folder to keep runs in",
+            f"HOME is not set, and user {os.getuid()} has no entry in the password database",
+            "set HOME, or SHANTY_HOME to a folder that can be written",
+        ) from None
 
 
 def new_id(now: float) -> str:
@@ -128,11 +137,17 @@ class RunDir:
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.mkdir(mode=0o700)  # what -e sets may be secret
-            for folder in (self.asks, self.artifacts, self.bin):
-                folder.mkdir()
-            self.create_attempt()
-            self.agent_log.parent.mkdir(exist_ok=True)
-            self.reserve.write_bytes(bytes(RESERVE))
+            try:
+                for folder in (self.asks, self.artifacts, self.bin):
+                    folder.mkdir()
+                self.create_attempt()
+                self.agent_log.parent.mkdir(exist_ok=True)
+                self.reserve.write_bytes(bytes(RESERVE))
+            except OSError:
+                import shutil
+
+                shutil.rmtree(self.path, ignore_errors=True)
+                raise
 
     def create_attempt(self) -> None:
         """Make the folders of the attempt."""
@@ -148,9 +163,39 @@ def storage_errors(
     try:
         yield
     except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise not_allowed(str(error.filename or path), error) from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             fix = "free some space, or point SHANTY_HOME at another disk"
         raise StorageError(f"cannot write {path}", error.strerror or str(error), fix) from error
+
+
+def not_allowed(path: str, error: OSError) -> StorageError:
+    """The error for a file that this user may not open: whose it is, and the cure."""
+    there = path
+    while not os.path.lexists(there) and os.path.dirname(there) != there:
+        there = os.path.dirname(there)
+    mine, fix = _user(os.geteuid()), "point SHANTY_HOME at a folder that can be written"
+    try:
+        owner = _user(os.stat(there).st_uid)
+    except OSError:
+        owner = ""
+    why = error.strerror or str(error)
+    if owner and owner != mine:
+        why = f"{there} belongs to {owner}, and you are {mine}"
+        if f"{os.sep}.shanty" in there:
+            top = there[: there.index(f"{os.sep}.shanty") + len(f"{os.sep}.shanty")]
+            fix = f"take it over: sudo chown -R {mine} {top}; or {fix}"
+    return StorageError(f"{path} cannot be used", why, fix)
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def write_json(path: Path, value: Any) -> None:

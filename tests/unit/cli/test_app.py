@@ -51,7 +51,7 @@ def test_output_that_finds_no_room(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["frobnicate"], 2, "No such command 'frobnicate'"),
+        (["frobnicate"], 2, "shanty has no command 'frobnicate'"),
         (["run"], 2, "Missing argument"),
         (["run", "--frobnicate", "train.py"], 2, "--frobnicate"),
         (["run", "-n", "two", "train.py"], 2, "'-n'"),

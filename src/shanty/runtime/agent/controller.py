@@ -211,7 +211,7 @@ class Controller:
             verdict = world.verdict(now) if name not in self.ended_worlds else None
             if verdict is not None:
                 code = world.exit_code(verdict)
-                verdict = self._with_lines(verdict)
+                verdict = self._of_rank(verdict, world)
                 self.ended_worlds[name] = verdict
                 if self.failure is None:
                     self.failure, self.code = verdict, code
@@ -428,19 +428,33 @@ class Controller:
             if failure is None and launcher and world.early_leavers():
                 failure = world.left_early(world.early_leavers()[0])
             if failure is not None:
-                self.failure = self._with_lines(failure)
+                self.failure = self._of_rank(failure, world)
                 self.code = world.exit_code(failure)
                 return
         verdict = at_end(self.plan, self.worlds, launcher, self.error)
         if verdict is not None:
             self.failure = self._with_launcher_lines(verdict.failure)
+            if launcher and not any(world.joined for world in self.worlds.values()):
+                self.failure = self._with_settings(self.failure)
             self.code = verdict.code
+
+    def _of_rank(self, failure: Failure, world: MpiWorld) -> Failure:
+        """Add what else is known of the rank to blame."""
+        found = self._with_lines(failure)
+        return self._with_settings(found) if world.failed_in_init(failure) else found
 
     def _with_lines(self, failure: Failure) -> Failure:
         if failure.rank is None:
             return failure
         log = self.run_dir.rank_log(failure.rank)
         return replace(failure, lines=tuple(last_lines(str(log), _LAST_LINES)), log=str(log))
+
+    def _with_settings(self, failure: Failure) -> Failure:
+        """Name the settings of MPIs that the user has made."""
+        from shanty.runtime.agent.user_settings import with_settings
+
+        asked = (read_json(self.run_dir.job) or {}).get("env", {})
+        return with_settings(failure, self.plan, asked, os.environ)
 
     def _with_launcher_lines(self, failure: Failure) -> Failure:
         log = self.run_dir.launcher_log

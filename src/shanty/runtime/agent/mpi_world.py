@@ -38,6 +38,7 @@ class Rank:
     ended: Optional[float] = None
     code: Optional[int] = None
     why: str = ""
+    fix: str = ""
     failed: Optional[float] = None
     oom: bool = False
 
@@ -91,19 +92,22 @@ class MpiWorld:
         elif event == "training":
             self.training_since = self.training_since or now
             self.trainings.append(report)
+        elif event == "crashed":
+            rank.why = rank.why or report["where"]
         elif event == "spawning":
             rank.spawning = True
         elif event == "finalized":
             rank.finalized = True
         elif event == "failed":
             rank.code, rank.why = report["code"], report.get("why", "")
+            rank.fix = report.get("fix", "")
             self._fault(rank, report.get("at", now))
         elif event == "exited":
             rank.ended = report.get("at", now)
             self.over_since = now if self._all_ended() else None
             rank.oom = bool(report.get("oom"))
             if not rank.at_fault:
-                rank.code, rank.why = report["code"], report.get("why", "")
+                rank.code, rank.why = report["code"], report.get("why", rank.why)
                 if rank.code != 0:
                     self._fault(rank, report.get("at", now))
         if not well or self._first_failure is None:
@@ -256,6 +260,11 @@ class MpiWorld:
             self.expected or 0
         )
 
+    def failed_in_init(self, failure: Failure) -> bool:
+        """True where the rank to blame has loaded its MPI and not joined the world."""
+        rank = self.ranks.get(failure.rank if failure.rank is not None else -1)
+        return rank is not None and bool(rank.library) and rank.joined is None and not rank.oom
+
     def early_leavers(self) -> Sequence[Rank]:
         """The ranks that ended with 0 without MPI_Finalize."""
         return [r for r in self.ranks.values() if r.ended and r.code == 0 and self._left(r)]
@@ -302,7 +311,7 @@ class MpiWorld:
         if rank.why.startswith("cannot run "):
             fix = "check the name, its PATH and its permissions; one in this folder is ./NAME"
             return Failure(f"{where}: {rank.why}", "", fix, rank.rank, rank.host)
-        fix = self._spawning() if rank.why.startswith(UNSPAWNED) else ""
+        fix = self._spawning() if rank.why.startswith(UNSPAWNED) else rank.fix
         return Failure(f"{where} ended with exit code {code}", rank.why, fix, rank.rank, rank.host)
 
     def _spawning(self) -> str:

@@ -69,35 +69,22 @@ def main(argv: list[str]) -> int:
             environ["PYTHONPATH"] = os.pathsep.join(paths)
     report: dict[str, reports.Value] = {"rank": rank, "world": environ.get("SHANTY_WORLD", "0")}
     report.update(size=size, local=local, host=os.uname().nodename, exec=os.getpid())
-    return _Rank(command, writer, channel, report).run()
-
-
-def linked_mpi(program: str) -> str:
-    """Returns the libmpi that a compiled program is linked to, as ldd(1) finds it; "" when none is.
-
-    Asked only of a program that failed: it may have been built for another MPI than the
-    launcher's, and then it ends before anyone could look at what it has loaded.
-    """
-    import re
-    import shutil
-    import subprocess
-
-    argv = ["ldd", shutil.which(program) or program]
-    try:
-        answer = subprocess.run(argv, capture_output=True, text=True, timeout=2, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    found = re.search(r"^\s*libmpi(?:ch)?\.so.* => (/.*?)(?: \(|$)", answer.stdout, re.MULTILINE)
-    return found[1] if found else ""
+    return _Rank(command, writer, channel, report, folder).run()
 
 
 class _Rank:
     """The program of one rank, from its start to its end."""
 
     def __init__(
-        self, argv: list[str], writer: FrameWriter, channel: int, report: dict[str, reports.Value]
+        self,
+        argv: list[str],
+        writer: FrameWriter,
+        channel: int,
+        report: dict[str, reports.Value],
+        folder: str,
     ) -> None:
         self.argv = argv
+        self.folder = folder  # of the attempt
         self.writer = writer
         self.channel = channel
         self.report = report
@@ -127,17 +114,31 @@ class _Rank:
         self._tell(event="started", pid=self.pid)
         status = self._follow(wake)
         at, self.pid, pid = time.monotonic(), 0, self.pid
+        code = os.waitstatus_to_exitcode(status)
+        if code != 0:
+            self._explain(code)
         self.passed.close()
         self.writer.close()
         if self.copies is not None:
             self.copies.close()
-        code = os.waitstatus_to_exitcode(status)
-        if code != 0 and not is_python(self.argv[0]):
-            library = linked_mpi(self.argv[0])
-            if library:
-                self._tell(event="linked", path=library)
         self._tell(event="exited", pid=pid, code=code, at=at)
         return code if code >= 0 else 128 - code
+
+    def _explain(self, code: int) -> None:
+        """Tell what can be found out of a program that failed."""
+        from shanty.runtime.rank import post_mortem
+
+        if not is_python(self.argv[0]):
+            library = post_mortem.linked_mpi(self.argv[0])
+            if library:
+                self._tell(event="linked", path=library)
+        if code < 0:
+            text, where = post_mortem.crash(
+                f"{self.folder}/stacks/rank-{self.report['rank']}.crash"
+            )
+            self._take(None, STDERR, text.encode())
+            if where:
+                self._tell(event="crashed", where=where)
 
     def _start(self) -> None:
         kept = (stream for stream in (STDOUT, STDERR) if stream not in self.passed.inherited)

@@ -75,9 +75,16 @@ class RankProcess:
         os.close(channel)
 
     def allow_stacks(self) -> None:
-        """Lets a signal write all stacks into the run directory, even from within an MPI call."""
+        """Lets a signal write all stacks into the run directory, even from within an MPI call.
+
+        So does the signal of a crash; `post_mortem` reads that file.
+        """
         import faulthandler
 
+        if not faulthandler.is_enabled():
+            path = f"{self.run_dir}/stacks/rank-{self.rank}.crash"
+            self._crash = open(path, "w")  # noqa: SIM115  kept open for the handler
+            faulthandler.enable(self._crash, all_threads=False)
         number = os.environ.get("SHANTY_STACKS_SIGNAL")
         if number and hasattr(faulthandler, "register"):
             path = f"{self.run_dir}/stacks/rank-{self.rank}.txt"
@@ -131,6 +138,11 @@ class RankProcess:
     def joined(self, mpi: Any, rank: int, size: int) -> None:
         """Tells that this process is `rank` of `size`, as `mpi` says: mpi4py.MPI or the like."""
         self.mpi, self.has_joined = mpi, True
+        crash = getattr(self, "_crash", None)
+        if crash is not None:  # Open MPI has put its own handlers in the place of these
+            faulthandler = sys.modules["faulthandler"]
+            faulthandler.disable()
+            faulthandler.enable(crash, all_threads=False)
         self.tell(
             "joined",
             size=self.size,
@@ -160,10 +172,10 @@ class RankProcess:
         if self.mpi.Is_finalized() and os.getpid() == self.pid:
             self.tell("finalized")
 
-    def die(self, code: int, why: str) -> None:
+    def die(self, code: int, why: str, fix: str = "") -> None:
         """Ends a rank that failed, at once: MPI_Finalize would wait for the others for ever."""
         self.failing = True
-        self.tell("failed", code=code, why=why, at=time.monotonic())
+        self.tell("failed", code=code, why=why, fix=fix, at=time.monotonic())
         atexit._run_exitfuncs()
         _leave(code)
 

@@ -110,6 +110,7 @@ def _run(words: list[str]) -> None:
     kind, rest = (words[0], words[1:]) if words[0] in ("-m", "-c") else ("", words)
     sys.argv = [kind or rest[0], *rest[1:]]
     work = _work(kind, rest[0])
+    fix = ""
     debug = os.environ.get("SHANTY_DEBUG_RANK", "")
     try:
         if process is not None and debug == os.environ.get("RANK"):
@@ -118,6 +119,8 @@ def _run(words: list[str]) -> None:
             work()
         return
     except SystemExit as error:
+        if process is not None and not process.in_mpi and isinstance(error.code, str):
+            process.tell("failed", code=1, why=error.code, at=time.monotonic())
         if process is None or not process.in_mpi:
             raise
         if error.code is None:
@@ -134,10 +137,12 @@ def _run(words: list[str]) -> None:
         error = error.with_traceback(_own_frames_off(error.__traceback__))
         sys.excepthook(type(error), error, error.__traceback__)
         why = f"{type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError) and error.name and process is not None:
+            fix = module.load_part("rank/post_mortem").how_to_install(error.name)
     if process is not None and process.in_mpi:
-        process.die(code, why)
+        process.die(code, why, fix)
     if process is not None:
-        process.tell("failed", code=code, why=why, at=time.monotonic())
+        process.tell("failed", code=code, why=why, fix=fix, at=time.monotonic())
     sys.exit(code)
 
 

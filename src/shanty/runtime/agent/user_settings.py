@@ -1,0 +1,63 @@
+"""Names the settings of MPIs that are not shanty's own, where no rank joined the world."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Mapping, Set, Tuple
+
+from shanty.runtime.mpi.parameters import settings
+from shanty.runtime.plan import Plan
+from shanty.runtime.spec import Failure
+
+_MOST = 5  # settings that are named
+_OF_FLAVOUR = {  # variables that only these read
+    "openmpi": ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_"),
+    "intel": ("I_MPI_",),
+    "mpich": ("MPIR_CVAR_", "MPICH_"),
+}
+
+
+def with_settings(
+    failure: Failure, plan: Plan, asked: Mapping[str, str], environ: Mapping[str, str]
+) -> Failure:
+    """Add to a failure in MPI_Init what the user has set for the run's MPI.
+
+    `asked` are the variables of the job, `environ` those of the lead host. What the system's
+    administrator has set is there for every run, so it is left out.
+    """
+    ours = _pairs(plan.to_json()) - set(asked.items())
+    flavour = plan.lead.mpi["flavour"]
+    other = tuple(
+        prefix
+        for name, prefixes in _OF_FLAVOUR.items()
+        if not flavour.startswith(name)
+        for prefix in prefixes
+    )
+    found = [
+        f"{name}={value}" + (f" (in {place})" if place else "")
+        for name, value, place in sorted(settings({**environ, **asked}), key=lambda each: each[2])
+        if (flavour.startswith("openmpi") and not place.startswith("/etc/"))
+        or (not place and not name.startswith(other))
+        if place or (name, value) not in ours
+    ]
+    if not found:
+        return failure
+    named = ", ".join(found[:_MOST]) + (", …" if len(found) > _MOST else "")
+    why = f"MPI's world was not joined, and these settings are not shanty's: {named}"
+    return replace(
+        failure,
+        why=f"{failure.why}; {why}" if failure.why else why,
+        fix=failure.fix or "see whether these settings are right, or unset them",
+    )
+
+
+def _pairs(value: Any) -> Set[Tuple[str, str]]:
+    """Return all names with a text for a value, at any depth."""
+    found: Set[Tuple[str, str]] = set()
+    if isinstance(value, dict):
+        found |= {(key, text) for key, text in value.items() if isinstance(text, str)}
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            found |= _pairs(each)
+    return found
