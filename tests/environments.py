@@ -51,6 +51,27 @@ ALONE_LARGE: Recipe = (
     (("lightning==2.6.6", "torchmetrics==1.8.2", "lightning-utilities==0.15.2"), ("--no-deps",)),
 )  # fmt: skip
 
+POOLS: Recipe = (
+    (("emcee==3.1.6", "schwimmbad==0.4.2", "numba==0.68.1", "numba-mpi==1.3.1"), _WHEELS),
+)
+# Those that would bring a PyTorch of their own come without what they need.
+PROGRAMS: Recipe = (
+    (
+        (
+            "dask-mpi==2026.3.0", "ray==2.60.0", "psutil", "pyyaml", "tqdm", "safetensors",
+            "huggingface-hub", "einops", "hjson", "setuptools", "wheel", "regex", "tokenizers", "aiohttp", "msgpack", "ninja", "py-cpuinfo", "pydantic",
+        ),
+        _WHEELS,
+    ),
+    (
+        (
+            "lightning==2.6.6", "torchmetrics==1.8.2", "lightning-utilities==0.15.2",
+            "accelerate==1.15.0", "transformers==5.23.0", "deepspeed==0.19.8",
+        ),
+        ("--no-deps", "--no-build-isolation"),
+    ),
+)  # fmt: skip
+
 
 def environment(name: str, recipe: Recipe, beside: str = "") -> Path:
     """The interpreter of an environment with these packages; skips where they cannot be had.
@@ -67,11 +88,11 @@ def environment(name: str, recipe: Recipe, beside: str = "") -> Path:
         if not ready.exists():
             shutil.rmtree(folder, ignore_errors=True)
             _uv("venv", "--python", sys.executable, str(folder))
-            for packages, options in recipe:
-                _uv("pip", "install", "--python", str(python), *options, *packages)
             if beside:
                 (path,) = folder.glob("lib/python3*/site-packages")
                 (path / "beside.pth").write_text(sysconfig.get_path("purelib"))
+            for packages, options in recipe:
+                _uv("pip", "install", "--python", str(python), *options, *packages)
             ready.touch()
     return python
 

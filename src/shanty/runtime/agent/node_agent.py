@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from shanty.runtime.agent.progress_sampler import ProgressSampler
 
 SILENCE = 10.0  # seconds without a word from the controller after which its ranks are ended
+TRACKERS = 2.0  # seconds in which resource trackers may remove what the others have left
 LINGER = 2.0  # seconds that what a launcher left running may go on after it
 PLAIN = 2.0  # seconds without a libmpi after which a rank counts as no MPI program (so far)
 _TICK = 0.25
@@ -319,7 +320,10 @@ class NodeAgent:
         for when, world in list(self.ending):
             if now >= when:
                 members = self._members(world)
-                platform.send(members, signal.SIGKILL)
+                others = [entry for entry in members if not _is_tracker(entry.pid)]
+                # Once nobody else is left, a tracker removes what they have left, and ends.
+                if others or now >= when + TRACKERS:
+                    platform.send(others or members, signal.SIGKILL)
                 if not members:
                     self.ending.remove((when, world))
         for program in self.programs.values():
@@ -380,6 +384,13 @@ def _flavour(path: str) -> str:
 
     library = flavour_of_library(path)
     return library.flavour if library else ""
+
+
+def _is_tracker(pid: int) -> bool:
+    """True for the process of Python's multiprocessing, or joblib's, that removes what it knows."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return b"resource_tracker" in file.read()
+    return False
 
 
 def _serves_launcher(pid: int) -> bool:
