@@ -13,11 +13,12 @@ import sys
 from typing import Any, List, Mapping
 
 from shanty.runtime.errors import ShantyError, UsageError
+from shanty.runtime.localhost import free_port
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.translate import decided_by, translate
 from shanty.runtime.plan import read_plan
 from shanty.runtime.rank import redirect
-from shanty.runtime.rank.command import become_next
+from shanty.runtime.rank.command import NO_MPI, become_next, launcher_of
 from shanty.runtime.rank_start import rank_prefix
 from shanty.runtime.rundir import RunDir
 
@@ -57,7 +58,7 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         words = program.mpirun_line(wanted, layout, os.environ)
         os.environ.update(wanted.variables)
         notes, verbose = wanted.notes, wanted.verbose
-    if name == "mlx.launch":
+    elif name == "mlx.launch":
         from shanty.runtime.rank import mlx_launch
 
         line = mlx_launch.parse(words)
@@ -69,6 +70,27 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
                 "install mlx, or say --backend mpi",
             )
         words, verbose = mlx_launch.mpirun_line(line, layout), line.verbose
+    elif name in NO_MPI:
+        found = launcher_of([name, *words])
+        if found is None:  # a subcommand that starts no ranks
+            become_next(name, words, os.path.join(os.path.dirname(plan_file), "bin"))
+            raise UsageError(f"there is no {name} on PATH", fix="install it")
+        from shanty.runtime.rank import launchers
+
+        process_line = launchers.parse(*found[:2])
+        text = launchers.answer(process_line)
+        if text:
+            print(text)
+            return
+        python = os.environ.pop(launchers.INTERPRETER, "") or os.environ.get("PYTHON_EXEC", "")
+        if python in ("", plan.lead.python):
+            python = "python"  # every host has its own
+        process_line.settle(plan.lead.python if python == "python" else python)
+        words = launchers.mpirun_line(process_line, layout, python, launchers.gpus_here)
+        os.environ.update(process_line.variables)
+        if len(layout.hosts) == 1:  # a script may start several at a time
+            os.environ["MASTER_PORT"] = str(free_port())
+        notes = process_line.notes
     decided = decided_by(words, FLAVOURS[installation.flavour])
     passed = redirect.offer_output(redirect.redirected(os.environ.get("SHANTY_OUTPUT", "")))
     scratch = plan.scratch if plan.scripted else ""
