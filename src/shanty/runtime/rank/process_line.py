@@ -178,17 +178,18 @@ class ProcessLine(Line):
     def _contradiction(self, own: int, wanted: str) -> UsageError:
         return UsageError(
             f"the run has {own} ranks, and this {self.program} line asks for {wanted}",
-            "the processes of the line become the ranks of the run, there is one world of them",
-            f"leave -n {own} out of `shanty run`",
+            "the processes of the line become the ranks of the run: there is one world of them",
+            f"leave -n {own} out: shanty run -- {self.program} …",
         )
 
     def _too_few_hosts(self, low: int, hosts: int) -> UsageError:
         here = self.per_node * low if isinstance(self.per_node, int) else self.processes
+        here = here or low
         return UsageError(
             f"{self.says_hosts} asks for {low} hosts, and the run has {hosts}",
             "a run starts the ranks of all its hosts, so the line is given once",
-            f"name them: shanty run --on HOST,HOST -- {self.program} …"
-            + (f"; or for one host alone: shanty run -n {here} …" if here else ""),
+            f"name the hosts: shanty run --on HOST,HOST -- {self.program} …; or take one: "
+            f"shanty run -- {self.program} {self.says_number} {here} …",
         )
 
     # ------------------------------------------------------------- what each rank runs
