@@ -179,7 +179,7 @@ _SECTIONS = ("fsdp", "fp8", "dynamo", "deepspeed", "megatron_lm", "parallelism",
 _IGNORED = frozenset((
     "compute_environment", "distributed_type", "machine_rank", "main_process_ip",
     "main_process_port", "rdzv_backend", "same_network", "main_training_function",
-    "downcast_bf16", "tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "command_file",
+    "downcast_bf16", "enable_cpu_affinity", "tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "command_file",
     "commands", "tpu_vm", "tpu_env", "deepspeed_multinode_launcher", "mpirun_ccl",
 ))  # fmt: skip
 
@@ -254,7 +254,8 @@ class Wanted(ProcessLine):
                 self.settings[key] = text
             elif value is not False:
                 self.take(option, OPTIONS[option], "" if value is True else text)
-        self.fields = [key for key in found if key in FAMILIES["deepspeed"].names]
+        for_deepspeed = {**FAMILIES["deepspeed"].names, "mixed_precision": _UNSET}
+        self.fields = [key for key in found if key in for_deepspeed]
         self.remarks.append(f"{path} is the configuration of this accelerate launch line")
 
     def checked(self) -> None:
