@@ -256,6 +256,9 @@ def _told(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
         "SHANTY_JOB": job_key(job),
     }
     told.update(_group(node, layout))
+    if job.retries:
+        told["TORCHELASTIC_MAX_RESTARTS"] = str(job.retries)
+        told["TORCHELASTIC_RESTART_COUNT"] = str(settings.number - 1)
     if settings.number > 1:
         told["SHANTY_ATTEMPT_DIR"] = str(files.of_attempt)
     if settings.scripted:

@@ -179,8 +179,9 @@ _SECTIONS = ("fsdp", "fp8", "dynamo", "deepspeed", "megatron_lm", "parallelism",
 _IGNORED = frozenset((
     "compute_environment", "distributed_type", "machine_rank", "main_process_ip",
     "main_process_port", "rdzv_backend", "same_network", "main_training_function",
-    "downcast_bf16", "enable_cpu_affinity", "tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "command_file",
-    "commands", "tpu_vm", "tpu_env", "deepspeed_multinode_launcher", "mpirun_ccl",
+    "enable_cpu_affinity", "downcast_bf16", "tpu_name", "tpu_zone", "tpu_use_cluster",
+    "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env",
+    "deepspeed_multinode_launcher", "mpirun_ccl",
 ))  # fmt: skip
 
 

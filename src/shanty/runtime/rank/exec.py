@@ -85,6 +85,8 @@ def _as_torchrun(rank: int, size: int, local_size: int) -> None:
     environ[_GROUPS] = str(min(groups, -(-size // local_size)))  # a line may leave hosts out
     environ["ROLE_RANK"], environ["ROLE_WORLD_SIZE"] = str(rank), str(size)
     environ.setdefault("ROLE_NAME", "default")
+    for name in ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"):
+        environ.setdefault(name, "0")
     environ.setdefault("TORCHELASTIC_RUN_ID", environ.get("SHANTY_RUN_ID", "shanty"))
     environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # there is no agent: rank 0 has the store
 
