@@ -102,7 +102,7 @@ def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = (
         if ranks is not None and ranks > wanted:
             raise UsageError(
                 f"{ranks} ranks do not fit with {job.ranks_per_host} a host on {len(used)} hosts",
-                fix="leave -n or --ranks-per-host out",
+                fix="name more hosts, or leave -n or --ranks-per-host out",
             )
         ranks = ranks or wanted
     if ranks is None and not isinstance(job.command, Raw):
