@@ -10,6 +10,7 @@ from typing import Any
 
 from shanty.cli import jobs, options
 from shanty.runtime.errors import UsageError
+from shanty.runtime.gpus import visible_gpus
 from shanty.runtime.mpi.hostfiles import read_file
 from shanty.runtime.platform import usable_cores
 from shanty.runtime.rank import launchers
@@ -69,7 +70,7 @@ def as_run(
     says_number = line.per_node is not None or line.processes is not None
     own = given["ranks"] if says_number else there.get("ranks")
     slots = usable_cores()
-    count = line.count(1 if local else None, slots, own, launchers.gpus_here)
+    count = line.count(1 if local else None, slots, own, visible_gpus)
     if each and count.per_host not in (None, each):
         raise UsageError(
             f"--ranks-per-host {each} contradicts {line.says_number} {count.per_host}",

@@ -50,16 +50,6 @@ def mpirun_line(line: ProcessLine, layout: Layout, python: str, gpus: Gpus) -> L
     return [*words, *line.argv(python)]
 
 
-def gpus_here() -> int:
-    """Returns how many of NVIDIA's GPUs a process on this host may see."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([each for each in visible.split(",") if each.strip() not in ("", "-1")])
-    from shanty.runtime.rpc.survey import gpus
-
-    return len(gpus())
-
-
 def answer(line: ProcessLine) -> str:
     """Returns what a line that starts nothing prints, else ""."""
     if not line.help:

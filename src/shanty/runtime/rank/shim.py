@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import Any, List, Mapping
+from typing import Any, List, Mapping, Optional, Tuple
 
 from shanty.runtime.errors import ShantyError, UsageError
-from shanty.runtime.localhost import free_port
 from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.mpi.translate import decided_by, translate
-from shanty.runtime.plan import read_plan
+from shanty.runtime.plan import Plan, read_plan
 from shanty.runtime.rank import redirect
 from shanty.runtime.rank.command import NO_MPI, become_next, launcher_of
 from shanty.runtime.rank_start import rank_prefix
@@ -71,26 +71,10 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
             )
         words, verbose = mlx_launch.mpirun_line(line, layout), line.verbose
     elif name in NO_MPI:
-        found = launcher_of([name, *words])
-        if found is None:  # a subcommand that starts no ranks
-            become_next(name, words, os.path.join(os.path.dirname(plan_file), "bin"))
-            raise UsageError(f"there is no {name} on PATH", fix="install it")
-        from shanty.runtime.rank import launchers
-
-        process_line = launchers.parse(*found[:2])
-        text = launchers.answer(process_line)
-        if text:
-            print(text)
+        line_and_notes = _of_processes(name, words, plan, layout)
+        if line_and_notes is None:
             return
-        python = os.environ.pop(launchers.INTERPRETER, "") or os.environ.get("PYTHON_EXEC", "")
-        if python in ("", plan.lead.python):
-            python = "python"  # every host has its own
-        process_line.settle(plan.lead.python if python == "python" else python)
-        words = launchers.mpirun_line(process_line, layout, python, launchers.gpus_here)
-        os.environ.update(process_line.variables)
-        if len(layout.hosts) == 1:  # a script may start several at a time
-            os.environ["MASTER_PORT"] = str(free_port())
-        notes = process_line.notes
+        words, notes = line_and_notes
     decided = decided_by(words, FLAVOURS[installation.flavour])
     passed = redirect.offer_output(redirect.redirected(os.environ.get("SHANTY_OUTPUT", "")))
     scratch = plan.scratch if plan.scripted else ""
@@ -123,3 +107,34 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         environ = {**environ, redirect.INPUT: redirect.offer_input(kept)}
     sys.stderr.flush()
     os.execve(installation.launcher, [installation.launcher, *translation.argv], environ)
+
+
+def _of_processes(
+    name: str, words: List[str], plan: Plan, layout: Layout
+) -> Optional[Tuple[List[str], List[str]]]:
+    """Returns the line for mpirun of a launcher that knows no MPI, and what is to be said of it.
+
+    None where the line only asks for help. Sets the variables for the ranks.
+    """
+    from shanty.runtime.gpus import visible_gpus
+    from shanty.runtime.localhost import free_port
+    from shanty.runtime.rank import launchers
+
+    found = launcher_of([name, *words])
+    if found is None:  # a subcommand that starts no ranks
+        become_next(name, words, f"{plan.lead.run_dir}/bin")
+        raise UsageError(f"there is no {name} on PATH", fix="install it")
+    line = launchers.parse(*found[:2])
+    text = launchers.answer(line)
+    if text:
+        print(text)
+        return None
+    python = os.environ.pop(launchers.INTERPRETER, "") or os.environ.get("PYTHON_EXEC", "")
+    if os.path.dirname(python) in ("", os.path.dirname(plan.lead.python)):
+        python = "python"  # every host has its own
+    line.settle(plan.lead.python if python == "python" else python)
+    words = launchers.mpirun_line(line, layout, python, visible_gpus)
+    os.environ.update(line.variables)
+    if len(layout.hosts) == 1:  # a script may start several at a time
+        os.environ["MASTER_PORT"] = str(free_port())
+    return words, line.notes

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 import shanty.runtime.rank
 from shanty.runtime.errors import ShantyError, UsageError
+from shanty.runtime.gpus import visible_gpus
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.translate import translate
 from shanty.runtime.rank import accelerate_launch, deepspeed, torchrun
 from shanty.runtime.rank.command import LOCAL_RANK, NO_MPI, launcher_of, starts_a_world
-from shanty.runtime.rank.launchers import answer, gpus_here, mpirun_line, parse
+from shanty.runtime.rank.launchers import answer, mpirun_line, parse
 from shanty.runtime.rank.process_line import Count
 
 HERE = Layout((HostSlots("localhost", 2),), None, None, None, False, 2, "/run/hostfile")
@@ -151,7 +152,7 @@ def test_by_the_gpus_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
         assert words(line, gpus=3) == "-np 3 -H localhost:3 python -u x"
     for visible, count in {"0,2": 2, "": 0, "-1": 0, "1": 1}.items():
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert gpus_here() == count
+        assert visible_gpus() == count
 
 
 ON_HOSTS = {
