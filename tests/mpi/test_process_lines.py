@@ -116,6 +116,10 @@ def test_a_rank_that_calls_them(shanty: Shanty, flavour: str) -> None:
         assert said.count(what) == times
     assert "or this line: shanty run -- torchrun --nproc-per-node 2 train.py\n" in said
     assert "or this line: shanty run -- accelerate launch --num_processes 1 train.py\n" in said
+    for line in REFUSED[1:3]:  # as what each rank is
+        done = shanty("run", "-q", "--mpi", flavour, "--", "mpirun", "-np", "2", *line.split())
+        assert done.returncode == 2, done.stderr
+        assert "torchrun: this is a rank of a run" in done.stderr
 
 
 def test_where_there_is_one_world_they_are_left_alone(shanty: Shanty) -> None:

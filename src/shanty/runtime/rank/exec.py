@@ -18,7 +18,14 @@ import time
 from shanty.runtime.frames import STDERR, STDOUT, FrameWriter, Output
 from shanty.runtime.mpi import processes
 from shanty.runtime.rank import redirect, reports
-from shanty.runtime.rank.command import LOCAL_RANK, insert_runner, is_python, stand_in
+from shanty.runtime.rank.command import (
+    LOCAL_RANK,
+    insert_runner,
+    is_python,
+    launcher_of,
+    stand_in,
+    starts_a_world,
+)
 
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
 _GROUP, _GROUPS = "GROUP_RANK", "GROUP_WORLD_SIZE"
@@ -65,6 +72,9 @@ def main(argv: list[str]) -> int:
     if chosen and os.sep not in argv[0] and is_python(argv[0]):
         argv = [chosen, *argv[1:]]  # every host has its own
     argv = [each.replace(LOCAL_RANK, str(local)) for each in argv]
+    launcher = launcher_of(argv)
+    if launcher is not None and starts_a_world(launcher[1], environ):
+        argv = [f"{here}/shims/{launcher[0]}", *launcher[1]]  # which refuses
     argv = stand_in(argv, chosen or "python3")
     command = insert_runner(argv, os.path.join(here, "run.py"))
     if command is not argv:  # run.py does what the hook is a fallback for
