@@ -78,7 +78,7 @@ STARTERS = ("horovodrun", "mlx.launch", "dmlc-submit")
 
 
 def test_a_rank_calls_it(shanty: Shanty, flavour: str) -> None:
-    """It says what to do, as others do that start ranks; what is installed comes first."""
+    """It says what to do, as others do that start ranks; one that is installed could be meant."""
     (shanty.folder / "x.sh").write_text("".join(f"{name}\n" for name in STARTERS))
     words = ["-q", "--mpi", flavour, "-n", 1, "bash", "x.sh"]
     done = shanty("run", *words)

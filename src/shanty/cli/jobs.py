@@ -51,13 +51,18 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
             fix=f"make a script of it: jupyter nbconvert --to script {first}",
         )
     if first.endswith(".py") or (path / "__main__.py").is_file():
-        if not path.exists():
-            raise NotFoundError(
-                f"there is no script {first!r} in {workspace}",
-                fix=_nearest(path) or "check the name, or give the folder with --workdir",
-            )
-        return Script(first, rest)
+        return make_script(first, rest, workspace)
     return Program(tuple(words))
+
+
+def make_script(path: str, args: Sequence[str], workspace: Path) -> Script:
+    """Return the script; NotFoundError where it is not there."""
+    if not (workspace / path).exists():
+        raise NotFoundError(
+            f"there is no script {path!r} in {workspace}",
+            fix=_nearest(workspace / path) or "check the name, or give the folder with --workdir",
+        )
+    return Script(path, tuple(args))
 
 
 def _nearest(path: Path) -> str:

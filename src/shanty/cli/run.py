@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shanty.cli import jobs, options
-from shanty.cli.context import context
+from shanty.cli.context import context, note
 from shanty.cli.options import detach_option, json_option, quiet_option, run_argument
 from shanty.runtime.errors import UsageError
 
@@ -27,6 +28,9 @@ _ELSEWHERE = {
     **dict.fromkeys(("--num_processes", "--num-processes"), ("accelerate's", "-n NUMBER")),
     "--nnodes": ("torchrun's", "--on HOST,HOST"),
 }  # fmt: skip
+
+if TYPE_CHECKING:
+    from shanty.cli import process_lines
 
 
 class RunCommand(click.Command):
@@ -95,14 +99,41 @@ def run(
     folder = jobs.workspace_folder(typed["source"], workdir, here)
     given = options.typed(typed)
     given["env"] = jobs.environment(typed["env"], env_file, os.environ)
-    job = jobs.make_job(jobs.make_command(command, folder, raw=raw), folder, given)
-    jobs.note_late_options(job)
+    known = None if raw else _process_line(command, folder, {**os.environ, **given["env"]})
+    if known is None:
+        job = jobs.make_job(jobs.make_command(command, folder, raw=raw), folder, given)
+        jobs.note_late_options(job)
+    else:
+        from shanty.cli import process_lines
+        from shanty.runtime.rank.launchers import answer
+
+        text = answer(known.line)
+        if text:
+            click.echo(text)
+            return
+        what, given = process_lines.as_run(known, folder, given, here.environ)
+        job = jobs.make_job(what, folder, given)
+        for each in [] if quiet else known.line.notes:
+            note(each)
     job = jobs.bring_script(job)
     from shanty.cli.start import start
     from shanty.cli.terminal import Show
 
     show = Show(quiet=quiet, as_json=as_json)
     sys.exit(start(here, job, show, dry_run=dry_run, detach=detach))
+
+
+def _process_line(
+    words: tuple[str, ...], folder: Path, environ: Mapping[str, str]
+) -> process_lines.Typed | None:
+    """Return what a line for torchrun or the like asks for; None for all others, and soon."""
+    from shanty.runtime.rank.command import launcher_of
+
+    if launcher_of(["python", *words] if words[:1] == ("-m",) else list(words)) is None:
+        return None
+    from shanty.cli import process_lines
+
+    return process_lines.read(words, folder, environ)
 
 
 @click.command()

@@ -20,13 +20,14 @@ from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.plan import Attempt, Environment, Leftovers, Node
+from shanty.runtime.rank.command import NO_MPI
 from shanty.runtime.rank_start import environment, rank_prefix
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Module, Program, Raw, Script
 
 LAUNCHERS = (
     "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "horovodrun", "dmlc-submit",
-    "mlx.launch",
+    "mlx.launch", *NO_MPI,
 )  # fmt: skip
 _SYSTEM_BINS = ("/bin", "/usr/bin", "/usr/local/bin")
 
@@ -101,7 +102,7 @@ def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = (
         if ranks is not None and ranks > wanted:
             raise UsageError(
                 f"{ranks} ranks do not fit with {job.ranks_per_host} a host on {len(used)} hosts",
-                fix="leave -n or --ranks-per-host out",
+                fix="name more hosts, or leave -n or --ranks-per-host out",
             )
         ranks = ranks or wanted
     if ranks is None and not isinstance(job.command, Raw):
@@ -254,6 +255,10 @@ def _told(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
         "SHANTY_PACKAGE": node.package,
         "SHANTY_JOB": job_key(job),
     }
+    told.update(_group(node, layout))
+    if job.retries:
+        told["TORCHELASTIC_MAX_RESTARTS"] = str(job.retries)
+        told["TORCHELASTIC_RESTART_COUNT"] = str(settings.number - 1)
     if settings.number > 1:
         told["SHANTY_ATTEMPT_DIR"] = str(files.of_attempt)
     if settings.scripted:
@@ -266,6 +271,14 @@ def _told(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
     if job.debug_rank is not None:
         told["SHANTY_DEBUG_RANK"] = str(job.debug_rank)
     return told
+
+
+def _group(node: Node, layout: Layout) -> Dict[str, str]:
+    """The place of a host among those with ranks, as torchrun calls it; nothing for one alone."""
+    used = [host.name for host in layout.hosts if host.slots > 0]
+    if len(used) < 2 or node.address not in used:
+        return {}
+    return {"GROUP_RANK": str(used.index(node.address)), "GROUP_WORLD_SIZE": str(len(used))}
 
 
 def _launcher_environment(job: JobSpec, lead: Node, layout: Layout, scratch: str) -> Dict[str, str]:

@@ -7,7 +7,7 @@ import pytest
 from plans import node
 from shanty.runtime.errors import UsageError
 from shanty.runtime.mpi.layout import Layout
-from shanty.runtime.resolve import layout_of
+from shanty.runtime.resolve import AttemptSettings, layout_of, resolve
 from shanty.runtime.spec import JobSpec, Program
 
 
@@ -27,3 +27,16 @@ def test_ranks_per_host_count_the_hosts_that_hold_ranks() -> None:
     assert planned(job, 0, 2, 2).ranks == 4  # the lead only leads
     with pytest.raises(UsageError, match=r"2 ranks do not fit on 10\.0\.0\.2"):
         planned(job, 3, 1)
+
+
+def test_each_host_is_a_group_as_torchrun_has_them() -> None:
+    """The hosts with ranks are counted; a further attempt is a restart."""
+    job = JobSpec(Program(("x",)), ranks_per_host=1, retries=2)
+    nodes = [node(number, count) for number, count in enumerate((0, 2, 2))]
+    settings = AttemptSettings("run", "/tmp/x", scripted=True, log_limit=1, given={}, number=2)
+    names = ("GROUP_RANK", "GROUP_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+    found = [
+        [each.environment.own.get(name, "") for name in names]
+        for each in resolve(job, nodes, settings).nodes
+    ]
+    assert found == [["", "", "1"], ["0", "2", "1"], ["1", "2", "1"]]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from shanty.runtime import platform
 from shanty.runtime.errors import NotFoundError, PrepareError
+from shanty.runtime.gpus import gpus
 from shanty.runtime.rpc import capacity
 from shanty.runtime.spec import JobSpec
 
@@ -49,7 +50,7 @@ def check_capacity(job: JobSpec, ranks: int) -> None:
 
     facts = {
         "memory": survey.memory(),
-        "gpus": survey.gpus() if job.gpus_per_rank else [],
+        "gpus": gpus() if job.gpus_per_rank else [],
         "cores": platform.usable_cores(),
         "machine_cores": platform.usable_cores(),
         "room": {"available": capacity.available()},

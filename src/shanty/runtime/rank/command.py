@@ -3,15 +3,34 @@
 `run.py` goes into that of Python: `python -u x.py` becomes `python -u run.py x.py`. A program that
 is no more becomes the Python module that does its work: XGBoost had one of its own, `xgboost
 train.conf key=value`, up to version 3.1.
+
+It also knows the launchers of frameworks by their command lines, `torchrun …` and `python -m
+torch.distributed.run …` alike.
 """
 
 from __future__ import annotations
 
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping
+
+LOCAL_RANK = "@SHANTY_LOCAL_RANK@"  # in a rank's words: its own local rank goes there
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 _LETTERS = frozenset("bBdEiIOPqRsSuvx")
 _MODULES = {"xgboost": "shanty.compat.xgboost_program"}
+_LAUNCHERS = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torch.distributed.launch",
+    "accelerate.commands.launch": "accelerate-launch",
+    "accelerate.commands.accelerate_cli": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+# The launchers that know no MPI, by the names of their shims.
+NO_MPI = (*dict.fromkeys(_LAUNCHERS.values()),)
+_NODES = ("--nnodes", "--num_machines", "--num-machines")
+_MARK = "\0"
 
 
 def is_python(program: str) -> bool:
@@ -54,6 +73,66 @@ def insert_runner(argv: list[str], runner: str) -> list[str]:
                 return [*argv[:index], *kept, runner, "-" + rest[0], *value, *argv[index + 1 :]]
             index += 1
     return argv
+
+
+def launcher_of(argv: list[str]) -> tuple[str, list[str], str] | None:
+    """Returns which launcher of processes a command line starts; None where it starts another one.
+
+    The name is that of its shim. With it come the words of the launcher's own line, and the
+    interpreter or the launcher's path that the command line begins with.
+    """
+    words = argv
+    if not argv:
+        return None
+    if is_python(argv[0]):
+        marked = insert_runner(argv, _MARK)
+        if marked is argv:
+            return None
+        words = marked[marked.index(_MARK) + 1 :]
+        if words[0] == "-m" and len(words) > 1:
+            words = [_LAUNCHERS.get(words[1], ""), *words[2:]]
+        elif words[0] == "-c":
+            return None
+    name, rest = os.path.basename(words[0]), words[1:]
+    if name == "accelerate":  # its other subcommands start no ranks
+        return ("accelerate-launch", rest[1:], argv[0]) if rest[:1] == ["launch"] else None
+    return (name, rest, argv[0]) if name in NO_MPI else None
+
+
+def starts_a_world(words: list[str], environ: Mapping[str, str]) -> bool:
+    """Returns True where a launcher's line, started by each of the ranks, makes a world in each.
+
+    It does not in a run of one rank, nor where each rank starts one node of as many as there are
+    ranks. As `shims/refuse.sh` has it.
+    """
+    world = environ.get("WORLD_SIZE", "1")
+    nodes, before = "1", ""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in _NODES and equals:
+            nodes = value
+        elif before in _NODES:
+            nodes = word
+        before = word
+    return world != "1" and nodes != world
+
+
+def argv_of_this_process() -> list[str]:
+    """Returns how this process was started; empty where that is not to be known."""
+    try:
+        with open("/proc/self/cmdline") as file:
+            return file.read().split("\0")[:-1]
+    except OSError:
+        return []
+
+
+def is_shim(path: str) -> bool:
+    """Returns True for a file that is a shim of a run, not the launcher itself."""
+    try:
+        with open(path, "rb") as file:
+            return b" rank.shim " in file.read(4096)
+    except OSError:
+        return False
 
 
 def stand_in(argv: list[str], python: str) -> list[str]:

@@ -18,9 +18,17 @@ import time
 from shanty.runtime.frames import STDERR, STDOUT, FrameWriter, Output
 from shanty.runtime.mpi import processes
 from shanty.runtime.rank import redirect, reports
-from shanty.runtime.rank.command import insert_runner, is_python, stand_in
+from shanty.runtime.rank.command import (
+    LOCAL_RANK,
+    insert_runner,
+    is_python,
+    launcher_of,
+    stand_in,
+    starts_a_world,
+)
 
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
+_GROUP, _GROUPS = "GROUP_RANK", "GROUP_WORLD_SIZE"
 _PARTIAL_MS = 100  # a prompt without a newline is shown after so long
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # as a shell has them
 _CANNOT_WRITE = 73  # StorageError's
@@ -43,12 +51,15 @@ def main(argv: list[str]) -> int:
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
     environ.update({key: str(value) for key, value in place.items()})
     environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS", "1"))
+    _as_torchrun(rank, size, local_size)
     here = os.path.dirname(os.path.abspath(__file__))
-    # Last: there, what starts ranks itself and is not installed says so (a line's own shims and
-    # programs that are installed come before).
-    environ["PATH"] = os.pathsep.join([environ.get("PATH") or os.defpath, f"{here}/shims"])
+    # What starts ranks itself is refused there.
+    environ["PATH"] = os.pathsep.join([f"{here}/shims", environ.get("PATH") or os.defpath])
     if "DMLC_NUM_WORKER" in environ:  # a line for dmlc-submit has set it, and could not set this
         environ["DMLC_TASK_ID"] = str(rank)
+    if "CROSS_RANK" in environ:  # one for deepspeed, likewise
+        environ["LOCAL_SIZE"] = str(local_size)
+        environ["CROSS_RANK"], environ["CROSS_SIZE"] = environ[_GROUP], environ[_GROUPS]
     if rank != 0:
         redirect.close_input()  # Hydra leaves it open for ever
     elif redirect.INPUT in environ:
@@ -60,6 +71,10 @@ def main(argv: list[str]) -> int:
     chosen = environ.get(PYTHON)
     if chosen and os.sep not in argv[0] and is_python(argv[0]):
         argv = [chosen, *argv[1:]]  # every host has its own
+    argv = [each.replace(LOCAL_RANK, str(local)) for each in argv]
+    launcher = launcher_of(argv)
+    if launcher is not None and starts_a_world(launcher[1], environ):
+        argv = [f"{here}/shims/{launcher[0]}", *launcher[1]]  # which refuses
     argv = stand_in(argv, chosen or "python3")
     command = insert_runner(argv, os.path.join(here, "run.py"))
     if command is not argv:  # run.py does what the hook is a fallback for
@@ -70,6 +85,20 @@ def main(argv: list[str]) -> int:
     report: dict[str, reports.Value] = {"rank": rank, "world": environ.get("SHANTY_WORLD", "0")}
     report.update(size=size, local=local, host=os.uname().nodename, exec=os.getpid())
     return _Rank(command, writer, channel, report, folder).run()
+
+
+def _as_torchrun(rank: int, size: int, local_size: int) -> None:
+    """Sets what scripts look for that know torchrun: its ranks are in groups, one on each host."""
+    environ = os.environ
+    groups = processes.number(environ, (_GROUPS,)) or 1
+    environ.setdefault(_GROUP, "0")
+    environ[_GROUPS] = str(min(groups, -(-size // local_size)))  # a line may leave hosts out
+    environ["ROLE_RANK"], environ["ROLE_WORLD_SIZE"] = str(rank), str(size)
+    environ.setdefault("ROLE_NAME", "default")
+    for name in ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"):
+        environ.setdefault(name, "0")
+    environ.setdefault("TORCHELASTIC_RUN_ID", environ.get("SHANTY_RUN_ID", "shanty"))
+    environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # there is no agent: rank 0 has the store
 
 
 class _Rank:

@@ -1,6 +1,6 @@
 """Reads the lines of other tools by a table of their options, as argparse would.
 
-What becomes of each option is said by its rule, in `horovodrun` and `dmlc_submit`:
+What becomes of each option is said by its rule, in the module of the tool:
 
     =NAME        the value is put into that variable
     =NAME VALUE  that variable gets this value
@@ -69,6 +69,7 @@ class Line:
     value, and the rest of the rule.
     """
 
+    shown_by = "shanty"
     program: str
     options: Mapping[str, Option]
     variables: Dict[str, str]
@@ -119,8 +120,9 @@ class Line:
                 raise UsageError(f"{name} of {self.program} may mean {either}")
         elif word[:2] in options and options[word[:2]].takes != SWITCH:
             return word[:2], options[word[:2]], word[2:]
-        near = difflib.get_close_matches(name.lower().replace("_", "-"), options, 1)
-        fix = f"did you mean {near[0]}?" if near else f"see `shanty {self.program} --help`"
+        near = difflib.get_close_matches(name.lower(), options, 1)
+        near = near or difflib.get_close_matches(name.lower().replace("_", "-"), options, 1)
+        fix = f"did you mean {near[0]}?" if near else f"see `{self.shown_by} {self.program} --help`"
         raise UsageError(f"{self.program} has no option {name}", fix=fix)
 
     def take(self, spelled: str, option: Option, value: str) -> None:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import Any, List, Mapping
+from typing import Any, List, Mapping, Optional, Tuple
 
 from shanty.runtime.errors import ShantyError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.mpi.translate import decided_by, translate
-from shanty.runtime.plan import read_plan
+from shanty.runtime.plan import Plan, read_plan
 from shanty.runtime.rank import redirect
-from shanty.runtime.rank.command import become_next
+from shanty.runtime.rank.command import NO_MPI, become_next, launcher_of
 from shanty.runtime.rank_start import rank_prefix
 from shanty.runtime.rundir import RunDir
 
@@ -57,7 +58,7 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         words = program.mpirun_line(wanted, layout, os.environ)
         os.environ.update(wanted.variables)
         notes, verbose = wanted.notes, wanted.verbose
-    if name == "mlx.launch":
+    elif name == "mlx.launch":
         from shanty.runtime.rank import mlx_launch
 
         line = mlx_launch.parse(words)
@@ -69,6 +70,11 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
                 "install mlx, or say --backend mpi",
             )
         words, verbose = mlx_launch.mpirun_line(line, layout), line.verbose
+    elif name in NO_MPI:
+        line_and_notes = _of_processes(name, words, plan, layout)
+        if line_and_notes is None:
+            return
+        words, notes = line_and_notes
     decided = decided_by(words, FLAVOURS[installation.flavour])
     passed = redirect.offer_output(redirect.redirected(os.environ.get("SHANTY_OUTPUT", "")))
     scratch = plan.scratch if plan.scripted else ""
@@ -101,3 +107,34 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         environ = {**environ, redirect.INPUT: redirect.offer_input(kept)}
     sys.stderr.flush()
     os.execve(installation.launcher, [installation.launcher, *translation.argv], environ)
+
+
+def _of_processes(
+    name: str, words: List[str], plan: Plan, layout: Layout
+) -> Optional[Tuple[List[str], List[str]]]:
+    """Returns the line for mpirun of a launcher that knows no MPI, and what is to be said of it.
+
+    None where the line only asks for help. Sets the variables for the ranks.
+    """
+    from shanty.runtime.gpus import visible_gpus
+    from shanty.runtime.localhost import free_port
+    from shanty.runtime.rank import launchers
+
+    found = launcher_of([name, *words])
+    if found is None:  # a subcommand that starts no ranks
+        become_next(name, words, f"{plan.lead.run_dir}/bin")
+        raise UsageError(f"there is no {name} on PATH", fix="install it")
+    line = launchers.parse(*found[:2])
+    text = launchers.answer(line)
+    if text:
+        print(text)
+        return None
+    python = os.environ.pop(launchers.INTERPRETER, "") or os.environ.get("PYTHON_EXEC", "")
+    if os.path.dirname(python) in ("", os.path.dirname(plan.lead.python)):
+        python = "python"  # every host has its own
+    line.settle(plan.lead.python if python == "python" else python)
+    words = launchers.mpirun_line(line, layout, python, visible_gpus)
+    os.environ.update(line.variables)
+    if len(layout.hosts) == 1:  # a script may start several at a time
+        os.environ["MASTER_PORT"] = str(free_port())
+    return words, line.notes

@@ -14,11 +14,11 @@ import time
 from typing import Any, Dict, List, Mapping, Optional
 
 from shanty.runtime import platform
+from shanty.runtime.gpus import gpus
 from shanty.runtime.rpc import Ask, Data, Say, output_of
 from shanty.runtime.rpc.capacity import room
 from shanty.runtime.rundir import home
 
-_GPU_TIMEOUT = 5.0  # seconds; a sick driver makes nvidia-smi hang
 _SYSCTL_TIMEOUT = 5.0
 _IFF_UP = 0x1
 
@@ -81,12 +81,6 @@ def memory() -> int:
     return total
 
 
-def gpus() -> List[Dict[str, str]]:
-    """NVIDIA's GPUs, `{"name", "uuid"}` each, in their order; none where nothing answers."""
-    program = shutil.which("nvidia-smi") or "/usr/bin/nvidia-smi"
-    return parse_gpus(output_of([program, "-L"], _GPU_TIMEOUT) or "")
-
-
 def fabrics() -> List[str]:
     """The kinds of network here that beat TCP: InfiniBand and RoCE, Slingshot, Omni-Path."""
     return [kind for kind in ("infiniband", "cxi", "hfi1") if glob.glob(f"/sys/class/{kind}/*")]
@@ -134,16 +128,6 @@ def _number(text: str) -> int:
         return int(text)
     except ValueError:
         return 0
-
-
-def parse_gpus(text: str) -> List[Dict[str, str]]:
-    """Read the output of `nvidia-smi -L`; the parts of a divided GPU (MIG) are no GPUs."""
-    found = []
-    for line in text.splitlines():
-        if line.startswith("GPU "):
-            name, _, rest = line.partition(": ")[2].rpartition(" (UUID: ")
-            found.append({"name": name.strip(), "uuid": rest.rstrip(") ")})
-    return found
 
 
 def ssh_connection(environ: Mapping[str, str]) -> Optional[Dict[str, Any]]:

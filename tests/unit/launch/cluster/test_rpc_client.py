@@ -19,8 +19,9 @@ from shanty.launch.connections.base import LocalTransport
 from shanty.launch.host import Host
 from shanty.runtime import errors
 from shanty.runtime.errors import PrepareError, ShantyError, StorageError
+from shanty.runtime.gpus import parse_gpus
 from shanty.runtime.rpc import interfaces
-from shanty.runtime.rpc.survey import parse_gpus, ssh_connection
+from shanty.runtime.rpc.survey import ssh_connection
 
 # Verbs of an RPC server of our own: they stand in a module beside the real ones.
 VERBS = """

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shanty.launch.doctor import this_machine
 from shanty.launch.doctor.this_machine import check_capacity
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.rpc import survey
@@ -20,7 +21,7 @@ JOB = Program(("true",))
 
 def test_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "memory", lambda: 1000 * MIB)
-    monkeypatch.setattr(survey, "gpus", lambda: [{"name": "T4", "uuid": "1"}] * 2)
+    monkeypatch.setattr(this_machine, "gpus", lambda: [{"name": "T4", "uuid": "1"}] * 2)
     check_capacity(JobSpec(JOB, memory_per_rank=500 * MIB), 2)
     check_capacity(JobSpec(JOB, gpus_per_rank=1), 2)
     with pytest.raises(PrepareError, match="memory-short"):

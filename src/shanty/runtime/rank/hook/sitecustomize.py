@@ -23,6 +23,26 @@ def _chain() -> None:
         spec.loader.exec_module(module)
 
 
+def _meet_launcher(core) -> None:  # type: ignore[no-untyped-def]
+    """Become the shim where this process is a launcher, as `python -m torch.distributed.run` is.
+
+    In a rank the shim refuses; in a run's own line it makes ranks of the launcher's processes.
+    """
+    command = core.load_part("rank/command")
+    found = command.launcher_of(getattr(sys, "orig_argv", None) or command.argv_of_this_process())
+    if found is None:
+        return
+    name, words, _ = found
+    if core.processes.number(os.environ, core.processes.RANK) is None:
+        for folder in os.environ.get("PATH", "").split(os.pathsep):
+            if command.is_shim(os.path.join(folder, name)):
+                os.environ["SHANTY_LINE_PYTHON"] = sys.executable
+                os.execv(os.path.join(folder, name), [name, *words])
+    elif command.starts_a_world(words, os.environ):
+        rank = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        os.execv(os.path.join(rank, "shims", name), [name, *words])
+
+
 def _arm() -> None:
     import importlib.machinery
 
@@ -31,6 +51,7 @@ def _arm() -> None:
     module.__file__ = path = os.path.join(folder, "instrumentation.py")
     sys.modules[module.__name__] = module
     importlib.machinery.SourceFileLoader(module.__name__, path).exec_module(module)
+    _meet_launcher(module)
     process = module.start()
     if process is not None:
 

@@ -1,0 +1,129 @@
+"""Reads a line for deepspeed's launcher. The options are those of DeepSpeed 0.19."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Mapping, Sequence, Union
+
+from shanty.runtime.errors import UsageError
+from shanty.runtime.localhost import is_here
+from shanty.runtime.mpi.hostfiles import Read, read_file
+from shanty.runtime.rank.option_table import SWITCH, TEXT, WHOLE
+from shanty.runtime.rank.process_line import (
+    ALL_HOSTS,
+    FIXED,
+    ITSELF,
+    OUTPUT,
+    ProcessLine,
+    spelled_both_ways,
+)
+
+_HOSTFILE = "/job/hostfile"  # what it takes where the line names none
+_SSH = "-hosts are reached as `shanty run` reaches them"
+_BINDING = "-`shanty run --cpus-per-rank N` binds ranks to cores"
+
+OPTIONS = spelled_both_ways(
+    # How many and where
+    ("--num_gpus --num_accelerators", WHOLE, "@count per_node"),
+    ("--num_nodes", TEXT, "@nodes"),
+    ("-H --hostfile", TEXT, "@set hostfile"),
+    ("-i --include", TEXT, "@include"),
+    ("-e --exclude", TEXT, "!which GPUs there are is not known when the line is read|"
+     "name those that are taken: --include localhost:0,1"),
+    ("--node_rank", TEXT, ALL_HOSTS),
+    ("--min_elastic_nodes / --max_elastic_nodes", TEXT, FIXED),
+    ("--elastic_training", SWITCH, FIXED),
+    # How they find and reach each other
+    ("--master_addr", TEXT, ITSELF),
+    ("--master_port", WHOLE, ITSELF),
+    ("--launcher / --launcher_args", TEXT, "-the run has its own launcher"),
+    ("--no_ssh / --no_ssh_check / --force_multi", SWITCH, _SSH),
+    ("--ssh_port", WHOLE, _SSH),
+    # What they run
+    ("--module", SWITCH, "@switch module"),
+    ("--no_python", SWITCH, "@switch no_python"),
+    ("--no_local_rank", SWITCH, "@switch no_local_rank"),
+    ("--venv_script", TEXT, "-`shanty run --python ENVIRONMENT` names it"),
+    ("--autotuning", TEXT, "!it starts many jobs, one after the other|leave it out"),
+    ("--bind_cores_to_rank", SWITCH, _BINDING),
+    ("--bind_core_list", TEXT, _BINDING),
+    # Their output
+    ("--enable_each_rank_log", TEXT, OUTPUT),
+    ("--save_pid", SWITCH, "-`shanty stop` ends a run"),
+    ("--log_level", TEXT, ""),
+    ("-q --quiet", SWITCH, ""),
+    ("-h --help", SWITCH, "@switch help"),
+)  # fmt: skip
+
+
+@dataclass
+class Wanted(ProcessLine):
+    """A line of deepspeed, and what it asks for."""
+
+    program = "deepspeed"
+    options = OPTIONS
+    says_number = "--num_gpus"
+    says_hosts = "--num_nodes"
+
+    default: Union[int, str] = "gpu"
+    no_local_rank: bool = False
+    include: str = ""
+
+    def _include(self, spelled: str, value: str, _: str) -> None:
+        host, colon, devices = value.partition(":")
+        if "@" in value or not is_here(host):
+            raise UsageError(
+                f"{spelled} {value} of deepspeed has no counterpart here",
+                "it names hosts, and a run has its own",
+                "name them: shanty run --on HOST,HOST -- deepspeed --num_gpus N …",
+            )
+        if colon and not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", devices):
+            raise UsageError(f"{spelled} takes HOST:0,1,…, not {value!r}")
+        self.include = value
+        self.nodes = 1, 1
+        if colon:
+            self.per_node = len(set(devices.split(",")))
+            self.variables["CUDA_VISIBLE_DEVICES"] = devices
+
+    def checked(self) -> None:
+        """Raises UsageError for a line that makes no sense as a whole."""
+        super().checked()
+        if not self.no_local_rank:
+            self.local_rank = "--local_rank"
+        self.variables.setdefault("CROSS_RANK", "0")  # rank.exec has each rank's own
+        if self.hostfile and self.include:
+            raise UsageError(
+                "--hostfile and --include both name hosts", fix="leave one of them out"
+            )
+        if self.hostfile and self.read(self.hostfile) is None:
+            raise UsageError(
+                f"--hostfile {self.hostfile}: there is no such file",
+                fix="leave it out for this machine",
+            )
+        if not self.hostfile and not self.include and self.read(_HOSTFILE) is not None:
+            self.hostfile = _HOSTFILE
+
+
+def parse(
+    words: Sequence[str], environ: Mapping[str, str] = os.environ, read: Read = read_file
+) -> Wanted:
+    """Returns what the line `words` (without `deepspeed` itself) asks for.
+
+    UsageError names an option that there is none of, that lacks its value or that is refused.
+    """
+    wanted = Wanted(environ, read)
+    given, wanted.command = wanted.split(words)
+    numbers = [
+        said for said, option, _ in given if option.names[0] in ("--num_gpus", "--num_nodes")
+    ]
+    included = [said for said, option, _ in given if option.names[0] == "-i"]
+    if numbers and included:
+        raise UsageError(
+            f"{included[0]} and {numbers[0]} of deepspeed exclude each other", fix="leave one out"
+        )
+    for each in given:
+        wanted.take(*each)
+    wanted.checked()
+    return wanted
