@@ -59,7 +59,8 @@ PROGRAMS: Recipe = (
     (
         (
             "dask-mpi==2026.3.0", "ray==2.60.0", "psutil", "pyyaml", "tqdm", "safetensors",
-            "huggingface-hub", "einops", "hjson", "setuptools", "wheel", "regex", "tokenizers", "aiohttp", "msgpack", "ninja", "py-cpuinfo", "pydantic",
+            "huggingface-hub", "einops", "hjson", "setuptools", "wheel", "regex", "tokenizers",
+            "aiohttp", "msgpack", "ninja", "py-cpuinfo", "pydantic",
         ),
         _WHEELS,
     ),
