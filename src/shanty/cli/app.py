@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -22,12 +22,20 @@ VERBS = {
     "run": "run", "rerun": "run", "ps": "runs", "show": "runs", "logs": "runs", "stop": "runs",
     "stacks": "stacks", "doctor": "doctor", "net": "net", "rm": "runs", "prune": "runs",
     "hosts": "hosts", "lab": "lab", "mpi": "mpi", "horovodrun": "horovodrun",
-    "dmlc-submit": "dmlc_submit", "completion": "app",
+    "dmlc-submit": "dmlc_submit", "completion": "completion",
 }  # fmt: skip
 
 
 class Verbs(click.Group):
     """Imports a verb's module when the verb is used."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line, or complete one for a shell."""
+        if "_SHANTY_COMPLETE" in os.environ:
+            from shanty.cli import completion
+
+            completion.register()
+        return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs in the order in which people meet them."""
@@ -39,6 +47,7 @@ class Verbs(click.Group):
             return None
         module = importlib.import_module(f"shanty.cli.{VERBS[cmd_name]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        _keep_summaries(command)
         return command
 
     def resolve_command(
@@ -63,6 +72,13 @@ class Verbs(click.Group):
         raise UsageError(f"shanty has no command {word!r}", fix=fix)
 
 
+def _keep_summaries(command: click.Command) -> None:
+    """Let the first sentence of a help text be the summary, in whole: click would cut it."""
+    command.short_help = (command.help or "").partition("\n\n")[0]
+    for each in command.commands.values() if isinstance(command, click.Group) else ():
+        _keep_summaries(each)
+
+
 def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
         click.echo(f"shanty {__version__}")
@@ -76,23 +92,6 @@ def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
 )  # fmt: skip
 def app() -> None:
     """Distributed machine learning with MPI, without the set-up."""
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the completion script for a shell.
-
-    \b
-    For bash, in ~/.bashrc:  eval "$(shanty completion bash)"
-    For zsh, in ~/.zshrc:    eval "$(shanty completion zsh)"
-    For fish:                shanty completion fish > ~/.config/fish/completions/shanty.fish
-    """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None  # Choice admits only those that click knows
-    click.echo(kind(app, {}, "shanty", "_SHANTY_COMPLETE").source())
 
 
 def main() -> NoReturn:

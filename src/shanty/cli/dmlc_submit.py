@@ -13,7 +13,7 @@ import click
 
 from shanty.cli import jobs
 from shanty.cli.context import Context, context, note
-from shanty.cli.options import complete_group
+from shanty.cli.options import completed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _option(option: Option) -> click.Option:
         hidden=option.rule[:1] != "@",
         metavar="N" if option.takes == WHOLE else None,
         is_flag=option.takes == SWITCH,
-        shell_complete=complete_group if first == "--on" else None,
+        shell_complete=completed("hosts") if first == "--on" else None,
     )
 
 
@@ -81,7 +81,7 @@ def _all() -> list[Option]:
 @click.command(cls=Line, add_help_option=False)
 @click.pass_context
 def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
-    """Run a command as DMLC's dmlc-submit would: its options, and what they mean here.
+    """Run a command as DMLC's dmlc-submit would, with its options.
 
     \b
     Examples:

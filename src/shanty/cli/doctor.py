@@ -15,7 +15,7 @@ import click
 
 from shanty.cli import jobs
 from shanty.cli.context import Context, at_terminal, context, note, show_error
-from shanty.cli.options import OPTIONS, complete_group, json_option, typed
+from shanty.cli.options import OPTIONS, completed, json_option, typed
 from shanty.cli.table import print_table
 from shanty.launch import interpreter
 from shanty.launch.lock import exclusive_lock
@@ -37,7 +37,7 @@ _LAUNCH_FAILED = (LaunchError.exit_code, WorldError.exit_code)
 
 
 @click.command()
-@click.argument("target", required=False, shell_complete=complete_group)
+@click.argument("target", required=False, shell_complete=completed("hosts"))
 @OPTIONS["on"].click_option(help="The same as TARGET.")
 @OPTIONS["hostfile"].click_option()
 @OPTIONS["ranks"].click_option(help="Ranks that are to run there.")
@@ -69,10 +69,16 @@ def doctor(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Find out what is wrong with hosts and the network between them, and how to cure it.
+    """Find what is wrong with this machine or hosts, and the cure.
 
-    TARGET is a group or hosts, as for `shanty run --on`. Without one it is this machine, and
-    the hosts that shanty.toml names.
+    TARGET is a group or hosts, as for `shanty run --on`, and the network between them. Without
+    one it is this machine, and the hosts that shanty.toml names.
+
+    \b
+    Examples:
+      shanty doctor
+      shanty doctor 10.0.0.2,10.0.0.3 -n 8 --memory 4G
+      shanty doctor lab --fix
     """
     if codes:
         from shanty.launch.finding import CODES

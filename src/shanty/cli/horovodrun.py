@@ -23,7 +23,7 @@ from shanty.cli.context import context, note
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]… COMMAND [ARGS]…")
 def horovodrun(words: tuple[str, ...]) -> None:
-    """Run a command as horovodrun would: its options, and what they mean here.
+    """Run a command as horovodrun would, with its options.
 
     \b
     Example:

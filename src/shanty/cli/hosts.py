@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from shanty.cli.context import context, note
-from shanty.cli.options import complete_group, json_option
+from shanty.cli.options import completed, json_option
 from shanty.cli.table import print_table
 from shanty.runtime.errors import UsageError
 
-name_argument = click.argument("name", shell_complete=complete_group)
+name_argument = click.argument("name", shell_complete=completed("groups"))
 
 
 @click.group()
@@ -22,13 +22,21 @@ def hosts() -> None:
 
 @hosts.command(epilog="HOST is [USER@]HOST[:SLOTS], [IPV6]:SLOTS or ssh://[USER@]HOST[:PORT].")
 @name_argument
-@click.argument("host", metavar="[HOST]...", nargs=-1)
+@click.argument("host", metavar="[HOST]...", nargs=-1, shell_complete=completed("hosts"))
 @click.option(
     "--hostfile", type=click.Path(path_type=Path, dir_okay=False),
     help="Take hosts from a file of Open MPI's, MPICH's, DeepSpeed's or MLX's.",
 )  # fmt: skip
 def add(name: str, host: tuple[str, ...], hostfile: Path | None) -> None:
-    """Make a group of hosts, or add hosts to one; a host that it has gets the new slots."""
+    """Make a group of hosts, or add hosts to one.
+
+    A host that it has gets the new slots.
+
+    \b
+    Examples:
+      shanty hosts add desk ann@10.0.0.2 10.0.0.3:4
+      shanty hosts add desk --hostfile hostfile
+    """
     from shanty.launch.cluster import inventory
 
     home = context().home
@@ -49,7 +57,12 @@ def add(name: str, host: tuple[str, ...], hostfile: Path | None) -> None:
 @hosts.command("list")
 @json_option
 def list_all(as_json: bool) -> None:
-    """List the groups."""
+    """List the groups.
+
+    \b
+    Example:
+      shanty hosts list
+    """
     from shanty.launch.cluster import inventory
 
     home = context().home
@@ -75,7 +88,12 @@ def list_all(as_json: bool) -> None:
 @name_argument
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """Show the hosts of a group."""
+    """Show the hosts of a group.
+
+    \b
+    Example:
+      shanty hosts show desk
+    """
     from shanty.launch.cluster import inventory
 
     group = inventory.load(name, context().home)
@@ -100,7 +118,12 @@ def show(name: str, as_json: bool) -> None:
 @hosts.command()
 @name_argument
 def remove(name: str) -> None:
-    """Forget a group; nothing is done to its hosts."""
+    """Forget a group; nothing is done to its hosts.
+
+    \b
+    Example:
+      shanty hosts remove desk
+    """
     from shanty.launch.cluster import inventory
 
     inventory.remove(name, context().home)

@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING
 import click
 
 from shanty.cli.context import context, note
-from shanty.cli.options import json_option
+from shanty.cli.options import completed, json_option
 from shanty.cli.table import print_table
 
 if TYPE_CHECKING:
     from shanty.launch.lab.model import Lab
 
-name_argument = click.argument("name", default="lab")
-host_argument = click.argument("host")
+name_argument = click.argument("name", default="lab", shell_complete=completed("groups"))
+host_argument = click.argument("host", shell_complete=completed("lab_hosts"))
 
 
 @click.group()
 def lab() -> None:
-    """Make virtual hosts in this machine, each with its own network and sshd (Linux)."""
+    """Make virtual hosts in this machine (Linux).
+
+    Each has its own network and sshd.
+    """
 
 
 @lab.command()
@@ -39,7 +42,13 @@ def up(
     hosts: int, name: str, nics: tuple[str, ...], rates: tuple[str, ...], bare: bool,
     slots: int | None,
 ) -> None:  # fmt: skip
-    """Start HOSTS virtual hosts [3]."""
+    """Start HOSTS virtual hosts [3].
+
+    \b
+    Examples:
+      shanty lab up
+      shanty lab up 3 --nic tb0 --rate eth0=200mbit
+    """
     from shanty.launch.lab import control
 
     shown = sys.stderr.isatty()
@@ -68,7 +77,12 @@ def up(
 @lab.command()
 @name_argument
 def down(name: str) -> None:
-    """End a lab: its hosts, all that runs there, all files on them."""
+    """End a lab: its hosts, all that runs there, their files.
+
+    \b
+    Example:
+      shanty lab down
+    """
     from shanty.launch.lab import control, model
 
     model.check_name(name)  # it becomes a folder that is removed
@@ -79,7 +93,12 @@ def down(name: str) -> None:
 @lab.command("list")
 @json_option
 def list_all(as_json: bool) -> None:
-    """List the labs."""
+    """List the labs.
+
+    \b
+    Example:
+      shanty lab list
+    """
     from shanty.launch.lab import control
 
     found = control.labs(context().home)
@@ -98,7 +117,12 @@ def list_all(as_json: bool) -> None:
 @name_argument
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """Show the hosts of a lab."""
+    """Show the hosts of a lab.
+
+    \b
+    Example:
+      shanty lab show
+    """
     from shanty.launch.lab import control
 
     known = control.find(context().home, name)
@@ -112,7 +136,14 @@ def show(name: str, as_json: bool) -> None:
 @host_argument
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(host: str, command: tuple[str, ...]) -> None:
-    """Run COMMAND at the console of a host; its exit code is passed on."""
+    """Run COMMAND at the console of a host.
+
+    Its exit code is passed on.
+
+    \b
+    Example:
+      shanty lab exec lab1 ip addr
+    """
     from shanty.launch.lab import control
 
     known, member = control.find_host(context().home, host)
@@ -122,7 +153,7 @@ def execute(host: str, command: tuple[str, ...]) -> None:
 def _add_action(name: str, help: str, done: str) -> None:
     """Add a command that does something to one host; `done` is what it says then."""
 
-    @lab.command(name, help=help)
+    @lab.command(name, help=f"{help}\n\n\b\nExample:\n  shanty lab {name} lab2")
     @host_argument
     def act(host: str) -> None:
         from shanty.launch.lab import control
@@ -139,7 +170,7 @@ _add_action(
 _add_action("join", "Plug a host's cables in again.", "{host} is on the network")
 _add_action(
     "freeze",
-    "Stop every process of a host, its sshd included; `thaw` lets them go on.",
+    "Stop all processes of a host, sshd too; `thaw` ends that.",
     "{host} is frozen ({count} processes); `shanty lab thaw {host}` ends that",
 )
 _add_action("thaw", "Let every process of a frozen host go on.", "{host} goes on")

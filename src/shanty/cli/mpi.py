@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from shanty.cli.context import context, note
-from shanty.cli.options import json_option
+from shanty.cli.options import completed, json_option
 from shanty.cli.table import print_table
 
 FLAVOURS = "openmpi5 (or openmpi), openmpi4, mpich, intel"
@@ -22,7 +22,12 @@ def mpi() -> None:
 @mpi.command("list")
 @json_option
 def list_all(as_json: bool) -> None:
-    """List the MPIs that are here: shanty's own, the system's, those on PATH."""
+    """List the MPIs that are here, and those that can be had.
+
+    \b
+    Example:
+      shanty mpi list
+    """
     from shanty.launch import mpis
 
     here = context()
@@ -37,9 +42,16 @@ def list_all(as_json: bool) -> None:
 
 
 @mpi.command(epilog=f"Flavours: {FLAVOURS}.")
-@click.argument("flavour")
+@click.argument("flavour", shell_complete=completed("mpis"))
 def install(flavour: str) -> None:
-    """Install an MPI from PyPI into a folder of its own; no compiler and no root needed."""
+    """Install an MPI from PyPI into a folder of its own.
+
+    No compiler and no root are needed. What is downloaded is said before it begins.
+
+    \b
+    Example:
+      shanty mpi install mpich
+    """
     from shanty.launch import mpis
 
     found = mpis.install(flavour, context().home, note)
@@ -47,10 +59,16 @@ def install(flavour: str) -> None:
 
 
 @mpi.command()
-@click.argument("flavour", required=False)
+@click.argument("flavour", required=False, shell_complete=completed("mpis"))
 @json_option
 def which(flavour: str | None, as_json: bool) -> None:
-    """Say which MPI a run would use."""
+    """Say which MPI a run would use.
+
+    \b
+    Examples:
+      shanty mpi which
+      shanty mpi which intel --json
+    """
     from shanty.launch import mpis
 
     here = context()
@@ -63,9 +81,14 @@ def which(flavour: str | None, as_json: bool) -> None:
 
 
 @mpi.command()
-@click.argument("flavour")
+@click.argument("flavour", shell_complete=completed("own_mpis"))
 def remove(flavour: str) -> None:
-    """Remove an MPI that `shanty mpi install` put here."""
+    """Remove an MPI that `shanty mpi install` put here.
+
+    \b
+    Example:
+      shanty mpi remove mpich
+    """
     from shanty.launch import mpis
 
     note(f"{mpis.remove(flavour, context().home)} is removed")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shanty.cli.context import at_terminal, context, note
-from shanty.cli.options import complete_group, json_option
+from shanty.cli.options import OPTIONS, completed, json_option
 from shanty.cli.table import ago, print_table
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ _SLOWEST = 5  # pairs that are shown of more
 
 
 @click.command()
-@click.argument("target", metavar="[HOSTS]", required=False, shell_complete=complete_group)
-@click.option("--hostfile", type=Path, help="A file that names the hosts.")
+@click.argument("target", metavar="[HOSTS]", required=False, shell_complete=completed("hosts"))
+@OPTIONS["hostfile"].click_option()
 @click.option("--ports", metavar="A-B", help="TCP ports that are open between the hosts [any].")
 @click.option("--fresh", is_flag=True, help="Measure, even if it was done before.")
 @click.option(
@@ -39,10 +39,15 @@ def net(
     svg: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure the networks that join hosts, and show which one a run takes.
+    """Measure the networks that join hosts, and say which is taken.
 
     HOSTS is what `run --on` takes: a,b,user@10.0.0.3 or a group. Without it, the hosts of the
     workspace's shanty.toml.
+
+    \b
+    Examples:
+      shanty net lab
+      shanty net 10.0.0.2,10.0.0.3 --fresh --svg net.svg
     """
     from shanty.cli.options import defaults
     from shanty.launch.network.selection import examine

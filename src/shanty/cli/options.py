@@ -48,20 +48,24 @@ def as_json(help: str) -> Callable[[Any], Any]:
     )
 
 
-run_argument = click.argument("run", metavar="[RUN]", default="last")  # id, its start, name, last
+def completed(kind: str) -> Callable[[click.Context, click.Parameter, str], Any]:
+    """Return what completes words as the function `kind` of `completion` does, for shells."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+        from shanty.cli import completion
+
+        return getattr(completion, kind)(ctx, param, incomplete)
+
+    return complete
+
+
+# Its id, the start of it, its name, or last.
+run_argument = click.argument(
+    "run", metavar="[RUN]", default="last", shell_complete=completed("runs")
+)
 json_option = as_json("As JSON, for programs.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Only the ranks' own output.")
 detach_option = click.option("-d", "--detach", is_flag=True, help="Start it and come back at once.")
-
-
-def complete_group(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the last name in a list of hosts with the names of groups, for shells."""
-    from shanty.cli.context import context
-    from shanty.launch.cluster import inventory
-
-    before, comma, last = incomplete.rpartition(",")
-    names = inventory.names(context().home)
-    return [before + comma + name for name in names if name.startswith(last)]
 
 
 def _complete(*words: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
@@ -145,7 +149,7 @@ class Option:
 
 
 def _number(name: str, flags: str, help: str, least: int = 1, toml: Any = ()) -> Option:
-    return Option(name, flags, help, toml, least=least, click={"type": int})
+    return Option(name, flags, help, toml, least=least, click={"type": int, "metavar": "N"})
 
 
 def _time(name: str, flags: str, help: str) -> Option:
@@ -163,24 +167,32 @@ _ALL = (
         toml=(int,),
     ),
     Option(
-        "memory_per_rank", "--memory-per-rank", "Refuse to start where it is not there: 4G.",
+        "memory_per_rank", "--memory-per-rank",
+        "What each rank needs, as 4G; refused where it is not there.",
         (int, str), lambda text, *_: size(str(text)), 1, True, {"metavar": "SIZE"},
     ),
-    _number("gpus_per_rank", "--gpus-per-rank", "The same for GPUs.", 0),
+    _number("gpus_per_rank", "--gpus-per-rank", "The same of GPUs.", 0),
     Option(
         "oversubscribe", "--oversubscribe", "Allow more ranks than cores.",
         (bool,), click={"is_flag": True},
     ),
     Option(
         "on", "--on", "Where: a,b:4,user@10.0.0.3 or a group [here].",
-        (str,), click={"metavar": "HOSTS", "shell_complete": complete_group},
+        (str,), click={"metavar": "HOSTS", "shell_complete": completed("hosts")},
     ),
     Option(
         "hostfile", "--hostfile", "A file that names the hosts.",
-        (str,), lambda path, _where, folder: str(folder / path), click={"type": Path},
+        (str,), lambda path, _where, folder: str(folder / path),
+        click={"type": Path, "shell_complete": completed("files")},
     ),
-    Option("mpi", "--mpi", "openmpi (default), openmpi4, mpich, intel, or a prefix.", (str,)),
-    Option("python", "--python", "Interpreter or virtual environment.", (str,)),
+    Option(
+        "mpi", "--mpi", "openmpi (default), openmpi4, mpich, intel, or a prefix.",
+        (str,), click={"metavar": "MPI", "shell_complete": completed("mpis")},
+    ),
+    Option(
+        "python", "--python", "Interpreter or virtual environment.",
+        (str,), click={"metavar": "PATH", "shell_complete": completed("files")},
+    ),
     Option(
         "environment", "--env",
         "Hosts' Python packages: compared, made the same, or as they are [check, else sync].",
@@ -188,17 +200,20 @@ _ALL = (
         click={"metavar": "check|sync|none", "shell_complete": _complete(*ENVIRONMENTS)},
     ),
     Option(
-        "env", "-e --set-env", "A variable.",
+        "env", "-e --set-env", "A variable (repeatable).",
         (dict,), click={"multiple": True, "metavar": "KEY[=VALUE]"},
     ),
     Option(
         "env_file", "--env-file", "A file of KEY=VALUE lines.",
-        click={"type": Path, "multiple": True},
+        click={"type": Path, "multiple": True, "shell_complete": completed("files")},
     ),
-    Option("workdir", "-C --workdir", "Where to run [here].", click={"type": Path}),
+    Option(
+        "workdir", "-C --workdir", "Where to run [here].",
+        click={"type": Path, "shell_complete": completed("folders")},
+    ),
     Option(
         "source", "--workspace", "Code from git or an archive instead.",
-        click={"metavar": "URL|ARCHIVE"},
+        click={"metavar": "URL|ARCHIVE", "shell_complete": completed("files")},
     ),
     _time("time_limit", "-t --time-limit", "End the run then: 90s, 15m, 2h."),
     _number("retries", "--retries", "More attempts if a host is lost [0].", 0, toml=(int,)),
@@ -217,14 +232,34 @@ _ALL = (
         (str,), lambda word, where, _: choice("alone", word, where), may_be_empty=True,
         click={"metavar": "warn|stop|ok", "shell_complete": _complete(*CHOICES["alone"])},
     ),
-    Option("name", "--name", "A name to find the run by.", (str,)),
-    Option("tags", "--tag", "A tag (repeatable).", (list,), click={"multiple": True}),
+    Option(
+        "name", "--name", "A name to find the run by.", (str,), click={"metavar": "NAME"},
+    ),
+    Option(
+        "tags", "--tag", "A tag (repeatable).",
+        (list,), click={"multiple": True, "metavar": "TAG", "shell_complete": completed("tags")},
+    ),
     Option(
         "debug_rank", "--debug", "That rank's pdb, on this terminal.",
         click={"type": int, "metavar": "RANK"},
     ),
 )  # fmt: skip
 OPTIONS = {each.field: each for each in _ALL}
+# The options of `run` in its help.
+GROUPS = {
+    "Ranks": (
+        "ranks", "ranks_per_host", "cpus_per_rank", "memory_per_rank", "gpus_per_rank",
+        "oversubscribe",
+    ),
+    "Where": ("on", "hostfile", "workdir", "source"),
+    "MPI": ("mpi", "raw"),
+    "Environment": ("python", "environment", "env", "env_file"),
+    "When it fails, or hangs": (
+        "time_limit", "retries", "start_timeout", "on_stall", "stall_after", "alone",
+        "debug_rank",
+    ),
+    "Name and output": ("name", "tags", "dry_run", "detach", "quiet", "as_json"),
+}  # fmt: skip
 KEYS = {each.field: each for each in OPTIONS.values() if each.toml}  # those of shanty.toml
 
 

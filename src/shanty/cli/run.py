@@ -12,7 +12,7 @@ import click
 
 from shanty.cli import jobs, options
 from shanty.cli.context import context, note
-from shanty.cli.options import detach_option, json_option, quiet_option, run_argument
+from shanty.cli.options import completed, detach_option, json_option, quiet_option, run_argument
 from shanty.runtime.errors import UsageError
 
 # Options of other launchers, and what they are here.
@@ -28,13 +28,14 @@ _ELSEWHERE = {
     **dict.fromkeys(("--num_processes", "--num-processes"), ("accelerate's", "-n NUMBER")),
     "--nnodes": ("torchrun's", "--on HOST,HOST"),
 }  # fmt: skip
+_COLUMN = 28  # letters of the column with the options' names
 
 if TYPE_CHECKING:
     from shanty.cli import process_lines
 
 
 class RunCommand(click.Command):
-    """Lets `-m NAME` end the options, as Python's own command line does."""
+    """Lets `-m NAME` end the options, as Python does; its help has them in groups."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options up to the first word that is none, or `-m`."""
@@ -60,6 +61,19 @@ class RunCommand(click.Command):
             index += 2 if takes_value.get(args[index]) else 1
         return super().parse_args(ctx, args)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in groups."""
+        records = {
+            param.name: record
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx))
+        }
+        grouped = {name for names in options.GROUPS.values() for name in names}
+        others = [name for name in records if name not in grouped]
+        for title, names in {**options.GROUPS, "Other": others}.items():
+            with formatter.section(title):
+                formatter.write_dl([records[name] for name in names], col_max=_COLUMN)
+
 
 @click.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})
 @click.argument(
@@ -67,6 +81,7 @@ class RunCommand(click.Command):
     nargs=-1,
     type=click.UNPROCESSED,
     required=True,
+    shell_complete=completed("files"),
     metavar="SCRIPT | -m MODULE | PROGRAM | -- mpirun … [ARGS]…",
 )
 @options.run_options
@@ -86,7 +101,9 @@ def run(
     workdir: Path | None,
     **typed: Any,
 ) -> None:
-    """Run a script, a module, a program or your own mpirun line, as ranks of one MPI world.
+    """Run a script, module, program or mpirun line as ranks.
+
+    All of them are in one MPI world, or the run fails and says why.
 
     \b
     Examples:
@@ -142,7 +159,15 @@ def _process_line(
 @quiet_option
 @json_option
 def rerun(run: str, detach: bool, quiet: bool, as_json: bool) -> None:
-    """Run a job again, with the same command, options and folder, as a new run."""
+    """Run a job again, as a new run.
+
+    It has the same command, options and folder.
+
+    \b
+    Examples:
+      shanty rerun
+      shanty rerun -d night
+    """
     from shanty.cli.start import start
     from shanty.cli.terminal import Show
     from shanty.launch.index import read_job

@@ -10,7 +10,7 @@ import time
 import click
 
 from shanty.cli.context import context, note
-from shanty.cli.options import json_option, run_argument
+from shanty.cli.options import completed, json_option, run_argument
 from shanty.cli.table import ago, one_line, print_table, progress_text, shorten
 from shanty.runtime.errors import LostError, UsageError
 from shanty.runtime.rundir import RunDir, read_json
@@ -23,9 +23,15 @@ _PATIENCE = 15.0  # seconds beyond the grace in which a stopped run must have en
 @click.command()
 @click.option("-a", "--all", "everything", is_flag=True, help="All runs, not only the newest 20.")
 @click.option("--active", is_flag=True, help="Only runs that are on.")
-@click.option("--state", multiple=True, help="Only runs in that state (repeatable).")
-@click.option("--name", help="Only runs of that name.")
-@click.option("--tag", multiple=True, help="Only runs with that tag (repeatable).")
+@click.option(
+    "--state", multiple=True, shell_complete=completed("states"),
+    help="Only runs in that state (repeatable).",
+)  # fmt: skip
+@click.option("--name", shell_complete=completed("names"), help="Only runs of that name.")
+@click.option(
+    "--tag", multiple=True, shell_complete=completed("tags"),
+    help="Only runs with that tag (repeatable).",
+)  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Only the ids.")
 @json_option
 def ps(
@@ -37,7 +43,14 @@ def ps(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """List the runs, the newest last."""
+    """List the runs, the newest last.
+
+    \b
+    Examples:
+      shanty ps
+      shanty ps --active
+      shanty ps --state failed --tag digits --json
+    """
     for wanted in state:
         if wanted not in {known.value for known in State}:
             raise UsageError(
@@ -87,7 +100,15 @@ def ps(
 @run_argument
 @json_option
 def show(run: str, as_json: bool) -> None:
-    """Show one run: what was asked, where it stands, why it failed, where its files are."""
+    """Show one run: what it is, how it stands, where its files are.
+
+    Options, hosts, attempts, why it failed and its last lines, logs and what it saved.
+
+    \b
+    Examples:
+      shanty show
+      shanty show night --json
+    """
     from shanty.cli.stacks import report, stalls_of
     from shanty.launch.index import read_job
 
@@ -161,7 +182,15 @@ def _stalled(status: Status) -> str:
 def logs(
     run: str, follow: bool, rank: tuple[int, ...], launcher: bool, agent: bool, as_json: bool
 ) -> None:
-    """Print the output of a run; a single rank's comes without its label."""
+    """Print the output of a run.
+
+    A single rank's comes without its label.
+
+    \b
+    Examples:
+      shanty logs -f night
+      shanty logs --rank 1 night > rank-1.txt
+    """
     from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
     from shanty.launch.index import read_job
     from shanty.runtime.agent.control import read_status
@@ -205,11 +234,19 @@ def logs(
 
 
 @click.command()
-@click.argument("run", metavar="[RUN]...", nargs=-1)
+@click.argument("run", metavar="[RUN]...", nargs=-1, shell_complete=completed("runs"))
 @click.option("--all", "everything", is_flag=True, help="Every run that is on.")
 @click.option("--kill", is_flag=True, help="SIGKILL at once.")
 def stop(run: tuple[str, ...], everything: bool, kill: bool) -> None:
-    """Stop runs: SIGTERM to the ranks, then SIGKILL. A run that has ended is left as it is."""
+    """Stop runs: SIGTERM to the ranks, then SIGKILL.
+
+    A run that has ended is left as it is.
+
+    \b
+    Examples:
+      shanty stop night
+      shanty stop --all
+    """
     here = context()
     if not run and not everything:
         raise UsageError("which run?", fix="name it, or say `last`, or --all")
@@ -235,9 +272,16 @@ def stop(run: tuple[str, ...], everything: bool, kill: bool) -> None:
 
 
 @click.command()
-@click.argument("run", metavar="RUN...", nargs=-1, required=True)
+@click.argument(
+    "run", metavar="RUN...", nargs=-1, required=True, shell_complete=completed("runs")
+)
 def rm(run: tuple[str, ...]) -> None:
-    """Delete ended runs, their logs and their artifacts."""
+    """Delete ended runs, their logs and their artifacts.
+
+    \b
+    Example:
+      shanty rm night
+    """
     runs = context().runs
     found = {directory.id: directory for directory in map(runs.find, run)}
     for name, directory in found.items():
@@ -248,7 +292,14 @@ def rm(run: tuple[str, ...]) -> None:
 @click.command()
 @click.option("--keep", type=int, help="How many runs to keep [setting keep_runs].")
 def prune(keep: int | None) -> None:
-    """Delete the oldest ended runs beyond a number; runs that are on stay."""
+    """Delete the oldest ended runs beyond a number.
+
+    Runs that are on stay.
+
+    \b
+    Example:
+      shanty prune --keep 20
+    """
     here = context()
     if keep is not None and keep < 0:
         raise UsageError(f"--keep must be 0 or more, not {keep}")

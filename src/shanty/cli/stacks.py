@@ -20,7 +20,15 @@ from shanty.runtime.rundir import RunDir, read_lines
 @click.option("--threads", is_flag=True, help="All threads, not only the main one.")
 @json_option
 def stacks(run: str, threads: bool, as_json: bool) -> None:
-    """Show the stack of every rank, innermost call first, fewest ranks first."""
+    """Show where every rank stands: its stack, and its MPI call.
+
+    The innermost call comes first, and of equal stacks those of the fewest ranks.
+
+    \b
+    Examples:
+      shanty stacks
+      shanty stacks --threads night
+    """
     here = context()
     found = here.runs.find(run)
     reply = here.targets.stacks(found)

@@ -339,6 +339,13 @@ def mpirun_line(wanted: Wanted, layout: Layout, environ: Mapping[str, str]) -> L
 
 
 _TRY = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+_HELP = """usage: horovodrun [OPTION]… COMMAND
+
+Example:
+    shanty horovodrun -np 4 -H a:2,b:2 python train.py
+
+Options:
+  """
 _BUILD = """\
 Horovod {version}, by shanty:
 
@@ -367,7 +374,7 @@ def answer(wanted: Wanted, python: str) -> str:
         return HOROVOD
     if wanted.asks == "help":
         named = [" ".join(option.names) for option in dict.fromkeys(OPTIONS.values())]
-        return "usage: horovodrun [OPTION]… COMMAND\n\nOptions:\n  " + "\n  ".join(named)
+        return _HELP + "\n  ".join(named)
     import subprocess
 
     try:

@@ -1,0 +1,77 @@
+"""What --help says: sentences that are whole, options in groups, examples that can be typed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from command_line import Cli
+from shanty.cli import options
+from shanty.cli.app import app
+
+
+def commands(group: click.Group, *before: str) -> Iterator[tuple[str, ...]]:
+    """The words of each verb, and of the verbs of those."""
+    for name in group.list_commands(click.Context(group)):
+        yield (*before, name)
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from commands(command, *before, name)
+
+
+VERBS = list(commands(app))
+LEAVES = [words for words in VERBS if (*words, "list") not in VERBS]
+
+
+@pytest.mark.parametrize("words", [(), ("hosts",), ("lab",), ("mpi",)], ids=" ".join)
+def test_no_summary_is_cut(cli: Cli, words: tuple[str, ...], monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = cli(*words, "--help").out.partition("Commands:\n")[2].splitlines()
+    assert len(listed) >= 4
+    assert not [line for line in listed if line.endswith("...") or len(line) > 80]
+    assert all(line.startswith("  ") and line.endswith((".", "].")) for line in listed)
+
+
+def parsed(words: list[str]) -> click.Context:
+    """The command line that the words are, as far as click tells; UsageError for bad ones."""
+    command: click.Command = app
+    context = None
+    while True:
+        context = command.make_context(words[0], words[1:], parent=context)
+        if not isinstance(command, click.Group):
+            return context
+        name, found, rest = command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
+        assert found is not None and name is not None
+        command, words = found, [name, *rest]
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_an_example_can_be_typed(cli: Cli, words: tuple[str, ...]) -> None:
+    text = cli(*words, "--help").out
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    examples = [line for line in lines if line.startswith(("shanty ", 'eval "$(shanty '))]
+    assert examples
+    for line in examples:
+        shell = line.removeprefix('eval "$(').partition(")")[0].partition(" > ")[0]
+        typed = shlex.split(shell)
+        assert tuple(typed[1 : 1 + len(words)]) == words
+        assert parsed(typed).command.name == words[-1]
+
+
+def test_every_option_of_run_is_in_one_group(cli: Cli) -> None:
+    grouped = [name for names in options.GROUPS.values() for name in names]
+    run = app.get_command(click.Context(app), "run")
+    assert run is not None
+    known = [param.name for param in run.params if isinstance(param, click.Option)]
+    assert sorted(grouped) == sorted(map(str, known))
+    text = cli("run", "--help").out
+    for title in options.GROUPS:
+        assert f"\n{title}:\n" in text
+    for name in known:
+        (flag,) = [p.opts[-1] for p in run.params if p.name == name]
+        assert text.count(f"{flag} ") + text.count(f"{flag}\n") >= 1
