@@ -19,7 +19,7 @@ from shanty.runtime.rundir import home, not_allowed
 
 # Each verb and the module of its command; the command has the verb's name with _ for a dash.
 VERBS = {
-    "run": "run", "rerun": "run", "ps": "runs", "show": "runs", "logs": "runs", "stop": "runs",
+    "run": "run", "rerun": "run", "ps": "runs", "show": "show", "logs": "runs", "stop": "runs",
     "stacks": "stacks", "doctor": "doctor", "net": "net", "rm": "runs", "prune": "runs",
     "hosts": "hosts", "lab": "lab", "mpi": "mpi", "horovodrun": "horovodrun",
     "dmlc-submit": "dmlc_submit", "completion": "completion",

@@ -1,4 +1,4 @@
-"""Lists, shows, stops and deletes runs, and prints their output."""
+"""Lists, stops and deletes runs, and prints their output."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import click
 
 from shanty.cli.context import context, note
 from shanty.cli.options import completed, json_option, run_argument
-from shanty.cli.table import ago, one_line, print_table, progress_text, shorten
+from shanty.cli.table import ago, print_table, shorten
 from shanty.runtime.errors import LostError, UsageError
-from shanty.runtime.rundir import RunDir, read_json
-from shanty.runtime.spec import Raw, State, Status
+from shanty.runtime.rundir import RunDir
+from shanty.runtime.spec import Raw, State
 
 _RECENT = 20  # runs that `ps` lists unless asked for all
 _PATIENCE = 15.0  # seconds beyond the grace in which a stopped run must have ended
@@ -94,82 +94,6 @@ def ps(
         )
     else:
         print("no runs" if everything or not active else "no run is on")
-
-
-@click.command()
-@run_argument
-@json_option
-def show(run: str, as_json: bool) -> None:
-    """Show one run: what it is, how it stands, where its files are.
-
-    Options, hosts, attempts, why it failed and its last lines, logs and what it saved.
-
-    \b
-    Examples:
-      shanty show
-      shanty show night --json
-    """
-    from shanty.cli.stacks import report, stalls_of
-    from shanty.launch.index import read_job
-
-    runs = context().runs
-    found = runs.find(run)
-    (entry,) = runs.read([found])
-    from shanty.runtime.plan import read_plan
-
-    plan = read_plan(found)
-    if as_json:
-        values = read_json(found.plan) or {}
-        print(json.dumps({**entry.to_json(), "path": str(found.path), "plan": values}))
-        return
-    status, job = entry.status, read_job(found)
-    mpi = f"{plan.lead.mpi['flavour']} {plan.lead.mpi['version']}" if plan else ""
-    took = ago((status.ended or time.time()) - (status.started or status.created))
-    rows = [
-        ("run", entry.id + (f"  ({entry.name})" if entry.name else "")),
-        ("tags", ", ".join(entry.tags)),
-        ("command", one_line(job) if job else ""),
-        ("in", entry.workspace),
-        ("state", status.state.value),
-        ("exit code", "" if status.exit_code is None else str(status.exit_code)),
-        ("ranks", _ranks(status)),
-        ("stalled", _stalled(status)),
-        ("alone", status.alone.what if status.alone else ""),
-        ("started", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created))),
-        ("took", took),
-        ("progress", progress_text(found)),
-        ("mpi", mpi),
-        ("network", plan.attempt.network.get("text", "") if plan else ""),
-        ("python", plan.lead.python if plan else ""),
-        ("folder", str(found.path)),
-    ]
-    for label, value in rows:
-        if value:
-            print(f"{label:<10} {value}")
-    stalls = stalls_of(found)[-1:]
-    for stall in stalls:
-        print(f"\n{report(stall)}")
-    if status.failure and status.failure.what not in [stall["what"] for stall in stalls]:
-        print(f"\n{status.failure.what}")
-        for label, value in (("why", status.failure.why), ("fix", status.failure.fix)):
-            if value:
-                print(f"  {label}: {value}")
-        if status.failure.lines:
-            print(f"\nlast lines ({status.failure.log}):")
-            print(*("  " + line for line in status.failure.lines), sep="\n")
-
-
-def _ranks(status: Status) -> str:
-    """Say how many ranks there were, and how many of them MPI itself showed in one world."""
-    text = f"{status.up} of {status.ranks}" if status.ranks else str(status.up)
-    return f"{text}, {status.joined} joined in one MPI world" if status.joined else text
-
-
-def _stalled(status: Status) -> str:
-    """Say for how long no rank has made progress, while the run is on."""
-    if status.stalled is None:
-        return ""
-    return f"for {ago(time.time() - status.stalled)}"
 
 
 @click.command()

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from command_line import LONG_AGO, Cli, Done, listed, make_run
+from plans import node, plan_of
 from shanty.cli.session import summarise
 from shanty.runtime import platform
 from shanty.runtime.agent.control import lost_cause
 from shanty.runtime.rundir import RunDir, append_line, write_json
-from shanty.runtime.spec import Failure, State, Status
+from shanty.runtime.spec import Failure, JobSpec, Script, State, Status
 
 
 def test_the_first_rank_that_writes_has_its_label(cli: Cli, home: Path) -> None:
@@ -274,3 +275,44 @@ def test_a_run_that_is_lost_without_an_end(home: Path, capsys: pytest.CaptureFix
     summarise(run, Status(State.LOST, created=time.time() - 60))
     seconds = capsys.readouterr().err.partition("lost after ")[2].partition(" s")[0]
     assert 60 <= float(seconds) < 100
+
+
+def test_show_has_options_hosts_attempts_and_files(cli: Cli, home: Path) -> None:
+    run = make_run(home, 1, attempt=2)
+    job = JobSpec(
+        Script("train.py"), workdir="/work", ranks=2, env={"KEY": "secret"}, mpi="mpich",
+        oversubscribe=True, time_limit=90.0,
+    )  # fmt: skip
+    write_json(run.job, job.to_json())
+    plan = plan_of(4, lab0=1, lab1=3)
+    plan = plan._replace(attempt=plan.attempt._replace(nodes=(node(), node(1))))
+    write_json(run.plan, plan.to_json())
+    failure = Failure("host lab3 has not been heard for 10 s").__dict__
+    event = {"event": "attempt", "number": 2, "hosts": ["lab0", "lab1"], "failure": failure}
+    append_line(run.events, event)
+    RunDir(run.path, 2).create_attempt()
+    RunDir(run.path, 2).rank_log(0).write_text("1700000000.0 1 ready\n")
+    run.metrics.write_text("{}\n")
+    (run.artifacts / "model").mkdir()
+    (run.artifacts / "model" / "a.pt").touch()
+    shown = cli("show").out
+    for line in (
+        "options    -n 2 --oversubscribe -e KEY --mpi mpich -t 90",
+        "hosts      lab0 (1 rank), lab1 (3 ranks)",
+        "attempt    2 on lab0, lab1, since host lab3 has not been heard for 10 s",
+        f"folder     {run.path}",
+        f"logs       {run.path}/attempts/2/logs (1 rank)",
+        f"metrics    {run.metrics}",
+        f"artifacts  {run.artifacts} (model/a.pt)",
+    ):
+        assert line in shown.splitlines()
+    assert "secret" not in shown
+    told = json.loads(cli("show", "--json").out)
+    assert told["options"] == {
+        "ranks": 2, "oversubscribe": True, "env": {"KEY": "secret"},
+        "mpi": "mpich", "time_limit": 90.0,
+    }
+    assert [(host["name"], host["ranks"]) for host in told["hosts"]] == [("lab0", 1), ("lab1", 3)]
+    assert [each["number"] for each in told["attempts"]] == [2]
+    assert told["files"]["saved"] == ["model/a.pt"]
+    assert told["files"]["rank_logs"] == {"0": f"{run.path}/attempts/2/logs/rank-0.log"}
