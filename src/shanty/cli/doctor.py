@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -120,10 +120,13 @@ def doctor(
             here.home.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(here.home, _ANOTHER):
             report, repairs = _repaired(here, job, report, repairer, holds_ranks=holds_ranks)
+    known = _versions(here, job) if holds_ranks else {}
     if as_json:
-        done = [each.to_json() for each in repairs]
-        print(json.dumps({**report.to_json(), **({"repairs": done} if fix else {})}))
+        more: dict[str, Any] = {"repairs": [each.to_json() for each in repairs]} if fix else {}
+        print(json.dumps({**report.to_json(), **more, **({"versions": known} if known else {})}))
     else:
+        if known:
+            _show_versions(known)
         show(report, notes=verbose)
     sys.exit(0 if report.healthy else PrepareError.exit_code)
 
@@ -143,6 +146,30 @@ def _hosts_of(here: Context, job: JobSpec) -> tuple[Host, ...]:
     from shanty.launch.network.survey import chosen
 
     return chosen(job.on, job.hostfile, here.home) if job.on or job.hostfile else ()
+
+
+def _versions(here: Context, job: JobSpec) -> dict[str, Any]:
+    from shanty.launch.doctor.versions import versions
+
+    try:
+        return versions(job, here.home, here.environ)
+    except PrepareError as error:  # its Python does not run
+        show_error(error)
+        return {}
+
+
+def _show_versions(known: Mapping[str, Any]) -> None:
+    """Print what a run on this machine is made of."""
+    python = known["python"]
+    packages = ", ".join(f"{name} {version}" for name, version in python["packages"].items())
+    titles = [
+        f"{each['title']} {each['version']}" + (" (taken)" if each["taken"] else "")
+        for each in known["mpis"]
+    ]
+    print(f"shanty     {known['shanty']}")
+    print(f"Python     {python['version']} ({python['path']})")
+    print(f"packages   {packages or 'none of those that scripts are written with'}")
+    print(f"MPI        {', '.join(titles) or 'none'}\n")
 
 
 def show(report: Report, *, notes: bool) -> None:
@@ -167,6 +194,8 @@ def show(report: Report, *, notes: bool) -> None:
     parts = [f"{number} {level}{'s' * (number != 1)}" for level, number in counts.items() if number]
     count = len(report.hosts)
     where = "1 host" if count == 1 else f"{count} hosts"
+    if count == 1 and well == [_HERE] and not report.unfinished:
+        where = "all good"
     hidden = " (-v shows the notes)" if counts[Level.NOTE] and not notes else ""
     print(f"{where}: {', '.join(parts) or 'nothing found'}{hidden}; {report.seconds:.1f} s")
 

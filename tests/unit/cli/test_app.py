@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from command_line import Cli
+from shanty.launch import mpis
+from shanty.runtime.mpi.installation import Installation
+
+MPI = Installation("openmpi5", "5.0.11", "/mpi", "/mpi/bin/mpirun", "/mpi/lib/libmpi.so", "shanty")
 
 # None of them is needed for a help text, and each would be felt.
 HEAVY = {
@@ -104,6 +108,17 @@ def test_help(cli: Cli, verb: str) -> None:
     assert done.code == 0
     assert done.out.startswith("Usage: ")
     assert cli(*verb.split(), "-h").out == done.out
+
+
+def test_the_mpis_that_can_be_had_and_how_large_they_are(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpis, "installed", lambda *_: [MPI])
+    done = cli("mpi", "list")
+    assert [line.split()[0] for line in done.out.splitlines()] == ["FLAVOUR", "openmpi5"]
+    offered = done.err.splitlines()
+    assert len(offered) == 3
+    assert "`shanty mpi install intel` downloads 129 MB (296 MB on disk)" in offered[-1]
 
 
 def loaded_for_help() -> set[str]:

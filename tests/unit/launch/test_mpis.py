@@ -201,7 +201,8 @@ def test_install_and_remove(index: Path, tmp_path: Path) -> None:
         str(home / "mpi/mpich/lib/libmpi.so.12"),
         "shanty",
     )
-    assert "13 MB" in lines[0]
+    assert "13 MB from PyPI (mpich" in lines[0]
+    assert "36 MB on disk; 1 s at 10 MB/s" in lines[0]
     assert names(home / "mpi") == ["mpich"]
     assert install("mpich", home) == (found, [])
     assert mpis.remove("mpich", home) == home / "mpi/mpich"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -299,7 +300,32 @@ def doctor(
 
 def test_healthy_hosts_are_one_line(doctor: Doctor) -> None:
     assert doctor("a,b")[:2] == (0, "ok  a, b\n2 hosts: nothing found; 2.1 s\n")
-    assert doctor()[:2] == (0, "ok  this machine\n1 host: nothing found; 2.1 s\n")
+    code, out, _ = doctor()
+    assert code == 0
+    assert out.endswith("\n\nok  this machine\nall good: nothing found; 2.1 s\n")
+
+
+def test_this_machine_says_its_versions(doctor: Doctor) -> None:
+    version, python = importlib.metadata.version, ".".join(map(str, sys.version_info[:3]))
+    said = doctor("--python", sys.executable)[1].splitlines()
+    assert said[:2] == [
+        f"shanty     {version('shanty')}",
+        f"Python     {python} ({sys.executable})",
+    ]
+    assert said[2].startswith("packages   ") and f"mpi4py {version('mpi4py')}" in said[2]
+    assert said[3].startswith("MPI        ") and "(taken)" in said[3]
+    told = json.loads(doctor("--json")[1])["versions"]
+    assert told["shanty"] == version("shanty")
+    assert [each["taken"] for each in told["mpis"]].count(True) == 1
+    assert "versions" not in json.loads(doctor("a", "--json")[1])
+
+
+def test_a_python_that_does_not_run_is_said(doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "python").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "python").chmod(0o755)
+    code, out, err = doctor("--python", "./python")
+    assert (code, out) == (0, "ok  this machine\nall good: nothing found; 2.1 s\n")
+    assert "does not say what it has installed" in err
 
 
 def test_findings_are_grouped_by_host_and_notes_are_asked_for(doctor: Doctor) -> None:
