@@ -36,7 +36,8 @@ _ZSH_BEGINS = "    (( $+functions[compdef] )) || { autoload -Uz compinit && comp
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
     """Print what a shell needs to complete shanty's words.
 
     \b
@@ -45,9 +46,7 @@ def completion(shell: str) -> None:
       eval "$(shanty completion zsh)"    in ~/.zshrc
       shanty completion fish > ~/.config/fish/completions/shanty.fish
     """
-    from shanty.cli.app import app
-
-    print(_SHELLS[shell](app, {}, "shanty", VARIABLE).source(), end="")
+    print(_SHELLS[shell](ctx.find_root().command, {}, "shanty", VARIABLE).source(), end="")
 
 
 def register() -> None:
