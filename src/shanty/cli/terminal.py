@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -65,8 +66,9 @@ def rank_zero_input(*, closed: bool) -> tuple[int, Callable[[], None]]:
             mode = 0
         if stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
             return 0, lambda: None
-        if os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp():
-            return _from_terminal()
+        with contextlib.suppress(OSError):  # a terminal that is not this session's
+            if os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp():
+                return _from_terminal()
     null = os.open(os.devnull, os.O_RDONLY)
     return null, lambda: os.close(null)
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from shanty.runtime.frames import STDERR
+from shanty.runtime.frames import STDERR, last_state
 from shanty.runtime.logfile import Record, parse
 from shanty.runtime.rundir import RunDir
 
 LAUNCHER = -1  # the "rank" of what the launcher itself wrote
 _CHUNK = 1 << 18  # bytes
+_NARROWEST = 30  # columns that the state of a rank is shown in
+_CLEAR = b"\r\033[2K"  # the line on which the cursor stands
 _COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
 
 
@@ -76,8 +79,10 @@ def _read(path: Path, offset: int) -> bytes:
 class Printer:
     """Writes lines to a terminal, a pipe or a program.
 
-    With `labels` each line starts with its rank. A begun line is shown at once on a terminal
-    (a prompt, a bar) and kept back until it is whole elsewhere, so that no two ranks mix.
+    With `labels` each line starts with its rank. A begun line is shown at once on a terminal (a
+    prompt) and kept back until it is whole elsewhere, so that no two ranks mix. Of lines that are
+    written over (bars of progress) a terminal shows the newest states, side by side in one line;
+    when they are whole, their last states stay.
     """
 
     def __init__(
@@ -89,19 +94,26 @@ class Printer:
         self._live = live
         self._kept: dict[tuple[int, int], list[bytes]] = {}
         self._open: tuple[int, int] | None = None
+        self._states: dict[tuple[int, int], bytes] = {}
+        self._drawn: BinaryIO | None = None  # where the states are to be seen
 
     def show(self, lines: Iterable[Line]) -> None:
         """Write the lines; BrokenPipeError when nobody reads any more."""
         for rank, record in lines:
             key = (rank, record.stream)
-            if self._live:
+            if self._live and not self._takes_state(key, record):
                 self._show_live(key, record)
-            elif record.whole:
-                kept = self._kept.pop(key, None)
-                text = b"".join(kept) + record.text if kept else record.text
+            elif not self._live and record.whole:
+                kept = self._kept.pop(key, [])
+                text = b"".join([*kept, record.text])
+                text = _shown(text) if kept or self._labels else text
                 self._file(key).write(self._label(rank) + text + b"\n")
-            else:
-                self._kept.setdefault(key, []).append(record.text)
+            elif not self._live:
+                kept = self._kept.setdefault(key, [])
+                kept.append(record.text)
+                if b"\r" in record.text:
+                    kept[:] = [last_state(b"".join(kept))]
+        self._draw_states()
         for file in self._files.values():
             file.flush()
 
@@ -109,14 +121,19 @@ class Printer:
         """Write what was kept back: last lines that never got a newline."""
         for key, texts in self._kept.items():
             end = b"\n" if self._labels else b""
-            self._file(key).write(self._label(key[0]) + b"".join(texts) + end)
+            self._file(key).write(self._label(key[0]) + _shown(b"".join(texts)) + end)
         self._kept.clear()
+        self._clear_states()
+        for key, text in self._states.items():
+            self._file(key).write(self._label(key[0]) + _shown(text) + b"\n")
+        self._states.clear()
         self.break_line()
         for file in self._files.values():
             file.flush()
 
     def break_line(self) -> None:
         """End a begun line on the terminal, so that something else can be written."""
+        self._clear_states()
         if self._open is not None:
             self._file(self._open).write(b"\n")
             self._open = None
@@ -124,9 +141,50 @@ class Printer:
     @property
     def at_line_start(self) -> bool:
         """Return false while a begun line stands on the terminal."""
-        return self._open is None
+        return self._open is None and self._drawn is None
+
+    def _takes_state(self, key: tuple[int, int], record: Record) -> bool:
+        """Take the new state of a line that is written over, on a terminal; True if it is one."""
+        before = self._states.get(key)
+        if before is None and (record.whole or b"\r" not in record.text):
+            return False
+        if not self._file(key).isatty():
+            return False
+        text = last_state((before or b"") + record.text)
+        if self._open == key:
+            self._file(key).write(_CLEAR)  # what was begun is what is written over
+            self._open = None
+        if record.whole:
+            del self._states[key]
+            self._show_live(key, record._replace(text=_shown(text)))
+        else:
+            self._states[key] = text
+        return True
+
+    def _draw_states(self) -> None:
+        """Show the states of as many ranks as find room in a line."""
+        if not self._states or self._open is not None:
+            return
+        width = shutil.get_terminal_size().columns - 1
+        keys = sorted(self._states)[: max(1, width // _NARROWEST)]
+        share = width // len(keys)
+        texts = []
+        for key in keys:
+            rank = f"[{key[0]}] " if self._label(key[0]) else ""
+            state = rank + _shown(self._states[key]).decode(errors="replace").rstrip()
+            texts.append(state[: share - 1] if len(keys) > 1 else state[:share])
+        self._drawn = self._file(keys[0])
+        self._drawn.write(_CLEAR + " ".join(texts).encode() + b"\033[0m")
+        self._drawn.flush()
+
+    def _clear_states(self) -> None:
+        if self._drawn is not None:
+            self._drawn.write(_CLEAR)
+            self._drawn.flush()
+            self._drawn = None
 
     def _show_live(self, key: tuple[int, int], record: Record) -> None:
+        self._clear_states()
         if self._open == key:
             start = b""
         else:
@@ -146,6 +204,11 @@ class Printer:
         if self._colour:
             return f"\033[{_COLOURS[rank % len(_COLOURS)]}m{text}\033[0m ".encode()
         return f"{text} ".encode()
+
+
+def _shown(line: bytes) -> bytes:
+    """Return what a terminal would show of a line that was written over."""
+    return last_state(line).lstrip(b"\r")
 
 
 class JsonPrinter:

@@ -3,7 +3,9 @@
 A line of the file is `<seconds since 1970> <stream>[+] <text>`, stream 1 for stdout and 2 for
 stderr. A `+` says that the text is not the end of its line: the program wrote no newline yet
 (a prompt, a last line without one) or the line is longer than `LONGEST`. Joining the texts of
-a stream, with a newline after each that has no `+`, gives back every byte that was written.
+a stream, with a newline after each that has no `+`, gives back every byte that was written,
+with one exception. A line that is written over again and again by carriage returns, as a bar of
+progress is, has its last state and about one a second; those between are left out.
 A file has one writer and only grows, so a reader may stop and go on at any offset.
 `logfile` reads it. Every rank imports this module before its program starts: keep it light.
 """
@@ -22,6 +24,7 @@ STDERR = 2
 LONGEST = 1 << 20  # bytes of one line that are kept back while its end has not come
 _CHUNK = 1 << 18
 _LAST_READS = 64
+STATE_EVERY = 1.0  # seconds between two states of a line that is written over
 TAIL = 64 << 10  # bytes kept from the end of a log that grew over its limit
 
 
@@ -37,6 +40,7 @@ class FrameWriter:
         self._room = limit
         self._limit = limit
         self._pending: dict[int, list[bytes]] = {}
+        self._next_state: dict[int, float] = {}  # when, of streams whose line is written over
         self._tail = b""
         self._dropped = 0
         self.error = ""
@@ -47,15 +51,27 @@ class FrameWriter:
         end = data.rfind(b"\n") + 1
         if end == 0:
             pending.append(data)
-            self._pending[stream] = pending
-            if sum(map(len, pending)) > LONGEST:
-                self.flush(stream)
+            self._begin(stream, pending)
             return
-        if end < len(data):
-            self._pending[stream] = [data[end:]]
         pending.append(data[: end - 1])
         header = b"%.6f %d " % (time.time(), stream)
         self._write(header + b"".join(pending).replace(b"\n", b"\n" + header) + b"\n")
+        self._next_state.pop(stream, None)
+        if end < len(data):
+            self._begin(stream, [data[end:]])
+
+    def _begin(self, stream: int, begun: list[bytes]) -> None:
+        """Keep a begun line back; of one that is written over only its newest state."""
+        self._pending[stream] = begun
+        if b"\r" in begun[-1]:
+            begun[:] = [last_state(b"".join(begun))]
+            if self._is_due(stream):
+                self.flush(stream)
+        elif sum(map(len, begun)) > LONGEST:
+            self.flush(stream)
+
+    def _is_due(self, stream: int) -> bool:
+        return time.monotonic() >= self._next_state.get(stream, 0.0)
 
     @property
     def has_partial(self) -> bool:
@@ -63,15 +79,20 @@ class FrameWriter:
         return bool(self._pending)
 
     def flush(self, *streams: int) -> None:
-        """Write the begun lines of `streams` (of all when none is given) as they stand."""
-        for stream in streams or tuple(self._pending):
+        """Write the begun lines of `streams` as they stand; when none is given, all that are due.
+
+        Not due is the new state of a line whose last one was written a moment ago.
+        """
+        for stream in streams or tuple(filter(self._is_due, self._pending)):
             text = b"".join(self._pending.pop(stream, []))
+            if b"\r" in text or stream in self._next_state:
+                self._next_state[stream] = time.monotonic() + STATE_EVERY
             if text:
                 self._write(b"%.6f %d+ %s\n" % (time.time(), stream, text))
 
     def close(self) -> None:
         """Write what is kept back."""
-        self.flush()
+        self.flush(*self._pending)
         if self._tail:
             lost = self._dropped - len(self._tail)
             note = f"... {lost} bytes left out: this log reached its limit of {self._limit} bytes"
@@ -98,6 +119,12 @@ class FrameWriter:
         if len(kept) < len(self._tail) + len(framed):
             kept = kept[kept.find(b"\n") + 1 :]
         self._tail = kept
+
+
+def last_state(line: bytes) -> bytes:
+    """Return what is left of a line that was written over: it begins with the carriage return."""
+    at = line.rstrip(b"\r").rfind(b"\r")
+    return line[at:] if at > 0 else line
 
 
 def write_all(fd: int, data: bytes) -> None:

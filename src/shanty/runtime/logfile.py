@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Dict, Iterator, List, NamedTuple, Tuple
 
-from shanty.runtime.frames import STDERR, STDOUT, TAIL
+from shanty.runtime.frames import STDERR, STDOUT, TAIL, last_state
 
 
 class Record(NamedTuple):
@@ -72,7 +72,8 @@ def last_lines(path: str, count: int, reach: int = TAIL) -> List[str]:
         if record.whole:
             target.append(b"")
     for stream in (STDERR, STDOUT):
-        kept = [line.decode("utf-8", "replace") for line in lines[stream] if line.strip()]
+        shown = (last_state(line).strip(b"\r").decode("utf-8", "replace") for line in lines[stream])
+        kept = [line for line in shown if line.strip()]
         if kept:
             return kept[-count:]
     return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from hypothesis import given
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 
 from shanty.runtime import frames, logfile
 
-Feeds = st.lists(
-    st.tuples(st.sampled_from([1, 2]), st.binary(min_size=1, max_size=40)), max_size=30
-)
+Bytes = st.binary(min_size=1, max_size=40).map(lambda data: data.replace(b"\r", b"."))
+Feeds = st.lists(st.tuples(st.sampled_from([1, 2]), Bytes), max_size=30)
+Bars = st.lists(st.text("\r\rab\n", min_size=1, max_size=9).map(str.encode), max_size=30)
 
 
 def written(path: Path, feeds: list[tuple[int, bytes]], limit: int = 1 << 30) -> None:
@@ -84,3 +85,44 @@ def test_damaged_lines_are_passed_on_as_text():
     records, used = logfile.parse(b"no header at all\n")
     assert records == [logfile.Record(0.0, 2, b"no header at all", True)]
     assert used == 17
+
+
+@given(feeds=Bars)
+def test_a_line_that_is_written_over_keeps_its_last_state(feeds, tmp_path_factory):
+    """And what came at once, as a whole line, stays as it is."""
+    path = tmp_path_factory.mktemp("log") / "rank-0.log"
+    written(path, [(2, data) for data in feeds])
+    found = joined(list(logfile.read_records(str(path))), 2).split(b"\n")
+    wanted = b"".join(feeds).split(b"\n")
+    assert list(map(frames.last_state, found)) == list(map(frames.last_state, wanted))
+    for data in feeds:
+        for line in data.split(b"\n")[1:-1]:
+            assert line in found
+
+
+def test_a_bar_writes_a_state_a_second_and_its_last(tmp_path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    path = tmp_path / "log"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    writer = frames.FrameWriter(fd, 1 << 30)
+    for step in range(1000):  # for 10 seconds
+        now += 0.01
+        writer.feed(2, b"\r%4d/1000" % step)
+        writer.feed(1, b"line %d\n" % step)
+    assert writer.has_partial
+    writer.flush()  # 999 is not due yet
+    now += frames.STATE_EVERY
+    writer.flush()
+    assert not writer.has_partial
+    writer.feed(2, b"\r1000/1000")
+    writer.feed(2, b"\nnext\n")
+    os.close(fd)
+    records = list(logfile.read_records(str(path)))
+    states = [record for record in records if record.stream == 2]
+    assert 10 <= len(states) <= 14
+    assert states[0].text == b"\r   0/1000"
+    assert [record.text for record in states[-3:]] == [b"\r 999/1000", b"\r1000/1000", b"next"]
+    assert [record.whole for record in states[-3:]] == [False, True, True]
+    assert joined(records, 1) == b"".join(b"line %d\n" % step for step in range(1000))
+    assert logfile.last_lines(str(path), 5) == ["1000/1000", "next"]
