@@ -7,6 +7,8 @@ import pty
 import select
 import time
 
+import pytest
+
 SCRIPT = """
 from mpi4py import MPI
 secret = 40 + MPI.COMM_WORLD.rank
@@ -51,6 +53,25 @@ def test_a_rank_is_stepped_through(shanty):
     read_until(ours, b"ended with exit code 1")
     assert process.wait(timeout=30) == 1
     os.close(ours)
+
+
+@pytest.mark.parametrize(
+    "before", [[], ["next", "next"], ["next", "next", "next", "next"]], ids=len
+)
+def test_to_quit_the_debugger_ends_the_run(shanty, before):
+    """Before MPI is up, while the others wait in a barrier, behind it."""
+    ours, theirs = pty.openpty()
+    words = ("run", "-q", "-n", 2, "--debug", 1, shanty.script(SCRIPT))
+    process = shanty.start(*words, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    for command in [*before, "q"]:
+        read_until(ours, b"(pdb rank 1) ")
+        os.write(ours, f"{command}\n".encode())
+    said = read_until(ours, b"ended with exit code 1")
+    assert b"Traceback" not in said
+    assert process.wait(timeout=30) == 1
+    os.close(ours)
+    assert "the debugger was left" in str(shanty.status()["failure"])
 
 
 def test_without_a_terminal_it_is_refused(shanty):

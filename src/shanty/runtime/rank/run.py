@@ -78,10 +78,15 @@ def _debugged(work: Callable[[], object], terminal: str) -> None:
     if os.path.exists(sys.argv[0]):  # stop first in the script, as `python -m pdb` does
         vars(debugger).update(mainpyfile=debugger.canonic(sys.argv[0]), _wait_for_mainpyfile=True)
     sys.breakpointhook = lambda *_, **__: debugger.set_trace(sys._getframe(1))
+
+    def until_quit() -> None:  # `runcall` would go on as if the script had come to its end
+        try:
+            work()
+        except bdb.BdbQuit:
+            sys.exit("shanty: the debugger was left, and with it the rank")
+
     try:
-        debugger.runcall(work)
-    except bdb.BdbQuit:
-        sys.exit(1)
+        debugger.runcall(until_quit)
     except SystemExit:
         raise
     except BaseException as error:
