@@ -148,6 +148,11 @@ def send(entries: Iterable[Process], number: int) -> None:
                 os.kill(entry.pid, number)
 
 
+def command(pid: int) -> List[str]:
+    """Returns the words of a process' command line; empty where the system does not say."""
+    return _read(f"/proc/{pid}/cmdline").split("\0")[:-1]
+
+
 def mapped_files(pid: int) -> Set[str]:
     """Returns the files that a process has mapped; empty where the system does not say."""
     paths = (line.split(None, 5)[5:] for line in _read(f"/proc/{pid}/maps").splitlines())

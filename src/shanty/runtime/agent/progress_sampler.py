@@ -30,6 +30,7 @@ _LOCKS = (
     *("sem_wait", "sem_timedwait", "sem_clockwait"),
 )
 _NEAR = 6  # frames from the innermost, among them the C library's nameless ones
+_LONGEST_COMMAND = 60  # letters
 _STOPPED = ("T", "t")
 Key = Tuple[str, int]  # world and rank
 _Answers = Tuple[int, int]  # given by a Python rank; those of them that came from another place
@@ -48,6 +49,7 @@ class _Rank:
         self.look: Optional[Look] = None
         self.since = now  # since when it has been in the same MPI call
         self.through: Optional[float] = None  # when it was last seen to move in or out of MPI
+        self.child: Optional[List[Any]] = None  # its process that hangs in MPI_Init: pid, command
         self.samples: Deque[Tuple[float, str, float]] = deque(maxlen=_KEPT)  # state, CPU time
 
     @property
@@ -106,6 +108,8 @@ class _Rank:
         }
         if look is not None and not self.python:
             told["frames"] = native_frames(look)
+        if self.child:
+            told["child"] = self.child
         if self.pid in waiting:
             inode, holder = waiting[self.pid]
             told["lock"] = [host_load.open_file(self.pid, inode), holder]
@@ -150,6 +154,8 @@ class ProgressSampler:
         compiled = [r for r in running if not r.python and r.waits(now)]
         while closely and compiled and time.monotonic() < now + _CLOSELY:
             self._stand(compiled, time.monotonic())
+        for rank in running if closely else ():
+            rank.child = None if rank.look is None or rank.look.call else _lost_child(rank.pid)
         waiting = {**before, **waiting}  # a signal for the stacks may have been there just now
         moves = [rank.report(key, now, waiting) for key, rank in self._ranks.items()]
         return {"moves": moves, "load": host_load.look(self._counters)}
@@ -202,6 +208,23 @@ def _mpi_process(pids: Iterable[int]) -> int:
             return pid
     children = (entry.pid for pid in known for entry in platform.descendants(pid))
     return next((pid for pid in children if _loads(pid, MPI)), known[0])
+
+
+def _lost_child(pid: int) -> Optional[List[Any]]:
+    """Returns pid and command of a rank's child that has started MPI and waits in MPI_Init.
+
+    It has inherited what makes it believe to be the rank.
+    """
+    mine = platform.command(pid)
+    children = [entry.pid for entry in platform.descendants(pid)]
+    # One that was forked only has the same words, and what its parent had loaded.
+    own = [each for each in children if platform.command(each) != mine and _loads(each, MPI)]
+    try:
+        looks = look_at(own)
+    except UnreadableError:
+        return None
+    found = [each for each in own if each in looks and looks[each].call.startswith("MPI_Init")]
+    return [found[0], " ".join(platform.command(found[0]))[:_LONGEST_COMMAND]] if found else None
 
 
 def _loads(pid: int, *beginnings: str) -> bool:

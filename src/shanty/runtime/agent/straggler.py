@@ -32,6 +32,8 @@ _NO_CPU = "see what else runs on {host}, and how much CPU its container or cgrou
 _FIXES = {
     "stopped": "let it go on: kill -CONT {pid} on {host}",
     "starved": _NO_CPU,
+    "child": "start it by MPI_Comm_spawn, or without PMI_*, PMIX_* and OMPI_* in its environment: "
+    "they make it wait for a place among the ranks",
     "elsewhere": "see why it does not come to the call in which the others wait for it",
     "ended": "let all ranks make the same number of steps: it left the loop before the others",
     "frozen": _NO_CPU,
@@ -101,6 +103,10 @@ class Standing:
             who = f"process {holder}" if rank is None else f"rank {rank}"
             held = f", which {who} holds" if holder else ""
             return f"waiting{at} for the lock on {path or 'a file'}{held}"
+        if self.told.get("child"):
+            pid, command = self.told["child"]
+            own = f"its child process {pid} ({command}), which has started MPI by itself"
+            return f"waiting{at} for {own} and hangs in MPI_Init"
         if any("/torch/utils/data/" in path for path in self.files):
             return f"waiting{at} for its DataLoader"
         if self.told["state"] == "D":
@@ -183,6 +189,7 @@ def _sort_out(ranks: Sequence[Standing], waiting: Sequence[Standing]) -> Tuple[_
             group = ("frozen" if rank.call else "starved", f"ready to run, but gets {used}")
         elif rank not in waiting and not rank.seeks_consensus:
             kind = "elsewhere" if rank.told["read"] else "unseen"  # it may be in MPI, too
+            kind = "child" if rank.told.get("child") else kind
             group = (kind, rank.doing(pids))
         elif rank.call == "MPI_Finalize":
             group = ("ended", "at its end, in MPI_Finalize")

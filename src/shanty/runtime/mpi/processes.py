@@ -7,7 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing itself takes ten milliseconds to import
 if TYPE_CHECKING:
-    from typing import Mapping
+    from typing import Mapping, MutableMapping
 
 # What a launcher has started on other hosts, through ssh.
 DAEMONS = ("prted", "orted", "hydra_pmi_proxy", "hydra_bstrap_proxy")
@@ -19,6 +19,23 @@ RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+# What leads a program to its launcher: without it MPI_Init makes a world of one process. What says
+# the place of a rank is not among it. Open MPI 4.1 would start a daemon then, unless it is told so;
+# Intel MPI 2021.18 alone with the settings of its ranks damages Python's memory.
+_CONNECTION = (
+    *("PMIX_", "PMI_", "HYDI_", "OMPI_MCA_orte_", "OMPI_MCA_ess", "OMPI_MCA_pmix"),
+    *("OMPI_MCA_prte_", "PRTE_MCA_", "I_MPI_PIN", "I_MPI_FABRICS"),
+)
+_ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
+
+
+def leave_launcher(environ: MutableMapping[str, str]) -> None:
+    """Changes an environment such that MPI_Init makes a world of one process, a singleton."""
+    for name in [name for name in environ if name.startswith(_CONNECTION)]:
+        del environ[name]
+    if "OMPI_COMM_WORLD_RANK" in environ:
+        environ.update(_ALONE)
 
 
 def is_launchers(name: str) -> bool:

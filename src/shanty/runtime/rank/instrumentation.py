@@ -56,13 +56,29 @@ class RankProcess:
         """Returns True for the first process of the rank that asks: others are its helpers."""
         if self.claimed:
             return os.getpid() == self.pid
-        path = f"{self.run_dir}/claims/{self.world}-{self.rank}"
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+            os.close(os.open(self._claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
         except OSError:
             return False
         self.claimed = True
         return True
+
+    @property
+    def _claim(self) -> str:
+        return f"{self.run_dir}/claims/{self.world}-{self.rank}"
+
+    def is_childs(self) -> bool:
+        """Returns True in a process that descends from the rank's, which is in MPI already."""
+        try:
+            with open(self._claim) as file:
+                rank = int(file.read() or 0)
+            pid = os.getpid()
+            while rank and pid > 1 and pid != rank:
+                with open(f"/proc/{pid}/stat") as file:
+                    pid = int(file.read().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):  # there is no /proc, or the rank is elsewhere
+            return False
+        return pid == rank != os.getpid()
 
     def tell(self, event: str, **more: Any) -> None:
         """Sends a report to the node agent; without one there is no one to tell."""
@@ -143,6 +159,10 @@ class RankProcess:
             faulthandler = sys.modules["faulthandler"]
             faulthandler.disable()
             faulthandler.enable(crash, all_threads=False)
+        if self.claimed:
+            with open(self._claim, "w") as file:
+                file.write(str(os.getpid()))
+        hook_children()  # those that start MPI, too, would believe to be this rank
         self.tell(
             "joined",
             size=self.size,
@@ -244,15 +264,24 @@ class ImportFollower:
         return spec
 
     def _find_mpi(self, name: str, path: Sequence[str] | None, target: Any) -> Any:
-        """Finds it by the other finders: mpi4py has one of its own, and it loads the libmpi."""
+        """Finds it by the other finders: mpi4py has one of its own, and it loads the libmpi.
+
+        A child of the rank's gets a world of its own: the launcher knows one process a rank, and
+        would have another one wait for ever, or end it.
+        """
+        child = self.process.is_childs()
+        if child:
+            processes.leave_launcher(os.environ)
         for finder in [each for each in sys.meta_path if each is not self]:
             try:
                 spec = finder.find_spec(name, path, target)
             except RuntimeError:
-                self.process.loading(os.environ.get("MPI4PY_LIBMPI", ""))
+                if not child:
+                    self.process.loading(os.environ.get("MPI4PY_LIBMPI", ""))
                 raise
             if spec is not None and spec.loader is not None:
-                self.process.loading(RankProcess.library_path())
+                if not child:
+                    self.process.loading(RankProcess.library_path())
                 self.process.mpi_user = _importer()
                 return spec
         return None
