@@ -53,11 +53,36 @@ def test_one_rank_sleeps_while_the_others_wait(shanty, flavour):
     process.communicate(timeout=20)
 
 
+SLOW_TO_START = """
+import os, time
+from pathlib import Path
+if os.environ["RANK"] == "0":
+    os._exit(0)
+time.sleep(300)
+"""
+
+
+def test_ranks_that_are_not_there_are_named(shanty):
+    """Before the launcher has started them, and once they have ended."""
+    line = "while [ ! -e go ]; do sleep 0.1; done; exec mpirun -n 2 python script.py"
+    shanty.script(SLOW_TO_START)
+    process = shanty.start("run", "-n", 2, "--raw", "bash", "-c", line)
+    wait_for(lambda: shanty.status().get("state") == "starting")
+    done = shanty("stacks")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "no rank has started yet" in done.stderr
+    (shanty.folder / "go").touch()
+    wait_for(lambda: shanty.status().get("up") == 2)
+    wait_for(lambda: "rank 0:\n  it has ended\n" in shanty("stacks").stdout)
+    assert shanty("stop", "last", "--kill").returncode == 0
+    process.communicate(timeout=20)
+
+
 def test_programs_that_are_no_python(shanty):
     process = shanty.start("run", "-n", 2, "sleep", "100")
     wait_for(lambda: shanty.status().get("up") == 2)
     done = shanty("stacks")
-    assert "ranks 0-1:\n  it is no Python program that shanty started" in done.stdout
+    assert "ranks 0-1:\n  it is no Python program, or has not come to its" in done.stdout
     shanty("stop", "last", "--kill")
     process.communicate(timeout=20)
 

@@ -169,6 +169,8 @@ def stalled(shanty, *words, seconds=40, ranks=2):
         timeout=seconds,
     )
     assert done.returncode == STALL_EXIT, done.stderr
+    assert done.stderr.count("no progress for") == 1
+    assert done.stderr.count("\n  fix: ") == 1
     return done.stderr
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import asdict
 
 from shanty.cli.context import note
@@ -49,7 +50,8 @@ class Session:
         self._line = StatusLine(sys.stderr, visible=visible)
         self._interrupts = interrupts
         self._answered = 0
-        self._stalls = 0  # how many have been shown
+        self._stalls = 0  # how many have been seen
+        self._told: set[str] = set()  # the failures that have been shown in whole
 
     def follow(self) -> int:
         """Show the run until it has ended; returns the exit code for this process."""
@@ -66,7 +68,7 @@ class Session:
         if self._show.as_json:
             self._event("ended", run=run.id, **status.to_json())
         elif not self._show.quiet or status.state is not State.SUCCEEDED:
-            summarise(run, status)
+            summarise(run, status, self._told)
         if self._interrupts.count and status.state is State.STOPPED:
             return 130
         return status.exit_code or 0
@@ -139,6 +141,7 @@ class Session:
                 self._event("stall", **stall)
             elif not self._show.quiet:
                 note(report(stall))
+                self._told.add(stall["what"])
 
     def _serve_interrupts(self) -> None:
         """Stop the run at the first Ctrl-C, kill it at the second, leave it at the third."""
@@ -174,8 +177,8 @@ def _explain(failure: Failure) -> None:
         print(f"  fix: {failure.fix}", file=sys.stderr)
 
 
-def summarise(run: RunDir, status: Status) -> None:
-    """Say how a run ended and where its things are."""
+def summarise(run: RunDir, status: Status, told: Collection[str] = ()) -> None:
+    """Say how a run ended and where its things are; not what has been `told` already."""
     bold, red, green, off = (
         ("\033[1m", "\033[31m", "\033[32m", "\033[0m") if sys.stderr.isatty() else ("",) * 4
     )
@@ -190,8 +193,10 @@ def summarise(run: RunDir, status: Status) -> None:
     else:
         failure = status.failure
         what = failure.what if failure else "it failed"
+        known = what in told
+        what = "see above" if known else what
         note(f"{red}{bold}run {run.id} {status.state.value}{took}: {what}{off}")
-        if failure:
+        if failure and not known:
             _explain(failure)
         if failure and failure.log:
             print(f"  log: {failure.log}", file=sys.stderr)

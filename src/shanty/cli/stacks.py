@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from shanty.cli.context import context
+from shanty.cli.context import context, note
 from shanty.cli.options import json_option, run_argument
 from shanty.runtime.errors import UsageError
 from shanty.runtime.rundir import RunDir, read_lines
@@ -39,6 +39,8 @@ def stacks(run: str, threads: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps(reply.stacks))
         return
+    if not reply.stacks:
+        note("no rank has started yet")
     for ranks, text in grouped(reply.stacks, all_threads=threads):
         print(f"{label(ranks)}:\n{text}\n")
 

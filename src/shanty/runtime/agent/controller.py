@@ -24,7 +24,7 @@ from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
 from shanty.runtime.agent.mpi_world import MpiWorld, signal_name
 from shanty.runtime.agent.node_agent import SILENCE
 from shanty.runtime.agent.root_cause import TOP, Verdict, at_end, late, misplaced
-from shanty.runtime.agent.stacks import collect, with_native, written
+from shanty.runtime.agent.stacks import absent, collect, with_native, written
 from shanty.runtime.agent.stall_detector import StallDetector
 from shanty.runtime.errors import (
     STOPPED_EXIT,
@@ -297,7 +297,8 @@ class Controller:
             if ask.get("kind") == "stop":
                 self._stop("stopped", float(ask.get("grace", self.plan.limits.grace)))
             elif ask.get("kind") == "stacks":
-                reply["stacks"] = self.ask_stacks()
+                answers = self.ask_stacks()
+                reply["stacks"] = [*answers, *absent(self.plan.ranks, self.worlds, answers)]
             else:
                 reply = {"ok": False, "error": f"unknown request {ask.get('kind')!r}"}
             with contextlib.suppress(OSError):

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from shanty.runtime.rundir import RunDir
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shanty.runtime.agent.mpi_world import MpiWorld
 
 PATIENCE = 2.0  # seconds a rank may take to answer
 _SYSTEM = ("libc.", "libc-", "ld-linux", "[vdso]")
@@ -55,7 +59,7 @@ def _answer(run: RunDir, rank: int, start: int) -> Dict[str, Any]:
             file.seek(start)
             threads = parse_stacks(file.read())
     except OSError:
-        return {"rank": rank, "error": "it is no Python program that shanty started"}
+        return {"rank": rank, "error": "it is no Python program, or has not come to its script yet"}
     if not threads:
         return {"rank": rank, "error": f"it did not answer within {PATIENCE:g} s"}
     return {"rank": rank, "threads": threads}
@@ -78,6 +82,19 @@ def with_native(
             told.append({"rank": answer["rank"], "threads": [{"current": True, "frames": frames}]})
         else:
             told.append({**answer, "call": rank.get("call", "")})
+    return told
+
+
+def absent(
+    expected: Optional[int], worlds: Mapping[str, MpiWorld], answers: Sequence[Mapping[str, Any]]
+) -> List[Dict[str, Any]]:
+    """Returns what to say of the ranks that were not asked: those that are not there."""
+    asked = {answer["rank"] for answer in answers}
+    known = {rank.rank: rank for world in worlds.values() for rank in world.ranks.values()}
+    told = []
+    for rank in sorted({*range(expected or 0), *known} - asked):
+        ended = rank in known and known[rank].ended is not None
+        told.append({"rank": rank, "error": "it has ended" if ended else "it has not started yet"})
     return told
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from shanty.cli.stacks import grouped
-from shanty.runtime.agent.stacks import with_native
+from shanty.runtime.agent.mpi_world import MpiWorld
+from shanty.runtime.agent.stacks import absent, with_native
+from shanty.runtime.mpi.installation import Installation
 
 
 def test_groups_of_stacks() -> None:
@@ -11,3 +13,18 @@ def test_groups_of_stacks() -> None:
     answers = with_native([{"rank": 0, "error": "no Python"}, {"rank": 1, "error": "none"}], looks)
     groups = grouped(answers, all_threads=False, first={1})
     assert groups == [([1], "  none"), ([0], "  MPI_Recv")]
+
+
+def test_ranks_that_are_not_there_are_named() -> None:
+    world = MpiWorld(4, Installation("mpich", "5", "/p", "/p/bin/mpirun", "/p/lib/libmpi.so", ""))
+    for rank in (0, 1):
+        world.report({"event": "started", "rank": rank, "size": 4}, 1.0)
+    world.report({"event": "exited", "rank": 1, "code": 0}, 2.0)
+    answers = [{"rank": 0, "threads": []}]
+    assert absent(4, {"0": world}, answers) == [
+        {"rank": 1, "error": "it has ended"},
+        {"rank": 2, "error": "it has not started yet"},
+        {"rank": 3, "error": "it has not started yet"},
+    ]
+    assert absent(None, {}, []) == []
+    assert [each["rank"] for each in absent(2, {}, [])] == [0, 1]
