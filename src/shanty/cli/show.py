@@ -69,6 +69,7 @@ def show(run: str, as_json: bool) -> None:
         ("ranks", _ranks(status)),
         ("stalled", _stalled(status)),
         ("alone", status.alone.what if status.alone else ""),
+        ("doing", status.activity),
         ("started", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created))),
         ("took", ago((status.ended or time.time()) - (status.started or status.created))),
         ("progress", progress_text(found)),

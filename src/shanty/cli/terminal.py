@@ -148,7 +148,7 @@ class StatusLine:
         if status.joined and status.state is State.STARTING:
             ranks += f", {status.joined} joined"
         state = status.state.value if status.stalled is None else "stalled"
-        parts = [clock, state, ranks, progress()]
+        parts = [clock, state, ranks, progress(), status.activity]
         _draw(self._terminal, " · ".join(part for part in parts if part))
 
     def hide(self) -> None:

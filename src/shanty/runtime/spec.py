@@ -154,9 +154,10 @@ class Status:
 
     `up` ranks have started, `joined` of them were seen by MPI itself in one world of `ranks`
     (which is None until the launcher's world is known). Times are seconds since 1970; `stalled`
-    is since when no rank has made progress, None while they do; `alone` tells that ranks each train
-    by themselves. `attempt` counts from 1; `reason`
-    is why there is another one, or why the run has no hosts yet.
+    is since when no rank has made progress, None while they do; `activity` is what the ranks do
+    while none of them says anything, as far as it shows from outside; `alone` tells that ranks each
+    train by themselves. `attempt` counts from 1; `reason` is why there is another one, or why
+    the run has no hosts yet.
     """
 
     state: State = State.PENDING
@@ -172,6 +173,7 @@ class Status:
     attempt: int = 1
     reason: str = ""
     alone: Optional[Failure] = None
+    activity: str = ""
 
     def to_json(self) -> Dict[str, Any]:
         """The status as plain JSON."""

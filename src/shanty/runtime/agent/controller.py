@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
 from shanty.runtime import platform
+from shanty.runtime.agent.activity import ActivityWatch
 from shanty.runtime.agent.alone import alone
 from shanty.runtime.agent.channel import Channel, readable
 from shanty.runtime.agent.cleanup import end_all, sweep_after
@@ -72,6 +73,7 @@ class Controller:
         self.silence = FailureDetector()  # the node agent's
         self.workers: Optional[Workers] = None  # the other hosts; None for a run on this machine
         self.stalls = StallDetector(self)
+        self.activity = ActivityWatch(self)
         self.heartbeat: Heartbeat
 
     def run(self, channel: Channel, agent: int) -> bool:
@@ -114,6 +116,7 @@ class Controller:
             self.answer_asks()
             self._judge(time.monotonic())
             self.stalls.tick(time.monotonic())
+            self.activity.tick(time.monotonic())
             self.agent.flush()
             if self.workers is not None:
                 self.workers.advance(poll)
@@ -174,6 +177,8 @@ class Controller:
             self._report({**message["report"], "host": host})
         elif "moves" in message:
             self.stalls.hear(host, message)
+        elif "busy" in message:
+            self.activity.hear(host, message)
         elif "flush" in message:
             self.worlds[message["flush"]].awaited.discard(host)
 
@@ -311,6 +316,11 @@ class Controller:
         self.tell(stacks=True)
         answers = collect(self.run_dir, before, self._service)
         return with_native(answers, self.stalls.looks.values())
+
+    def active(self, text: str) -> None:
+        """Note what the ranks of a silent run do; "": it is silent no more."""
+        if text != self.status.activity:
+            self._write(activity=text)
 
     def stalled(self, since: Optional[float], verdict: Optional[Verdict] = None) -> None:
         """No rank makes progress since then (None: they do again); a verdict ends the run."""
@@ -468,7 +478,7 @@ class Controller:
         before = self.status.state
         self.status = replace(self.status, **changes)
         if self.status.state.final:
-            self.status = replace(self.status, stalled=None)  # it has ended now
+            self.status = replace(self.status, stalled=None, activity="")  # it has ended now
             with contextlib.suppress(OSError):
                 self.run_dir.reserve.unlink()  # room for these words; no rank can take it now
         try:

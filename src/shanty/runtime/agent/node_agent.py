@@ -31,6 +31,7 @@ from shanty.runtime.rundir import RunDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shanty.runtime.agent.activity import RankActivity
     from shanty.runtime.agent.progress_sampler import ProgressSampler
 
 SILENCE = 10.0  # seconds without a word from the controller after which its ranks are ended
@@ -77,6 +78,7 @@ class NodeAgent:
         self.linger: Optional[float] = None
         self.leaving = False  # the controller wants nothing more of us
         self.comes_again = False  # for another attempt
+        self.activity: Optional[RankActivity] = None  # while it was silent the last time
         self.watch: Optional[ProgressSampler] = None  # while the run is silent
         self.next_look = self.between_looks = 0.0
         self.environment: Dict[str, str] = {}  # for what starts here, once the host is ready
@@ -210,6 +212,8 @@ class NodeAgent:
             elif "flush" in order:
                 self._hear()
                 self.controller.send(flush=order["flush"])
+            elif "busy" in order:
+                self._look_at_activity(anew=order["busy"])
             elif "watch" in order:
                 self._watch(order["watch"])
             elif "leave" in order:
@@ -251,6 +255,15 @@ class NodeAgent:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, platform.STACKS_SIGNAL)
+
+    def _look_at_activity(self, *, anew: bool) -> None:
+        """Tell the controller what the ranks are busy with."""
+        from shanty.runtime.agent.activity import RankActivity
+
+        if anew or self.activity is None:
+            self.activity = RankActivity()
+        programs = {key: p.pids for key, p in self.programs.items() if p.pids}
+        self.controller.send(busy=self.activity.look(programs))
 
     def _watch(self, between_looks: Optional[float]) -> None:
         """Tell the controller every so many seconds whether the ranks move; None: no more."""

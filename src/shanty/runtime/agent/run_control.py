@@ -38,6 +38,9 @@ class RunControl(Protocol):
     def condemn(self, failure: Failure, grace: float) -> None:
         """End the run because of a failure of the launch itself."""
 
+    def active(self, text: str) -> None:
+        """Note what the ranks of a silent run do."""
+
     def stalled(self, since: Optional[float], verdict: Optional[Verdict] = None) -> None:
         """Note that no rank makes progress since then; None: they do again."""
 

@@ -1,0 +1,106 @@
+"""What ranks are busy with, seen from outside; and how it is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runs import wait_for
+from shanty.runtime import platform
+from shanty.runtime.agent import activity
+from shanty.runtime.rundir import RunDir
+from shanty.runtime.spec import State, Status
+
+READS = "import os\nwhile True:\n    open('/proc/self/exe', 'rb').read(1 << 26)\n"
+SPINS = "while True:\n    pass\n"
+WAITS = "import subprocess, time; subprocess.run(['sleep', '300'])"
+IDLES = "import time; time.sleep(300)"
+COMPILES = "import subprocess; subprocess.run(['sh', '-c', './ninja 300; true'])"
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Any]:
+    """Starts Pythons that are ended afterwards, with all that they have started."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(code: str) -> int:
+        process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
+        processes.append(process)
+        return process.pid
+
+    yield start
+    for process in processes:
+        for child in platform.descendants(process.pid):
+            os.kill(child.pid, 9)
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+@pytest.mark.parametrize(
+    ("code", "does"),
+    [
+        (READS, "reading files"),
+        (SPINS, "busy"),
+        (WAITS, "waiting for sleep"),
+        (IDLES, "idle"),
+        (COMPILES, "compiling (ninja)"),
+    ],
+)
+def test_what_a_rank_does(started: Any, tmp_path: Path, code: str, does: str) -> None:
+    (tmp_path / "ninja").symlink_to("/bin/sleep")
+    programs = {("0", 3): {started(code)}}
+    seen = activity.RankActivity()
+    found: list[str] = []
+
+    def look() -> bool:
+        found[:] = [each["does"] for each in seen.look(programs)]
+        time.sleep(0.5)  # between two looks, which tell a rate
+        return found == [does]
+
+    wait_for(look, 30, f"{found} is not {does}")
+
+
+class Controller(SimpleNamespace):
+    def tell(self, **order: Any) -> None:
+        self.told.append(order)
+
+    def active(self, text: str) -> None:
+        self.text = text
+
+
+def test_a_silent_run_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir(tmp_path / "20260101-000000-bbbb")
+    run.create()
+    log = run.rank_log(0)
+    log.touch()
+    status = Status(State.STARTING, started=time.time() - 1000)
+    controller = Controller(run_dir=run, status=status, ending=False, told=[], text="")
+    watch = activity.ActivityWatch(controller)
+    watch.tick(100.0)
+    assert controller.told == []
+    os.utime(log, (time.time() - 16,) * 2)
+    watch.tick(101.0)  # not yet due
+    assert controller.told == []
+    watch.tick(105.0)
+    watch.tick(110.0)
+    assert controller.told == [{"busy": True}, {"busy": False}]
+    watch.hear("a", {"busy": [{"rank": 0, "does": ""}, {"rank": 1, "does": "idle"}]})
+    assert controller.text == ""
+    watch.hear("a", {"busy": [{"rank": 0, "does": "idle"}, {"rank": 1, "does": "idle"}]})
+    assert controller.text == "idle"
+    watch.hear("b", {"busy": [{"rank": 2, "does": "compiling (nvcc)"}]})
+    assert controller.text == "rank 2 compiling (nvcc), ranks 0, 1 idle"
+    log.write_text("1.0 1 ready\n")
+    watch.tick(115.0)
+    assert (controller.text, len(controller.told)) == ("", 2)
+    watch.hear("b", {"busy": [{"rank": 2, "does": "idle"}]})  # it was on its way
+    assert controller.text == ""
