@@ -72,7 +72,8 @@ class RankActivity:
             return ""
         passed = max(0.1, now - before[0])
         others = names - own - {""}
-        busy = (cpu - before[1]) / passed > _BUSY
+        # One that is ready to run is busy, too, where others take its share of the cores.
+        busy = (cpu - before[1]) / passed > _BUSY or any(e.state == "R" for e in family)
         if received > _LOADING and not busy:
             return "receiving data from the network"
         if (read - before[2]) / passed > _LOADING:
