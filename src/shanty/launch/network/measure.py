@@ -18,6 +18,7 @@ from shanty.launch.cluster.parallel import Say, side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.network.topology import Contact, Measured, Network, Pace, Pair, Ports
 from shanty.runtime.errors import ShantyError
+from shanty.runtime.network_probe import pairs, some_pairs
 
 Clients = Mapping[str, RpcClient]  # by the host's name
 Round = Sequence[tuple[int, int]]  # pairs of hosts, by number, that do it at the same time
@@ -29,23 +30,8 @@ WORTH = 0.65  # of the best one: what slower ones cannot add anything where data
 _MOST_NETWORKS = 4  # that are measured for speed before a run
 _PATIENCE = 20.0  # seconds; no verb may take half of that
 _SUSPECT = 0.035  # seconds for 64 KiB there and back: less than 30 Mbit/s, or a busy host
-_ALL_PAIRS = 16  # hosts up to which every one tries every other one
 _ALL_PACES = 8  # hosts up to which `every` has all pairs
 _AGAIN = 3.0  # TIMEOUT of what is tried again by few
-
-
-def pairs(count: int) -> list[tuple[int, int]]:
-    """Returns who tries whom, by number: all up to 16 hosts; of more, as `some_pairs`."""
-    if count > _ALL_PAIRS:
-        return some_pairs(count)
-    return [(i, j) for i in range(count) for j in range(count) if i != j]
-
-
-def some_pairs(count: int) -> list[tuple[int, int]]:
-    """Returns the pairs that collectives use: i and i + 1, i + 2, i + 4 …, in both directions."""
-    steps = [1 << k for k in range((count - 1).bit_length())]
-    there = {(i, (i + step) % count) for i in range(count) for step in steps}
-    return sorted(there | {(j, i) for i, j in there})
 
 
 def ring(count: int) -> list[list[tuple[int, int]]]:

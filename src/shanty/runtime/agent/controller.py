@@ -179,6 +179,8 @@ class Controller:
             self.stalls.hear(host, message)
         elif "busy" in message:
             self.activity.hear(host, message)
+        elif "links" in message:
+            self.stalls.hear_links(host, message["links"])
         elif "flush" in message:
             self.worlds[message["flush"]].awaited.discard(host)
 
@@ -282,6 +284,13 @@ class Controller:
         self.agent.send(**order)
         if self.workers is not None:
             self.workers.send(**order)
+
+    def tell_host(self, host: str, **order: Any) -> None:
+        """Give an order to the node agent of one host."""
+        if host == self.plan.lead.name:
+            self.agent.send(**order)
+        elif self.workers is not None:
+            self.workers.send_to(host, **order)
 
     def _stop(self, why: str, grace: float) -> None:
         self.called_off = True

@@ -32,7 +32,9 @@ from shanty.runtime.rundir import RunDir
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shanty.runtime.agent.activity import RankActivity
+    from shanty.runtime.agent.link_probe import LinkProbe
     from shanty.runtime.agent.progress_sampler import ProgressSampler
+    from shanty.runtime.agent.tcp_connections import KeepAlive
 
 SILENCE = 10.0  # seconds without a word from the controller after which its ranks are ended
 TRACKERS = 2.0  # seconds in which resource trackers may remove what the others have left
@@ -81,6 +83,8 @@ class NodeAgent:
         self.activity: Optional[RankActivity] = None  # while it was silent the last time
         self.watch: Optional[ProgressSampler] = None  # while the run is silent
         self.next_look = self.between_looks = 0.0
+        self.keep_alive: Optional[KeepAlive] = None  # of a run over several hosts
+        self.links: Optional[LinkProbe] = None  # once they were to be tried
         self.environment: Dict[str, str] = {}  # for what starts here, once the host is ready
         self._poll = select.poll()
         self._output: Output  # of the launcher, or of its daemons
@@ -220,7 +224,11 @@ class NodeAgent:
                 self.leaving, self.comes_again = True, order["leave"] == "for now"
             elif "hung" in order:
                 self._end_hung(order["hung"])
+            elif "links" in order:
+                self._try_links(order["links"])
             elif "alive" not in order:
+                if "prepare" in order:  # there are other hosts
+                    self._keep_connections()
                 self.obey(order)
         if not self.controller.open:
             self._end(0.0, None)
@@ -271,6 +279,23 @@ class NodeAgent:
 
         self.watch = None if between_looks is None else ProgressSampler(self.run_dir)
         self.next_look, self.between_looks = 0.0, between_looks or 0.0
+
+    def _keep_connections(self) -> None:
+        from shanty.runtime.agent.tcp_connections import KeepAlive
+
+        self.keep_alive = KeepAlive(self._pids)
+
+    def _pids(self) -> List[int]:
+        """The processes of the run here: the ranks', and the launcher's."""
+        return [entry.pid for entry in platform.descendants(os.getpid())]
+
+    def _try_links(self, order: Mapping[str, Any]) -> None:
+        from shanty.runtime.agent.link_probe import LinkProbe
+
+        if self.links is None:
+            environ = {**os.environ, **self.environment}
+            self.links = LinkProbe(self.plan, environ, self.controller.send)
+        self.links.obey(order, self._pids)
 
     def _look_around(self, *, closely: bool = False) -> None:
         """Tell the controller of every rank where it stands and what it does."""
@@ -341,6 +366,8 @@ class NodeAgent:
                     self.ending.remove((when, world))
         for program in self.programs.values():
             self._look(program, now)
+        if self.keep_alive is not None:
+            self.keep_alive.tick(now)
         if self.watch is not None and now >= self.next_look:
             self._look_around()
         if self.over and not self.ending:

@@ -29,6 +29,9 @@ class RunControl(Protocol):
     def tell(self, **order: Any) -> None:
         """Give an order to the node agents of all hosts."""
 
+    def tell_host(self, host: str, **order: Any) -> None:
+        """Give an order to the node agent of one host."""
+
     def event(self, kind: str, **more: Any) -> None:
         """Write down that something happened."""
 

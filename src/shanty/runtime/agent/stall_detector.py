@@ -19,8 +19,14 @@ from shanty.runtime.errors import STALL_EXIT
 from shanty.runtime.rundir import append_line
 from shanty.runtime.spec import Failure, State
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shanty.runtime.agent.link_check import LinkCheck, LinkFault
+
 _QUIET = 6.0  # the node agents begin to watch after this part of the bound
 _LOOKS = 12.0  # looks in the time of the bound
+_EARLY = 6.0  # after this part of the bound in one call of MPI, the hosts' links are tried
+_FRESH = 15.0  # seconds for which what was found of the links is true
 _RARELY = 5.0  # bounds between two requests for the stacks of ranks that are silent for hours
 _SHORTEST, _LONGEST = 0.2, 5.0  # seconds between two looks
 
@@ -38,11 +44,21 @@ class StallDetector:
         self._quiet_since = time.monotonic()
         self._watch_since: Optional[float] = None
         self._told = False
+        self._several = bool(controller.plan.workers)
+        self._check: Optional[LinkCheck] = None  # under way
+        self._checks = 0
+        self._checked: Optional[float] = None  # when the last one of this watch was over
+        self._fault: Optional[LinkFault] = None  # that it found
         self._not_before = self._between = 0.0  # when to ask for stacks again that told no stall
         self.looks: Dict[str, Mapping[str, Any]] = {}  # by host, the newest
 
     def tick(self, now: float) -> None:
         """Does what is due by the clock."""
+        if self._check is not None:
+            self._check.tick(now)
+            if self._check.over:
+                self._fault, self._checked, self._check = self._check.fault, now, None
+                self._next = now
         if not self._after or now < self._next:
             return
         self._next = now + self._pause
@@ -61,11 +77,18 @@ class StallDetector:
             self._controller.tell(watch=self._pause)
         elif self._watch_since is not None and now > self._watch_since + self._after:
             self._judge(now)
+        elif self._watch_since is not None and self._several and not (self._told or self._stops):
+            self._judge_links(now)
 
     def hear(self, host: str, message: Mapping[str, Any]) -> None:
         """Takes what a node agent saw."""
         moves = [{"host": host, **rank} for rank in message["moves"]]
         self.looks[host] = {**message, "moves": moves, "heard": time.monotonic()}
+
+    def hear_links(self, host: str, message: Mapping[str, Any]) -> None:
+        """Takes what a node agent found of the links."""
+        if self._check is not None:
+            self._check.hear(host, message)
 
     def _signs_of_life(self) -> Tuple[float, ...]:
         run = self._controller.run_dir
@@ -80,6 +103,7 @@ class StallDetector:
         if self._watch_since is not None:
             self._watch_since = None
             self._controller.tell(watch=None)
+            self._checked = self._fault = None
             self.looks.clear()
 
     def _over(self) -> None:
@@ -87,14 +111,47 @@ class StallDetector:
             self._told = False
             self._controller.stalled(None)
 
+    def _suspects(self, after: float) -> List[str]:
+        """Returns the worlds in which some rank has been in one place for so many seconds."""
+        return [
+            world
+            for world in self._controller.worlds
+            if any(max(r["waits"], r["still"] or 0.0) >= after for r in self._ranks(world))
+        ]
+
+    def _judge_links(self, now: float) -> None:
+        """Tells before the bound that hosts do not reach each other: waiting will not help."""
+        after = self._after / _EARLY
+        if self._check is not None or (self._checked is not None and self._fault is None):
+            return
+        for world in self._suspects(after):
+            if self._checked is None:
+                self._begin_check(now)
+                return
+            found = self._find(world, [], after)
+            if found is not None:
+                answers = self._controller.ask_stacks()
+                self._tell(self._find(world, answers, after) or found, world, answers)
+                return
+
+    def _begin_check(self, now: float) -> None:
+        from shanty.runtime.agent.link_check import LinkCheck  # rarely needed
+
+        self._checks += 1
+        self._check = LinkCheck(self._controller, self._checks, now)
+
+    def _links_are_known(self, now: float) -> bool:
+        """True once it was tried just now whether hosts reach each other."""
+        if not self._several:
+            return True
+        if self._check is None and (self._checked is None or now > self._checked + _FRESH):
+            self._begin_check(now)
+        return self._check is None
+
     def _judge(self, now: float) -> None:
         """Sees whether it is a stall by now, or no more."""
         # Some rank has been in one place for the bound: a closer look is worth it.
-        suspects = [
-            world
-            for world in self._controller.worlds
-            if any(max(r["waits"], r["still"] or 0.0) >= self._after for r in self._ranks(world))
-        ]
+        suspects = self._suspects(self._after)
         if self._told:
             if self.looks and not suspects:
                 self._over()
@@ -102,6 +159,8 @@ class StallDetector:
         for world in suspects:
             sure = self._find(world, []) is not None
             if sure or now >= self._not_before:
+                if not self._links_are_known(now):
+                    return
                 self._not_before = now + self._between
                 self._between = min(2 * self._between, _RARELY * self._after)
                 answers = self._controller.ask_stacks()
@@ -114,7 +173,10 @@ class StallDetector:
         moves = (rank for look in self.looks.values() for rank in look["moves"])
         return [rank for rank in moves if rank["world"] == world]
 
-    def _find(self, world: str, answers: List[Dict[str, Any]]) -> Optional[Stall]:
+    def _find(
+        self, world: str, answers: List[Dict[str, Any]], after: float = 0.0
+    ) -> Optional[Stall]:
+        """Returns the stall of a world after `after` seconds (0: the bound); None without one."""
         ranks, known = self._ranks(world), self._controller.worlds[world]
         threads = {a["rank"]: a["threads"] for a in answers if "threads" in a}
         ended = {rank.rank: rank.host for rank in known.ranks.values() if rank.ended is not None}
@@ -132,7 +194,7 @@ class StallDetector:
         ]
         if len(standings) + len(ended) < (known.expected or 0):
             return None  # a node agent has not yet said how its ranks are
-        return judge(standings, ended, loads, self._after)
+        return judge(standings, ended, loads, after or self._after, self._fault)
 
     def _tell(self, stall: Stall, world: str, answers: List[Dict[str, Any]]) -> None:
         """Writes the report down; ends the run if that is asked for."""

@@ -14,6 +14,10 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from shanty.runtime.agent.root_cause import named
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shanty.runtime.agent.link_check import LinkFault
+
 _TRAFFIC = 1 << 20  # bytes a second at which a host still sends or receives something large
 _STARVED = 0.05  # of a rank's fair share of the cores: with less it does not really run
 _FROZEN = 0.003  # of a core; a rank that waits in MPI gives most of its share away by itself
@@ -43,6 +47,7 @@ _FIXES = {
 _BETWEEN_HOSTS = "see whether the hosts still reach each other: shanty net"
 _HERE = "see where the ranks stand, and which of them should have sent what the others wait for"
 _KINDS = tuple(_FIXES)
+_OF_THEMSELVES = ("stopped", "starved")  # whatever the network does
 _Told = Mapping[str, Any]
 
 
@@ -125,12 +130,17 @@ class Stall(NamedTuple):
 
 
 def judge(
-    ranks: Sequence[Standing], ended: Mapping[int, str], loads: Mapping[str, Any], after: float
+    ranks: Sequence[Standing],
+    ended: Mapping[int, str],
+    loads: Mapping[str, Any],
+    after: float,
+    fault: Optional[LinkFault] = None,
 ) -> Optional[Stall]:
     """Returns the stall of one world after `after` seconds; None while there is none.
 
     `ended` are the ranks that are gone, with their hosts; `loads` is what each host says of itself
-    (`host_load`), with `age`, the seconds since its watch began.
+    (`host_load`), with `age`, the seconds since its watch began; `fault` is what does not pass
+    between the hosts.
     """
     ranks = sorted(ranks, key=lambda r: r.rank)
     waiting = [r for r in ranks if r.call and r.waits >= after]
@@ -152,6 +162,9 @@ def judge(
         gone = [Standing({"rank": rank, "host": host, "call": ""}) for rank, host in ended.items()]
         stragglers["ended", "no more: it has ended"] = gone
     if not stragglers:
+        if fault is not None:
+            waits = f"all ranks wait in {waiting[0].call}"
+            return _cut_off(fault, waits, [r.rank for r in waiting], after)
         return _judge_links(waiting, loads, after)
     groups = sorted(
         stragglers.items(), key=lambda g: (_KINDS.index(g[0][0]), len(g[1]), g[1][0].rank)
@@ -164,6 +177,8 @@ def judge(
         said.append(f"{named(others)} {'waits' if len(others) == 1 else 'wait'} in {call}")
         order += others
     first = worst[0]
+    if fault is not None and kind not in _OF_THEMSELVES:
+        return _cut_off(fault, ", ".join(said), order, after)
     return Stall(
         f"no progress for {after:g} s: " + ", ".join(said),
         _FIXES[kind].format(pid=first.told.get("pid", "PID"), host=first.host),
@@ -171,6 +186,12 @@ def judge(
         tuple(order),
         first.host,
     )
+
+
+def _cut_off(fault: LinkFault, said: str, order: Sequence[int], after: float) -> Stall:
+    """Returns the stall of ranks whose hosts do not reach each other: none of them is odd."""
+    what = f"no progress for {after:g} s: {fault.what}; {said}"
+    return Stall(what, fault.fix, (), tuple(order), fault.host)
 
 
 _Groups = Dict[Tuple[str, str], List[Standing]]

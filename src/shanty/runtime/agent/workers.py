@@ -191,6 +191,12 @@ class Workers:
             if worker.live:
                 worker.channel.send(**message)
 
+    def send_to(self, name: str, **message: Any) -> None:
+        """Tell the node agent of one host."""
+        for worker in self.workers:
+            if worker.name == name and worker.live:
+                worker.channel.send(**message)
+
     def _tick(self, now: float) -> None:
         """Give up workers that have been silent for too long."""
         for worker in self.workers:

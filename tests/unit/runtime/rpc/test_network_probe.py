@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from runs import wait_for
-from shanty.runtime.rpc import network_probe
-from shanty.runtime.rpc.network_probe import READ, Sockets, Talk
+from shanty.runtime import network_probe
+from shanty.runtime.network_probe import READ, Sockets, Talk
+from shanty.runtime.rpc import network_probe as verbs
 from shanty.runtime.rpc.survey import links
 
 TOKEN = secrets.token_hex(16)
@@ -31,7 +32,7 @@ def ask(verb: Callable[..., dict[str, Any]], **words: Any) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
     yield
-    ask(network_probe.net_close)
+    ask(verbs.net_close)
     assert threading.active_count() == 1
 
 
@@ -40,14 +41,14 @@ def target(port: int, token: str = TOKEN, address: str = HERE, source: str = "")
 
 
 def listening(*addresses: str, **words: Any) -> dict[str, int]:
-    answer = ask(network_probe.net_listen, addresses=addresses or [HERE], token=TOKEN, **words)
+    answer = ask(verbs.net_listen, addresses=addresses or [HERE], token=TOKEN, **words)
     assert not answer["errors"]
     ports: dict[str, int] = answer["ports"]
     return ports
 
 
 def kinds(*targets: dict[str, Any], timeout: float = 0.3) -> list[str]:
-    results = ask(network_probe.net_probe, targets=targets, timeout=timeout)["results"]
+    results = ask(verbs.net_probe, targets=targets, timeout=timeout)["results"]
     return [result["kind"] for result in results]
 
 
@@ -82,7 +83,7 @@ def test_hosts_find_each_other_at_every_address() -> None:
     ports = listening("127.0.0.2", "127.0.0.3")
     assert set(ports) == {"127.0.0.2", "127.0.0.3"}
     targets = [target(port, address=address) for address, port in ports.items()]
-    answer = ask(network_probe.net_probe, targets=targets)["results"]
+    answer = ask(verbs.net_probe, targets=targets)["results"]
     assert [one["kind"] for one in answer] == ["ok", "ok"]
     assert all(0 < one["seconds"] < 2 for one in answer)
     assert [one["via"] for one in answer] == ["127.0.0.1", "127.0.0.1"]
@@ -250,10 +251,10 @@ def test_large_packets_that_vanish_on_the_way_back() -> None:
 
 def test_an_address_that_is_not_ours() -> None:
     port = listening()[HERE]
-    found = ask(network_probe.net_probe, targets=[target(port, source="192.0.2.77")])["results"][0]
+    found = ask(verbs.net_probe, targets=[target(port, source="192.0.2.77")])["results"][0]
     assert found["kind"] == "error"
     assert "assign" in found["text"]
-    answer = ask(network_probe.net_listen, addresses=["192.0.2.77", HERE], token=TOKEN)
+    answer = ask(verbs.net_listen, addresses=["192.0.2.77", HERE], token=TOKEN)
     assert set(answer["errors"]) == {"192.0.2.77"}
     assert set(answer["ports"]) == {HERE}
 
@@ -266,16 +267,16 @@ def test_the_ports_that_the_user_allows() -> None:
         first = taken.getsockname()[1]
         ports = listening(ports=[first, first + 50])
         assert first < ports[HERE] <= first + 50
-        full = ask(network_probe.net_listen, addresses=[HERE], token=TOKEN, ports=[first, first])
+        full = ask(verbs.net_listen, addresses=[HERE], token=TOKEN, ports=[first, first])
         assert full["errors"] == {HERE: f"no port of {first}-{first} is free"}
 
 
 def test_closing_frees_the_port() -> None:
     port = listening()[HERE]
-    ask(network_probe.net_close)
+    ask(verbs.net_close)
     with socket.create_server((HERE, port)):
         pass
-    ask(network_probe.net_close)  # once more does no harm
+    ask(verbs.net_close)  # once more does no harm
 
 
 def test_listening_again_ends_the_first() -> None:
@@ -297,7 +298,7 @@ def test_the_receiver_counts() -> None:
     ports = listening("127.0.0.2", "127.0.0.3")
     targets = [target(port, address=address) for address, port in ports.items()]
     began = time.monotonic()
-    results = ask(network_probe.net_send, targets=targets, seconds=0.2)["results"]
+    results = ask(verbs.net_send, targets=targets, seconds=0.2)["results"]
     assert time.monotonic() - began < 3
     for result in results:
         assert result["kind"] == "ok"
@@ -332,7 +333,7 @@ def test_what_comes_slowly_is_a_low_rate() -> None:
 def test_no_flood_without_a_receiver() -> None:
     with socket.create_server((HERE, 0)) as end:
         port = end.getsockname()[1]
-    result = ask(network_probe.net_send, targets=[target(port)])["results"][0]
+    result = ask(verbs.net_send, targets=[target(port)])["results"][0]
     assert (result["kind"], result["rate"]) == ("refused", 0.0)
 
 
