@@ -6,7 +6,7 @@ the ranks wait for the agent that loads them, and `dataclasses` takes 10 ms to l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Mapping, NamedTuple, Optional, Set, Tuple
 
 from shanty.runtime.rundir import RunDir, read_json
 
@@ -198,6 +198,20 @@ class Plan(NamedTuple):
             "attempt": Attempt(**{**attempt, "nodes": nodes}),
         }
         return cls(**{**values, **parts})
+
+
+def namesakes(nodes: Iterable[Node]) -> Set[str]:
+    """The hosts that have a host name in common with another one, as cloned machines do."""
+    found: Set[str] = set()
+    owner: Dict[str, Node] = {}
+    for node in nodes:
+        for name in node.names:
+            if name.replace(".", "").isdigit() or ":" in name:
+                continue  # an address: that of a virtual network may be everywhere
+            other = owner.setdefault(name, node)
+            if other is not node:
+                found |= {node.name, other.name}
+    return found
 
 
 def read_plan(run: RunDir) -> Optional[Plan]:

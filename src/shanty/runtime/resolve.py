@@ -19,7 +19,7 @@ from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
-from shanty.runtime.plan import Attempt, Environment, Leftovers, Node
+from shanty.runtime.plan import Attempt, Environment, Leftovers, Node, namesakes
 from shanty.runtime.rank.command import NO_MPI
 from shanty.runtime.rank_start import environment, rank_prefix
 from shanty.runtime.rundir import RunDir
@@ -55,9 +55,11 @@ def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> A
     The first of `nodes` is the lead host. Their environments are filled in.
     """
     layout = layout_of(job, nodes, settings.networks)
+    shared_names = namesakes(nodes)
     nodes = tuple(
         node._replace(environment=_environment(job, node, layout, settings)) for node in nodes
     )
+    nodes = tuple(_renamed(node) if node.name in shared_names else node for node in nodes)
     lead = nodes[0]
     first = next((node for node in nodes if node.slots > 0), lead)
     launcher: Dict[str, str] = {}
@@ -237,6 +239,13 @@ def _environment(
         own=own,
         first={name: value for name, value in first.items() if value},
     )
+
+
+def _renamed(node: Node) -> Node:
+    """The host with another name for its ranks than its own, which other hosts have, too."""
+    variable = FLAVOURS[node.installation.flavour].name_variable
+    own = {variable: node.address, **node.environment.own} if variable else node.environment.own
+    return node._replace(environment=node.environment._replace(own=own))
 
 
 def _told(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -> Dict[str, str]:

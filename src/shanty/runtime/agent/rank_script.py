@@ -20,7 +20,10 @@ from shanty.runtime.plan import Node
 from shanty.runtime.rank_start import NOTHING, environment, rank_prefix
 
 # What a launcher may bring along from the controller and that is this host's own matter.
-_OWN = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "XDG_RUNTIME_DIR", "SSH_CONNECTION")
+_OWN = (
+    *("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "XDG_RUNTIME_DIR", "SSH_CONNECTION"),
+    *("SLURM_JOBID", "SLURM_JOB_ID", "SLURM_NODEID", "SLURMD_NODENAME"),  # `Flavour.named_daemon`
+)
 
 
 def prepare(node: Node, scratch: str, shared: Mapping[str, str]) -> None:

@@ -18,6 +18,8 @@ from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from shanty.runtime.agent.daemons import answer_of
 from shanty.runtime.agent.worker import Worker
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.plan import Plan, namesakes
 
 _ROOM = 2.0  # seconds for the launcher to read what a daemon of it says
 _PIECE = select.PIPE_BUF  # bytes that a pipe with room takes without waiting
@@ -59,10 +61,13 @@ class _Call:
 class RshServer:
     """The controller's end of the socket at which the launcher's ssh calls arrive."""
 
-    def __init__(self, worker_of: Callable[[str], Optional[Worker]], prefix: str) -> None:
-        """`worker_of` finds the worker that a name stands for; `prefix` is the lead's MPI."""
+    def __init__(self, worker_of: Callable[[str], Optional[Worker]], plan: Plan) -> None:
+        """`worker_of` finds the worker that a name stands for."""
         self._worker_of = worker_of
-        self._prefix = prefix
+        self._lead = plan.lead
+        self._prefix: str = plan.lead.mpi["prefix"]
+        self._flavour = FLAVOURS[plan.lead.mpi["flavour"]]
+        self._namesakes = namesakes(plan.attempt.nodes)
         self._calls: Dict[int, _Call] = {}
         self._count = 0
         self._socket: Optional[socket.socket] = None
@@ -98,7 +103,10 @@ class RshServer:
             worker = self._worker_of(call["host"])
             known = worker is not None and worker.live and len(fds) >= 2
             if not known:
-                connection.sendall(json.dumps({"unknown": True}).encode() + b"\n")
+                lead = self._lead  # Hydra may not know its own host, whose name nobody resolves
+                here = call["host"] in (lead.address, lead.name, *lead.names)
+                answer = {"here": True} if here else {"unknown": True}
+                connection.sendall(json.dumps(answer).encode() + b"\n")
         except (OSError, ValueError, KeyError, TypeError):
             known = False
         if not known:
@@ -117,6 +125,8 @@ class RshServer:
         for prefix in sorted({self._prefix, os.path.realpath(self._prefix)}, key=len, reverse=True):
             own = worker.node.mpi["prefix"].replace("\\", r"\\")
             command = re.sub(re.escape(prefix) + r"(?![\w.-])", own, command)
+        if worker.name in self._namesakes:
+            command = self._flavour.named_daemon(command, worker.node.address)
         return command
 
     def answer(self, message: Mapping[str, Any]) -> None:

@@ -52,7 +52,7 @@ class Workers:
         self._polled: Set[int] = set()
         self._begun: Dict[str, Worker] = {}  # artifacts, and whose they are
         self._reapers: List[subprocess.Popen[bytes]] = []
-        self.rsh = RshServer(self.worker_of, self.plan.lead.mpi["prefix"])
+        self.rsh = RshServer(self.worker_of, self.plan)
         _allow_many_files()
         self._start()
 

@@ -81,6 +81,7 @@ class Flavour(ABC):
     radix_variable = ""  # how many daemons the launcher starts itself before these start others
     prefix_variables: Tuple[str, ...] = ()  # by which ranks find an installation that was moved
     tells_prefix = False  # these are set in any case
+    name_variable = ""  # by which ranks are told another name of their host than its own
     segment_variables: Tuple[str, ...] = ()  # where shared-memory files are
 
     # Settings for these cases.
@@ -133,6 +134,13 @@ class Flavour(ABC):
 
         The variables `decided` are the user's.
         """
+
+    def named_daemon(self, command: str, name: str) -> str:
+        """Returns the command of a launcher's daemon for a host that is to be called `name`.
+
+        For hosts that share one host name, where the launcher could not tell them apart.
+        """
+        return command
 
     @abstractmethod
     def interfaces(self, layout: Layout, names: Sequence[str], given: Environ) -> Dict[str, str]:

@@ -23,6 +23,10 @@ Measured with the wheels of 4.1.8 and 5.0.11, two cores:
   of 5, it does not find such an interface by its network, and takes all of them.
 - With IPv6 alone, 4 hangs in the launch, or its daemons end by SIGSEGV; 5 works as long as its
   launcher is told no interfaces.
+- Hosts are told apart by the names that each daemon's gethostname(2) gives, up to the first dot:
+  ranks on hosts with one name are taken for those of one host. In 5 they then wait for each other
+  for ever; only what its daemons read under Slurm (`ess slurm`) gives them another name. In 4 some
+  die by SIGSEGV, unless PMIX_HOSTNAME tells ranks another one.
 - Session folders and what is above them are made on every host, and only the part above is
   left; a folder for shared-memory files that is missing is fatal.
 - 72 KiB of /dev/shm are taken a rank, but 16 MiB (5) or 4 MiB (4) of free room are looked for
@@ -34,6 +38,8 @@ Measured with the wheels of 4.1.8 and 5.0.11, two cores:
 
 from __future__ import annotations
 
+import re
+import shlex
 from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from shanty.runtime.mpi.flavour import (
@@ -172,6 +178,13 @@ class OpenMPI5(OpenMPI):
     lacks = ("board",)
     ipv6 = True
 
+    def named_daemon(self, command: str, name: str) -> str:
+        """Returns the command for a daemon that takes its name and its number from variables."""
+        told = f"SLURM_JOBID=1 SLURM_JOB_ID=1 SLURM_NODEID=0 SLURMD_NODENAME={shlex.quote(name)}"
+        named = re.sub(r'(--prtemca ess "?)env\b', r"\1slurm,env", command)
+        return f"export {told}; {named}" if named != command else command
+
+
 
 class OpenMPI4(OpenMPI):
     """Versions 3 and 4, on ORTE."""
@@ -197,6 +210,7 @@ class OpenMPI4(OpenMPI):
     )
     prefix_variables = ("OPAL_PREFIX", "PMIX_INSTALL_PREFIX")
     radix_variable = "OMPI_MCA_routed_radix"
+    name_variable = "PMIX_HOSTNAME"
     runtime = "orte"
     runtime_prefix = "OMPI_MCA_"
     runtime_flag = "--mca"

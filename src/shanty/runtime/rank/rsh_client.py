@@ -77,6 +77,8 @@ def _ask(host: str, command: str) -> int | None:
     finally:
         connection.close()
     answer = json.loads(data)
+    if "here" in answer:  # the launcher takes its own host for another one
+        os.execv("/bin/sh", ["/bin/sh", "-c", command])
     if "unknown" in answer:
         return None
     return int(answer["code"])
