@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
-from shanty.runtime import platform
+from shanty.runtime import foreign, platform
 from shanty.runtime.agent.activity import ActivityWatch
 from shanty.runtime.agent.alone import alone
 from shanty.runtime.agent.channel import Channel, readable
@@ -74,6 +74,7 @@ class Controller:
         self.workers: Optional[Workers] = None  # the other hosts; None for a run on this machine
         self.stalls = StallDetector(self)
         self.activity = ActivityWatch(self)
+        self.settings: Dict[str, Mapping[str, str]] = {}  # of MPIs, that were set on hosts before
         self.heartbeat: Heartbeat
 
     def run(self, channel: Channel, agent: int) -> bool:
@@ -166,8 +167,10 @@ class Controller:
             self.event("swept", removed=message["gone"])
         elif "unready" in message:
             self.condemn(Failure(f"host {host}: {message['unready']}", host=host), 0.0)
-        elif "ready" in message and self.workers is not None:
-            self.workers.lead_ready = True
+        elif "ready" in message:
+            self.settings[host] = message["settings"]
+            if self.workers is not None:
+                self.workers.lead_ready = True
         else:
             self.hear(message, host)
 
@@ -477,6 +480,9 @@ class Controller:
         return with_settings(failure, self.plan, asked, os.environ)
 
     def _with_launcher_lines(self, failure: Failure) -> Failure:
+        if self.workers is not None:  # on this machine, the user has set them himself
+            why = filter(None, [failure.why, foreign.told(self.settings)])
+            failure = replace(failure, why="; ".join(why))
         log = self.run_dir.launcher_log
         if not log.exists():
             return failure

@@ -6,6 +6,7 @@ import os
 import signal
 from typing import Any, Mapping, Optional
 
+from shanty.runtime import foreign
 from shanty.runtime.frames import FrameWriter, Output
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank import redirect
@@ -27,7 +28,12 @@ class Launcher:
         """Start it with `environment` added to ours; returns why it could not be, or ""."""
         ends, actions = self.output.open(None)
         argv = list(self._plan.attempt.argv)
-        environ = {**os.environ, **environment}
+        # A user's own line on one machine may mean the allocation that it is in.
+        misled = not self._plan.raw or self._plan.scripted
+        there = foreign.for_launcher(os.environ) if misled else dict(os.environ)
+        environ = {**there, **environment}
+        if misled and not self._plan.scripted:
+            environ.update(foreign.pass_on(os.environ))
         if self._plan.scripted:
             # A launcher starts its ranks elsewhere in the folder that it is in itself, by the
             # name that $PWD has for it: this one leads to the workspace on every host.

@@ -17,7 +17,7 @@ import signal
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from shanty.runtime import platform
+from shanty.runtime import foreign, platform
 from shanty.runtime.agent.channel import Channel, decode_reports
 from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
 from shanty.runtime.agent.launcher import Launcher
@@ -252,7 +252,8 @@ class NodeAgent:
             except (ShantyError, OSError) as error:
                 self.controller.send(unready=str(error))
                 return False
-        self.controller.send(ready=True)
+        found = foreign.settings(os.environ, self.plan.lead.environment.own)
+        self.controller.send(ready=True, settings=found)
         return True
 
     def _ask_stacks(self, program: _Program) -> None:

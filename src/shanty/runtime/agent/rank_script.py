@@ -13,6 +13,7 @@ import shlex
 from pathlib import Path
 from typing import Mapping
 
+from shanty.runtime import foreign
 from shanty.runtime.agent import cleanup
 from shanty.runtime.errors import LaunchError
 from shanty.runtime.mpi.parameters import overruling
@@ -50,6 +51,7 @@ def rank_script(node: Node, shared: Mapping[str, str]) -> str:
     """The text of the script through which this host's ranks start."""
     settings = node.environment
     own = {name: os.environ[name] for name in _OWN if name in os.environ}
+    own.update(foreign.of_allocation(os.environ))
     overruled = overruling(os.environ).difference(settings.own)
     given = overruled.union(os.environ)
     ranks = {k: v for k, v in settings.ranks.items() if k not in given}

@@ -22,6 +22,7 @@ class RunControl(Protocol):
     agent: Channel  # to the node agent of the lead host
     heartbeat: Heartbeat
     worlds: Dict[str, MpiWorld]
+    settings: Dict[str, Mapping[str, str]]  # of MPIs, that were set on hosts before the run
     ending: bool
     code: Optional[int]
     stopped: Optional[str]

@@ -39,6 +39,7 @@ def with_settings(
         if (flavour.startswith("openmpi") and not place.startswith("/etc/"))
         or (not place and not name.startswith(other))
         if place or (name, value) not in ours
+        if f"{name}={value}" not in failure.why
     ]
     if not found:
         return failure

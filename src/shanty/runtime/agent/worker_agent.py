@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, List, Mapping, Optional, Sequence
 
-from shanty.runtime import authorized_keys
+from shanty.runtime import authorized_keys, foreign
 from shanty.runtime.agent.channel import Channel, readable
 from shanty.runtime.agent.connections import REAP, RESET
 from shanty.runtime.agent.control import agents_record, end_remains, is_alive, is_here
@@ -115,7 +115,9 @@ class WorkerAgent(NodeAgent):
         if "prepare" in order:
             self.prepare(order["prepare"])
             folder = f"{self.plan.scratch}/work"
-            self._daemons = Daemons(self.controller, {**os.environ, **self.environment}, folder)
+            self._daemons = Daemons(
+                self.controller, {**foreign.for_launcher(os.environ), **self.environment}, folder
+            )
         elif "daemon" in order and self._daemons is not None:
             self._daemons.start(order["daemon"], order["command"])
             self.follow(self._daemons.output)

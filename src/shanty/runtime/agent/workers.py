@@ -164,6 +164,7 @@ class Workers:
             worker.port, worker.state = int(message["hello"]), "here"
         elif "ready" in message:
             worker.state = "ready"
+            self.controller.settings[worker.name] = message.get("settings", {})
         elif "unready" in message:
             self._lose(worker, Failure(f"host {worker.name}: {message['unready']}"))
         elif "gone" in message:

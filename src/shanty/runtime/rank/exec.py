@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 
+from shanty.runtime import foreign
 from shanty.runtime.frames import STDERR, STDOUT, FrameWriter, Output
 from shanty.runtime.mpi import processes
 from shanty.runtime.rank import redirect, reports
@@ -48,6 +49,7 @@ def main(argv: list[str]) -> int:
     except OSError:
         print("shanty: this run has ended: its node agent is gone", file=sys.stderr)
         return 70
+    foreign.take(environ)
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
     environ.update({key: str(value) for key, value in place.items()})
     environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS", "1"))
