@@ -85,8 +85,8 @@ def ps(
                     + (" (alone)" if entry.status.alone else "")
                     + (f" ({entry.status.exit_code})" if entry.status.exit_code else ""),
                     str(entry.status.ranks or ""),
-                    ago(now - entry.status.created) + " ago",
-                    ago((entry.status.ended or now) - entry.status.created),
+                    ago(max(0.0, now - entry.status.created)) + " ago",
+                    ago(entry.status.took()),
                     shorten(" ".join(entry.command), 48),
                 )
                 for entry in entries

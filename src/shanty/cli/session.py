@@ -182,7 +182,7 @@ def summarise(run: RunDir, status: Status, told: Collection[str] = ()) -> None:
     bold, red, green, off = (
         ("\033[1m", "\033[31m", "\033[32m", "\033[0m") if sys.stderr.isatty() else ("",) * 4
     )
-    took = f" after {(status.ended or time.time()) - (status.started or status.created):.1f} s"
+    took = f" after {status.took():.1f} s"
     if status.state is State.SUCCEEDED:
         note(f"{green}run {run.id} succeeded{off}{took}")
         if status.alone:

@@ -71,7 +71,7 @@ def show(run: str, as_json: bool) -> None:
         ("alone", status.alone.what if status.alone else ""),
         ("doing", status.activity),
         ("started", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created))),
-        ("took", ago((status.ended or time.time()) - (status.started or status.created))),
+        ("took", ago(status.took())),
         ("progress", progress_text(found)),
         ("hosts", _hosts_text(plan)),
         *(("attempt" if at == 0 else "", text) for at, text in enumerate(_told(attempts))),
@@ -198,4 +198,4 @@ def _stalled(status: Status) -> str:
     """Say for how long no rank has made progress, while the run is on."""
     if status.stalled is None:
         return ""
-    return f"for {ago(time.time() - status.stalled)}"
+    return f"for {ago(max(0.0, time.time() - status.stalled))}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, Dict, Mapping, Optional, Tuple, Union
+
+from shanty.runtime import platform
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,10 @@ class Status:
     while none of them says anything, as far as it shows from outside; `alone` tells that ranks each
     train by themselves. `attempt` counts from 1; `reason` is why there is another one, or why
     the run has no hosts yet.
+
+    Clocks that tell the date may jump, so what takes time is measured by those that never do:
+    `born` is the one of the machine that submitted the run, since it was `boot`ed, at `created`;
+    `began` that of the lead host at `started`; `lasted` is the seconds from there to the end.
     """
 
     state: State = State.PENDING
@@ -174,6 +181,26 @@ class Status:
     reason: str = ""
     alone: Optional[Failure] = None
     activity: str = ""
+    born: Optional[float] = None
+    boot: str = ""
+    began: Optional[float] = None
+    lasted: Optional[float] = None
+
+    @classmethod
+    def new(cls, ranks: Optional[int]) -> Status:
+        """The status of a run that is being made here, now."""
+        now, born, boot = time.time(), time.monotonic(), platform.boot_id()
+        return cls(created=now, ranks=ranks, born=born, boot=boot)
+
+    def took(self) -> float:
+        """Seconds from its start to its end; from its creation to now while it goes on."""
+        if self.lasted is not None:
+            return self.lasted
+        if self.ended is not None:
+            return max(0.0, self.ended - (self.started or self.created))
+        if self.born is not None and self.boot == platform.boot_id():
+            return time.monotonic() - self.born
+        return max(0.0, time.time() - self.created)
 
     def to_json(self) -> Dict[str, Any]:
         """The status as plain JSON."""
@@ -185,6 +212,7 @@ class Status:
         known = _known(cls, values)
         known["state"] = State(known.get("state"))
         numbers = ("created", "started", "ended", "ranks", "up", "joined", "exit_code", "stalled")
+        numbers += ("born", "began", "lasted")
         for key in numbers:
             if not isinstance(known.get(key), (int, float, type(None))):
                 raise TypeError(f"{key} is {known[key]!r}")

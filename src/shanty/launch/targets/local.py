@@ -178,7 +178,7 @@ def write_down(job: JobSpec, plan: Plan, run: RunDir, hostfile: str = "") -> Non
                 shim = run.bin / name
                 shim.write_text(text)
                 shim.chmod(0o755)
-            status = Status(created=time.time(), ranks=plan.attempt.ranks)
+            status = Status.new(plan.attempt.ranks)
             write_json(run.status, status.to_json())
     except StorageError:
         shutil.rmtree(run.path, ignore_errors=True)

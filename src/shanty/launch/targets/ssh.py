@@ -306,7 +306,7 @@ class SshTarget:
         run.hostfile.write_text(planned.hostfile())
         write_json(run.site, {"hosts": [asdict(host.host) for host in planned.facts.hosts]})
         ranks = None if planned.raw else planned.ranks
-        write_json(run.status, Status(created=time.time(), ranks=ranks).to_json())
+        write_json(run.status, Status.new(ranks).to_json())
 
     def _prepare(self, planned: SshPlan, clients: Sequence[RpcClient]) -> list[Prepared]:
         from shanty.launch.cluster.prepare import prepare

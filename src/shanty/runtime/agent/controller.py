@@ -41,9 +41,11 @@ from shanty.runtime.spec import Failure, State, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shanty.runtime.agent.link_check import LinkCheck
     from shanty.runtime.agent.workers import Workers
 
 FAILURE_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for the ranks that a failure ends
+_DOUBT = 2.0  # seconds for a look at the network before an end that nothing explains is told
 HUNG = 5.0  # seconds that a launcher may outlive its last rank
 _TICK = 0.5
 _LAST_LINES = 30
@@ -57,7 +59,7 @@ class Controller:
         self.plan = plan
         self.launcher = plan.lead.installation
         status = read_json(run.status)
-        self.status = Status.from_json(status) if status else Status(created=time.time())
+        self.status = Status.from_json(status) if status else Status.new(None)
         self.worlds: Dict[str, MpiWorld] = {}
         self.ended_worlds: Dict[str, Failure] = {}
         self.failure: Optional[Failure] = None
@@ -74,6 +76,8 @@ class Controller:
         self.workers: Optional[Workers] = None  # the other hosts; None for a run on this machine
         self.stalls = StallDetector(self)
         self.activity = ActivityWatch(self)
+        self._links: Optional[LinkCheck] = None  # since a rank failed without a cause
+        self._doubt = 0.0  # until when its outcome is waited for
         self.settings: Dict[str, Mapping[str, str]] = {}  # of MPIs, that were set on hosts before
         self.heartbeat: Heartbeat
 
@@ -92,9 +96,10 @@ class Controller:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop("stopped", 5.0))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        if self.status.began is not None:  # with the attempt before
+            self.run_began = self.status.began
         started = self.status.started or time.time()
-        self.run_began -= time.time() - started
-        self._write(state=State.STARTING, started=started)
+        self._write(state=State.STARTING, started=started, began=self.run_began)
         if self.plan.workers:
             from shanty.runtime.agent.workers import Workers
 
@@ -129,6 +134,8 @@ class Controller:
             self._hear_lead(message)
         if not self.gone:
             self._without_agent(agent)
+        while self._links_are_in_doubt(time.monotonic()):
+            self._service()
         hopeful = self._may_try_again()
         if self.workers is not None:
             self.workers.dismiss("for now" if hopeful else "for good")
@@ -184,6 +191,8 @@ class Controller:
             self.activity.hear(host, message)
         elif "links" in message:
             self.stalls.hear_links(host, message["links"])
+            if self._links is not None:
+                self._links.hear(host, message["links"])
         elif "flush" in message:
             self.worlds[message["flush"]].awaited.discard(host)
 
@@ -197,6 +206,11 @@ class Controller:
         world = self.worlds[name]
         if world.report(report, now):
             self._flush_reports(name)
+            unexplained = report.get("code", 0) < 0 or not report.get("why")
+            if self.workers is not None and unexplained:
+                from shanty.runtime.agent.link_check import QUICK, LinkCheck
+
+                self._links, self._doubt = LinkCheck(self, 0, now, QUICK), now + _DOUBT
         self.event("rank-" + str(report.get("event")), report=report)
         changed: Dict[str, Any] = {"ranks": world.expected, "up": world.up, "joined": world.joined}
         if world.complete and self.status.state is State.STARTING:
@@ -219,7 +233,7 @@ class Controller:
         """End what has to end: a world with a verdict, or the run at one of its limits."""
         for name, world in self.worlds.items():
             verdict = world.verdict(now) if name not in self.ended_worlds else None
-            if verdict is not None:
+            if verdict is not None and not self._links_are_in_doubt(now):
                 code = world.exit_code(verdict)
                 verdict = self._of_rank(verdict, world)
                 self.ended_worlds[name] = verdict
@@ -253,6 +267,23 @@ class Controller:
         elif (self.status.alone is None) != (not found):
             self._write(alone=found[0] if found else None)
             self.event("alone", failure=found[0].__dict__ if found else None)
+
+    def _links_are_in_doubt(self, now: float) -> bool:
+        """True while it is being tried whether a rank failed because of the network."""
+        if self._links is None or self._links.over:
+            return False
+        self._links.tick(now)
+        if now > self._doubt:
+            self._links.end()
+        return not self._links.over
+
+    def _with_links(self, failure: Failure) -> Failure:
+        """The failure with what does not pass between the hosts, which explains it."""
+        fault = self._links.fault if self._links is not None else None
+        if fault is None or (failure.why and failure.signal is None):
+            return failure
+        why = "; ".join(filter(None, [fault.what, failure.why]))
+        return replace(failure, why=why, fix=fault.fix)
 
     def _watch_launcher(self, now: float) -> None:
         """A launcher that goes on after its last rank has lost track of it; nobody waits for it."""
@@ -345,7 +376,8 @@ class Controller:
         """Keep the node agent's and the ranks' messages flowing while a request is served."""
         self.heartbeat.turn()
         self.agent.flush()
-        sources = [self.agent.source, *(self.workers.sources if self.workers is not None else ())]
+        own = [self.agent.source] if self.agent.open and not self.gone else []
+        sources = [*own, *(self.workers.sources if self.workers is not None else ())]
         ready = readable(sources, 0.02)
         for message in self.agent.receive():
             self._hear_lead(message)
@@ -426,17 +458,16 @@ class Controller:
 
     def _finish(self) -> None:
         """Write how it ended."""
+        times: Dict[str, Any] = {"ended": time.time(), "lasted": time.monotonic() - self.run_began}
         if self.stopped is not None:
-            self._write(
-                state=State.STOPPED, ended=time.time(), exit_code=STOPPED_EXIT, failure=None
-            )
+            self._write(state=State.STOPPED, exit_code=STOPPED_EXIT, failure=None, **times)
             return
         failed = self.failure is not None
         self._write(
             state=State.FAILED if failed else State.SUCCEEDED,
-            ended=time.time(),
             exit_code=self.code or 0,
             failure=self.failure,
+            **times,
         )
 
     def _judge_end(self, launcher: Optional[int]) -> None:
@@ -463,7 +494,7 @@ class Controller:
 
     def _of_rank(self, failure: Failure, world: MpiWorld) -> Failure:
         """Add what else is known of the rank to blame."""
-        found = self._with_lines(failure)
+        found = self._with_lines(self._with_links(failure))
         return self._with_settings(found) if world.failed_in_init(failure) else found
 
     def _with_lines(self, failure: Failure) -> Failure:

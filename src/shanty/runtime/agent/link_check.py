@@ -14,7 +14,9 @@ from shanty.runtime.agent.run_control import RunControl
 from shanty.runtime.network_probe import pairs
 
 _LISTENING = 4.0  # seconds until all hosts have to listen
-_TRYING = 14.0  # seconds for the tries, which come twice where something fails
+_TRYING = 14.0  # seconds for the tries
+THOROUGH = (2.0, 3.0)  # seconds for an answer, and again: a host under load may only be slow
+QUICK = (0.7,)
 _SHOWN = 3  # pairs of hosts
 _FIREWALL = "see to the firewalls and the network between them; `shanty net` tries every pair"
 _SAME_MTU = (
@@ -46,11 +48,21 @@ class Tried(NamedTuple):
 
 
 class LinkCheck:
-    """One check; `fault` is what it found once it is `over`."""
+    """One check; `fault` is what it found once it is `over`.
 
-    def __init__(self, control: RunControl, number: int, now: float) -> None:
+    `timeouts` are the seconds for an answer, one for each try.
+    """
+
+    def __init__(
+        self,
+        control: RunControl,
+        number: int,
+        now: float,
+        timeouts: Tuple[float, ...] = THOROUGH,
+    ) -> None:
         self._control = control
         self._number = number
+        self._timeouts = timeouts
         nodes = control.plan.attempt.nodes
         self._ends = {
             node.name: [address for _, address in node.interfaces] or [node.address]
@@ -93,10 +105,14 @@ class LinkCheck:
             self._trying, self._until = True, now + _TRYING
             self._try()
         elif self._trying and (late or not self._asked):
-            self.over = True
-            self.fault = judge(self._tried, self._stuck)
-            for name in self._ends:
-                self._tell(name)
+            self.end()
+
+    def end(self) -> None:
+        """Judge by what has come in."""
+        self.over = True
+        self.fault = judge(self._tried, self._stuck)
+        for name in self._ends:
+            self._tell(name)
 
     def _try(self) -> None:
         names = [name for name in self._ends if name in self._ports]
@@ -113,7 +129,7 @@ class LinkCheck:
                         "source": own,
                     })  # fmt: skip
         for name in self._asked:
-            self._tell(name, **{"try": targets[name]})
+            self._tell(name, **{"try": targets[name]}, timeouts=self._timeouts)
 
 
 def judge(tried: Iterable[Tried], stuck: Mapping[Pair, int]) -> Optional[LinkFault]:
@@ -182,7 +198,7 @@ def _fault(kind: str, tried: Sequence[Tried], passed: Set[Pair]) -> LinkFault:
         )
     how = {
         "unreachable": first.text or "no route",
-        "refused": "its connections are refused, as by a firewall",
+        "refused": "connections are refused, as by a firewall",
         "no-answer": "no answer, as if packets were dropped",
     }[kind]
     both = {frozenset(pair) for pair in failed}

@@ -7,7 +7,7 @@ at its addresses on the run's networks, for who knows the token of that one time
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from shanty.runtime.agent.tcp_connections import stuck
 from shanty.runtime.mpi.flavours import FLAVOURS
@@ -15,7 +15,6 @@ from shanty.runtime.network_probe import Listener, listen, probe, token_of
 from shanty.runtime.plan import Plan
 
 _IDLE = 30.0  # seconds after which nobody will come any more
-_FIRST, _AGAIN = 2.0, 3.0  # seconds for an answer; a host under load may only have been slow
 _LEAST = 4  # times that data was sent again: it takes the kernel some 3 s
 
 
@@ -42,7 +41,10 @@ class LinkProbe:
             self._say(links={"check": number, "ports": ports, "stuck": held})
         elif "try" in order:
             threading.Thread(
-                target=self._try, args=(number, order["try"]), name="links", daemon=True
+                target=self._try,
+                args=(number, order["try"], order["timeouts"]),
+                name="links",
+                daemon=True,
             ).start()
         else:
             self._close()
@@ -52,11 +54,13 @@ class LinkProbe:
             self._listener.close()
             self._listener = None
 
-    def _try(self, number: int, targets: List[Dict[str, Any]]) -> None:
-        found = probe(targets, _FIRST)
-        bad = [i for i, one in enumerate(found) if one["kind"] != "ok"]
-        if bad:
-            for i, one in zip(bad, probe([targets[i] for i in bad], _AGAIN)):
+    def _try(
+        self, number: int, targets: List[Dict[str, Any]], timeouts: Sequence[float]
+    ) -> None:
+        found: List[Dict[str, Any]] = [{"kind": ""} for _ in targets]
+        for timeout in timeouts:
+            bad = [i for i, one in enumerate(found) if one["kind"] != "ok"]
+            for i, one in zip(bad, probe([targets[i] for i in bad], timeout)):
                 found[i] = one
         tried = [(one["kind"], one["text"]) for one in found]
         self._say(links={"check": number, "tried": tried})
