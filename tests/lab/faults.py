@@ -21,6 +21,7 @@ from faults_between import BETWEEN
 from faults_case import Fault
 from faults_hosts import HOSTS
 from faults_mpi import MPIS
+from faults_running import RUNNING
 from faults_ways import WAYS
 
 PARTS: Mapping[str, list[Fault]] = {
@@ -43,6 +44,11 @@ Each row is a test: the fault is planted in a lab of three hosts (`lab1` is the 
 
 *Bare mpirun* is Open MPI {version} with keys, host file and MPI set up by hand on all hosts, given an allreduce of 4 MB and an alltoall, and killed after {bound} s. *shanty* is the time of the whole command. `shanty run` makes the same checks when a launch fails.
 """  # noqa: E501
+_RUNNING = """\
+## While a run is on
+
+Planted in the middle of a run, or before it where that is the point, on every MPI. Within 30 s the run names hosts and cause: where ranks stand still, their hosts try each other ([stalls.md](stalls.md)).
+"""  # noqa: E501
 _COLUMNS = ("Fault", "Code", "Bare mpirun", "shanty", "The fix that it tells")
 _BARE_VERSION, _BARE_BOUND = "5.0.11", 35
 
@@ -54,6 +60,12 @@ def page(bare: Mapping[str, Any], told: Mapping[str, Any]) -> str:
         lines += [f"## {title}", "", _row(_COLUMNS), _row("---" for _ in _COLUMNS)]
         lines += [_row(_cells(fault, bare, told)) for fault in faults]
         lines.append("")
+    lines += [_RUNNING, _row(("Fault", "What a run says")), _row(("---", "---"))]
+    lines += [
+        _row((one.title, f"`{one.told or one.says}`" if one.says else "nothing: it works"))
+        for one in RUNNING
+    ]
+    lines.append("")
     lines += ["## Not planted", "", _row(("Code", "Why not")), _row(("---", "---"))]
     lines += [_row((f"`{code}`", why)) for code, why in NOT_PLANTED.items()]
     return "\n".join(lines) + "\n"

@@ -25,7 +25,17 @@ import threading
 import time
 from functools import partial
 from typing import (
-    Any, Callable, Dict, Generator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple,
+    Any,
+    Callable,
+    Dict,
+    Generator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
 )  # fmt: skip
 
 from shanty.runtime.errors import UsageError

@@ -211,8 +211,10 @@ class Status:
         """The status that `to_json` wrote; ValueError or TypeError when it is damaged."""
         known = _known(cls, values)
         known["state"] = State(known.get("state"))
-        numbers = ("created", "started", "ended", "ranks", "up", "joined", "exit_code", "stalled")
-        numbers += ("born", "began", "lasted")
+        numbers = (
+            *("created", "started", "ended", "ranks", "up", "joined", "exit_code", "stalled"),
+            *("born", "began", "lasted"),
+        )
         for key in numbers:
             if not isinstance(known.get(key), (int, float, type(None))):
                 raise TypeError(f"{key} is {known[key]!r}")

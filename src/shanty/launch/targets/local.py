@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -21,9 +21,7 @@ _LEAST = 4  # times that data was sent again: it takes the kernel some 3 s
 class LinkProbe:
     """One host's part."""
 
-    def __init__(
-        self, plan: Plan, environ: Mapping[str, str], say: Callable[..., None]
-    ) -> None:
+    def __init__(self, plan: Plan, environ: Mapping[str, str], say: Callable[..., None]) -> None:
         """`environ` is the ranks', `say` tells the controller, from any thread."""
         flavour = FLAVOURS[plan.lead.mpi["flavour"]]
         self._ports = flavour.ports(environ)  # the user may have left just these open
@@ -54,9 +52,7 @@ class LinkProbe:
             self._listener.close()
             self._listener = None
 
-    def _try(
-        self, number: int, targets: List[Dict[str, Any]], timeouts: Sequence[float]
-    ) -> None:
+    def _try(self, number: int, targets: List[Dict[str, Any]], timeouts: Sequence[float]) -> None:
         found: List[Dict[str, Any]] = [{"kind": ""} for _ in targets]
         for timeout in timeouts:
             bad = [i for i, one in enumerate(found) if one["kind"] != "ok"]

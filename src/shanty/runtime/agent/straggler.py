@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shanty.runtime.agent.link_check import LinkFault
 
 _TRAFFIC = 1 << 20  # bytes a second at which a host still sends or receives something large
+_TRICKLE = 64 << 10  # and below that at which it is at least on its way
 _STARVED = 0.05  # of a rank's fair share of the cores: with less it does not really run
 _FROZEN = 0.003  # of a core; a rank that waits in MPI gives most of its share away by itself
 _MOSTLY = 0.8  # of the looks at a rank
@@ -45,6 +46,7 @@ _FIXES = {
     "unseen": "see whether it comes to the call in which the others wait for it",
 }
 _BETWEEN_HOSTS = "see whether the hosts still reach each other: shanty net"
+_SLOW = "see which link is that slow (`shanty net`), or give such a run a longer --stall-after"
 _HERE = "see where the ranks stand, and which of them should have sent what the others wait for"
 _KINDS = tuple(_FIXES)
 _OF_THEMSELVES = ("stopped", "starved")  # whatever the network does
@@ -179,6 +181,9 @@ def judge(
     first = worst[0]
     if fault is not None and kind not in _OF_THEMSELVES:
         return _cut_off(fault, ", ".join(said), order, after)
+    host, rate = _traffic(loads)
+    if kind == "other call" and rate > _TRICKLE:  # what separates them may be on its way
+        return _held_up(host, rate, ", ".join(said), order, after)
     return Stall(
         f"no progress for {after:g} s: " + ", ".join(said),
         _FIXES[kind].format(pid=first.told.get("pid", "PID"), host=first.host),
@@ -186,6 +191,25 @@ def judge(
         tuple(order),
         first.host,
     )
+
+
+def _traffic(loads: Mapping[str, Any]) -> Tuple[str, float]:
+    """Returns the host whose links carry most, and how much that is, in bytes a second."""
+    rates = {
+        name: sum(link["bytes"] for link in load["links"]) / max(1.0, load["age"])
+        for name, load in loads.items()
+    }
+    return max(rates.items(), key=lambda item: item[1], default=("", 0.0))
+
+
+def _held_up(
+    host: str, rate: float, said: str, order: Sequence[int], after: float
+) -> Optional[Stall]:
+    """Returns the stall of ranks whose data moves, but slowly; None where it moves well."""
+    if rate > _TRAFFIC:
+        return None
+    moves = f"data still moves, at only {rate / 1024:.0f} KiB/s ({host})"
+    return Stall(f"no progress for {after:g} s: {said}; {moves}", _SLOW, (), tuple(order), host)
 
 
 def _cut_off(fault: LinkFault, said: str, order: Sequence[int], after: float) -> Stall:
@@ -232,9 +256,8 @@ def _judge_links(
 ) -> Optional[Stall]:
     """All ranks are in the same call, all of them run: something between them is stuck."""
     troubles = []  # how bad, the host, what it is
+    busy, rate = _traffic(loads)
     for name, load in loads.items():
-        if sum(link["bytes"] for link in load["links"]) > _TRAFFIC * max(1.0, load["age"]):
-            return None
         for link in load["links"]:
             if link["used"] and not link["carries"]:
                 troubles.append((0, name, f"; link {link['name']} of {name} is down"))
@@ -244,6 +267,9 @@ def _judge_links(
         if again and again >= sent / 4:
             lost = f"; {again} of the {sent} packets that {name} sent were lost"
             troubles.append((2, name, lost))
+    if rate > _TRAFFIC or (rate > _TRICKLE and not troubles):
+        waits = f"all ranks wait in {waiting[0].call}"
+        return _held_up(busy, rate, waits, [r.rank for r in waiting], after)
     _, host, why = min(troubles, default=(0, "", ""))
     return Stall(
         f"no progress for {after:g} s: all ranks wait in {waiting[0].call}{why}",

@@ -41,8 +41,8 @@ class Connection(NamedTuple):
 def connections() -> List[Connection]:
     """Returns the connections from this host to others."""
     found = []
-    for name in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/net/{name}") as file:
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError, ValueError, IndexError), open(path) as file:
             next(file)
             for line in file:
                 words = line.split()
@@ -82,7 +82,7 @@ def owners(pids: Iterable[int], wanted: Set[int]) -> Dict[int, Tuple[int, int]]:
 
 
 def stuck(pids: Iterable[int], least: int) -> List[Connection]:
-    """Returns those connections of the processes whose data was sent again `least` times in vain."""
+    """Returns those of the processes whose data was sent again in vain, `least` times or more."""
     found = {one.inode: one for one in connections() if one.again >= least and one.unsent}
     ours = owners(pids, set(found)) if found else {}
     return [one for inode, one in found.items() if inode in ours]

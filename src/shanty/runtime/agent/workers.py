@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import re
 import select
 import subprocess
 import time
@@ -30,6 +31,8 @@ from shanty.runtime.spec import Failure
 
 CONNECTING = 20.0  # seconds for ssh to bring a node agent up
 _LEAVING = 2.0  # seconds for an ssh that has nothing more to do
+# What ssh says where the network is at fault.
+_CUT = re.compile(r"Broken pipe|reset by peer|timed out|Timeout, server|No route|unreachable")
 _REAPING = 6.0  # seconds to end what a killed node agent left behind
 _LAST_FILES = 75.0  # seconds for the next of the workers' last files to come in
 
@@ -262,6 +265,15 @@ class Workers:
                 f"host {worker.name} cannot be entered from {self.plan.lead.name}",
                 words or "ssh gave no reason",
                 "see `shanty logs --agent`",
+                host=worker.name,
+            )
+        silent = worker.silence.seconds
+        if _CUT.search(words) or silent > SILENCE / 2:
+            return Failure(
+                f"the connection to host {worker.name} was lost",
+                words or f"nothing had come from it for {silent:.0f} s",
+                "see to the host and its network: a firewall, or another machine that has taken "
+                "its address; run again",
                 host=worker.name,
             )
         return Failure(

@@ -185,7 +185,6 @@ class OpenMPI5(OpenMPI):
         return f"export {told}; {named}" if named != command else command
 
 
-
 class OpenMPI4(OpenMPI):
     """Versions 3 and 4, on ORTE."""
 

@@ -1,7 +1,4 @@
-"""The verbs that try the networks between hosts: `net-listen`, `net-probe`, `net-send`, `net-close`.
-
-`runtime/network_probe.py` does it.
-"""
+"""The verbs `net-listen`, `net-probe`, `net-send`, `net-close`, for `runtime/network_probe.py`."""
 
 from __future__ import annotations
 

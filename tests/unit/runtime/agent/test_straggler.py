@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shanty.runtime.agent.link_check import LinkFault
 from shanty.runtime.agent.straggler import Standing, judge
 
 LINK = {"name": "eth0", "carries": True, "used": True, "bytes": 0, "errors": 0}
@@ -182,3 +183,44 @@ def test_a_rank_that_cannot_be_looked_at_is_blamed_last() -> None:
     )
     assert what(rank(0), unread, away(2, TRAIN)).startswith("rank 2 on a is busy in train")
     assert what(unread, away(2, read=False)) == ""
+
+
+FAULT = LinkFault("a and b do not reach each other", "see to the firewalls", "b")
+
+
+def cut_off(*ranks: Standing, ended: dict[int, str] | None = None) -> str:
+    """The verdict where two hosts do not reach each other."""
+    hosts = {one.host for one in ranks}
+    stall = judge(ranks, ended or {}, dict.fromkeys(hosts, LOAD), 60, FAULT)
+    assert stall is not None
+    if stall.fix == FAULT.fix:
+        assert stall.stragglers == ()
+        assert stall.host == "b"
+    return stall.what.removeprefix("no progress for 60 s: ")
+
+
+def test_hosts_that_do_not_reach_each_other_come_first() -> None:
+    assert cut_off(rank(0), rank(1, host="b")) == (
+        "a and b do not reach each other; all ranks wait in MPI_Allreduce"
+    )
+    assert cut_off(rank(0), rank(1), rank(2, call="MPI_Bcast", host="b")) == (
+        "a and b do not reach each other; rank 2 on b is in MPI_Bcast at main (train.py:9), "
+        "ranks 0, 1 wait in MPI_Allreduce"
+    )
+    assert cut_off(rank(0), ended={1: "b"}).startswith("a and b do not reach each other; rank 1")
+
+
+def test_a_rank_that_is_stopped_is_stopped_whatever_the_network_does() -> None:
+    stopped = away(1, state="T", host="b")
+    assert cut_off(rank(0), stopped).startswith("rank 1 on b is stopped, as by SIGSTOP")
+
+
+def test_data_that_moves_slowly_is_no_order_of_calls() -> None:
+    ranks = rank(0), rank(1), rank(2, call="MPI_Bcast", host="b")
+    slow = {**LINK, "bytes": 60 * (500 << 10)}
+    assert what(*ranks, links=[slow]).startswith(
+        "rank 2 on b is in MPI_Bcast at main (train.py:9), ranks 0, 1 wait in MPI_Allreduce; "
+        "data still moves, at only 500 KiB/s"
+    )
+    assert what(*ranks, links=[{**LINK, "bytes": 60 * (2 << 20)}]) == ""
+    assert "data still moves" in what(rank(0), rank(1, host="b"), links=[slow])

@@ -1,0 +1,217 @@
+"""Faults that come while a run is on, or that a login brings along: what a run says, or survives.
+
+A run that survives says nothing. What the others have to say is in the table, with `lab1` for the
+lead host; `test_faults_running.py` plants each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from faults_world import Plant, World
+
+RUNNING: list[RunningFault] = []
+
+# Allreduces with a pause in between, and an alltoall, so that all hosts talk to each other.
+LOOP = """
+import sys, time
+import numpy
+from mpi4py import MPI
+world, value = MPI.COMM_WORLD, numpy.zeros(int(sys.argv[1]))
+def step():
+    world.Allreduce(MPI.IN_PLACE, value)
+    world.alltoall([0] * world.size)
+step()
+print("on", flush=True)
+end = time.monotonic() + float(sys.argv[3])
+while world.bcast(time.monotonic() < end, 0):
+    time.sleep(float(sys.argv[2]))
+    step()
+print("done", flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class RunningFault:
+    """One row. `says` is what a run prints of it, a pattern; "" where it works all the same."""
+
+    name: str
+    title: str
+    says: str
+    plant: Plant
+    before: bool = False  # it is there before the run
+    script: tuple[str, ...] = ("1", "0.05", "120")  # numbers, seconds between steps, and in all
+    words: tuple[str, ...] = ()  # further options of `run`
+    told: str = ""  # as the page has it, where that is not the pattern
+    only: tuple[str, ...] = ()  # the MPIs that it is about; all where empty
+    variables: Mapping[str, str] = field(default_factory=dict)  # one for each MPI
+
+
+Planter = Callable[[World], Iterator[None]]
+
+
+def fault(title: str, says: str = "", **more: object) -> Callable[[Planter], Planter]:
+    """A decorator that makes a row of a function."""
+
+    def add(function: Planter) -> Planter:
+        name = function.__name__.replace("_", "-")
+        RUNNING.append(RunningFault(name, title, says, contextmanager(function), **more))  # type: ignore[arg-type]
+        return function
+
+    return add
+
+
+# ------------------------------------------------------------------------- the network
+
+
+@fault(
+    "packets between two workers are dropped, in the middle of a run",
+    r"no progress for \d+ s: lab2 and lab3 do not reach each other \(no answer, as if packets were "
+    r"dropped\); ",
+    told="lab2 and lab3 do not reach each other (no answer, as if packets were dropped)",
+)
+def dropped(world: World) -> Iterator[None]:
+    with world.firewall("lab3", f"ip saddr {world.address('lab2')} drop"):
+        yield
+
+
+@fault(
+    "a firewall begins to reject what one worker sends another one (TCP reset)",
+    r"lab2 and lab3 do not reach each other \(connections are refused, as by a firewall\)",
+    told="lab2 and lab3 do not reach each other (connections are refused, as by a firewall)",
+)
+def rejected(world: World) -> Iterator[None]:
+    rule = f"ip saddr {world.address('lab2')} tcp dport 1024-65535 reject with tcp reset"
+    with world.firewall("lab3", rule):
+        yield
+
+
+@fault(
+    "packets above 1400 bytes no longer reach one host (a black hole for its path's MTU)",
+    r"no progress for \d+ s: large packets to lab3 \(from lab1, lab2\) vanish, while small ones "
+    r"pass; ",
+    script=("100000", "0.05", "120"),
+    told="large packets to lab3 (from lab1, lab2) vanish, while small ones pass",
+)
+def large_vanish(world: World) -> Iterator[None]:
+    with world.firewall("lab3", "meta length > 1400 drop"):
+        yield
+
+
+@contextmanager
+def _forgetful(world: World, seconds: int) -> Iterator[None]:
+    """A firewall that forgets connections which were idle for so long, and drops what follows."""
+    folder = "/proc/sys/net/netfilter/nf_conntrack_tcp"
+    before = world.console("lab3", f"cat {folder}_timeout_established {folder}_loose").split()
+    do = f"echo {seconds} >{folder}_timeout_established; echo 0 >{folder}_loose"
+    undo = f"echo {before[0]} >{folder}_timeout_established; echo {before[1]} >{folder}_loose"
+    rules = (
+        "iif lo accept",
+        "ct state established,related accept",
+        "ct state new tcp flags & (syn|ack) == syn accept",
+        "meta l4proto { icmp, ipv6-icmp } accept",
+        "drop",
+    )
+    with world.console_pair("lab3", do, undo), world.firewall("lab3", *rules):
+        yield
+
+
+@fault(
+    "a firewall forgets connections that were idle for 5 s, and drops what follows",
+    r"no progress for \d+ s: a connection from lab\d to lab\d is dead, though new ones pass: ",
+    before=True,
+    script=("1", "9", "120"),
+    told="a connection from lab3 to lab1 is dead, though new ones pass: what was sent on it was "
+    "sent again 6 times in vain",
+)
+def soon_forgotten(world: World) -> Iterator[None]:
+    with _forgetful(world, 5):
+        yield
+
+
+@fault(
+    "a firewall forgets connections that were idle for 20 s, and drops what follows",
+    before=True,
+    script=("1", "26", "20"),
+)
+def forgotten(world: World) -> Iterator[None]:
+    with _forgetful(world, 20):
+        yield
+
+
+@fault("all hosts have one and the same host name", before=True, script=("1", "0.05", "0.5"))
+def namesakes(world: World) -> Iterator[None]:
+    with ExitStack() as stack:
+        for host in world.lab.hosts:
+            stack.enter_context(world.console_pair(host, "hostname ubuntu", f"hostname {host}"))
+        yield
+
+
+# ---------------------------------------------------------------------------- variables
+
+
+@contextmanager
+def _login(world: World, line: str) -> Iterator[None]:
+    with ExitStack() as stack:
+        for host in world.lab.hosts:
+            path = world.lab.home(host) / ".bashrc"
+            stack.enter_context(world.file(path, f"export {line}\n"))
+        yield
+
+
+@fault(
+    "a login file sets the variables of an allocation of Slurm's",
+    before=True,
+    script=("1", "0.05", "0.5"),
+)
+def slurm(world: World) -> Iterator[None]:
+    line = (
+        "SLURM_JOB_ID=12 SLURM_JOBID=12 SLURM_NNODES=2 SLURM_NODELIST=n1,n2 "
+        "SLURM_JOB_NODELIST=n1,n2 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE='2(x2)' SLURM_PROCID=0"
+    )
+    with _login(world, line):
+        yield
+
+
+@fault(
+    "a login file sets those of PBS and of Grid Engine, and of the rank of an outer mpirun",
+    before=True,
+    script=("1", "0.05", "0.5"),
+)
+def other_allocations(world: World) -> Iterator[None]:
+    line = (
+        "PBS_JOBID=12 PBS_ENVIRONMENT=PBS_BATCH PBS_NODEFILE=/nowhere PE_HOSTFILE=/nowhere "
+        "SGE_ROOT=/sge ARC=lx JOB_ID=7 PMI_RANK=3 PMI_SIZE=7 PMIX_RANK=3 PMIX_NAMESPACE=x"
+    )
+    with _login(world, line):
+        yield
+
+
+@fault(
+    "PYTHONHOME and LD_PRELOAD lead nowhere",
+    before=True,
+    script=("1", "0.05", "0.5"),
+)
+def nowhere(world: World) -> Iterator[None]:
+    with _login(world, "PYTHONHOME=/nowhere LD_PRELOAD=/nowhere/lib.so"):
+        yield
+
+
+@fault(
+    "a login file sets an MPI's parameter that nothing can start with",
+    r"set before the run, as by a login file: \S+ on lab1, lab2, lab3",
+    before=True,
+    script=("1", "0.05", "0.5"),
+    words=("--start-timeout", "8"),
+    variables={
+        "openmpi5": "PMIX_MCA_gds=nothing",
+        "openmpi4": "OMPI_MCA_plm=nothing",
+        "mpich": "HYDRA_LAUNCHER=slurm",
+        "intel": "I_MPI_HYDRA_BOOTSTRAP=slurm",
+    },
+    told="set before the run, as by a login file: PMIX_MCA_gds=nothing on lab1, lab2, lab3",
+)
+def wrong_setting(_world: World) -> Iterator[None]:
+    yield
