@@ -100,6 +100,18 @@ def large_vanish(world: World) -> Iterator[None]:
         yield
 
 
+@fault(
+    "the link of one worker falls back to 5 Mbit/s",
+    r"no progress for \d+ s: .*; data still moves, at only \d+ KiB/s",
+    script=("4000000", "0.05", "120"),
+    told="data still moves, at only 610 KiB/s (lab2)",
+)
+def slow_link(world: World) -> Iterator[None]:
+    do = "tc qdisc add dev eth0 root tbf rate 5mbit burst 32kb latency 50ms"
+    with world.console_pair("lab2", do, "tc qdisc del dev eth0 root"):
+        yield
+
+
 @contextmanager
 def _forgetful(world: World, seconds: int) -> Iterator[None]:
     """A firewall that forgets connections which were idle for so long, and drops what follows."""
@@ -146,6 +158,23 @@ def namesakes(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         for host in world.lab.hosts:
             stack.enter_context(world.console_pair(host, "hostname ubuntu", f"hostname {host}"))
+        yield
+
+
+@fault("/tmp of a worker is emptied in the middle of a run", script=("1", "0.05", "6"))
+def emptied(world: World) -> Iterator[None]:
+    world.console("lab2", "rm -rf /tmp/*")
+    yield
+
+
+@fault("/dev/shm of a worker fills up in the middle of a run", script=("100000", "0.05", "6"))
+def full(world: World) -> Iterator[None]:
+    do = (
+        "mount -o remount,size=64m /dev/shm; "
+        "dd if=/dev/zero of=/dev/shm/full bs=1M 2>/dev/null || true"
+    )
+    undo = "rm /dev/shm/full; mount -o remount,size=50% /dev/shm"
+    with world.console_pair("lab2", do, undo):
         yield
 
 

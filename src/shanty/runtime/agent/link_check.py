@@ -65,7 +65,8 @@ class LinkCheck:
         self._timeouts = timeouts
         nodes = control.plan.attempt.nodes
         self._ends = {
-            node.name: [address for _, address in node.interfaces] or [node.address]
+            node.name: [address for _, address in node.interfaces]
+            or [node.address] * _is_numbers(node.address)
             for node in nodes
         }
         self._owner = {address: name for name, ends in self._ends.items() for address in ends}
@@ -130,6 +131,11 @@ class LinkCheck:
                     })  # fmt: skip
         for name in self._asked:
             self._tell(name, **{"try": targets[name]}, timeouts=self._timeouts)
+
+
+def _is_numbers(address: str) -> bool:
+    """False for a name, for which somebody would have to be asked."""
+    return ":" in address or address.replace(".", "").isdigit()
 
 
 def judge(tried: Iterable[Tried], stuck: Mapping[Pair, int]) -> Optional[LinkFault]:
