@@ -196,9 +196,7 @@ def stop(run: tuple[str, ...], everything: bool, kill: bool) -> None:
 
 
 @click.command()
-@click.argument(
-    "run", metavar="RUN...", nargs=-1, required=True, shell_complete=completed("runs")
-)
+@click.argument("run", metavar="RUN...", nargs=-1, required=True, shell_complete=completed("runs"))
 def rm(run: tuple[str, ...]) -> None:
     """Delete ended runs, their logs and their artifacts.
 
