@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Iterable
+from typing import Iterable, List
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
 _SLOTS = re.compile(r":\d+$")
@@ -28,10 +28,15 @@ def all_here(hosts: Iterable[str]) -> bool:
     return True
 
 
-def free_port() -> int:
-    """Returns a TCP port that is free on this host now."""
+def free_ports(count: int) -> List[int]:
+    """Returns so many TCP ports that are free on this host now, each another one."""
     import socket
 
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

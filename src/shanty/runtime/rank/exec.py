@@ -52,6 +52,11 @@ def main(argv: list[str]) -> int:
     environ.update({key: str(value) for key, value in place.items()})
     environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS", "1"))
     _as_torchrun(rank, size, local_size)
+    addresses = environ.get("SHANTY_ADDRESSES", "").split(",")
+    if 1 < size <= len(addresses):
+        workers = '", "'.join(addresses[:size])
+        task = f'{{"type": "worker", "index": {rank}}}'
+        environ.setdefault("TF_CONFIG", f'{{"cluster": {{"worker": ["{workers}"]}}, "task": {task}}}')
     here = os.path.dirname(os.path.abspath(__file__))
     # What starts ranks itself is refused there.
     environ["PATH"] = os.pathsep.join([f"{here}/shims", environ.get("PATH") or os.defpath])
