@@ -16,6 +16,7 @@ import atexit
 import functools
 import importlib
 import importlib.machinery
+import importlib.util
 import os
 import sys
 import time
@@ -31,6 +32,11 @@ RABIT = "xgboost.rabit"
 MLX_LIBRARY = "MLX_MPI_LIBNAME"  # what the run's MPI sets where MLX can use it
 ADDRESSES = "SHANTY_ADDRESSES"  # one for each rank to listen at, as far as they are known
 _RANK_VARIABLES = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", ADDRESSES))
+# As Accelerate calls what it trains on, beside CUDA; TPUs come by torch_xla.
+_ACCELERATORS = (
+    "torch_xla", "mps", "xpu", "npu", "mlu", "sdaa", "musa", "hpu", "neuron",
+)  # fmt: skip
+_YES = ("1", "true", "yes", "y", "t", "on")
 _NEEDS = (3, 11)  # the Python of all that a script imports of shanty
 _TRACKER = "DMLC_TRACKER_URI"  # in rabit's settings: where the ranks find each other
 _OTHER_MLX = "MLX_RANK"  # set for every other backend of MLX
@@ -95,7 +101,35 @@ def torch(c10d: Any, *_: object) -> None:
         return helper(*args, **kwargs)
 
     c10d._new_process_group_helper = with_mpi
-    c10d._MPI_AVAILABLE = True
+    # Accelerate takes it, where it is there, unasked.
+    found = (importlib.util.find_spec(name) for name in ("shanty", "mpi4py", "numpy"))
+    c10d._MPI_AVAILABLE = sys.version_info >= _NEEDS and None not in found
+
+
+def accelerate(state: Any, _: Any, claim: Callable[[], bool]) -> None:
+    """Let Accelerate, and the Trainer of transformers, join the ranks where there is no GPU.
+
+    Without one it wants to be told to use the CPUs (`ACCELERATE_USE_CPU`, `cpu=True`), and
+    otherwise every process would train by itself. What the user has said wins.
+    """
+    partial = state.PartialState
+    start = partial.__init__
+
+    def has_accelerator() -> bool:
+        checks = (getattr(state, f"is_{name}_available", None) for name in _ACCELERATORS)
+        return state.torch.cuda.is_available() or any(check and check() for check in checks)
+
+    def on_cpus() -> bool:
+        if os.environ.get("WORLD_SIZE", "1") == "1" or "ACCELERATE_TORCH_DEVICE" in os.environ:
+            return False
+        said = os.environ.get("ACCELERATE_USE_CPU", "").lower()
+        return (said in _YES if said else not has_accelerator()) and claim()
+
+    @functools.wraps(start)
+    def joining(self: Any, cpu: bool = False, **kwargs: Any) -> None:
+        start(self, cpu or (not partial._shared_state and on_cpus()), **kwargs)
+
+    partial.__init__ = joining
 
 
 def futures(core: Any, process: Any, claim: Callable[[], bool]) -> None:
