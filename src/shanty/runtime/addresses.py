@@ -11,14 +11,12 @@ from shanty.runtime.localhost import free_ports
 from shanty.runtime.plan import Attempt, Node
 
 ADDRESSES = "SHANTY_ADDRESSES"  # of each rank in turn, HOST:PORT,HOST:PORT…
-_MOST_HERE = 500  # ranks of a host; the search for ports has a file open for each
 _MOST = 2000  # ranks; TF_CONFIG, which has all addresses, must fit into one variable
 
 
 def ports_of_host(attempt: Attempt, node: Node) -> List[int]:
     """Ports that are free on this host, which is `node`: for MASTER_PORT, and one a rank."""
-    ranks = _ranks_on(attempt, node)
-    return free_ports(1 + (ranks if ranks <= _MOST_HERE else 1))
+    return free_ports(1 + max(1, min(_ranks_on(attempt, node), _MOST)))
 
 
 def variables(attempt: Attempt, ports: Mapping[int, Sequence[int]]) -> Dict[str, str]:
