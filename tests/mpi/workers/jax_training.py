@@ -30,7 +30,7 @@ summed = jax.pmap(lambda part: jax.lax.psum(part, "i"), axis_name="i")(np.array(
 assert float(summed.addressable_data(0)[0]) == size * (size + 1) / 2, summed
 
 random = np.random.default_rng(0)
-inputs = random.normal(size=(64, 8)).astype(np.float32)
+inputs = random.normal(size=(48, 8)).astype(np.float32)
 targets = (inputs @ random.normal(size=(8, 1))).astype(np.float32)
 
 
