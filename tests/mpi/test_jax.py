@@ -58,9 +58,7 @@ def test_a_users_line(shanty: Shanty, jax: Path, flavour: str) -> None:
         ("cluster_detection_method='mpi4py'", []),
     ],
 )
-def test_ways_to_say_it(
-    shanty: Shanty, jax: Path, arguments: str, variables: list[str]
-) -> None:
+def test_ways_to_say_it(shanty: Shanty, jax: Path, arguments: str, variables: list[str]) -> None:
     port = "import os\nport = int(os.environ['MASTER_PORT'])\n"
     script = shanty.script(port + WORLD.format(arguments))
     done = shanty("run", "-q", "-n", 2, "--python", jax, *variables, script, timeout=180)

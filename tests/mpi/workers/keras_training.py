@@ -9,7 +9,7 @@ import numpy as np
 
 keras.distribution.initialize()
 
-import jax
+import jax  # noqa: E402
 
 size, rank = jax.process_count(), jax.process_index()
 assert len(keras.distribution.list_devices()) == size

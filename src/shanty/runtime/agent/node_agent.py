@@ -17,13 +17,12 @@ import signal
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from shanty.runtime import platform
+from shanty.runtime import addresses, platform
 from shanty.runtime.agent.channel import Channel, decode_reports
 from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
 from shanty.runtime.agent.launcher import Launcher
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.frames import Output
-from shanty.runtime import addresses
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank.reports import open_reports
 from shanty.runtime.rank_start import environment

@@ -217,7 +217,7 @@ def jax(clusters: Any, *_: object) -> None:
     JAX asks each class of clusters in turn whether it is there, and those that it brings know
     Open MPI 4 and Slurm. What the script or its variables say comes before all of them.
     """
-    base = getattr(clusters, "ClusterEnv", None)
+    base: Any = getattr(clusters, "ClusterEnv", None)
     if not hasattr(base, "_cluster_types"):
         return
 
@@ -261,7 +261,7 @@ def jax_gloo(bridge: Any, *_: object) -> None:
 
     Gloo would take the one of the host's own name, which may be 127.0.1.1.
     """
-    library = getattr(bridge, "_jax", None)
+    library: Any = getattr(bridge, "_jax", None)
     make = getattr(library, "make_gloo_tcp_collectives", None)
     if make is None:
         return
