@@ -221,7 +221,7 @@ def jax(clusters: Any, *_: object) -> None:
     if not hasattr(base, "_cluster_types"):
         return
 
-    class ShantyCluster(base):  # type: ignore[misc, valid-type]
+    class ShantyCluster(base):  # type: ignore[misc]
         name = "shanty"
 
         @classmethod
