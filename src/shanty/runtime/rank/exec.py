@@ -108,6 +108,8 @@ def _as_torchrun(rank: int, size: int, local_size: int) -> None:
         environ.setdefault(name, "0")
     environ.setdefault("TORCHELASTIC_RUN_ID", environ.get("SHANTY_RUN_ID", "shanty"))
     environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # there is no agent: rank 0 has the store
+
+
 def tensorflow_cluster(addresses: Sequence[str], rank: int) -> str:
     """Returns what `TF_CONFIG` says to a rank: all are workers, and which one it is."""
     workers = '", "'.join(addresses)
