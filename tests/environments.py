@@ -25,6 +25,19 @@ Recipe = Sequence[tuple[Sequence[str], Sequence[str]]]
 _WHEELS = ("--only-binary", ":all:")
 
 MLX: Recipe = ((("mlx==0.32.4", "mlx-cpu==0.32.4"), _WHEELS),)
+JAX: Recipe = ((("jax==0.10.2", "jaxlib==0.10.2", "keras==3.15.1"), _WHEELS),)
+TENSORFLOW: Recipe = ((("tensorflow-cpu==2.21.0", "tf_keras==2.21.0"), _WHEELS),)
+# Beside the PyTorch that the tests have: what PyPI has of it may bring gigabytes for GPUs.
+TRANSFORMERS: Recipe = (
+    (("accelerate==1.15.0", "transformers==5.23.0"), (*_WHEELS, "--no-deps")),
+    (
+        (
+            "huggingface-hub==2.4.0", "tokenizers", "safetensors", "psutil", "pyyaml", "regex",
+            "tqdm", "keras==3.15.1", "packaging",
+        ),
+        _WHEELS,
+    ),
+)  # fmt: skip
 # Chainer is built from its source by an old setuptools, and wants NumPy as it was in 2022.
 CHAINER: Recipe = (
     (

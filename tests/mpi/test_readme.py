@@ -128,7 +128,7 @@ def test_the_commands_in_the_docs_are_right() -> None:
         found += [f"shanty run {words} x.py" for words in re.findall(r"`(--?[a-zC]+ [^`]+)`", text)]
         for block in re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
             lines = (line.partition("  #")[0] for line in block.splitlines())
-            found += [line for line in lines if line.startswith("shanty ")]
+            found += [line for line in lines if re.match(r"shanty [a-z-]", line)]
     assert len(found) >= 20
     for command in found:
         check(command)

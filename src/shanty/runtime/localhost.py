@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Iterable
+from typing import Dict, Iterable, List
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
 _SLOTS = re.compile(r":\d+$")
+_LOWEST = 10000  # of the ports that are tried; below are those of known services
+_EPHEMERAL = 32768  # where Linux begins by itself, and other systems later
+_TRIES = 20  # for each port, before the system is asked for any
 
 
 def is_here(name: str) -> bool:
@@ -28,10 +31,36 @@ def all_here(hosts: Iterable[str]) -> bool:
     return True
 
 
-def free_port() -> int:
-    """Returns a TCP port that is free on this host now."""
+def free_ports(count: int) -> List[int]:
+    """Returns so many TCP ports that are free on this host now, each another one.
+
+    They lie below those that the system gives to whoever wants any port. So no connection takes
+    one by chance, however long it is until it is opened.
+    """
     import socket
 
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+    end = _first_ephemeral_port()
+    found: Dict[int, None] = {}
+    tries = _TRIES * count
+    while len(found) < count:
+        tries -= 1
+        draw = int.from_bytes(os.urandom(4), "big")
+        port = _LOWEST + draw % (end - _LOWEST) if end > _LOWEST and tries > 0 else 0
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                if port == 0:
+                    raise
+                continue
+            port = int(probe.getsockname()[1])
+        found[port] = None
+    return list(found)
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            return int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return _EPHEMERAL

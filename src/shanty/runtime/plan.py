@@ -68,6 +68,13 @@ class Node(NamedTuple):
         return Installation(**self.mpi)
 
     @property
+    def rank_address(self) -> str:
+        """Where others find the ranks of this host."""
+        if self.interfaces:
+            return self.interfaces[0][1]
+        return "127.0.0.1" if self.address == "localhost" else self.address
+
+    @property
     def boot(self) -> Tuple[str, ...]:
         """The start of the command line of any of shanty's programs on this host."""
         return (self.agent_python, "-I", "-S", f"{self.package}/shanty/runtime/boot.py")

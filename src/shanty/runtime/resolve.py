@@ -73,7 +73,7 @@ def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> A
         argv=tuple(_argv(job, lead, layout, variables, settings)),
         layout_values=asdict(layout),
         environment=launcher,
-        shared={"MASTER_ADDR": _master_address(first)},
+        shared={"MASTER_ADDR": first.rank_address},
         placement=_placement(job, nodes, layout) if settings.scripted else {},
         first=first.number,
         number=settings.number,
@@ -323,13 +323,6 @@ def network_settings(
         beside["UCX_NET_DEVICES"] = names[0]
     own = {name: value for name, value in beside.items() if name not in given}
     return {**own, **flavour.interfaces(layout, names, given)}
-
-
-def _master_address(node: Node) -> str:
-    """Where frameworks find rank 0's host."""
-    if node.interfaces:
-        return node.interfaces[0][1]
-    return "127.0.0.1" if node.address == "localhost" else node.address
 
 
 def _bins(node: Node, *, scripted: bool) -> List[str]:

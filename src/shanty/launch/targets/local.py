@@ -15,10 +15,9 @@ from typing import Any, ClassVar
 import shanty
 from shanty.launch import interpreter, mpis
 from shanty.launch.targets.base import Planned, Reply, Surroundings, plan_of
-from shanty.runtime import platform
+from shanty.runtime import addresses, platform
 from shanty.runtime.agent import control
 from shanty.runtime.errors import StorageError
-from shanty.runtime.localhost import free_port
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node, Plan
@@ -70,8 +69,10 @@ class LocalPlan(Planned):
 
     def _submit(self, stdin: int) -> None:
         job, run = self.job, self.run
-        shared = {**self.plan.attempt.shared, "MASTER_PORT": str(free_port())}
-        plan = self.plan._replace(attempt=self.plan.attempt._replace(shared=shared))
+        attempt, node = self.plan.attempt, self.plan.lead
+        ports = addresses.ports_of_host(attempt, node)
+        shared = {**attempt.shared, **addresses.variables(attempt, {node.number: ports})}
+        plan = self.plan._replace(attempt=attempt._replace(shared=shared))
         write_down(job, plan, run, self.hostfile)
         try:
             control.start_agents(run, plan, job.workdir, stdin)

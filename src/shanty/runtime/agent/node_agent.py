@@ -17,13 +17,12 @@ import signal
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from shanty.runtime import foreign, platform
+from shanty.runtime import addresses, foreign, platform
 from shanty.runtime.agent.channel import Channel, decode_reports
 from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
 from shanty.runtime.agent.launcher import Launcher
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.frames import Output
-from shanty.runtime.localhost import free_port
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank.reports import open_reports
 from shanty.runtime.rank_start import environment
@@ -152,7 +151,9 @@ class NodeAgent:
             return
         shared = dict(self.plan.attempt.shared)
         if "MASTER_PORT" not in shared:
-            shared["MASTER_PORT"] = str(free_port())
+            attempt, node = self.plan.attempt, self.plan.lead
+            ports = addresses.ports_of_host(attempt, node)
+            shared.update(addresses.variables(attempt, {node.number: ports}))
         if self.prepare(shared):
             self.launch(self.plan.attempt.environment)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from typing import Optional, Tuple
+from typing import List, Optional, Tuple
 
 from shanty.runtime.agent.channel import Channel
 from shanty.runtime.agent.heartbeat import FailureDetector
@@ -27,7 +27,7 @@ class Worker:
         self.state = "connecting"
         self.silence = FailureDetector()
         self.clock = ClockOffset()
-        self.port = 0  # one that was free there
+        self.ports: List[int] = []  # those that were free there
 
     @property
     def live(self) -> bool:

@@ -18,14 +18,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, List, Mapping, Optional, Sequence
 
-from shanty.runtime import authorized_keys, foreign
+from shanty.runtime import addresses, authorized_keys, foreign
 from shanty.runtime.agent.channel import Channel, readable
 from shanty.runtime.agent.connections import REAP, RESET
 from shanty.runtime.agent.control import agents_record, end_remains, is_alive, is_here
 from shanty.runtime.agent.daemons import Daemons
 from shanty.runtime.agent.node_agent import NodeAgent
 from shanty.runtime.errors import ShantyError
-from shanty.runtime.localhost import free_port
 from shanty.runtime.mirror import Change, Mirror
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, read_json, write_json
@@ -108,7 +107,7 @@ class WorkerAgent(NodeAgent):
     def begin(self) -> None:
         """Say that we are here; the rest comes by orders."""
         self.run_dir.heard.touch()
-        self.controller.send(hello=free_port())
+        self.controller.send(hello=addresses.ports_of_host(self.plan.attempt, self.plan.lead))
 
     def obey(self, order: Mapping[str, Any]) -> None:
         """Make ready for the ranks, or start one of the launcher's daemons."""

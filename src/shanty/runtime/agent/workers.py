@@ -16,6 +16,7 @@ import subprocess
 import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set
 
+from shanty.runtime import addresses
 from shanty.runtime.agent.channel import readable
 from shanty.runtime.agent.connections import REAP, RESET, RUN_AGENT, request_command
 from shanty.runtime.agent.mpi_world import signal_name
@@ -24,7 +25,6 @@ from shanty.runtime.agent.root_cause import TOP
 from shanty.runtime.agent.rsh_server import RshServer
 from shanty.runtime.agent.run_control import RunControl
 from shanty.runtime.agent.worker import Worker
-from shanty.runtime.localhost import free_port
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, may_write, put
 from shanty.runtime.rank.rsh_client import SOCKET
 from shanty.runtime.spec import Failure
@@ -127,11 +127,11 @@ class Workers:
         self._polled = wanted
 
     def _shared(self) -> Dict[str, str]:
-        """Variables set on all hosts alike, the port for frameworks on rank 0's host among them."""
-        first = self.plan.attempt.first
-        ports = {worker.node.number: worker.port for worker in self.workers}
-        port = ports[first] if first in ports else free_port()
-        return {"MASTER_PORT": str(port), **self.plan.attempt.shared}
+        """Variables set on all hosts alike, with what is free on which of them."""
+        attempt, lead = self.plan.attempt, self.plan.lead
+        ports = {worker.node.number: worker.ports for worker in self.workers}
+        ports[lead.number] = addresses.ports_of_host(attempt, lead)
+        return {**addresses.variables(attempt, ports), **attempt.shared}
 
     def _launch(self) -> None:
         self.launched = True
@@ -164,7 +164,7 @@ class Workers:
         elif "daemon" in message:
             self.rsh.answer(message)
         elif "hello" in message:
-            worker.port, worker.state = int(message["hello"]), "here"
+            worker.ports, worker.state = list(map(int, message["hello"])), "here"
         elif "ready" in message:
             worker.state = "ready"
             self.controller.settings[worker.name] = message.get("settings", {})

@@ -28,8 +28,13 @@ from shanty.runtime.rank.command import (
     starts_a_world,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import MutableMapping, Sequence
+
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
 _GROUP, _GROUPS = "GROUP_RANK", "GROUP_WORLD_SIZE"
+_PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 _PARTIAL_MS = 100  # a prompt without a newline is shown after so long
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # as a shell has them
 _CANNOT_WRITE = 73  # StorageError's
@@ -54,6 +59,10 @@ def main(argv: list[str]) -> int:
     environ.update({key: str(value) for key, value in place.items()})
     environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS", "1"))
     _as_torchrun(rank, size, local_size)
+    addresses = environ.get("SHANTY_ADDRESSES", "").split(",")
+    if 1 < size <= len(addresses):
+        environ.setdefault("TF_CONFIG", tensorflow_cluster(addresses[:size], rank))
+    pass_by_proxies(environ, addresses)
     here = os.path.dirname(os.path.abspath(__file__))
     # What starts ranks itself is refused there.
     environ["PATH"] = os.pathsep.join([f"{here}/shims", environ.get("PATH") or os.defpath])
@@ -101,6 +110,24 @@ def _as_torchrun(rank: int, size: int, local_size: int) -> None:
         environ.setdefault(name, "0")
     environ.setdefault("TORCHELASTIC_RUN_ID", environ.get("SHANTY_RUN_ID", "shanty"))
     environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # there is no agent: rank 0 has the store
+
+
+def tensorflow_cluster(addresses: Sequence[str], rank: int) -> str:
+    """Returns what `TF_CONFIG` says to a rank: all are workers, and which one it is."""
+    workers = '", "'.join(addresses)
+    task = f'{{"type": "worker", "index": {rank}}}'
+    return f'{{"cluster": {{"worker": ["{workers}"]}}, "task": {task}}}'
+
+
+def pass_by_proxies(environ: MutableMapping[str, str], addresses: Sequence[str]) -> None:
+    """Has the run's own hosts reached without a proxy, where there is one: gRPC would take it."""
+    if not any(name.lower() in _PROXIES for name in environ):
+        return
+    hosts = dict.fromkeys(address.rpartition(":")[0].strip("[]") for address in addresses)
+    environ.setdefault("no_proxy", environ.get("NO_PROXY", ""))
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        if name in environ:
+            environ[name] = ",".join(filter(None, [environ[name], *hosts]))
 
 
 class _Rank:

@@ -16,6 +16,7 @@ import atexit
 import functools
 import importlib
 import importlib.machinery
+import importlib.util
 import os
 import sys
 import time
@@ -29,6 +30,13 @@ HOROVOD = "SHANTY_HOROVOD"  # "0" never takes our horovod, "1" also where Horovo
 XGBOOST = "SHANTY_XGBOOST"  # "0" leaves XGBoost alone
 RABIT = "xgboost.rabit"
 MLX_LIBRARY = "MLX_MPI_LIBNAME"  # what the run's MPI sets where MLX can use it
+ADDRESSES = "SHANTY_ADDRESSES"  # one for each rank to listen at, as far as they are known
+_RANK_VARIABLES = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", ADDRESSES))
+# As Accelerate calls what it trains on, beside CUDA; TPUs come by torch_xla.
+_ACCELERATORS = (
+    "torch_xla", "mps", "xpu", "npu", "mlu", "sdaa", "musa", "hpu", "neuron",
+)  # fmt: skip
+_YES = ("1", "true", "yes", "y", "t", "on")
 _NEEDS = (3, 11)  # the Python of all that a script imports of shanty
 _TRACKER = "DMLC_TRACKER_URI"  # in rabit's settings: where the ranks find each other
 _OTHER_MLX = "MLX_RANK"  # set for every other backend of MLX
@@ -93,7 +101,35 @@ def torch(c10d: Any, *_: object) -> None:
         return helper(*args, **kwargs)
 
     c10d._new_process_group_helper = with_mpi
-    c10d._MPI_AVAILABLE = True
+    # Accelerate takes it, where it is there, unasked.
+    found = (importlib.util.find_spec(name) for name in ("shanty", "mpi4py", "numpy"))
+    c10d._MPI_AVAILABLE = sys.version_info >= _NEEDS and None not in found
+
+
+def accelerate(state: Any, _: Any, claim: Callable[[], bool]) -> None:
+    """Let Accelerate, and the Trainer of transformers, join the ranks where there is no GPU.
+
+    Without one it wants to be told to use the CPUs (`ACCELERATE_USE_CPU`, `cpu=True`), and
+    otherwise every process would train by itself. What the user has said wins.
+    """
+    partial = state.PartialState
+    start = partial.__init__
+
+    def has_accelerator() -> bool:
+        checks = (getattr(state, f"is_{name}_available", None) for name in _ACCELERATORS)
+        return state.torch.cuda.is_available() or any(check and check() for check in checks)
+
+    def on_cpus() -> bool:
+        if os.environ.get("WORLD_SIZE", "1") == "1" or "ACCELERATE_TORCH_DEVICE" in os.environ:
+            return False
+        said = os.environ.get("ACCELERATE_USE_CPU", "").lower()
+        return (said in _YES if said else not has_accelerator()) and claim()
+
+    @functools.wraps(start)
+    def joining(self: Any, cpu: bool = False, **kwargs: Any) -> None:
+        start(self, cpu or (not partial._shared_state and on_cpus()), **kwargs)
+
+    partial.__init__ = joining
 
 
 def futures(core: Any, process: Any, claim: Callable[[], bool]) -> None:
@@ -173,6 +209,70 @@ class RabitFinder:
             return None
         own = importlib.machinery.PathFinder.find_spec(name, path, target)
         return own or _find_ours(name, "compat/xgboost_rabit", target)
+
+
+def jax(clusters: Any, *_: object) -> None:
+    """Let a bare `jax.distributed.initialize()` find the ranks of the run, under every MPI.
+
+    JAX asks each class of clusters in turn whether it is there, and those that it brings know
+    Open MPI 4 and Slurm. What the script or its variables say comes before all of them.
+    """
+    base: Any = getattr(clusters, "ClusterEnv", None)
+    if not hasattr(base, "_cluster_types"):
+        return
+
+    class ShantyCluster(base):  # type: ignore[misc]
+        name = "shanty"
+
+        @classmethod
+        def is_env_present(cls) -> bool:
+            return _RANK_VARIABLES.issubset(os.environ)
+
+        @classmethod
+        def get_coordinator_address(
+            cls, timeout_secs: object = None, override_coordinator_port: str | None = None
+        ) -> str:
+            address = os.environ[ADDRESSES].partition(",")[0]
+            host, _, port = address.rpartition(":")
+            return f"{host}:{override_coordinator_port or port}"
+
+        @classmethod
+        def get_process_count(cls) -> int:
+            return int(os.environ["WORLD_SIZE"])
+
+        @classmethod
+        def get_process_id(cls) -> int:
+            return int(os.environ["RANK"])
+
+        @classmethod
+        def get_local_process_id(cls) -> int | None:
+            """Each of a host's ranks gets one of its GPUs; the only one gets all."""
+            here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+            too_few = seen is not None and len(seen.split(",")) < here  # the user has shared them
+            return None if here == 1 or too_few else int(os.environ["LOCAL_RANK"])
+
+    base._cluster_types.remove(ShantyCluster)
+    base._cluster_types.insert(0, ShantyCluster)
+
+
+def jax_gloo(bridge: Any, *_: object) -> None:
+    """Have JAX's collectives between CPUs go over the network of the run.
+
+    Gloo would take the one of the host's own name, which may be 127.0.1.1.
+    """
+    library: Any = getattr(bridge, "_jax", None)
+    make = getattr(library, "make_gloo_tcp_collectives", None)
+    if make is None:
+        return
+
+    def over_the_runs_network(*args: Any, **kwargs: Any) -> Any:
+        interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+        if interface and len(args) < 2 and not {"hostname", "interface"}.intersection(kwargs):
+            kwargs["interface"] = interface
+        return make(*args, **kwargs)
+
+    library.make_gloo_tcp_collectives = over_the_runs_network
 
 
 def _loaded_mpi(path: str) -> Any:

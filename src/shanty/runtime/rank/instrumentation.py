@@ -228,6 +228,9 @@ class ImportFollower:
         "xgboost": "import_hooks.xgboost",
         "mlx.core": "import_hooks.mlx",  # it brings up MPI
         "mpi4py.futures._core": "import_hooks.futures",  # it spawns processes
+        "jax._src.clusters": "import_hooks.jax",  # it looks for the other processes
+        "jax._src.xla_bridge": "import_hooks.jax_gloo",  # it joins their CPUs
+        "accelerate.state": "import_hooks.accelerate",  # it finds no ranks without a GPU
         # What trains a model:
         "torch.optim.optimizer": "training.torch",
         "xgboost.core": "training.trainer",

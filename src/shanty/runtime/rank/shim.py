@@ -117,7 +117,7 @@ def _of_processes(
     None where the line only asks for help. Sets the variables for the ranks.
     """
     from shanty.runtime.gpus import visible_gpus
-    from shanty.runtime.localhost import free_port
+    from shanty.runtime.localhost import free_ports
     from shanty.runtime.rank import launchers
 
     found = launcher_of([name, *words])
@@ -136,5 +136,5 @@ def _of_processes(
     words = launchers.mpirun_line(line, layout, python, visible_gpus)
     os.environ.update(line.variables)
     if len(layout.hosts) == 1:  # a script may start several at a time
-        os.environ["MASTER_PORT"] = str(free_port())
+        os.environ["MASTER_PORT"] = str(free_ports(1)[0])
     return words, line.notes

@@ -1,0 +1,89 @@
+"""Frameworks that look for the other processes in variables: TensorFlow, Accelerate, Trainer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from environments import TENSORFLOW, TRANSFORMERS, environment
+from runs import WORKERS, Shanty
+from torch_runs import LONG
+
+pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.xdist_group("environment")]
+
+CONFIG = "import os\nprint(os.environ.get('TF_CONFIG'), flush=True)\n"
+
+
+def test_the_cluster_of_tensorflow(shanty: Shanty, flavour: str) -> None:
+    done = shanty("run", "-q", "--mpi", flavour, "-n", 2, shanty.script(CONFIG))
+    found = [json.loads(line.partition(" ")[2]) for line in sorted(done.stdout.splitlines())]
+    workers = found[0]["cluster"]["worker"]
+    assert len(set(workers)) == 2
+    assert all(worker.startswith("127.0.0.1:") for worker in workers)
+    assert [each["task"] for each in found] == [{"type": "worker", "index": i} for i in range(2)]
+    assert found[1]["cluster"] == {"worker": workers}
+
+
+def test_the_user_s_own_cluster_of_tensorflow(shanty: Shanty) -> None:
+    script = shanty.script(CONFIG)
+    given = shanty("run", "-q", "-n", 2, "-e", "TF_CONFIG={}", script)
+    inherited = shanty("run", "-q", "-n", 2, script, env={"TF_CONFIG": "{}"})
+    alone = shanty("run", "-q", "-n", 1, script)
+    assert sorted(given.stdout.splitlines()) == ["[0] {}", "[1] {}"]
+    assert sorted(inherited.stdout.splitlines()) == ["[0] {}", "[1] {}"]
+    assert alone.stdout == "None\n"
+
+
+@LONG
+def test_tensorflow(shanty: Shanty, flavour: str) -> None:
+    python = environment("tensorflow", TENSORFLOW)
+    done = shanty(
+        "run", "-q", "--mpi", flavour, "-n", 2, "--python", python,
+        WORKERS / "tensorflow_training.py", timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {"[0] ok 0 of 2", "[1] ok 1 of 2"} <= set(done.stdout.splitlines())
+
+
+@pytest.fixture
+def transformers() -> list[str | Path]:
+    """What runs a script with transformers and Accelerate, and the PyTorch of the tests."""
+    torch = pytest.importorskip("torch")
+    python = environment("transformers", TRANSFORMERS)
+    path = Path(torch.__file__).parents[1]
+    return ["--python", python, "-e", f"PYTHONPATH={path}"]
+
+
+@LONG
+@pytest.mark.parametrize("what", [[], ["state"]])
+def test_accelerate(
+    shanty: Shanty, transformers: list[str | Path], flavour: str, what: list[str]
+) -> None:
+    words = ["--mpi", flavour, "-n", "2", *transformers]
+    done = shanty("run", "-q", *words, WORKERS / "accelerate_training.py", *what, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {"[0] ok 0 of 2", "[1] ok 1 of 2"} <= set(done.stdout.splitlines())
+
+
+@LONG
+def test_accelerate_that_is_told_not_to(shanty: Shanty, transformers: list[str | Path]) -> None:
+    words = ["-n", 2, *transformers, "-e", "ACCELERATE_USE_CPU=false"]
+    done = shanty("run", "-q", *words, WORKERS / "accelerate_training.py", "state", timeout=200)
+    assert {"[0] ok 0 of 1", "[1] ok 0 of 1"} <= set(done.stdout.splitlines()), done.stderr
+
+
+@LONG
+def test_trainer(shanty: Shanty, transformers: list[str | Path]) -> None:
+    learned = {}
+    for ranks in (1, 2):
+        done = shanty(
+            "run", "-q", "-n", ranks, *transformers, WORKERS / "trainer_training.py", timeout=200
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        said = f"{ranks} ranks learned "
+        lines = [line.partition(said)[2] for line in done.stdout.splitlines() if said in line]
+        assert len(lines) == ranks
+        learned[ranks] = set(lines)
+    assert learned[1] == learned[2]
