@@ -328,7 +328,9 @@ def _irreducible(call: str, tensor: Tensor, op: Op) -> Exception:
             "Use hvd.sparse_allreduce_async, or tensor.to_dense()."
         )
     kind = str(tensor.dtype).removeprefix("torch.")
-    return ArgumentError(f"{call}: hvd.{op.name.title()} of a tensor of type {kind} is not supported.")
+    return ArgumentError(
+        f"{call}: hvd.{op.name.title()} of a tensor of type {kind} is not supported."
+    )
 
 
 def _check_adasum(process_set: ProcessSet) -> None:
