@@ -43,6 +43,7 @@ PLAIN = KNOWN | CALM | STAYS
 
 _BURST = 1e-3  # seconds, though, in which more may follow at once
 _HERE = 2e-3  # seconds that a thread which waits looks for the others by itself
+_AWAKE = 1.0  # seconds after which it leaves that to the other thread, so that it is seen to wait
 _IDLE = 1.0  # seconds after which a rank without requests takes part in a cycle all the same
 _LONGEST = 1e-3  # seconds between two looks at most while something waits; else:
 _LONGEST_IDLE = 2e-2
@@ -185,6 +186,7 @@ class Controller:
         if isinstance(request, Request) and request.awaited:
             self._wait = Wait(request, time.monotonic())
         end = time.perf_counter() + _HERE
+        last = end + _AWAKE
         try:
             while self._turn.acquire(timeout=_HERE):
                 try:
@@ -193,11 +195,12 @@ class Controller:
                     moved = self._advance()
                 finally:
                     self._turn.release()
+                now = time.perf_counter()
                 if moved:
-                    end = time.perf_counter() + _HERE
-                elif time.perf_counter() > end:
+                    end = min(now + _HERE, last)
+                if now > end:
                     break
-                else:
+                if not moved:
                     os.sched_yield()
         finally:
             self._driven = False

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from shanty.collectives.request import Kind, Name, Signature, spell
 
-
 _NOT_WITH_JOIN = (Kind.ALLGATHER, Kind.BROADCAST, Kind.ALLTOALL, Kind.REDUCESCATTER)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shanty.collectives.response_cache import RequestList, ResponseCache
 from shanty.collectives.request import Kind, Request
+from shanty.collectives.response_cache import RequestList, ResponseCache
 from shanty.collectives.settings import Settings
 from shanty.collectives.stall_inspector import StallInspector
 
