@@ -51,6 +51,9 @@ CHAINER: Recipe = (
     (("chainer==7.8.1", "mlxtend==0.23.4"), ("--no-build-isolation", "--no-deps")),
 )  # fmt: skip
 
+# A small package that nanobind has made, for a Python that has PyTorch from the one beside it.
+NANOBIND: Recipe = ((("manifold3d==3.5.4",), (*_WHEELS, "--no-deps")),)
+
 # What trains by itself, for a Python that has NumPy and PyTorch from the one beside it.
 ALONE: Recipe = ((("lightgbm==4.7.0",), (*_WHEELS, "--no-deps")),)
 ALONE_LARGE: Recipe = (

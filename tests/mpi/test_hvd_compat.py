@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from runs import Shanty, flavour
-from torch_runs import WORKERS, run
+from torch_runs import SOURCE, WORKERS, environment, run
 
 __all__ = ["flavour"]
 
@@ -196,3 +199,111 @@ def test_run_from_within_a_run(shanty: Shanty, flavour: str) -> None:
     options = ["-q", "--mpi", flavour, "-n", "1"]
     done = shanty("run", *options, shanty.script(CALLS), timeout=300)
     check_calls(done, shanty.folder)
+
+
+# ---------------------------------------------------------- outside of a run: shanty-horovod
+
+PACKAGE = Path(__file__).parents[2] / "packages" / "shanty-horovod"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment in which shanty-horovod is installed, and Horovod is not."""
+    folder = tmp_path_factory.mktemp("plain")
+    shutil.copytree(PACKAGE, folder / "source")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
+    subprocess.run(build, cwd=folder / "source", check=True, capture_output=True, timeout=100)
+    make = [sys.executable, "-m", "venv", "--without-pip", folder / "venv"]
+    subprocess.run(make, check=True, timeout=100)
+    (packages,) = folder.glob("venv/lib/python3*/site-packages")
+    with zipfile.ZipFile(*folder.glob("*.whl")) as wheel:
+        wheel.extractall(packages)
+    (packages / "beside.pth").write_text(f"{SOURCE}\n{sysconfig.get_path('purelib')}\n")
+    return folder / "venv" / "bin" / "python"
+
+
+def outside(python: Path, code: str, home: Path, **extra: str) -> subprocess.CompletedProcess[str]:
+    """What some Python does in that environment, in this folder, outside of any run."""
+    env = environment(SHANTY_HOME=str(home / "home"), **extra)
+    ours = ("PYTHONPATH", "OMPI_", "PRTE_")
+    env = {name: value for name, value in env.items() if not name.startswith(ours)}
+    command = [python, "-c", code]
+    return subprocess.run(
+        command, cwd=home, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+ALONE = """
+import horovod.torch as hvd, torch
+hvd.init()
+model = torch.nn.Linear(2, 1)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+hvd.broadcast_parameters(model.state_dict(), 0)
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+print(hvd.rank(), hvd.size(), hvd.allreduce(torch.ones(2)).tolist(), hvd.join())
+try:
+    import horovod.tensorflow
+except ImportError as error:
+    print("horovod.tensorflow is not in shanty's stand-in" in str(error))
+"""
+
+
+def test_a_plain_python_is_rank_0_of_1(plain: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    before = set(Path("/dev/shm").iterdir())
+    done = outside(plain, ALONE, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 1 [1.0, 1.0] 0\nTrue\n", "")
+    left = set(Path("/dev/shm").iterdir()) - before
+    assert not [each for each in left if each.name.startswith(("shanty", "sm_segment"))]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_else_is_loaded_before_it_is_asked_for(plain: Path, tmp_path: Path) -> None:
+    code = "import sys; print([m for m in sys.modules if 'shanty' in m], 'typing' in sys.modules)"
+    assert outside(plain, code, tmp_path).stdout == "['shanty_horovod'] False\n"
+
+
+def test_an_installed_horovod_is_left_alone(plain: Path, tmp_path: Path) -> None:
+    assert outside(plain, WHICH, tmp_path).stdout == "found 0.28.1 False\n"
+    off = outside(plain, WHICH, tmp_path, SHANTY_HOROVOD="0")
+    assert off.stdout == "No module named 'horovod'\n"
+    (packages,) = plain.parents[1].glob("lib/python3*/site-packages")
+    (packages / "horovod").mkdir()
+    try:
+        (packages / "horovod/__init__.py").write_text("__version__ = 'the real one'\n")
+        assert outside(plain, WHICH, tmp_path).stdout == "found the real one False\n"
+    finally:
+        shutil.rmtree(packages / "horovod")
+
+
+NOTEBOOK = """
+import io, sys
+shown, terminal = io.StringIO(), sys.stdout
+sys.stdin = sys.stdout = sys.stderr = shown  # no files, as in a notebook
+cell = '''
+import horovod
+def where(word, times=1):
+    from mpi4py import MPI
+    print("a line of", MPI.COMM_WORLD.rank)
+    return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, word * times
+found = horovod.run(where, args=("ab",), kwargs={"times": 2}, np=2, verbose=1)
+found += horovod.run(lambda: 7, np=1)
+'''
+exec(compile(cell, "<ipython-input-1>", "exec"))
+print(found, file=terminal)
+for line in sorted(shown.getvalue().splitlines()):
+    print(line, file=terminal)
+"""
+
+
+def test_run_from_a_notebook(plain: Path, tmp_path: Path) -> None:
+    """Functions of a cell, and what ranks print, though nothing there is a file."""
+    pytest.importorskip("cloudpickle")
+    done = outside(plain, NOTEBOOK, tmp_path)
+    assert done.returncode == 0, done.stderr
+    found, *lines = done.stdout.splitlines()
+    assert found == "[(0, 2, 'abab'), (1, 2, 'abab'), 7]"
+    assert lines[:2] == ["[0] a line of 0", "[1] a line of 1"]
+    assert lines[2].startswith("shanty: ")
+    assert len(lines) == 3

@@ -46,6 +46,9 @@ FATAL = {
     "other_kind": Expected(
         (0, 1, 2), ("wait for each other", r"allreduce\.k", r"rank 1 .*allgather\.k"), {}
     ),
+    "held_back": Expected(
+        (0, 1, 2), ("wait for each other", r"rank 0 .*barrier", r"rank 1 .*allreduce\.noname"), {}
+    ),
     "misses_the_set": Expected((0, 2), ("add_process_set", "rank 1"), STALLS, ("add_process_set",)),
     "exits": Expected((0, 2), ("rank 1",), {}),
     "shuts_down": Expected((0, 2), ("rank 1", "shutdown"), {}),

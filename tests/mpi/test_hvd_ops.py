@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import environments
 from runs import Shanty
 from torch_runs import FLAVOURS, LONG, Launches, checks, environment, passed
 
@@ -37,11 +39,13 @@ def test_every_call(launches: Launches, flavour: str, ranks: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def alone(code: str, **extra: str) -> subprocess.CompletedProcess[str]:
+def alone(
+    code: str, python: str | Path = sys.executable, **extra: str
+) -> subprocess.CompletedProcess[str]:
     """Run some Python as one plain process."""
     env = environment(OMPI_MCA_btl="self", **extra)
     return subprocess.run(
-        [sys.executable, "-c", code],
+        [python, "-c", code],
         env=env,
         capture_output=True,
         text=True,
@@ -79,6 +83,24 @@ def test_contradicting_world_size() -> None:
     done = alone(INIT, WORLD_SIZE="2", RANK="0")
     assert done.returncode != 0
     assert "MPI reports a world of 1, but WORLD_SIZE=2" in done.stderr
+
+
+CYCLES = """
+import gc, sys, manifold3d
+for import_first in (True, False):
+    cycle = [manifold3d.Manifold()]
+    cycle.append(cycle)
+    if import_first:
+        import shanty.torch as hvd
+        print(gc.get_freeze_count() > 1000)
+"""
+
+
+def test_modules_of_nanobind_find_no_leaks_at_the_end() -> None:
+    """They count what is left after the last collection, of which nothing may be kept out."""
+    python = environments.environment("nanobind", environments.NANOBIND, beside=sys.executable)
+    done = alone(CYCLES, python=python)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
 INTERRUPTED = """

@@ -248,6 +248,25 @@ def test_a_collective_of_torch(shanty, backend):
     assert "rank 0 waits in torch all_reduce" in said
 
 
+POLLS = """
+import torch, shanty.torch as hvd
+hvd.init()
+if hvd.rank() == 0:
+    hvd.reducescatter(torch.ones(4), name="a")
+handle = hvd.allreduce_async(torch.ones(4), name="b")
+while not hvd.poll(handle):
+    pass
+"""
+
+
+def test_a_loop_that_polls_without_a_pause(shanty):
+    """It keeps the other rank's communication going, which waits all the same."""
+    pytest.importorskip("torch")
+    said = stalled(shanty, shanty.script(POLLS))
+    assert re.search(r"rank 1 on \S+ is busy in <module> \(script\.py:[78]\)", said)
+    assert "rank 0 waits in torch reducescatter" in said
+
+
 def test_a_compiled_program(shanty, flavour):
     said = stalled(shanty, "--mpi", flavour, compiled(shanty, flavour, RECEIVE))
     assert re.search(r"rank 1 on \S+ is busy in spin \(program\), rank 0 waits in MPI_Recv", said)

@@ -249,4 +249,4 @@ def _ssh_names() -> list[str]:
         text = Path("~/.ssh/config").expanduser().read_text(encoding="utf-8", errors="replace")
     lines = (line.replace("=", " ", 1).split() for line in text.splitlines())
     named = (word for words in lines if words and words[0].lower() == "host" for word in words[1:])
-    return [word for word in named if not set("*?!\"") & set(word)]
+    return [word for word in named if not set('*?!"') & set(word)]

@@ -15,6 +15,7 @@ import threading
 import time
 from array import array
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from mpi4py import MPI
 
@@ -42,11 +43,28 @@ PLAIN = KNOWN | CALM | STAYS
 
 _BURST = 1e-3  # seconds, though, in which more may follow at once
 _HERE = 2e-3  # seconds that a thread which waits looks for the others by itself
+_AWAKE = 1.0  # seconds after which it leaves that to the other thread, so that it is seen to wait
 _IDLE = 1.0  # seconds after which a rank without requests takes part in a cycle all the same
 _LONGEST = 1e-3  # seconds between two looks at most while something waits; else:
 _LONGEST_IDLE = 2e-2
 _SLACK = 0.05  # the part of the time waited so far that a look may come late
 _PATIENCE = 10.0  # seconds that `stop` grants the other ranks to take notice
+
+
+class Wait(NamedTuple):
+    """What the main thread has waited for, last of all, and since when by time.monotonic()."""
+
+    request: Request | None = None
+    since: float = 0.0
+
+    def __str__(self) -> str:
+        return str(self.request) if self.seconds() else ""
+
+    def seconds(self) -> float:
+        """Seconds of it so far; 0 where it has ended, or was interrupted."""
+        if self.request is None or self.request.done or not self.request.awaited:
+            return 0.0
+        return time.monotonic() - self.since
 
 
 class CacheCoordinator:
@@ -105,10 +123,12 @@ class Controller:
         self._executor = Executor(self._at)
         self._planner = Planner(settings.fusion_threshold, settings.cache_capacity)
         self._inspector = StallInspector(self.rank, self.ranks, settings)
+        self._join_all = settings.join_all
         # Shared with the callers' threads:
         self.queue = TensorQueue(self, enough)
         self._urgent = self._leaving = self._driven = False
         self._over = False
+        self._wait = Wait()
         # For whoever has the turn:
         self._turn = threading.Lock()
         self._pending = PendingRequests(self._cache, self.queue.names, kernels.device)
@@ -163,7 +183,10 @@ class Controller:
         without delay. That saves handing it over, which takes longer than a small reduction.
         """
         self._urgent = self._driven = True
+        if isinstance(request, Request) and request.awaited:
+            self._wait = Wait(request, time.monotonic())
         end = time.perf_counter() + _HERE
+        last = end + _AWAKE
         try:
             while self._turn.acquire(timeout=_HERE):
                 try:
@@ -172,11 +195,12 @@ class Controller:
                     moved = self._advance()
                 finally:
                     self._turn.release()
+                now = time.perf_counter()
                 if moved:
-                    end = time.perf_counter() + _HERE
-                elif time.perf_counter() > end:
+                    end = min(now + _HERE, last)
+                if now > end:
                     break
-                else:
+                if not moved:
                     os.sched_yield()
         finally:
             self._driven = False
@@ -313,7 +337,8 @@ class Controller:
         flags = STAYS if not self._leaving else 0
         flags |= KNOWN if not self._pending.unknown else 0
         # Where one has joined, who that is decides what can be done.
-        calm = not self._inspector.due(self._pending.oldest()) and not self._away
+        oldest, waited = self._pending.oldest(), self._wait.seconds()
+        calm = not self._inspector.due(oldest, waited) and not self._away
         flags |= CALM if calm and self._join is None else 0
         if self._join is not None:
             return flags | JOINED | WAITS
@@ -323,15 +348,16 @@ class Controller:
         """Tell each other everything, and do what follows."""
         self._take()
         self._take_entries()
-        awaited = next((each for each in self._pending if each.awaited), self._join)
+        wait = self._wait
         own = RequestList(
             keys=tuple(each.signature for each in self._pending),
             joined=self._join is not None,
             leaving=self._leaving,
-            awaits=str(awaited or ""),
-            waited=awaited.age() if awaited is not None else 0.0,
+            awaits=str(wait),
+            waited=wait.seconds(),
             oldest=self._pending.oldest(),
             place=call_sites.spell(call_sites.main_thread()),
+            join_all=self._join_all,
         )
         lists = self._at.comm.allgather(own)
         agreed = self._cache.agree(lists)

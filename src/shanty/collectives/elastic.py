@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from shanty.collectives.errors import HorovodInternalError
+from shanty.collectives.errors import ArgumentError, HorovodInternalError
 from shanty.runtime.rundir import home
 
 Result = TypeVar("Result")
@@ -333,6 +333,8 @@ def _train(
             if not skip_sync:
                 state.sync()
             return func(state, *args, **kwargs)
+        except ArgumentError:
+            raise  # it would be wrong once more
         except HorovodInternalError as error:
             failures = 1 if state._commits > commits_then else failures + 1
             if failures > _TRIES:

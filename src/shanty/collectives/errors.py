@@ -31,5 +31,13 @@ class HorovodInternalError(RuntimeError):
     """A collective failed: the ranks disagreed, one of them left, or none came for too long."""
 
 
+class ArgumentError(HorovodInternalError, ValueError):
+    """An argument is wrong by itself. Scripts expect the one or the other of its bases."""
+
+
+class UnsupportedError(ArgumentError, NotImplementedError):
+    """What is asked for has a meaning, and no implementation."""
+
+
 class DuplicateNameError(HorovodInternalError, ValueError):
     """A request of the same name is under way on this rank."""

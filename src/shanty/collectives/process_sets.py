@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, TypeVar
 
-from shanty.collectives.errors import HorovodInternalError
+from shanty.collectives.errors import ArgumentError, HorovodInternalError
 from shanty.collectives.exchange import exchange
 from shanty.collectives.settings import Settings
 from shanty.collectives.timeline import Timeline
@@ -273,11 +273,11 @@ def controller(process_set: ProcessSet) -> Controller:
     if standing is None:
         raise HorovodInternalError(NOT_INITIALIZED)
     if number not in standing.ranks:
-        raise ValueError(
+        raise ArgumentError(
             f"{process_set} is not registered. Pass it to hvd.init(process_sets=[…]) or to "
             "hvd.add_process_set first, on all ranks."
         )
-    raise ValueError(f"Rank {standing.topology.rank} is not a member of {process_set}.")
+    raise ArgumentError(f"Rank {standing.topology.rank} is not a member of {process_set}.")
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:

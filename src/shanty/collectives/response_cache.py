@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from shanty.collectives.request import Kind, Name, Signature, spell
 
+_NOT_WITH_JOIN = (Kind.ALLGATHER, Kind.BROADCAST, Kind.ALLTOALL, Kind.REDUCESCATTER)
+
 
 class RequestList(NamedTuple):
     """The word of one rank to the others.
@@ -21,7 +23,8 @@ class RequestList(NamedTuple):
     keys: the signatures of all that it waits for, in the order of submission. joined, leaving:
     whether it has called join(), or is about to shut down. awaits, waited: what its main thread
     waits for, in words, empty if that computes; for how many seconds. oldest: seconds that the
-    oldest of all has waited. place: where the main thread is in the user's code.
+    oldest of all has waited. place: where the main thread is in the user's code. join_all: whether
+    more than allreduces may be done while ranks have joined.
     """
 
     keys: tuple[Signature, ...]
@@ -31,6 +34,7 @@ class RequestList(NamedTuple):
     waited: float = 0.0
     oldest: float = 0.0
     place: str = ""
+    join_all: bool = False
 
 
 @dataclass
@@ -80,6 +84,7 @@ class ResponseCache:
             joined=frozenset(rank for rank, each in enumerate(lists) if each.joined),
             left=[rank for rank, each in enumerate(lists) if each.leaving],
         )
+        refuses = bool(made.joined) and not all(each.join_all for each in lists)
         submitted: dict[Name, dict[int, Signature]] = {}
         for rank, each in enumerate(lists):
             for key in each.keys:
@@ -93,6 +98,12 @@ class ResponseCache:
                 lines = [f"  rank {rank}: {spell(key)}" for rank, key in sorted(keys.items())]
                 made.mismatched[name] = "\n".join(
                     ["The ranks asked for different things under one name:", *lines]
+                )
+            elif refuses and first[1] in _NOT_WITH_JOIN:
+                who = ", ".join(map(str, sorted(made.joined)))
+                made.mismatched[name] = (
+                    f"{spell(first)}: not possible with hvd.join, which these ranks (of the set) "
+                    f"have called: {who}. Only allreduce is; SHANTY_JOIN_ALL=1 allows the others."
                 )
             elif first[1] is Kind.BROADCAST and first[5] in made.joined:
                 text = f"{spell(first)}: its root has called join(), and has nothing to send."

@@ -30,6 +30,7 @@ class Settings:
     stall_check: whether requests that not all ranks have made are reported.
     stall_warning: seconds after which they are.
     stall_shutdown: seconds after which they fail on all ranks; 0 for never.
+    join_all: whether more than allreduces is done while ranks have joined.
     name: the front end's, for messages.
     """
 
@@ -41,6 +42,7 @@ class Settings:
     stall_check: bool = True
     stall_warning: float = 60.0
     stall_shutdown: float = 0.0
+    join_all: bool = False
     name: str = "shanty"
 
     @classmethod
@@ -52,12 +54,12 @@ class Settings:
         env = os.environ if env is None else env
         found: dict[str, Any] = {}
         for field, (variable, read, wanted) in _VARIABLES.items():
-            text = env.get(f"HOROVOD_{variable}", "").strip()
+            text = env.get(variable, "").strip()
             if text:
                 try:
                     found[field] = read(text)
                 except (ValueError, KeyError):
-                    text = f"HOROVOD_{variable}={text}: must be {wanted}."
+                    text = f"{variable}={text}: must be {wanted}."
                     raise ValueError(text) from None
         return cls(**found, name=name)
 
@@ -82,7 +84,7 @@ def _switch(text: str) -> bool:
 
 
 _NUMBER, _WHOLE = "a number, zero or greater", "a whole number, zero or greater"
-_VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
+_HOROVODS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "fusion_threshold": ("FUSION_THRESHOLD", _whole, _WHOLE),
     "cycle_time": ("CYCLE_TIME", lambda text: _number(text) / 1000, _NUMBER),
     "cache_capacity": ("CACHE_CAPACITY", _whole, _WHOLE),
@@ -92,4 +94,6 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "stall_warning": ("STALL_CHECK_TIME_SECONDS", _number, _NUMBER),
     "stall_shutdown": ("STALL_SHUTDOWN_TIME_SECONDS", _number, _NUMBER),
 }
+_VARIABLES = {field: (f"HOROVOD_{each[0]}", *each[1:]) for field, each in _HOROVODS.items()}
+_VARIABLES["join_all"] = ("SHANTY_JOIN_ALL", _switch, "0 or 1")
 """By the settings: a variable, how it is read, and what it must be. Empty is the same as unset."""

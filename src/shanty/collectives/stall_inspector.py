@@ -27,14 +27,20 @@ class StallInspector:
         self._ranks = ranks
         self._warning = settings.stall_warning if settings.stall_check else float("inf")
         self._shutdown = settings.stall_shutdown if settings.stall_check else 0.0
-        self._next = _SOON
+        self._next = self._next_wait = _SOON
         self._next_warning = self._next_silence = self._warning
 
-    def due(self, age: float) -> bool:
+    def due(self, age: float, waited: float = 0.0) -> bool:
         """Return true when it is time to ask for the lists of all ranks: after 1, 2, 4, … seconds.
 
-        age: seconds that the oldest request has waited.
+        age: seconds that the oldest request has waited. waited: those that the main thread has,
+        for one request. An old one that nobody waits for must not put off the look at that.
         """
+        if waited < _SOON:
+            self._next_wait = _SOON
+        elif waited >= self._next_wait:
+            self._next_wait = min(2 * waited, waited + self._warning)
+            return True
         if age < _SOON:
             self._next, self._next_warning = _SOON, self._warning
         elif age >= self._next:
@@ -116,8 +122,9 @@ class StallInspector:
             shown = ", ".join(names[:_SHOWN]) + (
                 f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
             )
-            place = _at(lists[rank].place)
-            lines.append(f"  rank {self._ranks[rank]}{place} has not submitted {shown}")
+            place, other = _at(lists[rank].place), lists[rank].awaits
+            waits = f", which waits for {other}," * bool(other)
+            lines.append(f"  rank {self._ranks[rank]}{place}{waits} has not submitted {shown}")
         return "\n".join(lines)
 
 

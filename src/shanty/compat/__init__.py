@@ -1,6 +1,7 @@
 """Packages that stand in for others, so that unchanged scripts run: `horovod` is one.
 
-A run puts them in place of what is not installed; `install` does so in any process.
+A run puts them in place of what is not installed; `install` does so in any process. The package
+shanty-horovod does so in every process of an environment.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ from types import ModuleType
 _NAMES = ("horovod",)
 
 
+def find_spec(
+    name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+) -> importlib.machinery.ModuleSpec | None:
+    """Find one of the packages in our folder; nothing else is offered."""
+    if path is not None or name not in _NAMES:
+        return None
+    folder = str(Path(__file__).parent)
+    return importlib.machinery.PathFinder.find_spec(name, [folder], target)
+
+
 class _Finder:
     """The last of sys.meta_path: what is installed comes first."""
 
-    @staticmethod
-    def find_spec(
-        name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Find one of the packages in our folder; nothing else is offered."""
-        if path is not None or name not in _NAMES:
-            return None
-        folder = str(Path(__file__).parent)
-        return importlib.machinery.PathFinder.find_spec(name, [folder], target)
+    find_spec = staticmethod(find_spec)
 
 
 def install() -> None:

@@ -8,6 +8,7 @@ collectives' public face; `shanty.collectives` runs them on MPI.
 `init_process_group` or with `hvd.init`, not with the import.
 """
 
+import atexit
 import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -47,3 +48,13 @@ def __getattr__(name: str) -> Any:
 # What PyTorch made when it was imported stays until the end: the collector need not look at it
 # again. That takes a third of a second off the end of a rank, and something off every collection.
 gc.freeze()
+
+
+@atexit.register
+def _thaw() -> None:
+    """Let the last collection have all where nanobind is loaded, as it is with Triton.
+
+    It prints a line for each of its objects that is left after that.
+    """
+    if any(each.__module__ == "nanobind" for each in type.__subclasses__(type)):
+        gc.unfreeze()

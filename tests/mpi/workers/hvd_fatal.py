@@ -72,6 +72,17 @@ def other_kind() -> None:
         wait_for("k")
 
 
+def held_back() -> None:
+    """A rank that waits for one of so many that it has not come to its turn, and others elsewhere.
+
+    The first of them is of a rank that went on without it.
+    """
+    if late():
+        hvd.synchronize([hvd.allreduce_async(torch.ones(4)) for _ in range(129)][-1])
+    else:
+        hvd.barrier()
+
+
 def exits() -> None:
     """A rank whose script ends early, in good order."""
     if not late():
@@ -139,6 +150,7 @@ FATAL = (
         never_comes_to_a_set,
         crossed,
         other_kind,
+        held_back,
         exits,
         raises,
     ),
@@ -146,7 +158,7 @@ FATAL = (
     misses_the_set,
 )
 
-GOES_ON = (crossed, other_kind)  # all ranks are there, and only had to be told
+GOES_ON = (crossed, other_kind, held_back)  # all ranks are there, and only had to be told
 
 
 def wait_for_others(count: int) -> None:

@@ -127,6 +127,34 @@ def check_wrapped_optimizer() -> None:
     equal(optimizer.state_dict()["state"], expected.state_dict()["state"])
 
 
+def check_gradients_after_the_broadcast_of_a_state() -> None:
+    """An optimizer without state has gradients after it, zeros; one with state stays as it is."""
+    net = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    net[0].bias.requires_grad_(False)
+    net[1].bias.grad = torch.ones(1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    before = copy.deepcopy(list(net.parameters()))
+    hvd.broadcast_parameters(net.state_dict(), 0)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    assert net[0].bias.grad is None
+    assert net[1].bias.grad.item() == 1  # what is there is not lost
+    for weight in (net[0].weight, net[1].weight):
+        assert weight.grad is not None
+        assert weight.grad.shape == weight.shape
+        assert not weight.grad.any()
+    if hvd.rank() == 0:
+        equal([each.detach() for each in before], [each.detach() for each in net.parameters()])
+    table = nn.Embedding(4, 2, sparse=True)
+    for kind, model in ((torch.optim.SparseAdam, None), (torch.optim.SGD, table)):
+        table.weight.grad = None
+        hvd.broadcast_optimizer_state(kind(table.parameters(), lr=0.1), 0, model)
+        assert table.weight.grad.layout is torch.sparse_coo
+    net, optimizer = trained("Adam", 2, 3)
+    optimizer.zero_grad()
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    assert all(each.grad is None for each in net.parameters())
+
+
 def check_optimizer_options() -> None:
     """Groups, tensors among the options, momentum of sparse gradients, other kinds of state."""
     size, rank = hvd.size(), hvd.rank()
@@ -208,6 +236,7 @@ CHECKS = [
     check_broadcast_of_models,
     check_optimizers,
     check_wrapped_optimizer,
+    check_gradients_after_the_broadcast_of_a_state,
     check_optimizer_options,
     check_objects,
     check_timeline,

@@ -4,6 +4,7 @@ ranks go on. Run with HOROVOD_DYNAMIC_PROCESS_SETS=1 on 3 ranks, through ../test
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import torch
@@ -327,8 +328,38 @@ def check_state_of_lbfgs() -> None:
 # ------------------------------------------------------------------------------ join
 
 
+def check_what_goes_on_while_a_rank_has_joined() -> None:
+    """Allreduces. What else the others ask for is an error on all of them, and they may go on."""
+    last = hvd.size() - 1
+    for turn in range(2):  # they may be known from before
+        if hvd.rank() != last:
+            rows = ones(hvd.size(), 2)
+            calls: list[Callable[[], object]] = [
+                lambda: hvd.allgather(ones(), name="j"),
+                lambda: hvd.broadcast(ones(), 0, name="j"),
+                lambda rows=rows: hvd.alltoall(rows, name="j"),
+                lambda rows=rows: hvd.reducescatter(rows, name="j"),
+                lambda: hvd.grouped_allgather([ones(), ones()], name="j"),
+            ]
+            for call in calls:
+                error = raised(hvd.HorovodInternalError, call)
+                assert "join" in error, error
+                assert ".j" in error, error
+                assert str(last) in error, error
+                assert "SHANTY_JOIN_ALL=1" in error, error
+            assert torch.all(hvd.allreduce(ones(), op=hvd.Sum) == last)
+        hvd.join()
+        goes_on()
+        if turn == 0:
+            hvd.allgather(ones(), name="j")
+            hvd.broadcast(ones(), 0, name="j")
+
+
 def check_broadcast_from_a_rank_that_has_joined() -> None:
-    """It has nothing to send; the others hear of it, and may go on."""
+    """With SHANTY_JOIN_ALL. It has nothing to send; the others hear of it, and may go on."""
+    hvd.shutdown()
+    os.environ["SHANTY_JOIN_ALL"] = "1"
+    hvd.init()
     last = hvd.size() - 1
     if hvd.rank() != last:
         error = raised(hvd.HorovodInternalError, lambda: hvd.broadcast(ones(), last, name="b"))
@@ -338,6 +369,57 @@ def check_broadcast_from_a_rank_that_has_joined() -> None:
         assert torch.all(hvd.allreduce(ones(), op=hvd.Sum) == last)
     hvd.join()
     goes_on()
+    hvd.shutdown()
+    del os.environ["SHANTY_JOIN_ALL"]
+    hvd.init()
+
+
+def check_some_ranks_only_would_take_part() -> None:
+    """SHANTY_JOIN_ALL on one rank: all ranks have the same error, and none waits for ever."""
+    first = hvd.rank() == 0
+    hvd.shutdown()
+    if first:
+        os.environ["SHANTY_JOIN_ALL"] = "1"
+    hvd.init()
+    if hvd.rank() != hvd.size() - 1:
+        assert "join" in raised(hvd.HorovodInternalError, lambda: hvd.allgather(ones()))
+    hvd.join()
+    goes_on()
+    hvd.shutdown()
+    os.environ.pop("SHANTY_JOIN_ALL", None)
+    hvd.init()
+
+
+# ------------------------------------------------------------------- kinds of errors
+
+
+def check_wrong_arguments_are_either_of_horovods_errors() -> None:
+    """Horovod has a ValueError for some and its own error for others, by where it looks."""
+    scalar = torch.tensor(1.0)
+    calls: list[Callable[[], object]] = [
+        lambda: hvd.reducescatter(scalar),
+        lambda: hvd.grouped_reducescatter([scalar]),
+        lambda: hvd.allgather(scalar),
+        lambda: hvd.alltoall(scalar),
+        lambda: hvd.alltoall(ones(4), splits=[4]),
+        lambda: hvd.alltoall(ones(4), splits=torch.ones(3)),
+        lambda: hvd.alltoall(ones(2), splits=[1, 1, 1]),
+        lambda: hvd.broadcast(ones(), 77),
+        lambda: hvd.reducescatter(ones(3), op=hvd.Min),
+        lambda: hvd.allreduce(ones(), process_set=hvd.ProcessSet([0])),
+        lambda: hvd.poll(1 << 60),
+    ]
+    for call in calls:
+        for kind in (ValueError, hvd.HorovodInternalError, RuntimeError):
+            raised(kind, call)
+    goes_on()
+
+
+def check_adasum_of_reducescatter() -> None:
+    for call in (hvd.reducescatter, hvd.reducescatter_async):
+        refused(lambda c=call: c(ones(3), op=hvd.Adasum), "Adasum", kinds=NotImplementedError)
+    both = [ones(3), ones(6)]
+    refused(lambda: hvd.grouped_reducescatter(both, op=hvd.Adasum), kinds=NotImplementedError)
 
 
 # ------------------------------------------------------------------- before and after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -205,6 +206,10 @@ def check_barrier() -> None:
 
 
 def check_join() -> None:
+    """With SHANTY_JOIN_ALL: for more than allreduces."""
+    hvd.shutdown()
+    os.environ["SHANTY_JOIN_ALL"] = "1"
+    hvd.init()
     size, rank = hvd.size(), hvd.rank()
     for turn in range(3):
         batches = [(each * 2 + turn) % 5 + 1 for each in range(size)]

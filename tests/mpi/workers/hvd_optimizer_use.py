@@ -60,7 +60,11 @@ def check_synchronized_twice() -> None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         optimizer.step()
-    assert any("skip_synchronize" in str(each.message) for each in seen)
+    sentence = (
+        "optimizer.step() called without optimizer.skip_synchronize() context after "
+        "optimizer.synchronize()"
+    )
+    assert [sentence in str(each.message) for each in seen] == [True]
     for was, parameter in zip(before, model.parameters(), strict=True):
         torch.testing.assert_close(was, parameter.grad)
 

@@ -309,8 +309,11 @@ def test_show_has_options_hosts_attempts_and_files(cli: Cli, home: Path) -> None
     assert "secret" not in shown
     told = json.loads(cli("show", "--json").out)
     assert told["options"] == {
-        "ranks": 2, "oversubscribe": True, "env": {"KEY": "secret"},
-        "mpi": "mpich", "time_limit": 90.0,
+        "ranks": 2,
+        "oversubscribe": True,
+        "env": {"KEY": "secret"},
+        "mpi": "mpich",
+        "time_limit": 90.0,
     }
     assert [(host["name"], host["ranks"]) for host in told["hosts"]] == [("lab0", 1), ("lab1", 3)]
     assert [each["number"] for each in told["attempts"]] == [2]

@@ -82,7 +82,7 @@ class Rank:
 
     def told(self) -> RequestList:
         self.told_join = self.joined
-        return RequestList(tuple(self.waiting.values()), joined=self.joined)
+        return RequestList(tuple(self.waiting.values()), joined=self.joined, join_all=True)
 
     def finish(self, name: Name, error: bool) -> None:
         self.waiting.pop(name, None)
@@ -251,10 +251,32 @@ def test_rows_may_differ_where_they_are_gathered() -> None:
 def test_a_broadcast_needs_its_root() -> None:
     """A rank that has joined has nothing to send; the others are told, not left alone."""
     request = Request(Kind.BROADCAST, "b", [torch.empty(2)], root=1).key()
-    lists = [RequestList((request,)), RequestList((), joined=True), RequestList((request,))]
+    lists = [
+        RequestList((request,), join_all=True),
+        RequestList((), joined=True, join_all=True),
+        RequestList((request,), join_all=True),
+    ]
     agreed = ResponseCache(10).agree(lists)
     assert agreed.ready == []
     assert "join" in agreed.mismatched["b", "broadcast"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.JOIN])
+@pytest.mark.parametrize("willing", [0, 1, 2])
+def test_what_is_done_while_a_rank_has_joined(kind: Kind, willing: int) -> None:
+    """An allreduce; more than that only where all ranks want it."""
+    tensors = [torch.empty(2)] if kind is not Kind.BARRIER else []
+    request = Request(kind, "a", tensors, root=0).key()
+    lists = [
+        RequestList((request,), join_all=willing > 0),
+        RequestList((), joined=True, join_all=willing > 1),
+    ]
+    agreed = ResponseCache(10).agree(lists)
+    if kind in (Kind.ALLREDUCE, Kind.BARRIER) or willing == 2:
+        assert agreed.ready == [request]
+    else:
+        assert agreed.ready == []
+        assert "these ranks (of the set) have called: 1." in agreed.mismatched["a", kind]
 
 
 def test_who_has_left_and_who_has_joined() -> None:

@@ -30,6 +30,7 @@ _FOREIGN = re.compile(
     r"|/torch/(distributed|utils/data|nn|autograd)/|^$"
 )
 _COLLECTIVE = ("/torch/distributed/", "/shanty/torch/", "/shanty/collectives/")
+_POLLS = ("poll", "is_completed")  # they ask, and come back at once
 _CONSENSUS = ("/shanty/xgboost/consensus.py", "_wait")  # it naps, and asks MPI in between
 _GRADIENTS = ("/torch/nn/parallel/", "/torch/autograd/")  # they exchange gradients, too
 _NO_CPU = "see what else runs on {host}, and how much CPU its container or cgroup may use"
@@ -89,8 +90,9 @@ class Standing:
         if not frames or still is None or not told["read"]:
             return "", 0.0
         torch = [f[2] for f in frames if any(part in f[0] for part in _COLLECTIVE)]
-        if torch:
-            return f"torch {next((f for f in reversed(torch) if f != 'wrapper'), 'wait')}", still
+        outer = next((f for f in reversed(torch) if f != "wrapper"), "wait")
+        if torch and outer not in _POLLS:
+            return f"torch {outer}", still
         if self.idle and any(part in frame[0] for frame in frames for part in _GRADIENTS):
             return "torch's exchange of gradients", still
         return "", 0.0

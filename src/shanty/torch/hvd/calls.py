@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from shanty.collectives import process_sets
+from shanty.collectives.errors import ArgumentError, UnsupportedError
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Kind, Op, Request, TensorEntry
 
@@ -108,7 +109,7 @@ def broadcast(
     _check_dense("broadcast", tensor)
     ranks = _ranks(process_set)
     if root_rank not in ranks:
-        raise ValueError(f"broadcast: there is no rank {root_rank} in {process_set} to send.")
+        raise ArgumentError(f"broadcast: there is no rank {root_rank} in {process_set} to send.")
     given = _plain((tensor,))
     request = Request(
         Kind.BROADCAST,
@@ -150,7 +151,8 @@ def reducescatter(
     Where the rows cannot be shared out evenly, the first ranks get one more each.
     """
     if op not in (Op.AVERAGE, Op.SUM):
-        raise ValueError(f"reducescatter takes hvd.Average and hvd.Sum, not {op.name.title()}.")
+        kind = UnsupportedError if op is Op.ADASUM else ArgumentError
+        raise kind(f"reducescatter takes hvd.Average and hvd.Sum, not {op.name.title()}.")
     _check_rows("reducescatter", tensors)
     for each in tensors:
         if op not in _REDUCED.get(each.dtype, ()):
@@ -242,7 +244,7 @@ def poll(handle: int) -> bool:
     """
     found = _under_way.get(handle)
     if found is None:
-        raise ValueError(f"There is no handle {handle!r}, or it has been synchronized already.")
+        raise ArgumentError(f"There is no handle {handle!r}, or it has been synchronized already.")
     request = found if isinstance(found, TensorEntry) else found[0]
     controller = request.controller
     if controller is not None and not request.done:
@@ -303,7 +305,7 @@ def _plain(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 def _check_dense(call: str, tensor: Tensor) -> None:
     if tensor.layout is not torch.strided:
-        raise ValueError(
+        raise ArgumentError(
             f"{call}: a tensor of layout {tensor.layout} cannot be sent as it is. "
             "hvd.sparse_allreduce_async reduces sparse ones; else use tensor.to_dense()."
         )
@@ -313,7 +315,7 @@ def _check_rows(call: str, tensors: Sequence[Tensor]) -> None:
     for each in tensors:
         _check_dense(call, each)
         if each.dim() == 0:
-            raise ValueError(
+            raise ArgumentError(
                 f"{call} works on rows: a tensor needs at least one dimension, and this one has "
                 "none. Use tensor.reshape(1)."
             )
@@ -321,12 +323,14 @@ def _check_rows(call: str, tensors: Sequence[Tensor]) -> None:
 
 def _irreducible(call: str, tensor: Tensor, op: Op) -> Exception:
     if tensor.layout is not torch.strided:
-        return ValueError(
+        return ArgumentError(
             f"{call}: a tensor of layout {tensor.layout} cannot be reduced as it is. "
             "Use hvd.sparse_allreduce_async, or tensor.to_dense()."
         )
     kind = str(tensor.dtype).removeprefix("torch.")
-    return ValueError(f"{call}: hvd.{op.name.title()} of a tensor of type {kind} is not supported.")
+    return ArgumentError(
+        f"{call}: hvd.{op.name.title()} of a tensor of type {kind} is not supported."
+    )
 
 
 def _check_adasum(process_set: ProcessSet) -> None:
@@ -345,21 +349,21 @@ def _counts(
     """Rows for each rank; None for the same number for all."""
     if isinstance(splits, Tensor):
         if splits.dim() > 1 or splits.is_floating_point() or splits.is_complex():
-            raise ValueError("alltoall: splits must be a list or a 1-D tensor of integers.")
+            raise ArgumentError("alltoall: splits must be a list or a 1-D tensor of integers.")
         splits = splits.tolist() if splits.dim() else [int(splits)]
     counts = [] if splits is None else [int(each) for each in splits]
     rows, size = tensor.shape[0], len(_ranks(process_set))
     if not counts:
         if rows % size:
-            raise ValueError(
+            raise ArgumentError(
                 f"alltoall: {rows} rows cannot be shared out evenly among {size} ranks. "
                 "Pass splits, the number of rows for each of them."
             )
         return None
     if len(counts) != size:
-        raise ValueError(f"alltoall: splits has {len(counts)} numbers for {size} ranks.")
+        raise ArgumentError(f"alltoall: splits has {len(counts)} numbers for {size} ranks.")
     if min(counts) < 0 or sum(counts) > rows:
-        raise ValueError(
+        raise ArgumentError(
             f"alltoall: splits is {counts}, {sum(counts)} rows in all, but the tensor has {rows}; "
             "no number may be negative."
         )

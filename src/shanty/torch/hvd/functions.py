@@ -46,7 +46,9 @@ def broadcast_optimizer_state(
     """Give all ranks the state and the options of the optimizer of the rank `root_rank`.
 
     What other ranks lack of the state (momentum, for example) is made there; where the root has
-    none either, only the options are sent, and no step is taken to make it. model: not needed.
+    none either, only the options are sent, and no step is taken to make it. Parameters of an
+    optimizer without state get zeros for gradients where they have none. model: tells which of
+    them have sparse ones.
     Raises ValueError, on all ranks, for LBFGS and where the ranks' optimizers have other
     parameters.
     """
@@ -55,6 +57,7 @@ def broadcast_optimizer_state(
             "The state of torch.optim.LBFGS cannot be broadcast: its history is not one of single "
             "parameters. Broadcast the parameters and let it begin anew, or use another optimizer."
         )
+    _give_gradients(optimizer, model)
     is_root = process_sets.current().topology.rank == root_rank
     shapes = _shapes(optimizer)
     expected = broadcast_object(shapes, root_rank, "optimizer.shapes")
@@ -73,6 +76,21 @@ def broadcast_optimizer_state(
     broadcast_parameters(
         [(f"optimizer.state.{number}", tensor) for number, tensor in enumerate(tensors)], root_rank
     )
+
+
+def _give_gradients(optimizer: Optimizer, model: torch.nn.Module | None) -> None:
+    """Make what scripts find after Horovod's broadcast, which takes a step to make a state."""
+    if optimizer.state:
+        return
+    modules = model.modules() if model is not None else ()
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    tables = {each.weight for each in modules if isinstance(each, kinds) and each.sparse}
+    always = isinstance(optimizer, torch.optim.SparseAdam)
+    tables = tables if isinstance(optimizer, torch.optim.SGD) else set()
+    for each in _params(optimizer):
+        if each.requires_grad and each.grad is None:
+            zeros = torch.zeros_like(each, requires_grad=False)
+            each.grad = zeros.to_sparse() if always or each in tables else zeros
 
 
 def broadcast_object(

@@ -287,7 +287,7 @@ def reducescatter(
     """A new tensor: this rank's rows of what `allreduce` would return. Has a gradient.
 
     Rows are shared out evenly; what is left over goes to the first ranks, one row each.
-    op: Average or Sum; ValueError for another one.
+    op: Average or Sum; ValueError for another one, for Adasum a NotImplementedError.
     """
     how = name, Op(op), process_set, prescale_factor, postscale_factor, False
     return _smaller(autograd.reducescatter, (tensor,), compression, *how)[0]
@@ -339,8 +339,9 @@ def grouped_reducescatter_async(
 def join(device: int = -1) -> int:
     """Say that this rank has no more data, and wait until all ranks have said so.
 
-    Until then it takes part in what the others do: with zeros in their reductions, with no rows
-    in allgather and alltoall. A broadcast from it fails. device: nothing depends on it.
+    Until then it takes part in allreduces of the others, with zeros. What else they call is a
+    HorovodInternalError. With SHANTY_JOIN_ALL=1 it takes part in that too, with no rows in
+    allgather and alltoall; a broadcast from it fails. device: nothing depends on it.
     Returns the rank that joined last.
     """
     request = Request(Kind.JOIN, None)

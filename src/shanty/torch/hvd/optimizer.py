@@ -151,8 +151,10 @@ class Reducing(torch.optim.Optimizer):
         if self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
-                    "step() after synchronize() reduces all gradients once more. "
-                    "Call it within `with optimizer.skip_synchronize():`.",
+                    # Tests of scripts look for the first sentence, which is Horovod's.
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(). All gradients are reduced once more. "
+                    "Call step() within `with optimizer.skip_synchronize():`.",
                     stacklevel=2,
                 )
             if closure is None or self._reduction.begun:

@@ -176,6 +176,18 @@ def test_collectives_of_torch() -> None:
     assert away(0, *frames).waits == 0.0
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [["/v/shanty/torch/hvd/calls.py", 7, "poll"], ["/v/shanty/torch/work.py", 7, "is_completed"]],
+)
+def test_a_loop_that_polls_is_no_wait(frame: list[Any]) -> None:
+    """It asks again and again, from within our code or the script's, and keeps the others."""
+    inner = ["/v/shanty/collectives/tensor_queue.py", 7, "ring"]
+    polls = away(1, inner, frame, MAIN, still=0.1)
+    assert polls.call == ""
+    assert "rank 1 on a is busy in main (train.py:9)" in what(rank(0, MAIN), polls)
+
+
 def test_a_rank_that_cannot_be_looked_at_is_blamed_last() -> None:
     unread = away(1, ["/v/torch/distributed/distributed_c10d.py", 7, "recv"], MAIN, read=False)
     assert what(rank(0), unread) == (
