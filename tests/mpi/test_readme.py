@@ -125,7 +125,9 @@ def test_the_commands_in_the_docs_are_right() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         found += re.findall(r"`(shanty [^`]+)`", text)
-        found += [f"shanty run {words} x.py" for words in re.findall(r"`(--?[a-zC]+ [^`]+)`", text)]
+        if page.name != "programs.md":  # which has other launchers' options
+            options = re.findall(r"`(--?[a-zC]+ [^`]+)`", text)
+            found += [f"shanty run {words} x.py" for words in options]
         for block in re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
             lines = (line.partition("  #")[0] for line in block.splitlines())
             found += [line for line in lines if re.match(r"shanty [a-z-]", line)]
