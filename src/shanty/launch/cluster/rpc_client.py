@@ -37,7 +37,7 @@ _CHUNK = 1 << 16
 _COMPLAINTS = 4 << 10  # bytes of standard error that are kept
 # What of shanty travels to a host: the agents, and what a script imports; never cli or launch.
 _CODE = ("__init__.py", "_script.py", "py.typed")
-_PARTS = (*_CODE, "runtime", "collectives", "compat", "torch", "xgboost")
+_PARTS = (*_CODE, "runtime", "collectives", "compat", "torch", "xgboost", "lightgbm")
 _NO_PYTHON = "shanty-found-no-python"
 _NOISE = 1 << 20  # bytes that a login shell may print before we hear the RPC server
 _PLACES = (

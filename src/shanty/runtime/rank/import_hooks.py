@@ -200,6 +200,34 @@ def _guard_rabit(rabit: Any, version: str) -> None:
     rabit.init = init
 
 
+def lightgbm(basic: Any, process: Any, *_: object) -> None:
+    """Let a script that names as many machines as there are ranks train as one job of them.
+
+    LightGBM's own network looks for this process among the machines by address and port, and
+    takes each process on this machine for the first. It gets those of the run instead. Another
+    number of machines, as Dask's workers have it, is somebody else's network.
+    """
+    booster = basic.Booster
+    own = booster.set_network
+
+    @functools.wraps(own)
+    def set_network(
+        self: Any,
+        machines: Any,
+        local_listen_port: int = 12400,
+        listen_time_out: int = 120,
+        num_machines: int = 1,
+    ) -> Any:
+        named = machines.split(",") if isinstance(machines, str) else list(machines)
+        addresses = os.environ.get(ADDRESSES, "").split(",")
+        if process.size > 1 and {len(named), num_machines, len(addresses)} == {process.size}:
+            machines = ",".join(addresses)
+            local_listen_port = int(addresses[process.rank].rpartition(":")[2])
+        return own(self, machines, local_listen_port, listen_time_out, num_machines)
+
+    booster.set_network = set_network
+
+
 class RabitFinder:
     """Stands first in sys.meta_path from the import of xgboost on: it knows `xgboost.rabit`."""
 

@@ -234,7 +234,7 @@ class ImportFollower:
         # What trains a model:
         "torch.optim.optimizer": "training.torch",
         "xgboost.core": "training.trainer",
-        "lightgbm.basic": "training.trainer",
+        "lightgbm.basic": "import_hooks.lightgbm training.trainer",
         "catboost.core": "training.trainer",
         "keras.src.backend.torch.trainer": "training.trainer",
         "keras.src.backend.jax.trainer": "training.trainer",
@@ -290,8 +290,9 @@ class ImportFollower:
         return None
 
     def _offer(self, module: Any) -> None:
-        part, _, hook = self.hooks[module.__name__].partition(".")
-        getattr(load_part("rank/" + part), hook)(module, self.process, self.claim)
+        for each in self.hooks[module.__name__].split():
+            part, _, hook = each.partition(".")
+            getattr(load_part("rank/" + part), hook)(module, self.process, self.claim)
 
 
 def _importer() -> str:

@@ -1,0 +1,54 @@
+"""LightGBM over MPI: every rank trains on its share of the rows, and all get the same model.
+
+    import shanty.lightgbm as lgb
+
+    booster = lgb.train({"objective": "binary"}, lgb.Dataset(x, y), 100)   # this rank's rows
+    lgb.save_model(booster, "model.txt")                                   # once
+
+`network` lends LightGBM the MPI of the run; `training` and `estimators` train. Every other name is
+LightGBM's own. Importing this package loads nothing of it yet.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shanty.lightgbm.errors import DataError as DataError
+    from shanty.lightgbm.errors import WorldError as WorldError
+    from shanty.lightgbm.estimators import LGBMClassifier as LGBMClassifier
+    from shanty.lightgbm.estimators import LGBMRanker as LGBMRanker
+    from shanty.lightgbm.estimators import LGBMRegressor as LGBMRegressor
+    from shanty.lightgbm.network import finalize as finalize
+    from shanty.lightgbm.network import init as init
+    from shanty.lightgbm.network import is_initialized as is_initialized
+    from shanty.lightgbm.network import rank as rank
+    from shanty.lightgbm.network import size as size
+    from shanty.lightgbm.training import Dataset as Dataset
+    from shanty.lightgbm.training import cv as cv
+    from shanty.lightgbm.training import save_model as save_model
+    from shanty.lightgbm.training import train as train
+
+_MODULES = {
+    "errors": ("DataError", "WorldError"),
+    "estimators": ("LGBMClassifier", "LGBMRanker", "LGBMRegressor"),
+    "network": ("finalize", "init", "is_initialized", "rank", "size"),
+    "training": ("Dataset", "cv", "save_model", "train"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    """A name of ours, else LightGBM's own, loaded when it is first used."""
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _HOME:
+        found = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    else:
+        own = import_module(f"{__name__}.installed").lightgbm
+        if not hasattr(own, name):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}, nor has lightgbm")
+        found = getattr(own, name)
+    globals()[name] = found
+    return found

@@ -1,0 +1,155 @@
+"""Lends LightGBM the MPI of the run, in the place of its own sockets.
+
+LightGBM's C API takes two functions from outside, a reduce-scatter and an allgather
+(`LGBM_NetworkInitWithFunctions`; their types are in its include/LightGBM/meta.h), and does the rest
+with them. Its network belongs to a thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from shanty.lightgbm.installed import lightgbm
+
+_Bytes = NDArray[np.uint8]
+_LENGTHS = ctypes.POINTER(ctypes.c_int32)
+# dst += src: source, destination, bytes of an item, bytes of all.
+_REDUCER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int32)
+# Input and its bytes, bytes of an item, start and bytes of each rank's block, how many of these,
+# output and its bytes, the reducer.
+_REDUCE_SCATTER = ctypes.CFUNCTYPE(
+    None,
+    *(ctypes.c_void_p, ctypes.c_int32, ctypes.c_int, _LENGTHS, _LENGTHS, ctypes.c_int),
+    *(ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)),
+)
+# Input and its bytes, start and bytes of each rank's block, how many of these, output, its bytes.
+_ALLGATHER = ctypes.CFUNCTYPE(
+    None,
+    *(ctypes.c_void_p, ctypes.c_int32, _LENGTHS, _LENGTHS, ctypes.c_int),
+    *(ctypes.c_void_p, ctypes.c_int32),
+)
+
+
+class _Network:
+    """The communicator of LightGBM's, and the functions that it calls."""
+
+    def __init__(self) -> None:
+        self.comm = MPI.COMM_WORLD.Dup()
+        self.reduce_scatter = _REDUCE_SCATTER(self._guarded(self._reduce_scatter))
+        self.allgather = _ALLGATHER(self._guarded(self._allgather))
+
+    def begin(self) -> None:
+        """Let LightGBM use it in this thread."""
+        _check(
+            lightgbm.basic._LIB.LGBM_NetworkInitWithFunctions(
+                ctypes.c_int(self.comm.size),
+                ctypes.c_int(self.comm.rank),
+                ctypes.cast(self.reduce_scatter, ctypes.c_void_p),
+                ctypes.cast(self.allgather, ctypes.c_void_p),
+            )
+        )
+
+    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        """End the world where the function fails: LightGBM would go on with what is not there."""
+
+        def call(*args: Any) -> None:
+            try:
+                function(*args)
+            except BaseException:  # noqa: BLE001  ctypes would print it and go on
+                sys.excepthook(*sys.exc_info())
+                MPI.COMM_WORLD.Abort(1)
+
+        return call
+
+    def _reduce_scatter(
+        self, source: int, size: int, item: int, starts: Any, lengths: Any, blocks: int,
+        target: int, _: int, reducer: Any,
+    ) -> None:  # fmt: skip
+        """Give each rank the sum of its block, added up in the order of the ranks."""
+        counts, comm = lengths[:blocks], self.comm
+        mine = counts[comm.rank]
+        parts = np.empty((comm.size, mine), np.uint8)
+        places = [each * mine for each in range(comm.size)]
+        comm.Alltoallv(
+            [_bytes(source, size), counts, starts[:blocks], MPI.BYTE],
+            [parts, [mine] * comm.size, places, MPI.BYTE],
+        )
+        reduce = _REDUCER(reducer[0])
+        for part in parts[1:]:
+            reduce(part.ctypes.data, parts[0].ctypes.data, item, mine)
+        _bytes(target, mine)[:] = parts[0]
+
+    def _allgather(
+        self, source: int, size: int, starts: Any, lengths: Any, blocks: int, target: int, room: int
+    ) -> None:
+        self.comm.Allgatherv(
+            [_bytes(source, size), size, MPI.BYTE],
+            [_bytes(target, room), lengths[:blocks], starts[:blocks], MPI.BYTE],
+        )
+
+
+def _bytes(address: int, size: int) -> _Bytes:
+    """The memory at an address; nothing is copied."""
+    if not size:
+        return np.empty(0, np.uint8)
+    memory: Any = (ctypes.c_char * size).from_address(address)
+    return np.frombuffer(memory, np.uint8)
+
+
+def _check(code: int) -> None:
+    if code:
+        raise lightgbm.basic.LightGBMError(lightgbm.basic._LIB.LGBM_GetLastError().decode())
+
+
+_network: _Network | None = None
+_thread = threading.local()
+
+
+def init() -> None:
+    """Bring LightGBM's ranks together; collective, and needed once at most.
+
+    `Dataset`, `train` and the estimators do it by themselves.
+    """
+    global _network
+    if MPI.COMM_WORLD.size == 1:
+        return
+    if _network is None:
+        _network = _Network()
+    if not getattr(_thread, "is_up", False):
+        _network.begin()
+        _thread.is_up = True
+
+
+def finalize() -> None:
+    """Take the network away from LightGBM; what is trained after that is trained alone."""
+    if getattr(_thread, "is_up", False):
+        _check(lightgbm.basic._LIB.LGBM_NetworkFree())
+        _thread.is_up = False
+
+
+def is_initialized() -> bool:
+    """True where LightGBM has the network of the run."""
+    return bool(getattr(_thread, "is_up", False))
+
+
+def rank() -> int:
+    """This process's rank, 0 … size() - 1."""
+    return MPI.COMM_WORLD.rank
+
+
+def size() -> int:
+    """How many ranks train together."""
+    return MPI.COMM_WORLD.size
+
+
+def gather(value: Any) -> list[Any]:
+    """What each rank has for `value`, on all ranks."""
+    return [value] if _network is None else _network.comm.allgather(value)

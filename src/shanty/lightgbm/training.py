@@ -1,0 +1,188 @@
+"""Trains over all ranks, and saves the model on one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shanty.lightgbm import network
+from shanty.lightgbm.errors import DataError, WorldError
+from shanty.lightgbm.installed import lightgbm
+
+_LEARNERS = ("data", "voting")
+_OURS = ("num_machines", "tree_learner", "pre_partition")
+_ALIASES = {
+    "tree_learner": ("tree", "tree_type", "tree_learner_type"),
+    "pre_partition": ("is_pre_partition",),
+}
+_FILES = (str, os.PathLike)
+
+
+class Dataset(lightgbm.Dataset):  # type: ignore[misc]
+    """lightgbm.Dataset of this rank's rows.
+
+    Where the data is the name of a file, which all ranks give alike, each rank reads its share of
+    the rows. What bins the values have is agreed among the ranks.
+    """
+
+    def __init__(self, data: Any, *args: Any, **options: Any) -> None:
+        network.init()
+        super().__init__(data, *args, **options)
+
+    def construct(self) -> Any:
+        """Make it, by all ranks."""
+        if self._handle is None:
+            own: Any = self
+            own.params = {**parameters(own.params or {}), **_shares(own.data)}
+        return super().construct()
+
+
+def parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    """LightGBM's parameters for training over all ranks; data parallel unless `given` differs."""
+    values = dict(given)
+    for name, others in _ALIASES.items():
+        for other in others:
+            if other in values:
+                values[name] = values.pop(other)
+    for name in ("machines", "machine_list_filename", "local_listen_port", "time_out"):
+        values.pop(name, None)  # they are those of LightGBM's own network
+    if network.size() == 1:
+        return values
+    learner = values.get("tree_learner", "data")
+    learner = {"data_parallel": "data", "voting_parallel": "voting"}.get(learner, learner)
+    if learner not in _LEARNERS:
+        raise DataError(
+            f"tree_learner is {learner!r}: over several ranks it is one of {', '.join(_LEARNERS)} "
+            "(LightGBM's feature parallel is for its own program only)"
+        )
+    values.update(num_machines=network.size(), tree_learner=learner)
+    values.setdefault("pre_partition", True)
+    return values
+
+
+def _shares(data: Any) -> dict[str, bool]:
+    """Whether the rows have been shared out already; LightGBM does it for files."""
+    return {"pre_partition": not isinstance(data, _FILES)} if network.size() > 1 else {}
+
+
+def train(
+    params: dict[str, Any],
+    train_set: Any,
+    num_boost_round: int = 100,
+    *args: Any,
+    callbacks: Sequence[Any] | None = None,
+    **options: Any,
+) -> Any:
+    """lightgbm.train by all ranks; each gets the whole model, the same.
+
+    Metrics are means over the ranks, by their rows, so early stopping ends all of them at the same
+    round. DataError, on all ranks, where one has no rows, other parameters or other columns.
+    """
+    network.init()
+    params = parameters(params)
+    agree(params, num_boost_round, train_set.data, train_set.get_params())
+    booster = lightgbm.train(
+        params, train_set, num_boost_round, *args,
+        callbacks=[*average(), *(callbacks or ())], **options,
+    )  # fmt: skip
+    return same_model(booster, params)
+
+
+def agree(params: Mapping[str, Any], rounds: int, data: Any, own: Mapping[str, Any]) -> None:
+    """Raise DataError, on all ranks, where they cannot train together."""
+    text = {str(key): repr(value) for key, value in {**own, **params}.items() if key not in _OURS}
+    text["num_boost_round"] = repr(rounds)
+    shape = getattr(data, "shape", None)
+    shape = tuple(shape) if shape is not None and len(shape) == 2 else None
+    told = network.gather((text, shape))
+    first = told[0][0]
+    for rank, (other, _) in enumerate(told):
+        wrong = sorted(key for key in {*first, *other} if first.get(key) != other.get(key))
+        if wrong:
+            key = wrong[0]
+            raise DataError(
+                f"the ranks have other parameters: {key} is {first.get(key)} on rank 0 and "
+                f"{other.get(key)} on rank {rank}"
+            )
+    shapes = [each for _, each in told]
+    for rank, each in enumerate(shapes):
+        if each is not None and each[0] == 0:
+            raise DataError(f"rank {rank} has no rows: give each rank some, or take fewer ranks")
+        if each is not None and shapes[0] is not None and each[1] != shapes[0][1]:
+            raise DataError(
+                f"the ranks have other columns: {shapes[0][1]} on rank 0 and {each[1]} on rank "
+                f"{rank}"
+            )
+
+
+def average() -> list[Any]:
+    """The callback that makes metrics the same on all ranks, before any other one sees them."""
+    if network.size() == 1:
+        return []
+
+    def over_ranks(env: Any) -> None:
+        results = env.evaluation_result_list or []
+        rows = _rows(env.model)
+        mine = [(each[0], each[1], each[2] * rows.get(each[0], 1)) for each in results]
+        told = network.gather((mine, rows))
+        names = [[each[:2] for each in theirs] for theirs, _ in told]
+        if any(theirs != names[0] for theirs in names):
+            raise DataError("the ranks evaluate other data: give all of them the same valid_sets")
+        for at, each in enumerate(results):
+            total = sum(theirs.get(each[0], 1) for _, theirs in told)
+            mean = sum(theirs[at][2] for theirs, _ in told) / total
+            if hasattr(each, "_replace"):  # LightGBM 4.7
+                results[at] = each._replace(**{each._fields[2]: mean})
+            else:
+                results[at] = (each[0], each[1], mean, *each[3:])
+
+    over_ranks.order = 0  # type: ignore[attr-defined]
+    over_ranks.before_iteration = False  # type: ignore[attr-defined]
+    return [over_ranks]
+
+
+def _rows(booster: Any) -> dict[str, int]:
+    """The rows of each set that is evaluated."""
+    sets = [(booster._train_data_name, booster.train_set)]
+    sets += zip(booster.name_valid_sets, booster.valid_sets, strict=True)
+    return {name: each.num_data() for name, each in sets if each is not None}
+
+
+def same_model(booster: Any, params: Mapping[str, Any]) -> Any:
+    """The booster, after a look whether all ranks have the same."""
+    if network.size() == 1:
+        return booster
+    text = booster.model_to_string(num_iteration=-1)
+    told = network.gather(hashlib.sha256(text.encode()).hexdigest())
+    if len(set(told)) == 1:
+        return booster
+    if params.get("tree_learner") == "voting":  # each rank counts the rows of leaves by itself
+        best, scores = booster.best_iteration, booster.best_score
+        booster = lightgbm.Booster(model_str=network.gather(text)[0])
+        booster.best_iteration, booster.best_score = best, scores
+        return booster
+    raise WorldError(
+        "the ranks have come to different models: "
+        + ", ".join(f"{each[:8]} on rank {rank}" for rank, each in enumerate(told))
+    )
+
+
+def save_model(booster: Any, path: str | os.PathLike[str]) -> None:
+    """Write the model into a file, once: rank 0 does, and all ranks wait for it."""
+    if network.rank() == 0:
+        target = Path(path)
+        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        booster.save_model(str(beside))
+        beside.replace(target)
+    network.gather(None)
+
+
+def cv(*_: Any, **__: Any) -> Any:
+    """Not there over several ranks: LightGBM would make the folds of each rank's own rows."""
+    raise NotImplementedError(
+        "shanty.lightgbm has no cv: LightGBM makes folds of one process' rows. Make them yourself "
+        "and call train for each, or let each rank run lightgbm.cv on another set of parameters"
+    )
