@@ -134,8 +134,10 @@ def average() -> list[Any]:
         for at, each in enumerate(results):
             total = sum(theirs.get(each[0], 1) for _, theirs in told)
             mean = sum(theirs[at][2] for theirs, _ in told) / total
-            if hasattr(each, "_replace"):  # LightGBM 4.7
-                results[at] = each._replace(**{each._fields[2]: mean})
+            fields = getattr(each, "_fields", ())
+            if fields:  # LightGBM 4.7
+                values = {name: getattr(each, name) for name in fields}
+                results[at] = type(each)(**{**values, fields[2]: mean})
             else:
                 results[at] = (each[0], each[1], mean, *each[3:])
 
