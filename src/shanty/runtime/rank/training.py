@@ -119,20 +119,25 @@ def trainer(module: Any, process: Any, *_: object) -> None:
     for owner, method in _STEPS[module.__name__]:
         kind = getattr(module, owner, None)
         if kind is not None and method in vars(kind):
-            _watch(kind, method, functools.partial(_tell, module.__name__.split(".")[0], process))
+            tell = functools.partial(_tell, module.__name__.split(".")[0], process)
+            setattr(kind, method, _FirstCall(kind, method, tell))
 
 
-def _watch(kind: Any, method: str, then: Callable[..., None]) -> None:
-    original = vars(kind)[method]
+class _FirstCall:
+    """Stands for a method until it is taken from an object, which is to call it.
 
-    @functools.wraps(original)
-    def first(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if vars(kind).get(method) is first:
-            setattr(kind, method, original)
-            then(self)
-        return original(self, *args, **kwargs)
+    A wrapper would be a frame between the caller and the method, and warnings would name it.
+    """
 
-    setattr(kind, method, first)
+    def __init__(self, kind: Any, method: str, then: Callable[..., None]) -> None:
+        self._kind, self._method, self._then = kind, method, then
+        self._original = vars(kind)[method]
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        if owner is not None and vars(self._kind).get(self._method) is self:
+            setattr(self._kind, self._method, self._original)
+            self._then(owner)
+        return self._original.__get__(owner, kind)
 
 
 def _tell(framework: str, process: Any, trained: Any = None) -> None:
