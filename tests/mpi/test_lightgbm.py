@@ -39,12 +39,9 @@ def told(shanty: Shanty, flavour: str, how: str, ranks: int = 2) -> list[dict[st
 def test_the_model_is_that_of_lightgbm_s_own_network(
     shanty: Shanty, flavour: str, ranks: int
 ) -> None:
-    """Its sockets add up in another order from three ranks on, so only two are equal to the bit."""
     ours, own = (told(shanty, flavour, how, ranks)[0] for how in ("data", "machines"))
     assert not own["lent"]  # it is LightGBM's own network that made it
-    if ranks == 2:
-        assert ours["digest"] == own["digest"]
-    assert ours["loss"] == pytest.approx(own["loss"], rel=0.02)
+    assert ours["digest"] == own["digest"]
 
 
 def test_the_model_is_as_good_as_that_of_one_rank(shanty: Shanty, flavour: str) -> None:

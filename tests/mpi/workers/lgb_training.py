@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+from socket import gethostname
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer
@@ -27,7 +28,8 @@ def tell(booster: lgb.Booster, **more: object) -> None:
     probability = booster.predict(x)
     loss = -np.mean(np.log(np.where(y == 1, probability, 1 - probability)))
     digest = hashlib.sha256(text.encode()).hexdigest()
-    print(json.dumps({"rank": RANK, "digest": digest, "loss": float(loss), **more}))
+    told = {"rank": RANK, "host": gethostname(), "digest": digest, "loss": float(loss), **more}
+    print(json.dumps(told))
 
 
 if how in ("data", "voting", "feature"):

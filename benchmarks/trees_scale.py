@@ -1,17 +1,18 @@
-"""XGBoost over MPI beside xgboost.dask and one process: from the command to a model, and training.
+"""XGBoost or LightGBM over MPI beside Dask and one process: from the command to a model.
 
-    python benchmarks/xgboost_scale.py [--repeats 7] [--workers 2] [--sizes 400000x40,800000x80]
-                                       [--rounds 100] [--out benchmarks/results/xgboost_scale.json]
+    python benchmarks/trees_scale.py [--library xgboost|lightgbm] [--repeats 7] [--workers 2]
+                                     [--data 400000x40,800000x80,fashion] [--rounds 100]
+                                     [--out benchmarks/results/LIBRARY_scale.json]
 
 Each has as many threads in all as there are workers: `shanty` and `dask` (a LocalCluster) that many
 processes of one thread, `one` a single process of as many threads, which is the limit on one
-machine. Every worker makes its block of the rows from a seed, so all train on the same rows. They
-take turns, and who is first changes from round to round. Printed are medians and quartiles, and
-of the ratios round by round:
+machine. All train on the same rows: made from a seed, block by block, or Fashion-MNIST's
+(Debian's dataset-fashion-mnist). They take turns, and who is first changes from round to round.
+Printed are medians and quartiles, and of the ratios round by round:
 
     whole     from the start of the first process until there is a model
     training  making the matrix from arrays in memory, and training
-    bring-up  shanty.xgboost.init(): MPI's start, the tracker, the connections
+    bring-up  init() of shanty.xgboost or shanty.lightgbm: MPI's start, the connections
 
 The raw figures are kept in the file. It needs dask: pip install 'dask[distributed,array]'.
 """
@@ -28,7 +29,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-WORK = HERE / "xgboost_scale_work.py"
+WORK = HERE / "trees_scale_work.py"
 BOUND = 900  # seconds for one training
 AIMS = {"whole": 0.8, "training": 0.95}  # shanty ÷ dask
 Figures = dict[str, list[float]]  # "shanty whole" → seconds, round by round
@@ -41,9 +42,9 @@ def command(who: str, workers: int) -> list[str]:
     return [sys.executable, "-m", "shanty", "run", "-q", "-n", str(workers), "--oversubscribe"]
 
 
-def measure(who: str, workers: int, rows: int, columns: int, rounds: int) -> dict[str, float]:
+def measure(library: str, who: str, workers: int, data: str, rounds: int) -> dict[str, float]:
     """Seconds of one training."""
-    words = [str(WORK), who, *map(str, (workers, rows, columns, rounds))]
+    words = [str(WORK), library, who, str(workers), data, str(rounds)]
     begun = time.time()
     done = subprocess.run(
         [*command(who, workers), *words],
@@ -56,7 +57,7 @@ def measure(who: str, workers: int, rows: int, columns: int, rounds: int) -> dic
     )
     lines = [line for line in done.stdout.splitlines() if line.rstrip().endswith("}")]
     if done.returncode or not lines:
-        raise SystemExit(f"{who}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
+        raise SystemExit(f"{library}, {who}: {done.returncode}\n{done.stdout}\n{done.stderr}")
     found = json.loads(lines[-1][lines[-1].index("{") :])
     return {"whole": found.pop("model") - begun, **found}
 
@@ -80,29 +81,30 @@ def show(size: str, figures: Figures) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--library", choices=["xgboost", "lightgbm"], default="xgboost")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--sizes", default="400000x40,800000x80")
+    parser.add_argument("--data", default="400000x40,800000x80")
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "xgboost_scale.json")
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    out = options.out or HERE / "results" / f"{options.library}_scale.json"
     raw: dict[str, Figures] = {}
-    for size in options.sizes.split(","):
-        rows, columns = map(int, size.split("x"))
+    for data in options.data.split(","):
         figures: Figures = {}
         for number in range(options.repeats):
             order = ["shanty", "dask", "one"]
             first = number % len(order)
             for who in order[first:] + order[:first]:
-                found = measure(who, options.workers, rows, columns, options.rounds)
+                found = measure(options.library, who, options.workers, data, options.rounds)
                 for what, value in found.items():
                     figures.setdefault(f"{who} {what}", []).append(value)
-        show(size, figures)
-        raw[size] = figures
+        show(data, figures)
+        raw[data] = figures
         facts = {"workers": options.workers, "rounds": options.rounds, "cores": os.cpu_count()}
-        options.out.parent.mkdir(exist_ok=True)
-        options.out.write_text(json.dumps({**facts, "sizes": raw}, indent=1) + "\n")
-    print(f"\nraw figures: {options.out}")
+        out.parent.mkdir(exist_ok=True)
+        out.write_text(json.dumps({**facts, "sizes": raw}, indent=1) + "\n")
+    print(f"\nraw figures: {out}")
 
 
 if __name__ == "__main__":
