@@ -96,6 +96,8 @@ class MpiWorld:
             rank.why = rank.why or report["where"]
         elif event == "spawning":
             rank.spawning = True
+        elif event == "spawned" and not rank.started:
+            del self.ranks[number]  # its number is that of a world that MPI_Comm_spawn made
         elif event == "finalized":
             rank.finalized = True
         elif event == "failed":
