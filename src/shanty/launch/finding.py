@@ -37,6 +37,7 @@ CODES: Mapping[str, str] = {
     "arch-differs": "the host has another processor architecture",
     "libc-old": "the host has an older C library than what is brought needs, or another one",
     "home-readonly": "nothing can be written in the user's home on the host",
+    "home-noexec": "the disk of the user's home lets no programs be run (noexec)",
     "disk-full": "the disk of the user's home is full, or nearly",
     "inodes-full": "the disk of the user's home has no inodes left",
     "home-open": "others may write in the user's home or .ssh, so sshd may refuse keys there",
@@ -58,6 +59,7 @@ CODES: Mapping[str, str] = {
     "mpi-version": "the host has another version of the MPI than the lead host",
     "mpi-launcher-only": "the host has the launcher of an MPI without its library",
     "mpi-clobbered": "two MPIs were installed into one Python environment",
+    "store-damaged": "files of what shanty keeps on the host are gone, or are not what they were",
     "packages-differ": "the host's Python packages are not those here",
     # Between hosts
     "same-host": "two names stand for one machine",

@@ -19,6 +19,7 @@ from typing import IO, Any, BinaryIO
 
 from shanty.launch.cluster.parallel import Progress, Step, read_and_report, side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.runtime import stored_tree
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
@@ -26,7 +27,9 @@ from shanty.runtime.rpc.store import Entry, machine, prune, tree_hash
 from shanty.runtime.rundir import read_json, write_json
 
 # What no program that runs needs; headers stay, for an mpicc inside a run.
-_LEFT_OUT = re.compile(r"(^|/)(__pycache__|share/(doc|man|info))/|\.(a|la|pyc)$")
+_LEFT_OUT = re.compile(
+    rf"(^|/)(__pycache__|share/(doc|man|info))/|\.(a|la|pyc)$|^{re.escape(stored_tree.NAME)}$"
+)
 KEPT = 30 * 86400  # seconds that what nobody uses stays in the cache
 _LEVEL = 6  # of gzip; 9 takes twice as long for nothing
 _PACKING = threading.Lock()
@@ -54,7 +57,7 @@ class Package:
 
 
 def put_tree(client: RpcClient, kind: str, package: Package, progress: Progress) -> str:
-    """The package's folder on the host; it is sent when it is not there yet."""
+    """The package's folder on the host; it is sent when it is not there yet, or damaged."""
     name = client.host.name
     answer = client.ask("store-has", kind=kind, hash=package.hash).values
     refuse_foreign(package.title, package.tags, answer["machine"], name)
@@ -64,6 +67,9 @@ def put_tree(client: RpcClient, kind: str, package: Package, progress: Progress)
         size = os.fstat(file.fileno()).st_size
         data = read_and_report(file, Step(name, package.title, 0, size), progress)
         client.ask("store-put", data=data, size=size, kind=kind, hash=package.hash)
+    if answer["damaged"]:
+        found = f"{package.title} had been damaged there: {answer['damaged']}"
+        client.notes.append(f"{found}; it was sent again")
     return str(answer["path"])
 
 

@@ -103,7 +103,7 @@ def bundle() -> Bundle:
     files = []
     digest = hashlib.sha256()
     paths = [each for part in _PARTS for each in (root / part, *(root / part).rglob("*"))]
-    for path in sorted(paths):
+    for path in sorted(paths, key=lambda each: each.relative_to(root).as_posix()):
         if not path.is_file() or "__pycache__" in path.parts:
             continue
         content = path.read_bytes()
@@ -260,6 +260,7 @@ class RpcClient:
     connection: Connection
     _stream: Stream
     noise: str = ""  # what the login shell printed there before anything else
+    notes: list[str] = field(default_factory=list)  # what was mended there
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -295,7 +296,12 @@ class RpcClient:
                     raise NoAnswerError("storage", said["error"])
             printed = b"\n".join(noise).decode(errors="replace").strip()
             own = {name: found[name] for name in ("python", "version", "home", "root")}
-            return cls(connection.host, **own, connection=connection, _stream=stream, noise=printed)
+            client = cls(
+                connection.host, **own, connection=connection, _stream=stream, noise=printed
+            )
+            if found["damaged"]:
+                client.notes.append("shanty's own code had been damaged there; it was sent again")
+            return client
         except SilenceError:
             stream.close(0.0)
             raise NoAnswerError("silent", stream.complaints()) from None

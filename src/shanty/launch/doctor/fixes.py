@@ -257,6 +257,7 @@ def remember(host: Host, offered: OfferedKey) -> str:
 _BY_THE_HOST = {
     "home-open": "close-home",
     **dict.fromkeys(("shm-full", "tmp-full"), "clear-leftovers"),
+    "store-damaged": "mend-store",
     "strays": "end-orphans",
     **dict.fromkeys(("disk-full", "inodes-full"), "make-room"),
 }

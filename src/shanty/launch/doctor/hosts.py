@@ -72,6 +72,7 @@ def of_host(seen: Seen, need: Need) -> Iterator[Finding]:
     if seen.health:
         yield from _rights(seen)
         yield from _settings(seen, need)
+        yield from _store(seen)
         yield from _orphans(seen)
         yield from _own_name(seen, need)
 
@@ -130,6 +131,15 @@ def _home_disk(seen: Seen, folder: Mapping[str, Any]) -> Finding | None:
             f"{path}: {'mounted read-only' if folder.get('readonly') else error}",
             f"let the user write {path}, or set SHANTY_HOME for the logins there to a folder "
             "that can be written",
+        )
+    if folder.get("noexec"):
+        return seen.error(
+            "home-noexec",
+            f"{path} is on a disk from which nothing may be executed, so neither an MPI nor a "
+            "Python environment works there",
+            "the mount has the flag noexec",
+            "set SHANTY_HOME for the logins there to a folder on another disk, or mount it without",
+            command_on(seen.host, "sudo", "mount", "-o", "remount,exec", path),
         )
     if inodes is not None and inodes < _INODES_NEEDED:
         return seen.error(
@@ -354,6 +364,19 @@ def _rights(seen: Seen) -> Iterator[Finding]:
             fixable=not foreign,
         )
         return  # the first one counts: sshd looks from the top
+
+
+def _store(seen: Seen) -> Iterator[Finding]:
+    damaged = seen.health.get("damaged", {})
+    if damaged:
+        yield seen.warning(
+            "store-damaged",
+            "files of what shanty keeps there are gone, or are not what they were",
+            "; ".join(f"{files} of {path}" for path, files in damaged.items()),
+            "take the damaged away: the next run puts it there anew",
+            command_on(seen.host, "rm", "-r", *damaged),
+            fixable=True,
+        )
 
 
 def _orphans(seen: Seen) -> Iterator[Finding]:

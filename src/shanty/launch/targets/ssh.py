@@ -312,7 +312,7 @@ class SshTarget:
         from shanty.launch.cluster.prepare import prepare
 
         job, run = planned.job, planned.run
-        return prepare(
+        prepared = prepare(
             clients,
             planned.facts.installation,
             planned.facts.python,
@@ -323,6 +323,10 @@ class SshTarget:
             self.environ,
             self._say,
         )
+        for client in clients:
+            for note in client.notes:
+                self._warn(f"{client.host.name}: {note}")
+        return prepared
 
     def _begin(self, planned: SshPlan, plan: Plan, *, feeds: bool) -> None:
         run = planned.run

@@ -42,6 +42,7 @@ from shanty.runtime.spec import Failure, State, Status
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shanty.runtime.agent.link_check import LinkCheck
+    from shanty.runtime.agent.store_check import StoreCheck
     from shanty.runtime.agent.workers import Workers
 
 FAILURE_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for the ranks that a failure ends
@@ -78,6 +79,7 @@ class Controller:
         self.activity = ActivityWatch(self)
         self._links: Optional[LinkCheck] = None  # since a rank failed without a cause
         self._doubt = 0.0  # until when its outcome is waited for
+        self._store: Optional[StoreCheck] = None  # after a failure that damage would explain
         self.settings: Dict[str, Mapping[str, str]] = {}  # of MPIs, that were set on hosts before
         self.heartbeat: Heartbeat
 
@@ -136,6 +138,7 @@ class Controller:
             self._without_agent(agent)
         while self._links_are_in_doubt(time.monotonic()):
             self._service()
+        self._check_store()
         hopeful = self._may_try_again()
         if self.workers is not None:
             self.workers.dismiss("for now" if hopeful else "for good")
@@ -193,6 +196,8 @@ class Controller:
             self.stalls.hear_links(host, message["links"])
             if self._links is not None:
                 self._links.hear(host, message["links"])
+        elif "store" in message and self._store is not None:
+            self._store.hear(host, message["store"])
         elif "flush" in message:
             self.worlds[message["flush"]].awaited.discard(host)
 
@@ -276,6 +281,17 @@ class Controller:
         if now > self._doubt:
             self._links.end()
         return not self._links.over
+
+    def _check_store(self) -> None:
+        """Have the hosts look at their files where damage to these may be the cause."""
+        if self.stopped is not None or (self.failure is None and self.launcher_code == 0):
+            return
+        from shanty.runtime.agent.store_check import StoreCheck, explains
+
+        if self.failure is None or explains(self.failure, self.code or 0):
+            self._store = StoreCheck(self)
+            while not self._store.over:
+                self._service()
 
     def _with_links(self, failure: Failure) -> Failure:
         """The failure with what does not pass between the hosts, which explains it."""
@@ -455,6 +471,8 @@ class Controller:
             self.failure = self.code = None
         if self.stopped is None and self.code is None:
             self._judge_end(launcher)
+        if self.failure is not None and self._store is not None:
+            self.failure = self._store.explained(self.failure)
 
     def _finish(self) -> None:
         """Write how it ended."""

@@ -227,6 +227,10 @@ class NodeAgent:
                 self._end_hung(order["hung"])
             elif "links" in order:
                 self._try_links(order["links"])
+            elif "store" in order:
+                from shanty.runtime.agent.store_check import damaged
+
+                self.controller.send(store=damaged(order["store"]))
             elif "alive" not in order:
                 if "prepare" in order:  # there are other hosts
                     self._keep_connections()

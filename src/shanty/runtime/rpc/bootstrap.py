@@ -8,6 +8,7 @@ a login shell may have printed anything before.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import sys
@@ -29,7 +30,7 @@ def meet(source: BinaryIO, version: str) -> None:
     os.close(null)
     home = os.environ.get("SHANTY_HOME") or os.path.expanduser("~/.shanty")
     root = os.path.join(home, "store", "bundle", version)
-    have = os.path.isdir(root)
+    have = os.path.isdir(root) and digest_of(os.path.join(root, "shanty")) == version
     _say(
         sink,
         python=sys.executable,
@@ -37,6 +38,7 @@ def meet(source: BinaryIO, version: str) -> None:
         home=home,
         root=root,
         have=have,
+        damaged=not have and os.path.isdir(root),
     )
     if not have:
         data = source.read(int(source.readline() or b"0"))
@@ -51,6 +53,27 @@ def meet(source: BinaryIO, version: str) -> None:
     from shanty.runtime.rpc import server
 
     server.talk(source, sink, root)
+
+
+def digest_of(package: str) -> str:
+    """The version of our code that a folder holds: a hash over its files, names and modes.
+
+    All of it is read each time, which takes some milliseconds: what lacks a file, or has a bit
+    that is not ours, would end in a traceback anywhere later.
+    """
+    digest = hashlib.sha256()
+    places = (os.path.join(at, name) for at, _, names in os.walk(package) for name in names)
+    for name, place in sorted((place[len(package) + 1 :], place) for place in places):
+        if "__pycache__" in name.split(os.sep):
+            continue
+        try:
+            with open(place, "rb") as file:
+                content, mode = file.read(), os.fstat(file.fileno()).st_mode
+        except OSError:
+            return ""
+        mode = 0o755 if mode & 0o100 else 0o644
+        digest.update(f"{name}\0{mode}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:20]
 
 
 def _lack(home: str) -> str:
@@ -84,6 +107,11 @@ def _unpack(data: bytes, root: str) -> None:
                 tar.extraction_filter = tarfile.data_filter
             tar.extractall(temporary)
         os.chmod(temporary, 0o755)
+        whole = digest_of(os.path.join(root, "shanty")) == os.path.basename(root)
+        if os.path.isdir(root) and not whole:  # what runs from it has most of it in memory
+            damaged = f"{temporary}-damaged"
+            os.rename(root, damaged)
+            shutil.rmtree(damaged, ignore_errors=True)
         os.rename(temporary, root)
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -17,14 +17,15 @@ import time
 from collections import deque
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
-from shanty.runtime import platform
+from shanty.runtime import platform, stored_tree
 from shanty.runtime.agent.cleanup import in_use
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.parameters import settings
 from shanty.runtime.mpi.processes import DAEMONS, RANK, is_launchers
-from shanty.runtime.rpc import Ask, Data, Say
+from shanty.runtime.rpc import Ask, Data, Say, store
 from shanty.runtime.rundir import is_run_id
 
+_READING = 2.0  # seconds in which contents of the store are compared
 _NAMES = 2.0  # seconds for name servers; a dead one lets getaddrinfo wait for up to thirty
 _AT_ONCE = 16  # names that are looked up side by side
 _SHOWN = 200  # characters of a value
@@ -43,7 +44,8 @@ def health(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     `[path, mode, owner]` of the home and of what sshd reads there. `settings` are `[name, value,
     place]`; the place is a file, or "" for the environment of a login. `leftovers` are the files
     of MPI jobs that nobody has open, `orphans` the processes of runs that ended. `time` is this
-    host's clock at the end, `took` the seconds since the question came.
+    host's clock at the end, `took` the seconds since the question came. `damaged` has the items of
+    the store that are not whole, and which files.
     """
     began = time.monotonic()
     own = socket.gethostname()
@@ -54,6 +56,10 @@ def health(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
         "settings": [[name, value[:_SHOWN], place] for name, value, place in settings(os.environ)],
         "leftovers": files_left(),
         "orphans": orphans(),
+        "damaged": {
+            path: stored_tree.named(files)
+            for path, files in store.damaged_items(began + _READING).items()
+        },
     }
     values["resolves"] = names.answers(began + _NAMES)
     return {**values, "took": time.monotonic() - began, "time": time.time()}

@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from shanty.runtime import stored_tree
 from shanty.runtime.errors import PrepareError, StorageError
 from shanty.runtime.rpc import Ask, Data, Say, describe_python, output_of
 from shanty.runtime.rpc.store import file_put, home, machine, mark_used, place_of, placing, uv_cache
@@ -162,6 +163,7 @@ def env_make(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
             lacking = tool.install(wanted, folder)
             if lacking:
                 raise _LackingError
+            stored_tree.note(folder)
     return {"python": "" if lacking else python, "lacking": lacking}
 
 
@@ -177,8 +179,11 @@ def _place(digest: str, base: str) -> str:
 
 
 def _wheel(digest: str, name: str) -> Optional[str]:
-    path = os.path.join(place_of("wheels", digest), os.path.basename(name))
-    return path if mark_used(os.path.dirname(path)) and os.path.isfile(path) else None
+    folder = place_of("wheels", digest)
+    if stored_tree.damage(folder):
+        stored_tree.discard(folder)
+    path = os.path.join(folder, os.path.basename(name))
+    return path if mark_used(folder) and os.path.isfile(path) else None
 
 
 def _requirement(wheel: Tuple[str, str]) -> str:

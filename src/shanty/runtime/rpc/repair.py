@@ -7,10 +7,11 @@ import io
 import os
 import shutil
 import stat
+import time
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from shanty.runtime import platform
+from shanty.runtime import platform, stored_tree
 from shanty.runtime.agent.cleanup import end_all
 from shanty.runtime.authorized_keys import keys_file
 from shanty.runtime.errors import StorageError, UsageError
@@ -19,6 +20,7 @@ from shanty.runtime.rpc import Ask, Data, Say, health, runs, store, workspaces
 
 _SHARED = 0o022  # group and others may write
 _BEGUN = 3600.0  # seconds after which a run has begun with what it has placed
+_READING = 60.0  # seconds in which contents of the store are compared
 BACKUP = ".before-shanty"  # is put behind the name of a file of settings that was changed
 
 
@@ -164,6 +166,15 @@ def end_orphans(ask: Ask) -> List[str]:
     return [text for text, pid in zip(done, found) if pid not in left]
 
 
+def mend_store(_ask: Ask) -> List[str]:
+    """Take away what of the store is damaged, so that the next run puts it there anew."""
+    done = []
+    for path, files in store.damaged_items(time.monotonic() + _READING).items():
+        stored_tree.discard(path)
+        done.append(f"{path} removed, of which {stored_tree.named(files)} were damaged")
+    return done
+
+
 def make_room(ask: Ask) -> List[str]:
     """Remove what shanty keeps here and no run uses: MPIs, environments, wheels, workspaces.
 
@@ -185,4 +196,5 @@ REPAIRS: Mapping[str, Callable[[Ask], List[str]]] = {
     "clear-leftovers": clear_leftovers,
     "end-orphans": end_orphans,
     "make-room": make_room,
+    "mend-store": mend_store,
 }

@@ -21,7 +21,7 @@ import time
 from dataclasses import asdict
 from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
-from shanty.runtime import rundir
+from shanty.runtime import rundir, stored_tree
 from shanty.runtime.errors import PrepareError, StorageError, UsageError
 from shanty.runtime.mpi import detect
 from shanty.runtime.rpc import Ask, Data, Say
@@ -100,7 +100,7 @@ def prune(folder: str, seconds: float, pattern: str = "*") -> None:
         for name in fnmatch.filter(os.listdir(folder), pattern):
             path = os.path.join(folder, name)
             if _age(path) > seconds:
-                _remove(path)
+                stored_tree.remove(path)
 
 
 def _why(error: OSError) -> str:
@@ -178,9 +178,36 @@ def _write(source: Any, path: str, program: bool) -> str:
 
 
 def store_has(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
-    """Tell if an item (`kind`, `hash`) is there, where it is or would be, and what runs here."""
+    """Tell if an item (`kind`, `hash`) is there, where it is or would be, and what runs here.
+
+    One that lacks files is removed, and `damaged` says which.
+    """
     path = place_of(ask["kind"], ask["hash"])
-    return {"have": mark_used(path), "path": path, "machine": machine()}
+    damaged = stored_tree.damage(path)
+    if damaged:
+        stored_tree.discard(path)
+    have = mark_used(path)
+    named = stored_tree.named(damaged) if damaged else ""
+    return {"have": have, "path": path, "machine": machine(), "damaged": named}
+
+
+def damaged_items(until: float) -> Dict[str, List[str]]:
+    """The damaged items of this store, and which of their files.
+
+    All are looked at for what is gone, and for what has other contents until time.monotonic() is
+    `until`: those that were used last come first.
+    """
+    paths = [path for kind in KINDS for path in _listing(kind)]
+    paths = sorted((each for each in paths if not _is_hidden(each)), key=_age)
+    found = {path: stored_tree.damage(path) for path in paths}
+    for path in paths:
+        if not found[path] and time.monotonic() < until:
+            found[path] = stored_tree.damage(path, content=True, until=until)
+    return {path: files for path, files in found.items() if files}
+
+
+def _is_hidden(path: str) -> bool:
+    return os.path.basename(path).startswith(".")
 
 
 def store_put(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
@@ -199,6 +226,7 @@ def store_put(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
                 f"its hash is {found[:12]}, not {ask['hash'][:12]}: a file changed meanwhile",
                 "run the command again",
             )
+        stored_tree.note(folder)
     return {"path": path}
 
 
@@ -210,6 +238,7 @@ def file_put(path: str, digest: str, data: Data) -> None:
             what = f"{os.path.basename(path)} did not arrive as a whole"
             why = f"its SHA-256 is {found[:12]}, not {digest[:12]}"
             raise PrepareError(what, why, "run the command again")
+        stored_tree.note(folder)
 
 
 def store_sweep(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
@@ -221,14 +250,14 @@ def store_sweep(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     removed = []
     for kind in KINDS:
         for path in _listing(kind):
-            limit = _UNFINISHED if os.path.basename(path).startswith(".") else days
+            limit = _UNFINISHED if _is_hidden(path) else days
             unused = _age(path) > limit and path not in keep
-            if unused and not named_by_runs(path) and _remove(path):
+            if unused and not named_by_runs(path) and stored_tree.remove(path):
                 removed.append(path)
     cache = uv_cache()
     begun = (path for path in _listing("env") if re.match(r"\.(?!gone-)", os.path.basename(path)))
     being_made = any(os.path.isdir(path) and _age(path) < _UNFINISHED for path in begun)
-    if _age(os.path.realpath(cache)) > days and not being_made and _remove(cache):
+    if _age(os.path.realpath(cache)) > days and not being_made and stored_tree.remove(cache):
         removed.append(cache)
     return {"removed": removed}
 
@@ -249,22 +278,6 @@ def _age(path: str) -> float:
 def uv_cache() -> str:
     """The folder of the files that uv keeps for the next environment."""
     return os.path.join(home(), "store", "uv-cache")
-
-
-def _remove(path: str) -> bool:
-    """Take an item away in one step, so that nobody finds half of it."""
-    parent, name = os.path.split(path)
-    if os.path.isfile(path) and not os.path.islink(path):
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        return True
-    gone = os.path.join(parent, f".gone-{name.lstrip('.')[:16]}-{os.getpid()}")
-    try:
-        os.rename(path, gone)
-    except OSError:
-        return False
-    shutil.rmtree(gone, ignore_errors=True)
-    return True
 
 
 def mpi_find(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:

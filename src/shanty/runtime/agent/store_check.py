@@ -1,0 +1,88 @@
+"""Looks whether what shanty keeps on the hosts is whole, after a failure that damage explains.
+
+Each host compares its MPI and its Python environment with what was noted when they were made. What
+is damaged is taken away there, so that the next run makes it anew.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import Dict, List, Sequence
+
+from shanty.runtime import stored_tree
+from shanty.runtime.agent.run_control import RunControl
+from shanty.runtime.errors import LaunchError, WorldError
+from shanty.runtime.plan import Node
+from shanty.runtime.spec import Failure
+
+_PATIENCE = 10.0  # seconds for all hosts together
+_READING = 8.0  # for each of them
+_SIGNALS = ("SIGSEGV", "SIGBUS", "SIGILL")
+_NOT_RUN = (126, 127)  # exit codes of what could not be started, as a shell has them
+# How a program ends for lack of a file, or because of one that is empty or cut short.
+_WORDS = (
+    *("ImportError", "ModuleNotFoundError", "SyntaxError", "OSError", "AttributeError"),
+    *("cannot run", "RuntimeError: cannot load MPI library"),
+)
+
+
+def explains(failure: Failure, code: int) -> bool:
+    """True where a missing or broken file may be behind a failure."""
+    if failure.rank is None:
+        return code in (LaunchError.exit_code, WorldError.exit_code, *_NOT_RUN)
+    return failure.signal in _SIGNALS or code in _NOT_RUN or failure.why.startswith(_WORDS)
+
+
+def damaged(paths: Sequence[str]) -> List[str]:
+    """Take away those of these trees that are damaged; say which, and what was the matter."""
+    until = time.monotonic() + _READING
+    found = []
+    for path in paths:
+        files = stored_tree.damage(path, content=True, until=until)
+        if files:
+            stored_tree.discard(path)
+            found.append(f"{stored_tree.named(files)} of {path}")
+    return found
+
+
+class StoreCheck:
+    """One look at all hosts of a run."""
+
+    def __init__(self, control: RunControl) -> None:
+        plan = control.plan
+        self._until = time.monotonic() + _PATIENCE
+        self._found: Dict[str, List[str]] = {}
+        self._awaited = {worker.name for worker in plan.workers}
+        for worker in plan.workers:
+            control.tell_host(worker.name, store=_trees(worker))
+        self.hear(plan.lead.name, damaged(_trees(plan.lead)))
+
+    def hear(self, host: str, found: List[str]) -> None:
+        """Take what `damaged` found on a host."""
+        self._awaited.discard(host)
+        if found:
+            self._found[host] = found
+
+    @property
+    def over(self) -> bool:
+        """True once all hosts have answered, or have had their time."""
+        return not self._awaited or time.monotonic() > self._until
+
+    def explained(self, failure: Failure) -> Failure:
+        """The failure with what was found."""
+        if not self._found:
+            return failure
+        what = (f"host {host}: damaged: {', '.join(each)}" for host, each in self._found.items())
+        return replace(
+            failure,
+            why="; ".join(filter(None, [*what, failure.why])),
+            fix="run it again: what was damaged is gone from the store, and is put there anew",
+        )
+
+
+def _trees(node: Node) -> List[str]:
+    """What of a host's store a run uses."""
+    folders = [node.mpi["prefix"], os.path.dirname(os.path.dirname(node.python))]
+    return [*folders, node.mpi4py.partition("|")[0]] if node.mpi4py else folders
