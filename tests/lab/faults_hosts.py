@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from faults_case import Fault, table
@@ -59,6 +60,40 @@ def read_only_home(world: World) -> Iterator[None]:
 def full_disk(world: World) -> Iterator[None]:
     fill = "dd if=/dev/zero of=filler bs=64k 2>/dev/null || true"
     with world.memory_disk("lab2", _place(world, "lab2"), "size=2m,mode=700", fill):
+        yield
+
+
+@fault("its home is mounted noexec", "home-noexec", "lab2", runs=True)
+def noexec_home(world: World) -> Iterator[None]:
+    with world.memory_disk("lab2", _place(world, "lab2"), "noexec,mode=700"):
+        yield
+
+
+def _spoilt(world: World, spoil: str) -> AbstractContextManager[None]:
+    """A file of the MPI that shanty has put on lab2, changed by a script of sh."""
+    files = f"{_place(world, 'lab2')}/.shanty/store/mpi/*/bin/prted"
+    do = f"cp -a {files} /run/whole; set -- {files}; {spoil}"
+    return world.console_pair("lab2", do, f"set -- {files}; cp -a /run/whole $1; rm /run/whole")
+
+
+_NO_STORE = "brings nothing to a host"
+
+
+@fault(
+    "a file of what shanty put there is empty",
+    "store-damaged", "lab2", level="warning", bare=_NO_STORE,
+)  # fmt: skip
+def emptied_file(world: World) -> Iterator[None]:
+    with _spoilt(world, ": >$1"):
+        yield
+
+
+@fault(
+    "bits of what shanty put there have flipped",
+    "store-damaged", "lab2", level="warning", bare=_NO_STORE,
+)  # fmt: skip
+def flipped_bits(world: World) -> Iterator[None]:
+    with _spoilt(world, "printf damaged | dd of=$1 bs=1 seek=4096 conv=notrunc 2>/dev/null"):
         yield
 
 
