@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 from faults_case import Fault, table
@@ -191,6 +192,36 @@ def greeting(world: World) -> Iterator[None]:
     path = world.lab.home("lab2") / ".bashrc"
     with world.file(path, "echo Welcome, and mind the step\n"):
         yield
+
+
+@fault("~/.bashrc takes six seconds", "workaround", "lab2", level="note", drops=True, runs=True)
+def slow_login(world: World) -> Iterator[None]:
+    with world.file(world.lab.home("lab2") / ".bashrc", "sleep 6\n"):
+        yield
+
+
+@fault("the first python3 on its PATH hangs", "workaround", "lab2", level="note", drops=True,
+       runs=True, bare="takes what it is told")  # fmt: skip
+def hanging_python(world: World) -> Iterator[None]:
+    with (
+        world.file(world.own("lab2", "hangs/python3"), "#!/bin/sh\nsleep 1000\n", 0o755),
+        world.login_through("lab2", f"PATH={OWN}/hangs:$PATH"),
+    ):
+        yield
+        assert world.console("lab2", "pgrep -f '[s]leep 1000' || echo none") == "none\n"
+
+
+@fault("the shared connection of ~/.ssh/config hangs", "workaround", "lab2", level="note",
+       runs=True, bare="makes its own")  # fmt: skip
+def silent_master(world: World) -> Iterator[None]:
+    path = world.runtime / "master"
+    master = socket.socket(socket.AF_UNIX)
+    master.bind(str(path))
+    master.listen()
+    sharing = f"    ControlMaster auto\n    ControlPath {path}\n    User "
+    with master, world.way_to("lab2", lambda text: text.replace("    User ", sharing, 1)):
+        yield
+    path.unlink()
 
 
 @fault("the login shell is nologin", "shell-broken", "lab2")

@@ -54,6 +54,7 @@ CODES: Mapping[str, str] = {
     "slots-over-cores": "the host is to hold more ranks than it has cores",
     "mpi-parameters": "a file of MPI settings in the home, or the login's environment, breaks runs",
     "strays": "processes of a run that ended are still there",
+    "workaround": "something there hangs or was damaged, and was gone round or mended",
     # MPI and packages
     "mpi-missing": "the MPI that the run takes is not on the host, and cannot be brought",
     "mpi-version": "the host has another version of the MPI than the lead host",

@@ -345,6 +345,11 @@ class _Attempt:
             connection, pythons=here, told=told, started=self._watch, patience=self._patience
         )
         told("ready")
+        silent = isinstance(connection, OpenSSH) and openssh.silent_socket(connection.route)
+        if silent:
+            what = "the shared connection that ssh's configuration names is silent"
+            fix = f"end the ssh that holds {silent}, or remove that file"
+            client.notes.append((f"{what}; it was gone round", fix))
         return client
 
     def _open(self, hop: Route) -> Refusal | None:
@@ -438,7 +443,7 @@ def refusal(
                 fitting = "".join(command).format(**names)
                 return Refusal(host, code, what, fix, _last_lines(detail), fitting)
     code, what, fix = _other_cause(host, error)
-    detail = _last_lines(detail) if error.kind not in ("python", "storage") else ""
+    detail = "" if error.kind in ("python", "python-silent", "storage") else _last_lines(detail)
     by_hand = f"ssh {login_words(host)} true" if code in _TRIED_BY_HAND else ""
     return Refusal(host, code, what, fix, detail, by_hand)
 
@@ -449,6 +454,9 @@ def _other_cause(host: Host, error: NoAnswerError) -> tuple[str, str, str]:
         what = "it has no Python of version 3.9 or newer" + (f" ({seen})" if seen else "")
         code = "python-old" if seen else "python-missing"
         return code, what, "install one: its package is called python3 on most systems"
+    if error.kind == "python-silent":
+        what = f"{error.text.partition(' ')[2]}, the first Python there, starts and says nothing"
+        return "host-silent", what, "see what it does; without it shanty finds no other"
     if error.kind == "storage":
         what = f"shanty's files cannot be written there: {error.text}"
         full = "No space left" in error.text or "quota" in error.text

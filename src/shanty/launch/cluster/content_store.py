@@ -69,7 +69,7 @@ def put_tree(client: RpcClient, kind: str, package: Package, progress: Progress)
         client.ask("store-put", data=data, size=size, kind=kind, hash=package.hash)
     if answer["damaged"]:
         found = f"{package.title} had been damaged there: {answer['damaged']}"
-        client.notes.append(f"{found}; it was sent again")
+        client.notes.append((f"{found}; it was sent again", "see whether its disk is sound"))
     return str(answer["path"])
 
 

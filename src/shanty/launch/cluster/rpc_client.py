@@ -19,9 +19,9 @@ import tarfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,9 @@ _COMPLAINTS = 4 << 10  # bytes of standard error that are kept
 _CODE = ("__init__.py", "_script.py", "py.typed")
 _PARTS = (*_CODE, "runtime", "collectives", "compat", "torch", "xgboost", "lightgbm")
 _NO_PYTHON = "shanty-found-no-python"
+_TRIES = b"shanty-tries "  # and who tries which Python; without words, that one is taken
+_TRYING = 8.0  # seconds that a Python on PATH has to say its version
+_LOGIN = 5.0  # seconds in which a login runs a command, where its files do nothing that takes long
 _NOISE = 1 << 20  # bytes that a login shell may print before we hear the RPC server
 _PLACES = (
     "python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 "
@@ -50,14 +53,18 @@ _PLACES = (
 
 # The program of `sh -c`: it becomes the first Python that is new enough. No single quote,
 # backslash, "!" or end of line is in it: so the shells sh, bash, zsh, fish and csh all read it as
-# it is. The Python that is found says its true path, which a wrapper (pyenv's) hides.
+# it is. The Python that is found says its true path, which a wrapper (pyenv's) hides. The first
+# two arguments are of an earlier try: its process group, which is ended, and the Python that hung.
 _SCRIPT = (
+    '[ -n "$1" ] && kill -9 "-$1" 2>/dev/null; '
+    "SHANTY_WITHOUT=$2; export SHANTY_WITHOUT; shift 2; "
     f'for p in "$@" {_PLACES}; do '
     'x=$(command -v "$p" 2>/dev/null) || continue; '
+    '[ "$x" = "$SHANTY_WITHOUT" ] && continue; echo; echo "shanty-tries $$ $x"; '
     'y=$("$x" -I -S -c "import sys;'
     'print(sys.executable if sys.version_info>=(3,9) else sys.version.split()[0])"'
     " 2>/dev/null </dev/null) || continue; "
-    'case "$y" in /*) exec "$y" -I -S -c '
+    'case "$y" in /*) echo; echo "shanty-tries "; exec "$y" -I -S -c '
     '"import os,sys;s=open(os.dup(0),sys.argv[1]);exec(eval(s.readline()))" rb shanty-rpc;; '
     '*) seen="$seen $x,$y";; esac; done; '
     f'echo; echo "{_NO_PYTHON} $seen"'
@@ -68,7 +75,8 @@ class NoAnswerError(Exception):
     """The host did not come to serve; `kind` says how far it got, `text` what was said.
 
     Kinds: "ended" (the command ended, `code`), "silent" (no word in time), "python" (none that
-    is new enough; `text` lists "PATH,VERSION"), "storage" (our code cannot be written there).
+    is new enough; `text` lists "PATH,VERSION"), "python-silent" (`text`: "GROUP PATH" hangs),
+    "storage" (our code cannot be written there).
     """
 
     def __init__(self, kind: str, text: str = "", code: int | None = None) -> None:
@@ -260,7 +268,7 @@ class RpcClient:
     connection: Connection
     _stream: Stream
     noise: str = ""  # what the login shell printed there before anything else
-    notes: list[str] = field(default_factory=list)  # what was mended there
+    notes: list[tuple[str, str]] = field(default_factory=list)  # what was gone round or mended
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -276,34 +284,68 @@ class RpcClient:
         """Start an RPC server; NoAnswerError when that fails.
 
         `pythons` are interpreters to try first, `patience` bounds each single wait in seconds,
-        `told` hears what is done where that takes time, and `started` gets the process.
+        `told` hears what is done where that takes time, and `started` gets the process. A Python
+        that hangs is gone round.
         """
-        process = connection.start(["sh", "-c", _SCRIPT, "sh", *pythons])
+        start = partial(cls._start, connection, tuple(pythons), patience, told, started)
+        try:
+            return start()
+        except NoAnswerError as error:
+            if error.kind != "python-silent":
+                raise
+            hangs = error
+        try:
+            client = start(*hangs.text.split(" ", 1))
+        except NoAnswerError as error:
+            raise hangs if error.kind.startswith("python") else error from None
+        path = hangs.text.partition(" ")[2]
+        what = f"its {path} says nothing within {_TRYING:g} s; {client.python} was taken"
+        client.notes.append((what, "see what it does, or take it off the PATH of logins"))
+        return client
+
+    @classmethod
+    def _start(
+        cls,
+        connection: Connection,
+        pythons: Sequence[str],
+        patience: float,
+        told: Callable[[str], None] | None,
+        started: Callable[[subprocess.Popen[bytes]], None] | None,
+        ended: str = "",
+        without: str = "",
+    ) -> RpcClient:
+        begun = time.monotonic()
+        process = connection.start(["sh", "-c", _SCRIPT, "sh", ended, without, *pythons])
         if started is not None:
             started(process)
         stream = Stream(process)
+        hearing = _Hearing(stream, patience)
         try:
-            noise: list[bytes] = []
             stream.write(_first_line(bundle().version), patience)
-            found = _word(stream, patience, noise)
+            found = hearing.word()
             if not found["have"]:
                 tar = bundle().tar()
                 if told is not None:
                     told(f"sends shanty's own code ({len(tar) // 1024} KiB)")
                 stream.write(f"{len(tar)}\n".encode() + tar, patience)
-                said = _word(stream, patience, noise)
+                said = hearing.word()
                 if "error" in said:
                     raise NoAnswerError("storage", said["error"])
-            printed = b"\n".join(noise).decode(errors="replace").strip()
             own = {name: found[name] for name in ("python", "version", "home", "root")}
-            client = cls(
-                connection.host, **own, connection=connection, _stream=stream, noise=printed
-            )
+            client = cls(connection.host, **own, connection=connection, _stream=stream)
+            client.noise = b"\n".join(hearing.noise).decode(errors="replace").strip()
+            login = hearing.began - begun
+            if login > _LOGIN:
+                what = f"a login takes {login:.0f} s before it runs a command"
+                client.notes.append((what, "see what its ~/.bashrc and the like wait for"))
             if found["damaged"]:
-                client.notes.append("shanty's own code had been damaged there; it was sent again")
+                what = "shanty's own code had been damaged there; it was sent again"
+                client.notes.append((what, "see whether its disk is sound"))
             return client
         except SilenceError:
             stream.close(0.0)
+            if hearing.trying:
+                raise NoAnswerError("python-silent", hearing.trying) from None
             raise NoAnswerError("silent", stream.complaints()) from None
         except EndedError:
             # the command may be on, with its output closed: it is of no use any more
@@ -411,20 +453,39 @@ def _first_line(version: str) -> bytes:
     return f"__import__('zlib').decompress(__import__('base64').b64decode('{packed}'))\n".encode()
 
 
-def _word(stream: Stream, patience: float, noise: list[bytes]) -> dict[str, Any]:
-    """The next word of `bootstrap`; what else is printed before it goes to `noise`."""
-    heard = 0
-    while heard < _NOISE:
-        line = stream.line(patience, _NOISE)
-        heard += len(line) + 1
-        if line.startswith(bootstrap.MARK):
-            word: dict[str, Any] = json.loads(line[len(bootstrap.MARK) :])
-            return word
-        if line.startswith(_NO_PYTHON.encode()):
-            stream.close()
-            raise NoAnswerError("python", line[len(_NO_PYTHON) :].decode(errors="replace").strip())
-        noise.append(line)
-    raise EndedError
+class _Hearing:
+    """Hears `bootstrap`, and before it the script that looks for a Python.
+
+    `began` is when that script did, `trying` its process group and the Python that it waits for,
+    and `noise` has the lines of others.
+    """
+
+    def __init__(self, stream: Stream, patience: float) -> None:
+        self._stream, self._patience = stream, patience
+        self._heard = 0
+        self.began = 0.0
+        self.trying = ""
+        self.noise: list[bytes] = []
+
+    def word(self) -> dict[str, Any]:
+        """The next word of `bootstrap`."""
+        while self._heard < _NOISE:
+            patience = min(_TRYING, self._patience) if self.trying else self._patience
+            line = self._stream.line(patience, _NOISE)
+            self._heard += len(line) + 1
+            if line.startswith(bootstrap.MARK):
+                word: dict[str, Any] = json.loads(line[len(bootstrap.MARK) :])
+                return word
+            if line.startswith(_NO_PYTHON.encode()):
+                self._stream.close()
+                text = line[len(_NO_PYTHON) :].decode(errors="replace")
+                raise NoAnswerError("python", text.strip())
+            if line.startswith(_TRIES):
+                self.began = self.began or time.monotonic()
+                self.trying = line[len(_TRIES) :].decode(errors="replace").strip()
+            else:
+                self.noise.append(line)
+        raise EndedError
 
 
 def _code(stream: Stream) -> int:

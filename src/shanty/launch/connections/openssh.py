@@ -11,11 +11,12 @@ import contextlib
 import hashlib
 import os
 import shlex
+import socket
 import stat
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from shanty.launch.host import Host
@@ -25,6 +26,8 @@ from shanty.runtime.platform import scratch_root
 CONNECT_TIMEOUT = 10  # seconds until a host that does not answer is given up
 _PERSIST = 60  # seconds that a shared connection stays after its last use
 _ASKING = 10.0  # seconds for what ssh does without a network
+_GREETING = 3.0  # seconds for a shared connection to greet back; it takes it a millisecond
+_HELLO = bytes.fromhex("00000008 00000001 00000004")  # length, MUX_MSG_HELLO, version 4
 _ALONE = ("ControlMaster=no", "ControlPath=none")
 _MOST_HOPS = 8
 _ALWAYS = (
@@ -253,9 +256,42 @@ def hang_up(route: Route) -> None:
 
 
 def shares_as_the_user_says(route: Route) -> bool:
-    """True when ssh's configuration shares connections by itself: then that one is used."""
+    """True when ssh's configuration shares connections by itself: then that one is used.
+
+    But not where a process holds its socket and does not answer: ssh would wait for ever.
+    """
+    return bool(_users_socket(route)) and not silent_socket(route)
+
+
+def silent_socket(route: Route) -> str:
+    """The socket that ssh's configuration names, where its process does not answer; else ""."""
+    path = _users_socket(route)
+    return path if path and _hangs(path) else ""
+
+
+def _users_socket(route: Route) -> str:
     shared = route.settings.get("controlmaster", "") in ("auto", "autoask")
-    return shared and route.settings.get("controlpath", "none") != "none"
+    path = route.settings.get("controlpath", "none")
+    return path if shared and path != "none" else ""
+
+
+@cache
+def _hangs(path: str) -> bool:
+    """True where somebody listens at the socket of a shared connection, and does not answer.
+
+    Who is greeted there greets back (OpenSSH's PROTOCOL.mux).
+    """
+    with socket.socket(socket.AF_UNIX) as master:
+        master.settimeout(_GREETING)
+        try:
+            master.connect(path)
+            master.sendall(_HELLO)
+            master.recv(1)
+        except TimeoutError:
+            return True
+        except OSError:  # there is none, or a dead one, which ssh deals with
+            return False
+    return False
 
 
 def _tell_master(route: Route, what: str) -> int:

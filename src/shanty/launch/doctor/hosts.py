@@ -70,6 +70,7 @@ def of_host(seen: Seen, need: Need) -> Iterator[Finding]:
     yield from of_capacity(seen, need)
     yield from _programs(seen, need)
     if seen.health:
+        yield from _workarounds(seen)
         yield from _rights(seen)
         yield from _settings(seen, need)
         yield from _store(seen)
@@ -343,6 +344,11 @@ def _programs(seen: Seen, need: Need) -> Iterator[Finding]:
             "host first",
             command_on(seen.host, "sudo", "apt-get", "install", "openssh-client"),
         )
+
+
+def _workarounds(seen: Seen) -> Iterator[Finding]:
+    for what, fix in seen.client.notes if seen.client is not None else ():
+        yield seen.finding(Level.NOTE, "workaround", what, "", fix)
 
 
 def _rights(seen: Seen) -> Iterator[Finding]:

@@ -324,8 +324,8 @@ class SshTarget:
             self._say,
         )
         for client in clients:
-            for note in client.notes:
-                self._warn(f"{client.host.name}: {note}")
+            for what, fix in client.notes:
+                self._warn(f"{client.host.name}: {what} ({fix})")
         return prepared
 
     def _begin(self, planned: SshPlan, plan: Plan, *, feeds: bool) -> None:

@@ -83,7 +83,7 @@ def _candidates(same: str, key: str) -> Iterator[str]:
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if os.environ.get(variable):
             names.append(os.path.join(os.environ[variable], "bin", "python"))
-    names += [shutil.which(name) or "" for name in (f"python{key}", "python3", "python")]
+    names += [_which(name) or "" for name in (f"python{key}", "python3", "python")]
     names.append(sys.executable)
     return (name for name in dict.fromkeys(names) if name and os.access(name, os.X_OK))
 
@@ -227,7 +227,7 @@ def _interpreter(key: str) -> Optional[str]:
     own = f"{sys.version_info[0]}.{sys.version_info[1]}{getattr(sys, 'abiflags', '')}"
     if own == key:
         return getattr(sys, "_base_executable", None) or sys.executable
-    names = [shutil.which(f"python{key}"), shutil.which("python3")]
+    names = [_which(f"python{key}"), _which("python3")]
     for folder in _PLACES:
         pattern = os.path.join(os.path.expanduser(folder), f"python{key}")
         names += sorted(glob.glob(pattern), reverse=True)
@@ -236,6 +236,12 @@ def _interpreter(key: str) -> Optional[str]:
         if base:
             return base
     return None
+
+
+def _which(name: str) -> Optional[str]:
+    """The program of that name on PATH, but for a Python that is known to hang."""
+    found = shutil.which(name)
+    return None if found == os.environ.get("SHANTY_WITHOUT") else found
 
 
 def _base(python: str, key: str) -> Optional[str]:
