@@ -140,7 +140,6 @@ def _home_disk(seen: Seen, folder: Mapping[str, Any]) -> Finding | None:
             "Python environment works there",
             "the mount has the flag noexec",
             "set SHANTY_HOME for the logins there to a folder on another disk, or mount it without",
-            command_on(seen.host, "sudo", "mount", "-o", "remount,exec", path),
         )
     if inodes is not None and inodes < _INODES_NEEDED:
         return seen.error(
