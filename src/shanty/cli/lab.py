@@ -37,10 +37,11 @@ def lab() -> None:
     help="Slow an interface down, as eth0=200mbit; may be repeated.",
 )  # fmt: skip
 @click.option("--bare", is_flag=True, help="Hosts with sshd and a Python, and nothing of yours.")
+@click.option("--shared-home", is_flag=True, help="One home on all hosts, as by NFS.")
 @click.option("--slots", type=int, help="Slots a host [as many as it finds cores].")
 def up(
     hosts: int, name: str, nics: tuple[str, ...], rates: tuple[str, ...], bare: bool,
-    slots: int | None,
+    shared_home: bool, slots: int | None,
 ) -> None:  # fmt: skip
     """Start HOSTS virtual hosts [3].
 
@@ -59,7 +60,8 @@ def up(
 
     try:
         home = context().home
-        known = control.up(home, name, hosts, nics, rates, slots, progress, bare=bare)
+        words = (home, name, hosts, nics, rates, slots, progress)
+        known = control.up(*words, bare=bare, shared_home=shared_home)
     finally:
         if shown:
             print("\r\033[K", end="", file=sys.stderr, flush=True)

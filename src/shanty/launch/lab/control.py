@@ -109,6 +109,7 @@ def up(
     progress: Callable[[int], None],
     *,
     bare: bool,
+    shared_home: bool = False,
 ) -> Lab:
     """Makes a lab and waits until all its hosts answer; `progress` is told how many do.
 
@@ -119,7 +120,7 @@ def up(
     model.check_name(name)
     if slots is not None and slots < 1:
         raise UsageError(f"--slots must be 1 or more, not {slots}")
-    hosts = model.make_hosts(name, count)
+    hosts = model.make_hosts(name, count, shared_home=shared_home)
     model.make_nics(nics, rates, 0)
     found = programs(_PACKAGES)
     with _locked(home, name):

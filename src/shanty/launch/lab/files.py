@@ -110,7 +110,7 @@ def write(lab: Lab, keygen: str) -> None:
         for member in lab.hosts:
             (lab.files(member) / "etc").mkdir(parents=True)
             (lab.files(member) / "bin").mkdir()
-            (lab.files(member) / "home" / ".ssh").mkdir(parents=True, mode=0o700)
+            _make_home(lab, member)
         _make_keys(lab, keygen)
         public = (folder / "id_ed25519.pub").read_text()
         known = []
@@ -129,6 +129,14 @@ def write(lab: Lab, keygen: str) -> None:
             known.append(f"{member.name},{lab.address(member)} {kind} {key}")
         (folder / "known_hosts").write_text(_lines(known))
         (folder / "ssh_config").write_text("# Written by `shanty lab up`.\n")
+
+
+def _make_home(lab: Lab, member: LabHost) -> None:
+    first = lab.hosts[0]
+    if member is first or member.home != first.home:
+        (lab.files(member) / "home" / ".ssh").mkdir(parents=True, mode=0o700)
+    else:
+        (lab.files(member) / "home").symlink_to(lab.files(first) / "home")
 
 
 def host_path(lab: Lab) -> str:

@@ -91,11 +91,13 @@ def check_name(name: str) -> None:
         )
 
 
-def make_hosts(name: str, count: int) -> tuple[LabHost, ...]:
+def make_hosts(name: str, count: int, *, shared_home: bool = False) -> tuple[LabHost, ...]:
     """Makes the hosts of a lab of that name."""
     if not 1 <= count <= MOST_HOSTS:
         raise UsageError(f"a lab has 1 to {MOST_HOSTS} hosts, not {count}")
     homes = ("/home/{}", "/srv/{}/home", "/export/users/{}")  # different ones, in turn
+    if shared_home:
+        homes = (f"/home/{name}",) * 3
     return tuple(
         LabHost(f"{name}{number}", number, homes[(number - 1) % 3].format(f"{name}{number}"))
         for number in range(1, count + 1)

@@ -1,8 +1,8 @@
 """The node agent of a worker: `boot.py agent.worker_agent FOLDER`, started by the controller.
 
 The controller's key for this host can start nothing else (`command=` in authorized_keys).
-Standard input and output are the channel to the controller. What it asks for is the last word of
-the command (by ssh that of SSH_ORIGINAL_COMMAND): one of those in `connections`.
+Standard input and output are the channel to the controller. What it asks for are the last words of
+the command (by ssh those of SSH_ORIGINAL_COMMAND): the folder, and one of those in `connections`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -38,9 +39,9 @@ _LAST_FILES = 60.0  # seconds for the next megabyte of the last files to reach t
 
 def main(argv: List[str]) -> int:
     """Be the node agent of the run whose folder on this host is `argv[0]`, or end its remains."""
-    run = RunDir(Path(argv[0]))
-    asked = os.environ.get("SSH_ORIGINAL_COMMAND", " ".join(argv)).split()
+    asked = shlex.split(os.environ.get("SSH_ORIGINAL_COMMAND", shlex.join(argv)))
     request = asked[-1] if asked else ""
+    run = RunDir(_own_folder(Path(argv[0]), asked))
     if request in (REAP, RESET):
         agents = read_json(run.agents) or {}
         if is_here(agents) and is_alive(agents, "node_agent"):  # frozen, or not through yet
@@ -76,6 +77,17 @@ def main(argv: List[str]) -> int:
     write_json(run.agents, agents_record(node_agent=os.getpid()))
     WorkerAgent(run, plan, channel).run()
     return 0
+
+
+def _own_folder(given: Path, asked: Sequence[str]) -> Path:
+    """The run's folder for this host.
+
+    Where hosts have one home, its authorized_keys has the run's key once for each of them, and
+    sshd takes the first line: `given` may be the folder of another host, not of another run.
+    """
+    folder = Path(asked[-2]) if len(asked) > 1 else given
+    same_run = (folder.parent, folder.stem) == (given.parent, given.stem)
+    return folder if same_run and folder.suffix[1:].isdecimal() else given
 
 
 def _first_word(channel: Channel) -> Optional[Plan]:
