@@ -286,6 +286,8 @@ class Controller:
         """Have the hosts look at their files where damage to these may be the cause."""
         if self.stopped is not None or (self.failure is None and self.launcher_code == 0):
             return
+        if self.workers is not None and not all(each.live for each in self.workers.workers):
+            return  # a host was lost, which is cause enough
         from shanty.runtime.agent.store_check import StoreCheck, explains
 
         if self.failure is None or explains(self.failure, self.code or 0):
