@@ -94,3 +94,49 @@ def test_settings_are_not_blamed_for_a_bug_of_the_script(shanty: Shanty) -> None
     done = shanty("run", "-n", "2", "--oversubscribe", script, env={"OMPI_MCA_btl": "self,sm"})
     assert done.returncode == 1
     assert "OMPI_MCA_btl" not in done.stderr
+
+
+REFUSALS = {
+    "crlf": ("#!/bin/sh\r\necho hi\r\n", 0o755, "its lines end as on Windows", "sed -i"),
+    "mode": ("#!/bin/sh\necho hi\n", 0o644, "it may not be executed", "chmod +x"),
+    "gone": ("#!/no/such/sh\necho hi\n", 0o755, "names /no/such/sh, which is not there", ""),
+    "text": ("echo hi\n", 0o755, "has no first line as #!/bin/sh", "write that line"),
+    "empty": ("", 0o755, "it is empty", ""),
+    "ring.c": ("int main(void) { return 0; }\n", 0o644, "the text of a program", "mpicc ./ring.c"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_program_that_cannot_be_started(shanty: Shanty, name: str) -> None:
+    text, mode, why, fix = REFUSALS[name]
+    path = shanty.folder / name
+    path.write_bytes(text.encode())
+    path.chmod(mode)
+    done = shanty("run", "-n", "1", f"./{name}")
+    assert done.returncode in (126, 127), done.stderr
+    assert why in done.stderr
+    assert fix in done.stderr
+
+
+def test_a_program_of_this_folder_without_its_dot(shanty: Shanty) -> None:
+    path = shanty.folder / "my-solver"
+    path.write_text("#!/bin/sh\necho hi\n")
+    path.chmod(0o755)
+    assert "write ./my-solver" in shanty("run", "-n", "1", "my-solver").stderr
+
+
+def test_a_file_in_the_place_of_a_package(shanty: Shanty) -> None:
+    (shanty.folder / "random.py").write_text("number = 4\n")
+    said = run(shanty, "import random; random.random()", code=1)
+    assert "rename random.py: it is found in the place of the package random" in said
+    (shanty.folder / "mpi4py.py").write_text("")
+    assert "rename mpi4py.py" in run(shanty, "from mpi4py import MPI", code=1)
+
+
+def test_a_module_that_is_not_there(shanty: Shanty) -> None:
+    (shanty.folder / "training.py").write_text("")
+    done = shanty("run", "-n", "1", "-m", "trainign")
+    assert done.returncode == 1
+    assert "No module named trainign" in done.stderr
+    assert "did you mean -m training?" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import importlib
 import os
+import shlex
 import signal
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,6 +26,21 @@ VERBS = {
     "stacks": "stacks", "doctor": "doctor", "net": "net", "rm": "runs", "prune": "runs",
     "hosts": "hosts", "lab": "lab", "mpi": "mpi", "horovodrun": "horovodrun",
     "dmlc-submit": "dmlc_submit", "completion": "completion",
+}  # fmt: skip
+
+
+# What people type who know another program, and what it is here.
+_ELSEWHERE = {
+    **dict.fromkeys(("list", "ls", "status", "jobs", "top", "runs", "squeue"), "ps"),
+    **dict.fromkeys(("kill", "cancel", "abort", "scancel", "end"), "stop"),
+    **dict.fromkeys(("start", "exec", "submit", "launch", "train", "mpirun", "mpiexec"), "run"),
+    **dict.fromkeys(("delete", "remove", "del"), "rm"),
+    **dict.fromkeys(("info", "describe", "inspect"), "show"),
+    **dict.fromkeys(("restart", "retry", "again"), "rerun"),
+    **dict.fromkeys(("tail", "output", "attach", "follow"), "logs -f"),
+    **dict.fromkeys(("check", "diagnose", "test"), "doctor"),
+    **dict.fromkeys(("clean", "cleanup", "gc"), "prune"),
+    "version": "--version",
 }  # fmt: skip
 
 
@@ -61,15 +79,49 @@ class Verbs(click.Group):
         from shutil import which
 
         nearest = get_close_matches(word, VERBS, 1)
-        if word.endswith((".py", ".ipynb")) or Path(word).exists():
-            fix = f"did you mean: shanty run {' '.join(args)}"
+        if word == "help":
+            fix = shlex.join(["shanty", *[each for each in args[1:2] if each in VERBS], "--help"])
+        elif word.endswith((".py", ".ipynb")) or Path(word).exists():
+            fix = f"did you mean: {_line('run', *args)}"
+        elif word in _ELSEWHERE:
+            fix = f"did you mean: {_line(*_ELSEWHERE[word].split(), *args[1:])}"
         elif which(word):
-            fix = f"to run that program: shanty run {' '.join(args)}"
+            fix = f"to run that program: {_line('run', *args)}"
         elif nearest:
-            fix = f"did you mean: shanty {' '.join([nearest[0], *args[1:]])}"
+            fix = f"did you mean: {_line(nearest[0], *args[1:])}"
         else:
             fix = "`shanty --help` lists the commands"
         raise UsageError(f"shanty has no command {word!r}", fix=fix)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options before the verb; those of a verb come after it."""
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            verb = next((word for word in words if word in VERBS), None)
+            if verb is not None:
+                words.remove(verb)
+            elif any(word.endswith(".py") for word in words):
+                verb = "run"
+            else:
+                raise
+            raise UsageError(
+                f"shanty has no option {error.option_name}",
+                "options come after the command",
+                f"did you mean: {_line(verb, *words)}",
+            ) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; who reads its output may leave, as `head` does."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            sys.exit(128 + signal.SIGPIPE)
+
+
+def _line(*words: str) -> str:
+    return shlex.join(["shanty", *words])
 
 
 def _keep_summaries(command: click.Command) -> None:
@@ -139,12 +191,35 @@ def _known(error: OSError) -> ShantyError | None:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = f"{error.filename or 'the output'} cannot be written"
         return StorageError(what, error.strerror or str(error), "free some space there")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
-        path = str(error.filename)
+    path = str(error.filename or "")
+    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR) and path:
+        what = f"{path} cannot be used"
+        return StorageError(what, error.strerror or "", "move away what is there")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and path:
         if Path(path).is_relative_to(home(os.environ)):
             return not_allowed(path, error)
         return StorageError(f"{path} cannot be used", error.strerror or "", f"see: ls -ld {path}")
     return None
+
+
+def _open_streams() -> None:
+    """See to it that the standard streams are there, and take all that is written to them.
+
+    Where one is closed, another file would take its number. Where one has no letter for
+    something (a name of bytes, a locale of long ago), it is written as in Python's own texts.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115  to the end
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            utf_8 = codecs.lookup(stream.encoding).name == "utf-8"
+            if stream.errors == "strict" or not utf_8:
+                stream.reconfigure(errors="backslashreplace")
 
 
 def program() -> NoReturn:
@@ -153,6 +228,7 @@ def program() -> NoReturn:
     To take the interpreter down in good order costs a tenth of a short run.
     """
     code: object = 0
+    _open_streams()
     try:
         main()
     except SystemExit as leave:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from dataclasses import dataclass
@@ -89,11 +90,14 @@ def show_error(error: ShantyError) -> None:
         import json
 
         fields = {"what": error.what, "why": error.why, "fix": error.fix}
-        print(json.dumps({"event": "error", **fields, "exit_code": error.exit_code}))
-        return
+        line = json.dumps({"event": "error", **fields, "exit_code": error.exit_code})
+        with contextlib.suppress(OSError):  # a full disk: then it is said as to a person
+            print(line, flush=True)
+            return
     red, bold, off = ("\033[31m", "\033[1m", "\033[0m") if sys.stderr.isatty() else ("", "", "")
     lines = str(error).splitlines()
-    print(f"{red}{bold}shanty: {lines[0]}{off}", *lines[1:], sep="\n", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print(f"{red}{bold}shanty: {lines[0]}{off}", *lines[1:], sep="\n", file=sys.stderr)
 
 
 def note(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,10 +22,11 @@ _TRACKER_IN_TEXT = re.compile(r"(?<!\S)(?:python[\d.]*\s+)?[\w./~${}-]*/dmlc-sub
 
 def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command:
     """Tell what the words after the options mean; NotFoundError for a script that is not there."""
+    from shanty.runtime.rank.command import is_python
     from shanty.runtime.resolve import LAUNCHERS
 
     words = _by_name(words)
-    if not words or not words[0]:
+    if not words or not words[0].strip():
         raise UsageError(
             "nothing to run", fix="give a script, -m MODULE, a program or an mpirun line"
         )
@@ -32,7 +34,7 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
     if first == "-m":
         if not rest:
             raise UsageError("-m needs the name of a module")
-        return Module(rest[0], rest[1:])
+        return _make_module(rest[0], rest[1:], workspace)
     exists = (workspace / first).exists()
     if not rest and not exists and any(space in first.strip() for space in " \t\n"):
         return Raw((_TRACKER_IN_TEXT.sub(_TRACKER, first),), shell=True)
@@ -52,17 +54,46 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
         )
     if first.endswith(".py") or (path / "__main__.py").is_file():
         return make_script(first, rest, workspace)
+    if first.startswith("-") and not exists:
+        raise UsageError(
+            f"{first!r} is no script and no program",
+            "what is run comes after the options of shanty run",
+            f"for Python: shanty run {shlex.join(['python', *words])}",
+        )
+    if is_python(first) and rest and rest[0].endswith(".py") and not Path(rest[0]).is_absolute():
+        make_script(rest[0], rest[1:], workspace)  # raises where it is not there
     return Program(tuple(words))
 
 
-def make_script(path: str, args: Sequence[str], workspace: Path) -> Script:
-    """Return the script; NotFoundError where it is not there."""
-    if not (workspace / path).exists():
-        raise NotFoundError(
-            f"there is no script {path!r} in {workspace}",
-            fix=_nearest(workspace / path) or "check the name, or give the folder with --workdir",
+def _make_module(name: str, args: tuple[str, ...], workspace: Path) -> Module:
+    if name.endswith(".py") and (workspace / name).is_file():
+        raise UsageError(
+            f"{name!r} is a script, no module",
+            fix=f"leave -m out, or write -m {name[:-3].replace(os.sep, '.')}",
         )
-    return Script(path, tuple(args))
+    return Module(name, args)
+
+
+def make_script(path: str, args: Sequence[str], workspace: Path) -> Script:
+    """Return the script; an error where it is not there, or cannot be read."""
+    full = workspace / path
+    if not full.exists():
+        why, fix = _missing(path, full)
+        raise NotFoundError(f"there is no script {path!r} in {workspace}", why, fix)
+    if not os.access(full, os.R_OK):
+        raise UsageError(f"{path!r} cannot be read", "Permission denied", f"see: ls -l {full}")
+    return Script(f"./{path}" if path.startswith("-") else path, tuple(args))
+
+
+def _missing(path: str, full: Path) -> tuple[str, str]:
+    """Return why a script may not be there, and what to do."""
+    if full.is_symlink():
+        return f"it is a link to {full.readlink()}, which is not there", ""
+    if "://" in path:
+        return "what is run has to be a file", f"fetch it first: curl -LO {path}"
+    if path.startswith(("~", "$")):
+        return "quotes keep the shell from reading it", "write it without quotes"
+    return "", _nearest(full) or "check the name, or give the folder with --workdir"
 
 
 def _nearest(path: Path) -> str:

@@ -18,15 +18,25 @@ from shanty.runtime.errors import UsageError
 # Options of other launchers, and what they are here.
 _ELSEWHERE = {
     "-x": ("mpirun's", "-e NAME=VALUE"),
-    "-env": ("mpiexec's", "-e NAME=VALUE"),
-    "-genv": ("mpiexec's", "-e NAME=VALUE"),
-    "-H": ("mpirun's", "--on HOST,HOST"),
-    **dict.fromkeys(("--host", "--hosts", "-hosts"), ("mpirun's", "--on HOST,HOST")),
-    **dict.fromkeys(("--machinefile", "-machinefile", "-f"), ("mpiexec's", "--hostfile FILE")),
-    **dict.fromkeys(("--np", "--num-proc", "-N"), ("mpirun's", "-n NUMBER")),
+    **dict.fromkeys(("-env", "-genv"), ("mpiexec's", "-e NAME=VALUE")),
+    **dict.fromkeys(("-H", "-host", "--host", "-hosts", "--hosts"), ("mpirun's", "--on HOST,HOST")),
+    **dict.fromkeys(("-machinefile", "--machinefile", "-f"), ("mpiexec's", "--hostfile FILE")),
+    "-hostfile": ("mpirun's", "--hostfile FILE"),
+    **dict.fromkeys(("--n", "--np", "-N", "--num-proc"), ("mpirun's", "-n NUMBER")),
+    **dict.fromkeys(("-ppn", "-perhost", "-npernode", "--npernode"), ("mpiexec's", "--ppn NUMBER")),
+    **dict.fromkeys(("-wdir", "--wdir", "-wd", "--wd", "--chdir"), ("mpirun's", "-C FOLDER")),
     **dict.fromkeys(("--nproc-per-node", "--nproc_per_node"), ("torchrun's", "-n NUMBER")),
     **dict.fromkeys(("--num_processes", "--num-processes"), ("accelerate's", "-n NUMBER")),
+    **dict.fromkeys(("--num_gpus", "--num-gpus"), ("deepspeed's", "-n NUMBER")),
+    **dict.fromkeys(("--num-workers", "--num_workers"), ("dmlc-submit's", "-n NUMBER")),
+    "--ntasks": ("srun's", "-n NUMBER"),
+    "--nodes": ("srun's", "--on HOST,HOST"),
     "--nnodes": ("torchrun's", "--on HOST,HOST"),
+    **dict.fromkeys(("--allow-run-as-root", "-allow-run-as-root"), ("mpirun's", "")),
+    **dict.fromkeys(
+        (f"{dashes}{name}" for dashes in ("-", "--") for name in ("mca", "bind-to", "map-by")),
+        ("mpirun's", "shanty run -- mpirun {} …"),
+    ),
 }  # fmt: skip
 _COLUMN = 28  # letters of the column with the options' names
 
@@ -50,11 +60,10 @@ class RunCommand(click.Command):
             name = args[index].partition("=")[0]
             if name in _ELSEWHERE and name not in takes_value:
                 whose, ours = _ELSEWHERE[name]
-                raise UsageError(
-                    f"shanty run has no option {name}",
-                    f"it is {whose}",
-                    f"write {ours}, or give the whole line of the other launcher after --",
-                )
+                fix = f"write {ours.format(name)}" if ours else "leave it out: it is not needed"
+                if ours.startswith("-"):
+                    fix += ", or give the whole line of the other launcher after --"
+                raise UsageError(f"shanty run has no option {name}", f"it is {whose}", fix)
             if args[index] == "-m":
                 args = [*args[:index], "--", *args[index:]]
                 break

@@ -42,9 +42,14 @@ def home(environ: Mapping[str, str]) -> Path:
     given = environ.get("SHANTY_HOME")
     if given:
         return Path(given).absolute()
+    own = environ.get("HOME", "")
+    if os.path.isabs(own):
+        return Path(own, ".shanty")
+    import pwd
+
     try:
-        return Path("~/.shanty").expanduser()
-    except RuntimeError:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir, ".shanty")
+    except KeyError:
         raise StorageError(
             "there is no folder to keep runs in",
             f"HOME is not set, and user {os.getuid()} has no entry in the password database",

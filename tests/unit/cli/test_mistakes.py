@@ -22,6 +22,7 @@ def folder(tmp_path: Path) -> Path:
     (here / "package").mkdir(parents=True)
     (here / "train.py").write_text("print('hi')\n")
     (here / "notes.ipynb").write_text("{}")
+    (here / "link.py").symlink_to("gone.py")
     return here
 
 
@@ -56,6 +57,19 @@ MISTAKES: dict[str, tuple[Words, int, str]] = {
     "mpirun's hosts": (["run", "-H", "a,b", "train.py"], 2, "--on HOST,HOST"),
     "torchrun's number": (["run", "--nproc_per_node", "2", "train.py"], 2, "-n NUMBER"),
     "torchrun's, with a dash": (["run", "--nproc-per-node=2", "train.py"], 2, "-n NUMBER"),
+    "mpirun's parameter": (["run", "--mca", "btl", "tcp", "train.py"], 2, "mpirun --mca …"),
+    "mpirun's leave": (["run", "--allow-run-as-root", "train.py"], 2, "it is not needed"),
+    "mpiexec's number": (["run", "-ppn", "2", "train.py"], 2, "--ppn NUMBER"),
+    "another program's command": (["kill", "last"], 2, "did you mean: shanty stop last"),
+    "another program's word": (["list"], 2, "did you mean: shanty ps"),
+    "help as a word": (["help", "run"], 2, "shanty run --help"),
+    "options before the command": (["-n", "2", "run", "a.py"], 2, "shanty run -n 2 a.py"),
+    "options and no command": (["-n", "2", "train.py"], 2, "shanty run -n 2 train.py"),
+    "a script as a module": (["run", "-m", "train.py"], 2, "leave -m out, or write -m train"),
+    "a script behind python": (["run", "python", "trian.py"], 66, "did you mean train.py?"),
+    "a link to nothing": (["run", "link.py"], 66, "a link to gone.py, which is not there"),
+    "an address": (["run", "https://a.b/train.py"], 66, "curl -LO https://a.b/train.py"),
+    "a quoted home": (["run", "~/train.py"], 66, "write it without quotes"),
     "a number in words": (["run", "-n", "two", "train.py"], 2, "not a valid integer"),
     "no ranks": (["run", "-n", "0", "train.py"], 2, "at least 1"),
     "nothing to run": (["run", "-n", "2"], 2, "Missing argument"),
@@ -70,6 +84,29 @@ def test_a_mistake(folder: Path, case: str) -> None:
     done = shanty(folder, *words)
     assert done.returncode == code, done.stderr
     assert text in done.stderr
+
+
+@pytest.mark.parametrize("stream", ["1", "2"])
+def test_a_standard_stream_that_is_closed(folder: Path, stream: str) -> None:
+    line = f"{sys.executable} -m shanty run -n 1 train.py {stream}>&-"
+    done = subprocess.run(
+        ["sh", "-c", line], cwd=folder, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "SHANTY_HOME": str(folder.parent / "home")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(folder.glob("*home*"))
+
+
+def test_a_reader_that_leaves(folder: Path) -> None:
+    make_run(folder.parent / "home", 1)
+    line = f"{sys.executable} -m shanty ps | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "SHANTY_HOME": str(folder.parent / "home")},
+    )  # fmt: skip
+    assert done.returncode in (0, 141)  # it may have written all before
+    assert done.stderr == ""
 
 
 def test_options_after_the_script(folder: Path) -> None:

@@ -180,7 +180,7 @@ def write_down(job: JobSpec, plan: Plan, run: RunDir, hostfile: str = "") -> Non
                 shim.chmod(0o755)
             status = Status.new(plan.attempt.ranks)
             write_json(run.status, status.to_json())
-    except StorageError:
+    except BaseException:  # Ctrl-C too
         shutil.rmtree(run.path, ignore_errors=True)
         raise
 

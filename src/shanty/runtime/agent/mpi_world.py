@@ -110,6 +110,7 @@ class MpiWorld:
             rank.oom = bool(report.get("oom"))
             if not rank.at_fault:
                 rank.code, rank.why = report["code"], report.get("why", rank.why)
+                rank.fix = report.get("fix", rank.fix)
                 if rank.code != 0:
                     self._fault(rank, report.get("at", now))
         if not well or self._first_failure is None:
@@ -311,8 +312,7 @@ class MpiWorld:
             fix = "free some space, or point SHANTY_HOME at another disk"
             return Failure(f"{where} was ended: {rank.why}", "", fix, rank.rank, rank.host)
         if rank.why.startswith("cannot run "):
-            fix = "check the name, its PATH and its permissions; one in this folder is ./NAME"
-            return Failure(f"{where}: {rank.why}", "", fix, rank.rank, rank.host)
+            return Failure(f"{where}: {rank.why}", "", rank.fix, rank.rank, rank.host)
         fix = self._spawning() if rank.why.startswith(UNSPAWNED) else rank.fix
         return Failure(f"{where} ended with exit code {code}", rank.why, fix, rank.rank, rank.host)
 

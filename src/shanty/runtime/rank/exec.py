@@ -164,10 +164,13 @@ class _Rank:
             self._start()
         except OSError as error:
             code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
-            text = f"shanty: cannot run {self.argv[0]}: {error.strerror}\n"
-            self.writer.feed(STDERR, text.encode())
+            from shanty.runtime.rank import post_mortem
+
+            reason, fix = post_mortem.refusal(self.argv[0], error)
+            text = f"cannot run {self.argv[0]}: {reason}"
+            self.writer.feed(STDERR, os.fsencode(f"shanty: {text}\n"))
             self.writer.close()
-            self._tell(event="exited", code=code, why=text[8:-1], at=time.monotonic())
+            self._tell(event="exited", code=code, why=text, fix=fix, at=time.monotonic())
             return code
         self._tell(event="started", pid=self.pid)
         status = self._follow(wake)

@@ -1,12 +1,13 @@
 """Says more of a program that failed than its exit code does.
 
-Loaded by a rank that failed, inside its Python and by `rank.exec`, and never before.
+Loaded by a rank that failed, inside its Python and by `rank.exec`, and never before. There the
+script's folder may have a `re.py` of its own, so what needs such a module imports it when called.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import re
 import sys
 
 # Modules whose distribution has another name.
@@ -18,7 +19,7 @@ _DISTRIBUTIONS = {
     "dotenv": "python-dotenv", "osgeo": "gdal", "faiss": "faiss-cpu", "mlxtend": "mlxtend",
 }  # fmt: skip
 _STORE = f"{os.sep}store{os.sep}"  # environments there were made after the one of the user
-_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+_FRAME = r'^  File "(.*)", line (\d+) in (.*)$'
 
 
 def how_to_install(module: str) -> str:
@@ -32,12 +33,56 @@ def how_to_install(module: str) -> str:
     return f"if it is a package: {sys.executable} -m pip install {package}"
 
 
+def advice(error: BaseException) -> str:
+    """Return what to do about an exception that ended a script; "" where that is not known."""
+    module = error.name if isinstance(error, ImportError) else None
+    if isinstance(error, AttributeError) and "module '" in str(error):
+        module = str(error).split("module '")[1].partition("'")[0]
+    if not module:
+        return ""
+    fix = _in_the_way(module.partition(".")[0])
+    if not fix and isinstance(error, ModuleNotFoundError):
+        fix = how_to_install(module)
+    return fix
+
+
+def _in_the_way(module: str) -> str:
+    """Return what to rename where a file beside the script is found in the place of a package."""
+    from importlib.machinery import PathFinder
+
+    folder = os.path.realpath(sys.path[0])
+    path = getattr(sys.modules.get(module), "__file__", None) or ""
+    if module not in sys.modules:  # its import has failed
+        path = getattr(PathFinder.find_spec(module, [folder]), "origin", None) or ""
+    if not path or os.path.realpath(os.path.dirname(path)) != folder:
+        return ""
+    others = [each for each in sys.path[1:] if each and os.path.realpath(each) != folder]
+    known = getattr(sys, "stdlib_module_names", ())
+    if module not in known and PathFinder.find_spec(module, others) is None:
+        return ""
+    return f"rename {os.path.basename(path)}: it is found in the place of the package {module}"
+
+
+def no_module(name: str) -> str:
+    """Return what to do where `python -m NAME` finds no such module."""
+    from difflib import get_close_matches
+
+    names = [each[:-3] if each.endswith(".py") else each for each in os.listdir(".")]
+    near = get_close_matches(name, [each for each in names if each.isidentifier()], 1)
+    if near and near[0] != name:
+        return f"did you mean -m {near[0]}?"
+    if os.path.isdir(name):
+        return f"give the module in it, or write {name}/__main__.py"
+    return how_to_install(name)
+
+
 def linked_mpi(program: str) -> str:
     """Return the libmpi that a compiled program is linked to, as ldd(1) finds it; "" for none.
 
     It may have been built for another MPI than the launcher's, and then it ends before anyone
     could look at what it has loaded.
     """
+    import re
     import shutil
     import subprocess
 
@@ -52,6 +97,8 @@ def linked_mpi(program: str) -> str:
 
 def crash(path: str) -> tuple[str, str]:
     """Return what faulthandler wrote into the file at `path`, and the line of Python it names."""
+    import re
+
     try:
         with open(path, errors="replace") as file:
             text = file.read()
@@ -59,7 +106,7 @@ def crash(path: str) -> tuple[str, str]:
         return "", ""
     lines = text.splitlines(keepends=True)
     text = "".join(line for line in lines if "/shanty/runtime/rank/run.py" not in line)
-    frames = _FRAME.findall(text)
+    frames = re.findall(_FRAME, text, re.MULTILINE)
     own = [
         frame for frame in frames if "-packages/" not in frame[0] and "/lib/python" not in frame[0]
     ]
@@ -67,3 +114,67 @@ def crash(path: str) -> tuple[str, str]:
         return text, ""
     file_name, line, function = (own or frames)[0]
     return text, f"in {function} ({os.path.basename(file_name)}:{line})"
+
+
+def refusal(program: str, error: OSError) -> tuple[str, str]:
+    """Return why `program` could not be started, and what to do; "" where the first says it."""
+    reason, fix = error.strerror or str(error), ""
+    if os.sep not in program and error.errno == errno.ENOENT:
+        return reason, _elsewhere(program) or _CHECK
+    if os.path.islink(program) and not os.path.exists(program):
+        return f"it is a link to {os.readlink(program)}, which is not there", ""
+    if os.path.isdir(program):
+        return "it is a folder", ""
+    if program.endswith(_SOURCES) and os.path.exists(program):
+        return "it is the text of a program", _COMPILE.format(program)
+    try:
+        with open(program, "rb") as file:
+            start = file.read(256)
+    except FileNotFoundError:
+        return reason, _elsewhere(program) or _CHECK
+    except OSError:
+        start = b""
+    line = os.fsdecode(start[2:].partition(b"\n")[0]) if start.startswith(b"#!") else ""
+    interpreter = line.split()[0] if line.split() else ""
+    if error.errno == errno.ENOENT and line.endswith("\r"):
+        reason = f"its lines end as on Windows, so that the first one names '{interpreter}\\r'"
+        fix = f"make them Unix's: sed -i 's/\\r$//' {program}"
+    elif error.errno == errno.ENOENT:  # of the interpreter, or of what loads libraries
+        reason = f"its first line names {interpreter}, which is not there" if line else _FOREIGN
+    elif error.errno == errno.EACCES and not os.access(program, os.X_OK):
+        reason, fix = "it may not be executed", f"chmod +x {program}"
+        if os.stat(program).st_mode & 0o111 and os.statvfs(program).f_flag & os.ST_NOEXEC:
+            reason, fix = "it lies on a disk whose programs may not be executed (noexec)", ""
+    elif error.errno == errno.ENOEXEC:
+        reason, fix = "it is no program, and has no first line as #!/bin/sh", "write that line"
+        if start.startswith(b"\x7fELF"):
+            reason, fix = _FOREIGN, "build it here"
+        elif not start:
+            reason, fix = "it is empty", ""
+    elif error.errno != errno.ENOENT:
+        fix = _CHECK
+    return reason, fix
+
+
+_CHECK = "check the name, its PATH and its permissions; one in this folder is ./NAME"
+_COMPILE = "compile it first, as with: mpicc {} -o NAME"
+_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".f", ".f90", ".cu")
+_FOREIGN = "it was built for another system"
+
+
+def _elsewhere(program: str) -> str:
+    """Return where the program may be that is not found by that name; "" for no idea."""
+    from difflib import get_close_matches
+
+    folder, name = os.path.split(program)
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        return f"there is no folder {folder}"
+    if name in names:
+        if name.endswith(_SOURCES):
+            return _COMPILE.format(name)
+        mode = "" if os.access(program, os.X_OK) else f", after chmod +x {name}"
+        return f"it is in this folder: write ./{name}{mode}"
+    near = [f"{name}.py"] if f"{name}.py" in names else get_close_matches(name, names, 1)
+    return f"did you mean {os.path.join(folder, near[0])}?" if near else ""

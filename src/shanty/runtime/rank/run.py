@@ -140,10 +140,19 @@ def _run(words: list[str]) -> None:
     except BaseException as error:  # noqa: BLE001  whatever ends the script
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         error = error.with_traceback(_own_frames_off(error.__traceback__))
-        sys.excepthook(type(error), error, error.__traceback__)
         why = f"{type(error).__name__}: {error}"
-        if isinstance(error, ModuleNotFoundError) and error.name and process is not None:
-            fix = module.load_part("rank/post_mortem").how_to_install(error.name)
+        unfound = kind == "-m" and isinstance(error, ImportError) and error.__traceback__ is None
+        if unfound:
+            why = f"{sys.executable}: {error}"  # as Python says it
+            print(why, file=sys.stderr)
+        else:
+            sys.excepthook(type(error), error, error.__traceback__)
+        if process is not None and isinstance(error, (ImportError, AttributeError)):
+            try:
+                post_mortem = module.load_part("rank/post_mortem")
+                fix = post_mortem.no_module(rest[0]) if unfound else post_mortem.advice(error)
+            except Exception:  # noqa: BLE001  the script may have broken what that needs
+                fix = ""
     if process is not None and process.in_mpi:
         process.die(code, why, fix)
     if process is not None:
