@@ -18,7 +18,6 @@ from runs import FLAVOURS, LONG, mpi_folder, wait_for
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
-BOUND = 30  # seconds from the fault to the words about it
 AFTER = 6  # seconds; a user's bound is a minute
 MPIS = FLAVOURS if LONG else ("openmpi5", "mpich")
 
@@ -74,8 +73,8 @@ def test_a_fault_of_a_run(site: Site, world: World, fault: RunningFault, on_mpi:
                 assert process.poll() is None, process.communicate()
                 began = time.monotonic()
                 stack.enter_context(fault.plant(world))
-                wait_for(lambda: process.poll() is not None, BOUND, "the run goes on")
-                assert time.monotonic() - began < BOUND
+                wait_for(lambda: process.poll() is not None, fault.bound, "the run goes on")
+                assert time.monotonic() - began < fault.bound
             out, said = process.communicate(timeout=120)
         finally:
             if process.poll() is None:

@@ -12,8 +12,7 @@ import pytest
 from conftest import LabHosts
 from site_runs import Site
 
-from runs import FLAVOURS, WORKERS
-from torch_runs import LONG
+from runs import WORKERS
 
 pytest.importorskip("lightgbm")
 pytest.importorskip("sklearn")
@@ -37,13 +36,9 @@ def told(site: Site, *words: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize(
-    "mpi",
-    ["openmpi5", *(pytest.param(each, marks=LONG) for each in FLAVOURS if each != "openmpi5")],
-)
-def test_the_model_is_that_of_one_machine(site: Site, mpi: str, ranks: int) -> None:
-    here = told(site, "--mpi", mpi, "-n", str(ranks), "--oversubscribe")
-    there = told(site, "--mpi", mpi, "-n", str(ranks), "--ppn", str(ranks // 2), "--on", "lab")
+def test_the_model_is_that_of_one_machine(site: Site, flavour: str, ranks: int) -> None:
+    here = told(site, "--mpi", flavour, "-n", str(ranks), "--oversubscribe")
+    there = told(site, "--mpi", flavour, "-n", str(ranks), "--ppn", str(ranks // 2), "--on", "lab")
     assert len(here) == len(there) == ranks
     assert len({each["digest"] for each in [*here, *there]}) == 1
     assert len({each["host"] for each in there}) == 2

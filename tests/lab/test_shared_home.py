@@ -15,15 +15,10 @@ from conftest import LabHome, LabHosts, lab_in
 from faults_world import World
 from site_runs import Site
 
-from runs import FLAVOURS, wait_for
-from torch_runs import LONG
+from runs import wait_for
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
 
-EVERY_MPI = pytest.mark.parametrize(
-    "mpi",
-    ["openmpi5", *(pytest.param(each, marks=LONG) for each in FLAVOURS if each != "openmpi5")],
-)
 RUN = ("run", "--on", "lab", "--ppn", "1", "-n", "3")
 HELLO = """
 import getpass
@@ -69,13 +64,12 @@ def left_in(home: Path) -> list[str]:
     return [str(path) for path in work.iterdir()] if work.is_dir() else []
 
 
-@EVERY_MPI
-def test_runs_from_one_home(site: Site, mpi: str) -> None:
+def test_runs_from_one_home(site: Site, flavour: str) -> None:
     home = site.lab.home("lab1")
     before = (home / ".ssh/authorized_keys").read_bytes()
     shutil.rmtree(home / ".shanty", ignore_errors=True)
     for _ in ("nothing is there yet", "all is there"):
-        done = site(*RUN, "--mpi", mpi, "hello.py")
+        done = site(*RUN, "--mpi", flavour, "hello.py")
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("sum 3") == 3
         assert {each for each in ("lab1", "lab2", "lab3") if each in done.stdout} == {
@@ -153,15 +147,14 @@ def two_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LabHos
         yield lab, replace(lab, shanty=LabHome(home))
 
 
-@EVERY_MPI
 def test_two_users_at_the_same_instant(
-    two_users: tuple[LabHosts, LabHosts], tmp_path: Path, mpi: str
+    two_users: tuple[LabHosts, LabHosts], tmp_path: Path, flavour: str
 ) -> None:
     sites = [Site(lab, tmp_path / f"work{index}") for index, lab in enumerate(two_users)]
     for site in sites:
         site.write("hello.py", HELLO)
     for _ in ("nothing is there yet", "all is there"):
-        words = (*RUN, "--mpi", mpi, "--oversubscribe", "hello.py")
+        words = (*RUN, "--mpi", flavour, "--oversubscribe", "hello.py")
         running = [site.start(*words) for site in sites]
         for process, user in zip(running, ("root", "ada"), strict=True):
             out, err = process.communicate(timeout=120)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from runs import FLAVOURS, Shanty
+from torch_runs import LONG
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -78,7 +79,10 @@ def test_nothing_of_shanty_in_it(name: str) -> None:
     assert len(text.splitlines()) < 100
 
 
-@pytest.mark.parametrize("name", ["cnn_digits", "resnet_accumulation", "sparse_embeddings"])
+@pytest.mark.parametrize(
+    "name",
+    ["cnn_digits", pytest.param("resnet_accumulation", marks=LONG), "sparse_embeddings"],
+)
 def test_accuracy(train: Train, name: str) -> None:
     compare(train, name, 2)
 
@@ -87,7 +91,7 @@ def test_accuracy_in_half_precision(train: Train) -> None:
     compare(train, "fp16_compression", 2, "--num-groups", "3")
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=LONG), 4])
 def test_accuracy_of_process_sets(train: Train, ranks: int) -> None:
     output = compare(train, "process_sets", ranks)
     half = ranks // 2
@@ -95,7 +99,7 @@ def test_accuracy_of_process_sets(train: Train, ranks: int) -> None:
         assert f"trained by ranks {ranks_of_one}" in output
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=LONG), 4])
 def test_accuracy_with_join(train: Train, ranks: int) -> None:
     output = compare(train, "uneven_join", ranks)
     assert f"rank {ranks - 1} was last" in output  # it has the most

@@ -25,7 +25,7 @@ def names(*scripts: str) -> list[str]:
     return [name for script in scripts for name in checks(script)]
 
 
-OFTEN = [*((flavour, 2) for flavour in FLAVOURS), ("mpich", 4)]
+OFTEN = [(flavour, 2) for flavour in FLAVOURS]
 MORE = [(flavour, ranks) for flavour in FLAVOURS for ranks in (3, 4)]
 
 

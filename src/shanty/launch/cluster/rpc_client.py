@@ -334,9 +334,8 @@ class RpcClient:
             own = {name: found[name] for name in ("python", "version", "home", "root")}
             client = cls(connection.host, **own, connection=connection, _stream=stream)
             client.noise = b"\n".join(hearing.noise).decode(errors="replace").strip()
-            login = hearing.began - begun
-            if login > _LOGIN:
-                what = f"a login takes {login:.0f} s before it runs a command"
+            if hearing.began - begun > _LOGIN:
+                what = f"a login takes more than {_LOGIN:g} s before it runs a command"
                 client.notes.append((what, "see what its ~/.bashrc and the like wait for"))
             if found["damaged"]:
                 what = "shanty's own code had been damaged there; it was sent again"
