@@ -70,6 +70,8 @@ class MpiWorld:
         number = report["rank"]
         self.began = self.began or now
         event = report.get("event")
+        if event in _LIBRARY and self.expected is not None and number >= self.expected:
+            return False  # its number is that of a world that MPI_Comm_spawn made
         rank = self.ranks.setdefault(number, Rank(number))
         rank.host = report.get("host") or rank.host
         if event in ("started", "joined"):
@@ -80,7 +82,7 @@ class MpiWorld:
             self._check_size(rank, report)
         elif event == "joined":
             self._joined(rank, report, now)
-        elif event in ("mapped", "loading", "linked"):
+        elif event in _LIBRARY:
             # A Python rank says itself when it joins: that its libmpi is mapped proves nothing.
             rank.loaded_only = rank.loaded_only or event != "mapped"
             rank.library, rank.seen = report["path"], rank.seen or now
@@ -96,8 +98,6 @@ class MpiWorld:
             rank.why = rank.why or report["where"]
         elif event == "spawning":
             rank.spawning = True
-        elif event == "spawned" and not rank.started:
-            del self.ranks[number]  # its number is that of a world that MPI_Comm_spawn made
         elif event == "finalized":
             rank.finalized = True
         elif event == "failed":
@@ -330,6 +330,7 @@ class MpiWorld:
         return code if code >= 0 else 128 - code
 
 
+_LIBRARY = ("mapped", "loading", "linked")  # events that tell of a process' libmpi
 _SPAWN_LESS = "start the workers with the run: `shanty run -n 4 -m mpi4py.futures script.py`"
 _LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
 _MEANINGS = {

@@ -190,7 +190,7 @@ class NodeAgent:
             if report.get("event") == "started" or program is None:
                 program = self.programs[key] = _Program(report, time.monotonic())
             program.add(report)
-            program.done = program.done or report.get("event") in ("joined", "spawned", "exited")
+            program.done = program.done or report.get("event") in ("joined", "exited")
             more: Dict[str, Any] = {}
             if report.get("event") == "joined":
                 self.last_joined = time.time()

@@ -146,11 +146,8 @@ class RankProcess:
 
     def _joined(self) -> None:
         mpi, world = self.mpi, self.mpi.COMM_WORLD
-        if self.has_joined or os.getpid() != self.pid:
-            return
-        if mpi.Comm.Get_parent() != mpi.COMM_NULL:
-            self.tell("spawned")
-        else:
+        known = self.has_joined or os.getpid() != self.pid
+        if not known and mpi.Comm.Get_parent() == mpi.COMM_NULL:
             self.joined(mpi, world.Get_rank(), world.Get_size())
             atexit.register(self._finalize)
 
