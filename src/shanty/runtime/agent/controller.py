@@ -235,7 +235,12 @@ class Controller:
         self.tell(flush=name)
 
     def _judge(self, now: float) -> None:
-        """End what has to end: a world with a verdict, or the run at one of its limits."""
+        """End what has to end: a world with a verdict, or the run at one of its limits.
+
+        A lost host comes first: its MPI has told the ranks elsewhere, and they failed of it.
+        """
+        if self.workers is not None:
+            self.workers.judge(now)
         for name, world in self.worlds.items():
             verdict = world.verdict(now) if name not in self.ended_worlds else None
             if verdict is not None and not self._links_are_in_doubt(now):

@@ -104,11 +104,14 @@ class Workers:
         if worker is not None:
             self._receive(worker)
 
-    def advance(self, poll: select.poll) -> None:
-        """Do the next step when the one before is done; watch over the workers."""
-        self._tick(time.monotonic())
+    def judge(self, now: float) -> None:
+        """Give up workers that have been silent for too long; a lost one ends the run."""
+        self._tick(now)
         if self.failure is not None and not self.controller.ending:
             self.controller.condemn(self.failure, 0.0)
+
+    def advance(self, poll: select.poll) -> None:
+        """Do the next step when the one before is done."""
         if not self.controller.ending:
             states = {worker.state for worker in self.workers}
             if not self._prepared and states == {"here"}:

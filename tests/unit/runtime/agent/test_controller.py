@@ -9,6 +9,7 @@ from pathlib import Path
 from plans import plan_of
 from shanty.runtime.agent.channel import Channel
 from shanty.runtime.agent.controller import Controller
+from shanty.runtime.agent.workers import Workers
 from shanty.runtime.errors import LaunchError
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import Failure
@@ -43,3 +44,17 @@ def test_the_start_timeout_is_the_attempts_and_the_time_limit_the_runs(tmp_path:
     controller._judge(time.monotonic())
     assert controller.failure is not None
     assert "time limit" in controller.failure.what
+
+
+def test_a_lost_host_comes_before_a_rank_that_its_mpi_ended(tmp_path: Path) -> None:
+    """Both are known when it is judged: the host was found out while the rank was in doubt."""
+    controller = make_controller(tmp_path)
+    for rank, host in enumerate(("lab1", "lab2")):
+        controller._report({"event": "started", "rank": rank, "size": 2, "host": host})
+    controller._report({"event": "exited", "rank": 0, "code": 14, "host": "lab1"})
+    controller.workers = Workers(controller)
+    controller.workers.failure = Failure("host lab2 is lost", host="lab2")
+    controller._judge(time.monotonic() + 60)
+    assert controller.failure is not None
+    assert controller.failure.what == "host lab2 is lost"
+    assert controller._may_try_again()
