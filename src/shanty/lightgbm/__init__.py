@@ -9,8 +9,9 @@
 LightGBM's own. Importing this package loads nothing of it yet.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shanty._lazy import names_over
 
 if TYPE_CHECKING:
     from shanty.lightgbm.errors import DataError as DataError
@@ -34,21 +35,5 @@ _MODULES = {
     "network": ("finalize", "init", "is_initialized", "rank", "size"),
     "training": ("Dataset", "cv", "save_model", "train"),
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
-
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    """A name of ours, else LightGBM's own, loaded when it is first used."""
-    if name.startswith("__"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _HOME:
-        found = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    else:
-        own = import_module(f"{__name__}.installed").lightgbm
-        if not hasattr(own, name):
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}, nor has lightgbm")
-        found = getattr(own, name)
-    globals()[name] = found
-    return found
+__all__ = sorted(name for names in _MODULES.values() for name in names)
+__getattr__ = names_over(__name__, _MODULES, "lightgbm")

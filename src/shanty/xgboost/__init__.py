@@ -11,8 +11,9 @@
 name is XGBoost's own. Importing this package loads nothing of it yet.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shanty._lazy import names_over
 
 if TYPE_CHECKING:
     from shanty.xgboost.communication import communicator as communicator
@@ -45,21 +46,5 @@ _MODULES = {
     "training": ("Report", "cv", "save_model", "train"),
     "communication": ("communicator", "finalize", "init", "is_initialized", "rank", "size"),
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
-
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    """A name of ours, else XGBoost's own, loaded when it is first used."""
-    if name.startswith("__"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _HOME:
-        found = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    else:
-        own = import_module(f"{__name__}.installed").xgboost
-        if not hasattr(own, name):
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}, nor has xgboost")
-        found = getattr(own, name)
-    globals()[name] = found
-    return found
+__all__ = sorted(name for names in _MODULES.values() for name in names)
+__getattr__ = names_over(__name__, _MODULES, "xgboost")
