@@ -56,9 +56,13 @@ int main(int argc, char **argv) { MPI_Init(&argc, &argv); MPI_Finalize(); return
 """
 
 
-def test_a_child_that_imports_mpi_is_a_world_of_its_own(shanty, flavour):
-    done = shanty("run", "--mpi", flavour, "-n", 2, shanty.script(CHILD))
+def test_a_child_that_imports_mpi_is_a_world_of_its_own(shanty, flavour, tmp_path):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    words = ["run", "--mpi", flavour, "-n", "2", "-e", f"TMPDIR={temporary}"]
+    done = shanty(*words, shanty.script(CHILD))
     assert done.returncode == 0, done.stderr
+    assert not list(temporary.iterdir())
     assert sorted(done.stdout.splitlines()) == [
         *("[0] child 0 1", "[0] ended 0 2", "[1] child 0 1", "[1] ended 0 2")
     ]

@@ -28,14 +28,21 @@ _CONNECTION = (
     *("OMPI_MCA_prte_", "PRTE_MCA_", "I_MPI_PIN", "I_MPI_FABRICS"),
 )
 _ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
+_SESSIONS = "PMIX_SERVER_TMPDIR"  # of the launcher; removed with the run
 
 
-def leave_launcher(environ: MutableMapping[str, str]) -> None:
-    """Changes an environment such that MPI_Init makes a world of one process, a singleton."""
+def leave_launcher(environ: MutableMapping[str, str]) -> dict[str, str]:
+    """Changes an environment such that MPI_Init makes a world of one process, a singleton.
+
+    Returns what is to be set while that goes on: Open MPI 5 leaves a singleton's session folder
+    behind, in TMPDIR.
+    """
+    during = {"TMPDIR": environ[_SESSIONS]} if _SESSIONS in environ else {}
     for name in [name for name in environ if name.startswith(_CONNECTION)]:
         del environ[name]
     if "OMPI_COMM_WORLD_RANK" in environ:
         environ.update(_ALONE)
+    return during
 
 
 def is_launchers(name: str) -> bool:

@@ -15,7 +15,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Callable, Sequence
+    from typing import Any, Callable, Mapping, Sequence
 
 
 def load_part(name: str) -> ModuleType:
@@ -255,7 +255,12 @@ class ImportFollower:
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
         """Finds one of the modules as others would, with a loader that calls back."""
+        during: Mapping[str, str] = {}
         if name == "mpi4py.MPI":
+            # A child of the rank's gets a world of its own: the launcher knows one process a rank,
+            # and would have another one wait for ever, or end it.
+            if self.process.is_childs():
+                during = processes.leave_launcher(os.environ)
             spec, then = self._find_mpi(name, path, target), self.then
         elif name in self.hooks:
             spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -263,18 +268,12 @@ class ImportFollower:
         else:
             return None
         if spec is not None and spec.loader is not None:
-            spec.loader = _CallingLoader(spec.loader, then)
+            spec.loader = _CallingLoader(spec.loader, then, during)
         return spec
 
     def _find_mpi(self, name: str, path: Sequence[str] | None, target: Any) -> Any:
-        """Finds it by the other finders: mpi4py has one of its own, and it loads the libmpi.
-
-        A child of the rank's gets a world of its own: the launcher knows one process a rank, and
-        would have another one wait for ever, or end it.
-        """
+        """Finds it by the other finders: mpi4py has one of its own, and it loads the libmpi."""
         child = self.process.is_childs()
-        if child:
-            processes.leave_launcher(os.environ)
         for finder in [each for each in sys.meta_path if each is not self]:
             try:
                 spec = finder.find_spec(name, path, target)
@@ -307,16 +306,30 @@ def _importer() -> str:
 
 
 class _CallingLoader:
-    def __init__(self, loader: Any, then: Callable[[Any], None]) -> None:
+    """Loads as `loader` does, with the variables `during` set meanwhile; `then` gets the module."""
+
+    def __init__(
+        self, loader: Any, then: Callable[[Any], None], during: Mapping[str, str]
+    ) -> None:
         self._loader = loader
         self._then = then
+        self._during = during
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
     def exec_module(self, module: Any) -> None:
         module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        before = {name: os.environ.get(name) for name in self._during}
+        os.environ.update(self._during)
+        try:
+            self._loader.exec_module(module)
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
         self._then(module)
 
 
