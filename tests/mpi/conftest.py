@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -32,6 +33,14 @@ def shanty(tmp_path: Path) -> Iterator[Shanty]:
             os.kill(entry.pid, 9)
         program.sweep()  # the next test is not to find it
         raise
+
+
+@pytest.fixture
+def own_tmpdir(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Other people's programs leave things in TMPDIR; its path is short, for their sockets."""
+    with TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

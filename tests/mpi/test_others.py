@@ -11,7 +11,11 @@ from environments import POOLS, PROGRAMS, environment
 from runs import Shanty
 from torch_runs import LONG
 
-pytestmark = [pytest.mark.mpi, pytest.mark.xdist_group("programs")]
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.usefixtures("own_tmpdir"),
+    pytest.mark.xdist_group("programs"),
+]
 
 PATIENCE = 400  # seconds; DeepSpeed compiles at its first start
 
@@ -106,7 +110,7 @@ client = Client()
 print("mean", round(float(da.ones((100, 100), chunks=50).mean().compute()), 1))
 """
 RAY = """
-import os, subprocess, sys, tempfile, time
+import os, subprocess, sys, time
 import ray
 from mpi4py import MPI
 
@@ -115,7 +119,7 @@ program = os.path.join(os.path.dirname(sys.executable), "ray")
 address = None
 if comm.rank == 0:
     ray.init(num_cpus=1, include_dashboard=False, _node_ip_address="127.0.0.1",
-             _temp_dir=tempfile.mkdtemp(prefix="ray", dir="/tmp"))
+             _temp_dir=os.environ["TMPDIR"])
     address = ray.get_runtime_context().gcs_address
 address = comm.bcast(address)
 if comm.rank:

@@ -11,7 +11,11 @@ import pytest
 from runs import WORKERS, Shanty
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(200)]
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.timeout(200),
+    pytest.mark.usefixtures("own_tmpdir"),
+]
 LINE = WORKERS / "launcher_line.py"
 MPIS = pytest.mark.parametrize("flavour", ["openmpi5", "mpich"])
 TORCHRUN = Path(sys.executable).with_name("torchrun")
@@ -101,6 +105,8 @@ REFUSED = (
     "accelerate launch --num_processes 1 train.py",
     "deepspeed train.py",
     "mlx.launch -n 2 train.py",
+    "mpirun -np 2 python train.py",
+    "mpiexec -n 2 ./a.out",
 )
 
 
@@ -111,11 +117,20 @@ def test_a_rank_that_calls_them(shanty: Shanty, flavour: str) -> None:
     done = shanty("run", "-q", "--mpi", flavour, "-n", 2, "bash", "x.sh")
     assert done.returncode == 2, done.stderr
     said = done.stderr
-    for name, times in {"torchrun": 3, "accelerate": 1, "deepspeed": 1, "mlx.launch": 1}.items():
+    times = {
+        "torchrun": 3,
+        "accelerate": 1,
+        "deepspeed": 1,
+        "mlx.launch": 1,
+        "mpirun": 1,
+        "mpiexec": 1,
+    }
+    for name, count in times.items():
         what = f"[0] shanty: {name}: this is a rank of a run, and {name} starts ranks itself"
-        assert said.count(what) == times
+        assert said.count(what) == count
     assert "or this line: shanty run -- torchrun --nproc-per-node 2 train.py\n" in said
     assert "or this line: shanty run -- accelerate launch --num_processes 1 train.py\n" in said
+    assert "or this line: shanty run -- mpirun -np 2 python train.py\n" in said
     for line in REFUSED[1:3]:  # as what each rank is
         done = shanty("run", "-q", "--mpi", flavour, "--", "mpirun", "-np", "2", *line.split())
         assert done.returncode == 2, done.stderr
@@ -132,6 +147,10 @@ def test_where_there_is_one_world_they_are_left_alone(shanty: Shanty) -> None:
         "0 of 2",
         "1 of 2",
     ]
+    (shanty.folder / "x.sh").write_text("mpirun --version; mpiexec --oversubscribe -n 2 echo here")
+    done = shanty("run", "-q", "--mpi", "openmpi5", "-n", 1, "bash", "x.sh")
+    assert "mpirun (Open MPI) 5" in done.stdout
+    assert done.stdout.splitlines()[-2:] == ["here", "here"], done.stderr
     nodes = "--nnodes 2 --node-rank $RANK --master-addr 127.0.0.1 --master-port $MASTER_PORT"
     (shanty.folder / "x.sh").write_text(f"torchrun {nodes} {LINE}")
     done = shanty("run", "-q", "-n", 2, "bash", "x.sh")

@@ -45,6 +45,13 @@ def test_a_crash_that_the_script_looks_after_itself(shanty: Shanty) -> None:
     assert "Fatal Python error" not in done.stderr
 
 
+def test_one_that_starts_mpi_later(shanty: Shanty) -> None:
+    """Open MPI takes the handlers away from both; MPICH leaves them alone."""
+    script = "import faulthandler, sys; faulthandler.enable(sys.stdout)\nfrom mpi4py import MPI\n"
+    done = shanty("run", "--mpi", "mpich", "-n", "1", shanty.script(script + CRASH.format("")))
+    assert done.stdout.count("Fatal Python error") == 1, done.stderr
+
+
 @pytest.mark.parametrize("before", ["", "from mpi4py import MPI\n"])
 def test_the_text_of_an_exit(shanty: Shanty, flavour: str, before: str) -> None:
     script = before + "import sys; sys.exit('the data is not there')"

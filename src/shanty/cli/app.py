@@ -10,6 +10,7 @@ import shlex
 import signal
 import sys
 from io import TextIOWrapper
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -81,7 +82,7 @@ class Verbs(click.Group):
         nearest = get_close_matches(word, VERBS, 1)
         if word == "help":
             fix = shlex.join(["shanty", *[each for each in args[1:2] if each in VERBS], "--help"])
-        elif word.endswith((".py", ".ipynb")) or Path(word).exists():
+        elif word.endswith((".py", ".ipynb")) or os.access(word, os.F_OK):
             fix = f"did you mean: {_line('run', *args)}"
         elif word in _ELSEWHERE:
             fix = f"did you mean: {_line(*_ELSEWHERE[word].split(), *args[1:])}"
@@ -155,7 +156,7 @@ def main() -> NoReturn:
         show_error(error)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        if Errors.as_json or "--json" in sys.argv:
+        if Errors.as_json or _asks_for_json(sys.argv[1:]):
             Errors.as_json = True
             show_error(UsageError(error.format_message()))
         else:
@@ -172,7 +173,13 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _is_homeless() -> bool:
+def _asks_for_json(words: list[str]) -> bool:
+    """Return True where --json is among the words before a script, which may have one, too."""
+    own = takewhile(lambda word: word != "--" and not word.endswith(".py"), words)
+    return "--json" in own
+
+
+def _folder_is_gone() -> bool:
     try:
         Path.cwd()
     except FileNotFoundError:
@@ -182,7 +189,7 @@ def _is_homeless() -> bool:
 
 def _known(error: OSError) -> ShantyError | None:
     """Return what an OSError says of the folder that one is in, of disks and of permissions."""
-    if error.errno == errno.ENOENT and _is_homeless():
+    if error.errno == errno.ENOENT and _folder_is_gone():
         return NotFoundError(
             "the folder that you are in is gone",
             "somebody deleted it, or put another one in its place",

@@ -14,6 +14,9 @@ from typing import Any
 from shanty.cli import options
 from shanty.cli.context import Context, note
 from shanty.runtime.errors import NotFoundError, UsageError
+from shanty.runtime.mpi.processes import RANK
+from shanty.runtime.mpi.processes import number as first_number
+from shanty.runtime.rank.reports import FIFO
 from shanty.runtime.spec import Command, JobSpec, Module, Program, Raw, Script
 
 _TRACKER = "dmlc-submit"
@@ -105,6 +108,17 @@ def _nearest(path: Path) -> str:
     return f"did you mean {found[0]}?" if found else ""
 
 
+def refuse_in_ranks(environ: Mapping[str, str]) -> None:
+    """Raise UsageError in a rank of several: each of them would start a run."""
+    size = environ.get("WORLD_SIZE", "1")
+    if FIFO in environ and size != "1" and first_number(environ, RANK) is not None:
+        raise UsageError(
+            "this is a rank of a run, and shanty run starts ranks itself",
+            f"it would be started as often as the run has ranks: {size} times",
+            "give the script to the run as its line: shanty run --raw bash x.sh",
+        )
+
+
 def bring_script(job: JobSpec) -> JobSpec:
     """Return the job with the script's folder as its workspace, if that is outside of it.
 
@@ -115,6 +129,13 @@ def bring_script(job: JobSpec) -> JobSpec:
     path = Path(os.path.normpath(Path(job.workdir, job.command.path)))
     if path.is_relative_to(job.workdir):
         return job
+    folder = path.parent
+    if Path("~").expanduser().is_relative_to(folder) or folder in (Path("/tmp"), Path("/var/tmp")):
+        raise UsageError(
+            f"{path} is not in {job.workdir}, and its own folder cannot be sent to the hosts",
+            f"all that is in {folder} would go with it",
+            "put it into a folder of its own, or name the one to send with --workdir",
+        )
     note(f"{path} is not in {job.workdir}: its own folder is sent to the hosts, and it runs there")
     return replace(job, workdir=str(path.parent), command=Script(path.name, job.command.args))
 

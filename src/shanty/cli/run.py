@@ -121,6 +121,7 @@ def run(
       shanty run --on 10.0.0.2,10.0.0.3 train.py
       shanty run -- mpirun -np 2 -bind-to none python train.py
     """
+    jobs.refuse_in_ranks(os.environ)
     here = context()
     folder = jobs.workspace_folder(typed["source"], workdir, here)
     given = options.typed(typed)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 from shanty.lightgbm import network
 from shanty.lightgbm.installed import lightgbm
 from shanty.lightgbm.training import agree, average, parameters, same_model
+
+_coding = threading.Lock()  # the module's coder is one for all threads
 
 
 class _Distributed:
@@ -47,8 +49,12 @@ def _one_coding() -> Iterator[None]:
                 kinds.append(np.unique(np.concatenate(network.gather(np.unique(y)))))
             return super().fit(kinds[0])
 
-    with mock.patch.object(lightgbm.sklearn, "_LGBMLabelEncoder", OverRanks):
-        yield
+    with _coding:
+        lightgbm.sklearn._LGBMLabelEncoder = OverRanks
+        try:
+            yield
+        finally:
+            lightgbm.sklearn._LGBMLabelEncoder = encoder
 
 
 class LGBMClassifier(_Distributed, lightgbm.LGBMClassifier):  # type: ignore[misc]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,11 +14,11 @@ from shanty.lightgbm.errors import DataError, WorldError
 from shanty.lightgbm.installed import lightgbm
 
 _LEARNERS = ("data", "voting")
+# LightGBM's own network, in the place of which there is the run's MPI.
+_NETWORK = ("machines", "machine_list_filename", "local_listen_port", "time_out", "num_machines")
 _OURS = ("num_machines", "tree_learner", "pre_partition")
-_ALIASES = {
-    "tree_learner": ("tree", "tree_type", "tree_learner_type"),
-    "pre_partition": ("is_pre_partition",),
-}
+# What hosts may differ in.
+_OF_A_RANK = ("verbosity", "num_threads", "gpu_platform_id", "gpu_device_id")
 _FILES = (str, os.PathLike)
 
 
@@ -42,13 +43,11 @@ class Dataset(lightgbm.Dataset):  # type: ignore[misc]
 
 def parameters(given: Mapping[str, Any]) -> dict[str, Any]:
     """LightGBM's parameters for training over all ranks; data parallel unless `given` differs."""
-    values = dict(given)
-    for name, others in _ALIASES.items():
-        for other in others:
+    values = {key: value for key, value in given.items() if key not in _aliases(*_NETWORK)}
+    for name in _OURS[1:]:
+        for other in _aliases(name) - {name}:
             if other in values:
                 values[name] = values.pop(other)
-    for name in ("machines", "machine_list_filename", "local_listen_port", "time_out"):
-        values.pop(name, None)  # they are those of LightGBM's own network
     if network.size() == 1:
         return values
     learner = values.get("tree_learner", "data")
@@ -61,6 +60,12 @@ def parameters(given: Mapping[str, Any]) -> dict[str, Any]:
     values.update(num_machines=network.size(), tree_learner=learner)
     values.setdefault("pre_partition", True)
     return values
+
+
+def _aliases(*names: str) -> set[str]:
+    """These parameters by all the names that LightGBM knows them by."""
+    found: set[str] = lightgbm.basic._ConfigAliases.get(*names)
+    return found
 
 
 def _shares(data: Any) -> dict[str, bool]:
@@ -93,7 +98,9 @@ def train(
 
 def agree(params: Mapping[str, Any], rounds: int, data: Any, own: Mapping[str, Any]) -> None:
     """Raise DataError, on all ranks, where they cannot train together."""
-    text = {str(key): repr(value) for key, value in {**own, **params}.items() if key not in _OURS}
+    free = _aliases(*_OURS, *_OF_A_RANK)
+    plain = {key: _plain(value) for key, value in {**own, **params}.items() if key not in free}
+    text = {str(key): value for key, value in plain.items() if value is not None}
     text["num_boost_round"] = repr(rounds)
     shape = getattr(data, "shape", None)
     shape = tuple(shape) if shape is not None and len(shape) == 2 else None
@@ -116,6 +123,14 @@ def agree(params: Mapping[str, Any], rounds: int, data: Any, own: Mapping[str, A
                 f"the ranks have other columns: {shapes[0][1]} on rank 0 and {each[1]} on rank "
                 f"{rank}"
             )
+
+
+def _plain(value: Any) -> str | None:
+    """A parameter in words; None for a function and the like, which cannot be compared."""
+    try:
+        return json.dumps(value, sort_keys=True, default=float)
+    except (TypeError, ValueError):
+        return None
 
 
 def average() -> list[Any]:
@@ -158,7 +173,8 @@ def same_model(booster: Any, params: Mapping[str, Any]) -> Any:
     if network.size() == 1:
         return booster
     text = booster.model_to_string(num_iteration=-1)
-    told = network.gather(hashlib.sha256(text.encode()).hexdigest())
+    trees = text.partition("\nparameters:")[0]  # ranks may differ in some of these
+    told = network.gather(hashlib.sha256(trees.encode()).hexdigest())
     if len(set(told)) == 1:
         return booster
     if params.get("tree_learner") == "voting":  # each rank counts the rows of leaves by itself
@@ -173,18 +189,34 @@ def same_model(booster: Any, params: Mapping[str, Any]) -> Any:
 
 
 def save_model(booster: Any, path: str | os.PathLike[str]) -> None:
-    """Write the model into a file, once: rank 0 does, and all ranks wait for it."""
+    """Write the model into a file, once: rank 0 does, whole or not at all.
+
+    All ranks call it, and the file is there when it returns. DataError, on all ranks, where it
+    cannot be written.
+    """
+    network.init()
+    wrong = ""
     if network.rank() == 0:
         target = Path(path)
         beside = target.with_name(f".{target.name}.{os.getpid()}")
-        booster.save_model(str(beside))
-        beside.replace(target)
-    network.gather(None)
+        try:
+            booster.save_model(str(beside))
+            beside.replace(target)
+        except (OSError, lightgbm.basic.LightGBMError) as error:
+            wrong = str(error)
+        finally:
+            beside.unlink(missing_ok=True)
+    wrong = network.gather(wrong)[0]
+    if wrong:
+        raise DataError(f"the model cannot be written to {os.fspath(path)}: {wrong}")
 
 
-def cv(*_: Any, **__: Any) -> Any:
-    """Not there over several ranks: LightGBM would make the folds of each rank's own rows."""
+def cv(*args: Any, **options: Any) -> Any:
+    """lightgbm.cv on one process; over several ranks it would make folds of each one's own rows."""
+    if network.size() == 1:
+        return lightgbm.cv(*args, **options)
     raise NotImplementedError(
-        "shanty.lightgbm has no cv: LightGBM makes folds of one process' rows. Make them yourself "
-        "and call train for each, or let each rank run lightgbm.cv on another set of parameters"
+        "shanty.lightgbm has no cv over several ranks: LightGBM makes folds of one process' rows. "
+        "Make them yourself and call train for each, or let each rank run lightgbm.cv on another "
+        "set of parameters"
     )

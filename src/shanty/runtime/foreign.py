@@ -65,8 +65,8 @@ def take(environ: MutableMapping[str, str]) -> None:
     preload = environ.get("LD_PRELOAD", "")
     if preload:
         words = preload.replace(":", " ").split()
-        there = [word for word in words if os.sep not in word or os.path.exists(word)]
-        if len(there) < len(words):  # else every program complains
+        there = [w for w in words if os.sep not in w or "$" in w or os.path.exists(w)]
+        if len(there) < len(words):  # else every program complains; ld.so reads $LIB and the like
             environ["LD_PRELOAD"] = " ".join(there)
 
 

@@ -177,6 +177,8 @@ def storage_errors(
 
 def not_allowed(path: str, error: OSError) -> StorageError:
     """The error for a file that this user may not open: whose it is, and the cure."""
+    import shlex
+
     there = path
     while not os.path.lexists(there) and os.path.dirname(there) != there:
         there = os.path.dirname(there)
@@ -188,10 +190,19 @@ def not_allowed(path: str, error: OSError) -> StorageError:
     why = error.strerror or str(error)
     if owner and owner != mine:
         why = f"{there} belongs to {owner}, and you are {mine}"
-        if f"{os.sep}.shanty" in there:
-            top = there[: there.index(f"{os.sep}.shanty") + len(f"{os.sep}.shanty")]
-            fix = f"take it over: sudo chown -R {mine} {top}; or {fix}"
+        own = os.path.join(_home_of(os.geteuid()), ".shanty")
+        if owner == "root" and (there == own or there.startswith(own + os.sep)):
+            fix = f"take it over: sudo chown -R {shlex.quote(mine)} {shlex.quote(own)}; or {fix}"
     return StorageError(f"{path} cannot be used", why, fix)
+
+
+def _home_of(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        return ""
 
 
 def _user(uid: int) -> str:

@@ -29,32 +29,46 @@ def note(folder: str) -> None:
 def damage(folder: str, *, content: bool = False, until: float = float("inf")) -> List[str]:
     """Return the files of a tree that are gone or have another size; with `content`, all changed.
 
-    Contents are compared until time.monotonic() is `until`. [] for a folder without a note, and
-    for one that is not there.
+    They are looked at until time.monotonic() is `until`. What cannot be read just now (no
+    descriptors, a network file system that is away) is not damage. [] for a folder without a note,
+    and for one that is not there.
     """
     try:
         with open(os.path.join(folder, NAME), encoding="utf-8") as file:
-            noted = dict(json.load(file))
-    except FileNotFoundError:
+            noted = json.load(file)
+        if isinstance(noted, list):
+            return [str(path) for path in noted]  # it was condemned
+        entries = [(path, int(size), str(digest)) for path, (size, digest) in noted.items()]
+    except OSError:
         return []
-    except (OSError, ValueError, TypeError):
+    except (ValueError, TypeError, AttributeError):
         return [NAME]
-    bad = [path for path, (size, _) in noted.items() if _size(folder, path) != size]
-    if content and not bad:
-        for path, (_, digest) in noted.items():
-            if time.monotonic() > until:
-                break
-            if _digest(folder, path) != digest:
+    bad: List[str] = []
+    for path, size, _ in entries:
+        if time.monotonic() > until:
+            return bad
+        with contextlib.suppress(OSError):
+            if _size(folder, path) != size:
                 bad.append(path)
+    if content and not bad:
+        for path, _, digest in entries:
+            with contextlib.suppress(OSError):
+                if _digest(folder, path, until) not in (digest, ""):
+                    bad.append(path)
     return bad
 
 
-def discard(folder: str) -> None:
-    """Take a damaged tree away, so that the next run makes it anew."""
-    remove(folder)
-    store, kind = os.path.split(os.path.dirname(folder))
-    if kind == "env":  # it shares files with uv's cache
-        remove(os.path.join(store, "uv-cache"))
+def condemn(folder: str, files: Sequence[str]) -> None:
+    """Have a tree count as damaged from now on, for the next run to make it anew."""
+    with contextlib.suppress(OSError), open(os.path.join(folder, NAME), "w") as file:
+        json.dump(list(files), file)
+
+
+def is_condemned(folder: str) -> bool:
+    """Return True where `condemn` has been called; it costs less than a look at all files."""
+    with contextlib.suppress(OSError), open(os.path.join(folder, NAME), encoding="utf-8") as file:
+        return file.read(1) == "["
+    return False
 
 
 def remove(path: str) -> bool:
@@ -93,20 +107,20 @@ def _files(folder: str) -> Iterator[str]:
 def _size(folder: str, path: str) -> int:
     try:
         return os.lstat(os.path.join(folder, path)).st_size
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return -1
 
 
-def _digest(folder: str, path: str) -> str:
+def _digest(folder: str, path: str, until: float = float("inf")) -> str:
+    """The SHA-256 of a file, of a link that of its target; "" where there was no time for it."""
     place = os.path.join(folder, path)
     digest = hashlib.sha256()
-    try:
-        if os.path.islink(place):
-            digest.update(os.fsencode(os.readlink(place)))
-            return digest.hexdigest()
-        with open(place, "rb") as file:
-            for block in iter(lambda: file.read(_BLOCK), b""):
-                digest.update(block)
-    except OSError as error:
-        return error.strerror or str(error)
+    if os.path.islink(place):
+        digest.update(os.fsencode(os.readlink(place)))
+        return digest.hexdigest()
+    with open(place, "rb") as file:
+        for block in iter(lambda: file.read(_BLOCK), b""):
+            if time.monotonic() > until:
+                return ""
+            digest.update(block)
     return digest.hexdigest()

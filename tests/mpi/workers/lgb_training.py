@@ -52,6 +52,24 @@ elif how == "classifier":
     tell(model.booster_, classes=list(model.classes_), score=model.score(
         x, np.array(["benign", "malignant"])[y]
     ))  # fmt: skip
+elif how == "of a rank":  # what cannot be compared, and what ranks may differ in
+
+    def objective(guess: np.ndarray, data: lgb.Dataset) -> tuple[np.ndarray, np.ndarray]:
+        probability = 1 / (1 + np.exp(-guess))
+        return probability - data.get_label(), probability * (1 - probability)
+
+    own = {"objective": objective, "verbose": -1 - RANK, "num_threads": 1 + RANK}
+    booster = lgb.train({**PARAMETERS, **own, "nodes": "a:1,b:2"}, lgb.Dataset(mine, labels), 5)
+    model = lgb.LGBMClassifier(n_estimators=3, random_state=np.random.RandomState(0), verbose=-1)
+    model.fit(mine, labels)
+    tell(booster, trees=booster.num_trees())
+elif how == "unwritable":
+    booster = lgb.train(PARAMETERS, lgb.Dataset(mine, labels), 5)
+    try:
+        lgb.save_model(booster, "none/model.txt")
+    except lgb.DataError as error:
+        tell(booster, error=str(error))
+    lgb.save_model(booster, "model.txt")
 elif how == "parameters":
     lgb.train({**PARAMETERS, "num_leaves": 15 + RANK}, lgb.Dataset(mine, labels), 5)
 elif how == "empty":

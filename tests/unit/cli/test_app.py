@@ -56,6 +56,8 @@ def test_output_that_finds_no_room(words: list[str]) -> None:
     ("words", "code", "says"),
     [
         (["frobnicate"], 2, "shanty has no command 'frobnicate'"),
+        (["a" * 300], 2, "shanty has no command 'aaa"),
+        (["run", "-n", "x", "train.py", "--json"], 2, "Error: Invalid value for '-n'"),
         (["run"], 2, "Missing argument"),
         (["run", "--frobnicate", "train.py"], 2, "--frobnicate"),
         (["run", "-n", "two", "train.py"], 2, "'-n'"),

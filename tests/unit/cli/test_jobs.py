@@ -8,6 +8,7 @@ import pytest
 
 from shanty.cli import jobs
 from shanty.runtime.errors import NotFoundError, UsageError
+from shanty.runtime.spec import JobSpec, Script
 
 
 def test_environment_variables() -> None:
@@ -40,3 +41,35 @@ def test_env_files(tmp_path: Path) -> None:
     file.write_bytes(b"A=\xff\n")
     with pytest.raises(NotFoundError):
         jobs.environment([], [file], {})
+
+
+def job_elsewhere(path: Path, workdir: Path) -> JobSpec:
+    return JobSpec(Script(str(path), ("--lr", "1")), on="lab", workdir=str(workdir))
+
+
+def test_a_script_of_another_folder_brings_that(tmp_path: Path) -> None:
+    found = jobs.bring_script(job_elsewhere(tmp_path / "own" / "train.py", tmp_path / "here"))
+    assert (found.workdir, found.command) == (
+        str(tmp_path / "own"),
+        Script("train.py", ("--lr", "1")),
+    )
+
+
+@pytest.mark.parametrize("folder", ["/home/ann", "/home", "/", "/tmp"])
+def test_not_where_that_is_a_home(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    with pytest.raises(UsageError) as raised:
+        jobs.bring_script(job_elsewhere(Path(folder, "train.py"), Path("/srv/own")))
+    assert "--workdir" in raised.value.fix
+    assert jobs.bring_script(job_elsewhere(Path("/home/ann/x/train.py"), Path("/srv")))
+
+
+RANK = {"SHANTY_REPORTS": "/r/reports", "PMI_RANK": "1", "WORLD_SIZE": "2"}
+
+
+def test_a_rank_of_several_starts_no_run() -> None:
+    with pytest.raises(UsageError, match="this is a rank of a run"):
+        jobs.refuse_in_ranks(RANK)
+    jobs.refuse_in_ranks({**RANK, "WORLD_SIZE": "1"})
+    for name in RANK:
+        jobs.refuse_in_ranks({key: value for key, value in RANK.items() if key != name})

@@ -96,6 +96,9 @@ class TestProxies:
         found = self.changed(HTTP_PROXY="p", NO_PROXY="x")
         assert found["no_proxy"] == found["NO_PROXY"] == "x,10.0.0.1,fd00::2"
 
+    def test_no_proxy_for_anything_stays_so(self) -> None:
+        assert self.changed(http_proxy="p", no_proxy="*")["no_proxy"] == "*"
+
     def test_nothing_known(self) -> None:
         environ = {"http_proxy": "p"}
         rank_exec.pass_by_proxies(environ, [""])

@@ -39,7 +39,8 @@ def test_what_leads_nowhere_is_removed(tmp_path: Path) -> None:
     environ = {"PYTHONHOME": "/nowhere", "LD_PRELOAD": f"/nowhere.so:{there} libm.so.6"}
     foreign.take(environ)
     assert environ == {"LD_PRELOAD": f"{there} libm.so.6"}
-    same = {"PYTHONHOME": str(tmp_path), "LD_PRELOAD": f"{there}:libm.so.6"}
+    preload = f"{there}:libm.so.6:/usr/$LIB/libjemalloc.so.2"  # ld.so reads that
+    same = {"PYTHONHOME": str(tmp_path), "LD_PRELOAD": preload}
     after = dict(same)
     foreign.take(after)
     assert after == same

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 import time
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,7 +41,7 @@ def test_what_changed_is_named_and_nothing_else(files: dict[str, bytes], data: s
         assert stored_tree.damage(str(folder)) == seen
         assert stored_tree.damage(str(folder), content=True) == [victim]
         late = time.monotonic() - 1
-        assert stored_tree.damage(str(folder), content=True, until=late) == seen
+        assert stored_tree.damage(str(folder), content=True, until=late) == []
 
 
 def test_a_link_that_leads_elsewhere(tmp_path: Path):
@@ -56,14 +58,37 @@ def test_a_note_that_cannot_be_read_is_damage(tmp_path: Path):
     assert stored_tree.damage(str(tmp_path)) == [stored_tree.NAME]
 
 
-def test_an_environment_goes_with_what_it_shares_files_with(tmp_path: Path):
-    for name in ("env/0123", "uv-cache", "mpi/4567"):
-        (tmp_path / name).mkdir(parents=True)
-    stored_tree.discard(str(tmp_path / "mpi/4567"))
-    assert (tmp_path / "uv-cache").exists()
-    stored_tree.discard(str(tmp_path / "env/0123"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["env", "mpi"]
-    stored_tree.discard(str(tmp_path / "env/0123"))  # somebody else has done it
+@pytest.mark.parametrize("text", ['{"a": 1}', '{"a": ["x", "y"]}', "name: mine", "3"])
+def test_a_note_of_somebody_else_s_is_no_reason_to_fail(tmp_path: Path, text: str):
+    (tmp_path / stored_tree.NAME).write_text(text)
+    assert stored_tree.damage(str(tmp_path), content=True) == [stored_tree.NAME]
+
+
+def test_what_cannot_be_read_just_now_is_not_damage(tmp_path: Path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    stored_tree.note(str(tmp_path))
+    real = open
+
+    def failing(path, *words, **more):
+        if str(path).endswith("/a"):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, *words, **more)
+
+    (tmp_path / "b").write_text("c")
+    monkeypatch.setattr("builtins.open", failing)
+    assert stored_tree.damage(str(tmp_path), content=True) == ["b"]
+    monkeypatch.setattr("builtins.open", lambda *_, **__: failing("/a"))
+    assert stored_tree.damage(str(tmp_path)) == []
+
+
+def test_what_is_condemned_stays_so(tmp_path: Path):
+    (tmp_path / "a").write_text("a")
+    stored_tree.note(str(tmp_path))
+    assert not stored_tree.is_condemned(str(tmp_path))
+    stored_tree.condemn(str(tmp_path), ["a"])
+    assert stored_tree.is_condemned(str(tmp_path))
+    assert stored_tree.damage(str(tmp_path)) == ["a"]
 
 
 def test_names():

@@ -287,7 +287,7 @@ def _hangs(path: str) -> bool:
             master.connect(path)
             master.sendall(_HELLO)
             master.recv(1)
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):  # which is a full backlog
             return True
         except OSError:  # there is none, or a dead one, which ssh deals with
             return False

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from shanty import __version__
 from shanty.launch import interpreter, mpis
 from shanty.runtime.errors import NotFoundError, PrepareError
 from shanty.runtime.mpi.flavours import FLAVOURS
@@ -33,7 +33,7 @@ def versions(job: JobSpec, home: Path, environ: Mapping[str, str]) -> dict[str, 
     except (NotFoundError, PrepareError):
         taken = ""  # a finding says why
     return {
-        "shanty": version("shanty"),
+        "shanty": __version__,
         "python": {
             "path": path,
             "version": python["version"],

@@ -51,8 +51,11 @@ class RankActivity:
         told = []
         for key, pids in programs.items():
             family = [each for each in map(platform.process, pids) if each is not None]
+            known = {each.pid for each in family}  # a program, and a Python that it has started
             for each in family:  # which grows
-                family += children.get(each.pid, ())
+                new = [child for child in children.get(each.pid, ()) if child.pid not in known]
+                known.update(child.pid for child in new)
+                family += new
             does = self._does(key, family, {_name(pid) for pid in pids}, rate)
             told.append({"world": key[0], "rank": key[1], "does": does})
         return told

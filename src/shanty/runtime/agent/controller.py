@@ -212,7 +212,8 @@ class Controller:
         if world.report(report, now):
             self._flush_reports(name)
             unexplained = report.get("code", 0) < 0 or not report.get("why")
-            if self.workers is not None and unexplained:
+            over = self.ending or self.stopped is not None  # then it is no wonder
+            if self.workers is not None and unexplained and not over:
                 from shanty.runtime.agent.link_check import QUICK, LinkCheck
 
                 self._links, self._doubt = LinkCheck(self, 0, now, QUICK), now + _DOUBT

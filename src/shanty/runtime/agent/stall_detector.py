@@ -103,7 +103,9 @@ class StallDetector:
         if self._watch_since is not None:
             self._watch_since = None
             self._controller.tell(watch=None)
-            self._checked = self._fault = None
+            if self._check is not None:  # what it finds is of a time that is over
+                self._check.end()
+            self._check = self._checked = self._fault = None
             self.looks.clear()
 
     def _over(self) -> None:
@@ -157,14 +159,14 @@ class StallDetector:
                 self._over()
             return
         for world in suspects:
-            sure = self._find(world, []) is not None
+            sure = self._find(world, [], self._after) is not None
             if sure or now >= self._not_before:
                 if not self._links_are_known(now):
                     return
                 self._not_before = now + self._between
                 self._between = min(2 * self._between, _RARELY * self._after)
                 answers = self._controller.ask_stacks()
-                found = self._find(world, answers)
+                found = self._find(world, answers, self._after)
                 if found is not None and not self._controller.ending:
                     self._tell(found, world, answers)
                     return
@@ -173,10 +175,8 @@ class StallDetector:
         moves = (rank for look in self.looks.values() for rank in look["moves"])
         return [rank for rank in moves if rank["world"] == world]
 
-    def _find(
-        self, world: str, answers: List[Dict[str, Any]], after: float = 0.0
-    ) -> Optional[Stall]:
-        """Returns the stall of a world after `after` seconds (0: the bound); None without one."""
+    def _find(self, world: str, answers: List[Dict[str, Any]], after: float) -> Optional[Stall]:
+        """Returns the stall of a world after `after` seconds; None without one."""
         ranks, known = self._ranks(world), self._controller.worlds[world]
         threads = {a["rank"]: a["threads"] for a in answers if "threads" in a}
         ended = {rank.rank: rank.host for rank in known.ranks.values() if rank.ended is not None}
@@ -194,7 +194,7 @@ class StallDetector:
         ]
         if len(standings) + len(ended) < (known.expected or 0):
             return None  # a node agent has not yet said how its ranks are
-        return judge(standings, ended, loads, after or self._after, self._fault)
+        return judge(standings, ended, loads, after, self._fault)
 
     def _tell(self, stall: Stall, world: str, answers: List[Dict[str, Any]]) -> None:
         """Writes the report down; ends the run if that is asked for."""

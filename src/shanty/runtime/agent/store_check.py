@@ -1,7 +1,7 @@
 """Looks whether what shanty keeps on the hosts is whole, after a failure that damage explains.
 
 Each host compares its MPI and its Python environment with what was noted when they were made. What
-is damaged is taken away there, so that the next run makes it anew.
+is damaged is noted there, so that the next run makes it anew.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import Dict, List, Sequence
 
-from shanty.runtime import stored_tree
+from shanty.runtime import rundir, stored_tree
 from shanty.runtime.agent.run_control import RunControl
 from shanty.runtime.errors import LaunchError, WorldError
 from shanty.runtime.plan import Node
@@ -36,13 +36,16 @@ def explains(failure: Failure, code: int) -> bool:
 
 
 def damaged(paths: Sequence[str]) -> List[str]:
-    """Take away those of these trees that are damaged; say which, and what was the matter."""
+    """Condemn those of these trees of the store that are damaged; say which files of them."""
     until = time.monotonic() + _READING
+    store = os.path.join(rundir.home(os.environ), "store")
     found = []
     for path in paths:
+        if os.path.dirname(os.path.dirname(path)) != store:
+            continue  # an MPI or an environment of the user's own
         files = stored_tree.damage(path, content=True, until=until)
         if files:
-            stored_tree.discard(path)
+            stored_tree.condemn(path, files)
             found.append(f"{stored_tree.named(files)} of {path}")
     return found
 
@@ -78,7 +81,7 @@ class StoreCheck:
         return replace(
             failure,
             why="; ".join(filter(None, [*what, failure.why])),
-            fix="run it again: what was damaged is gone from the store, and is put there anew",
+            fix="run it again: what was damaged is put there anew",
         )
 
 

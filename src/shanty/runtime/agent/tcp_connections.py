@@ -127,7 +127,12 @@ def _keep_alive(pid: int, fd: int) -> None:
         os.close(process)
     if copy < 0:
         raise OSError(ctypes.get_errno(), "pidfd_getfd")
-    with socket.socket(fileno=copy) as end:
+    try:
+        end = socket.socket(fileno=copy)
+    except OSError:  # a file, since the process has closed its connection
+        os.close(copy)
+        raise
+    with end:
         most = _MOST
         if end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE):
             options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Mapping, Set, Tuple
 
+from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.parameters import settings
 from shanty.runtime.plan import Plan
 from shanty.runtime.spec import Failure
 
 _MOST = 5  # settings that are named
-_OF_FLAVOUR = {  # variables that only these read
-    "openmpi": ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_"),
-    "intel": ("I_MPI_",),
-    "mpich": ("MPIR_CVAR_", "MPICH_"),
-}
+_PARAMETERS = "OMPI_MCA_"  # they may stand in files, too
 
 
 def with_settings(
@@ -26,21 +23,16 @@ def with_settings(
     administrator has set is there for every run, so it is left out.
     """
     ours = _pairs(plan.to_json()) - set(asked.items())
-    flavour = plan.lead.mpi["flavour"]
-    other = tuple(
-        prefix
-        for name, prefixes in _OF_FLAVOUR.items()
-        if not flavour.startswith(name)
-        for prefix in prefixes
-    )
-    found = [
-        f"{name}={value}" + (f" (in {place})" if place else "")
-        for name, value, place in sorted(settings({**environ, **asked}), key=lambda each: each[2])
-        if (flavour.startswith("openmpi") and not place.startswith("/etc/"))
-        or (not place and not name.startswith(other))
-        if place or (name, value) not in ours
-        if f"{name}={value}" not in failure.why
-    ]
+    own = FLAVOURS[plan.lead.mpi["flavour"]].setting_prefixes
+    every = {prefix for each in FLAVOURS.values() for prefix in each.setting_prefixes}
+    others = tuple(every.difference(own))
+    found = []
+    for name, value, place in sorted(settings({**environ, **asked}), key=lambda each: each[2]):
+        if place.startswith("/etc/") or (not place and (name, value) in ours):
+            continue
+        known = _PARAMETERS in own if place else not name.startswith(others)
+        if known and f"{name}={value}" not in failure.why:
+            found.append(f"{name}={value}" + (f" (in {place})" if place else ""))
     if not found:
         return failure
     named = ", ".join(found[:_MOST]) + (", …" if len(found) > _MOST else "")

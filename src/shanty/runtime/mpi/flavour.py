@@ -78,6 +78,7 @@ class Flavour(ABC):
     library_variables: Tuple[str, ...] = ("MPI4PY_LIBMPI",)
     hostfile_variable: str  # the default host file
     session_variable = ""  # a folder for temporary files
+    setting_prefixes: Tuple[str, ...] = ()  # of variables that this MPI reads, and not all do
     radix_variable = ""  # how many daemons the launcher starts itself before these start others
     prefix_variables: Tuple[str, ...] = ()  # by which ranks find an installation that was moved
     tells_prefix = False  # these are set in any case

@@ -108,6 +108,7 @@ class Mpich(Hydra):
     """MPICH itself, from version 3 on."""
 
     name = "mpich"
+    setting_prefixes = ("MPIR_CVAR_", "MPICH_")
     title = "MPICH"
     requirement = "mpich"
     launcher_names = ("mpiexec.hydra", "mpirun", "mpiexec")
@@ -129,6 +130,7 @@ class Intel(Hydra):
     """Intel MPI, whose Hydra has settings of its own."""
 
     name = "intel"
+    setting_prefixes = ("I_MPI_",)
     title = "Intel MPI"
     requirement = "impi-rt==2021.18.1"  # 2021.19.0 wants a libfabric that PyPI does not have
     launcher_names = ("mpiexec.hydra", "mpiexec")  # its mpirun is a shell script that needs PATH

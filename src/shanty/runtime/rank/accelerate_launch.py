@@ -174,7 +174,6 @@ _WAYS = {
     "NO": "", "MULTI_CPU": "cpu", "MULTI_GPU": "multi_gpu", "FSDP": "use_fsdp",
     "DEEPSPEED": "use_deepspeed", "MEGATRON_LM": "use_megatron_lm",
 }  # fmt: skip
-_SECTIONS = ("fsdp", "fp8", "dynamo", "deepspeed", "megatron_lm", "parallelism", "mpirun")
 # What of a file has no meaning here: how processes find each other, and TPUs.
 _IGNORED = frozenset((
     "compute_environment", "distributed_type", "machine_rank", "main_process_ip",

@@ -126,7 +126,7 @@ def pass_by_proxies(environ: MutableMapping[str, str], addresses: Sequence[str])
     hosts = dict.fromkeys(address.rpartition(":")[0].strip("[]") for address in addresses)
     environ.setdefault("no_proxy", environ.get("NO_PROXY", ""))
     for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
-        if name in environ:
+        if name in environ and environ[name].strip() != "*":  # which counts alone only
             environ[name] = ",".join(filter(None, [environ[name], *hosts]))
 
 

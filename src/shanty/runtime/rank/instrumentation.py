@@ -15,7 +15,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Callable, Mapping, Sequence
+    from typing import Any, Callable, Mapping, Sequence, TextIO
 
 
 def load_part(name: str) -> ModuleType:
@@ -99,8 +99,9 @@ class RankProcess:
 
         if not faulthandler.is_enabled():
             path = f"{self.run_dir}/stacks/rank-{self.rank}.crash"
-            self._crash = open(path, "w")  # noqa: SIM115  kept open for the handler
+            self._crash: TextIO | None = open(path, "w")  # noqa: SIM115  kept open for the handler
             faulthandler.enable(self._crash, all_threads=False)
+            faulthandler.enable = self._leave_crashes(faulthandler.enable)
         number = os.environ.get("SHANTY_STACKS_SIGNAL")
         if number and hasattr(faulthandler, "register"):
             path = f"{self.run_dir}/stacks/rank-{self.rank}.txt"
@@ -109,6 +110,16 @@ class RankProcess:
         if number and sys.platform == "linux":
             path = f"{self.run_dir}/stacks/rank-{self.rank}.pulse"
             self._probe = load_part("rank/progress_probe").ProgressProbe(path, int(number) + 1)
+
+    def _leave_crashes(self, enable: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns `enable` such that crashes are the script's business once it has called that."""
+
+        def enabled(*args: Any, **kwargs: Any) -> Any:
+            self._crash = None
+            vars(sys.modules["faulthandler"])["enable"] = enable
+            return enable(*args, **kwargs)
+
+        return enabled
 
     def loading(self, path: str) -> None:
         """Tells that the libmpi is loaded; MPI_Init, which comes next, may never return."""
@@ -160,8 +171,11 @@ class RankProcess:
             faulthandler.disable()
             faulthandler.enable(crash, all_threads=False)
         if self.claimed:
-            with open(self._claim, "w") as file:
-                file.write(str(os.getpid()))
+            try:
+                with open(self._claim, "w") as file:
+                    file.write(str(os.getpid()))
+            except OSError:  # a full disk; a child that starts MPI, too, is not told from the rank
+                pass
         hook_children()  # those that start MPI, too, would believe to be this rank
         self.tell(
             "joined",
@@ -308,9 +322,7 @@ def _importer() -> str:
 class _CallingLoader:
     """Loads as `loader` does, with the variables `during` set meanwhile; `then` gets the module."""
 
-    def __init__(
-        self, loader: Any, then: Callable[[Any], None], during: Mapping[str, str]
-    ) -> None:
+    def __init__(self, loader: Any, then: Callable[[Any], None], during: Mapping[str, str]) -> None:
         self._loader = loader
         self._then = then
         self._during = during

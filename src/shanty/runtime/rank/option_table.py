@@ -114,7 +114,8 @@ class Line:
         if name.startswith("--"):  # as argparse has it, the beginning of a name will do
             found = {options[each].names[0] for each in options if each.startswith(name)}
             if len(found) == 1:
-                return name, options[found.pop()], value if equals else None
+                whole = found.pop()
+                return whole, options[whole], value if equals else None
             if found:
                 either = " or ".join(sorted(found))
                 raise UsageError(f"{name} of {self.program} may mean {either}")

@@ -27,7 +27,16 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 from shanty.runtime import stored_tree
 from shanty.runtime.errors import PrepareError, StorageError
 from shanty.runtime.rpc import Ask, Data, Say, describe_python, output_of
-from shanty.runtime.rpc.store import file_put, home, machine, mark_used, place_of, placing, uv_cache
+from shanty.runtime.rpc.store import (
+    discard,
+    file_put,
+    home,
+    machine,
+    mark_used,
+    place_of,
+    placing,
+    uv_cache,
+)
 
 _ASK_LIMIT = 60  # seconds for an interpreter to say what it is; a cold NFS is slow
 _WAIT_LIMIT = 3600  # seconds to wait for another run that makes the same environment
@@ -155,7 +164,9 @@ def env_make(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     wanted = [*ask["packages"], *map(_requirement, ask["wheels"].items())]
     with _locked(target, say):
         if os.path.isdir(target):
-            if os.access(python, os.X_OK):
+            if os.access(python, os.X_OK) and not (
+                stored_tree.is_condemned(target) and discard(target)
+            ):
                 return {"python": python, "lacking": []}
             shutil.rmtree(target, ignore_errors=True)  # someone has removed half of it
         with contextlib.suppress(_LackingError), placing(target) as folder:
@@ -181,7 +192,7 @@ def _place(digest: str, base: str) -> str:
 def _wheel(digest: str, name: str) -> Optional[str]:
     folder = place_of("wheels", digest)
     if stored_tree.damage(folder):
-        stored_tree.discard(folder)
+        discard(folder)
     path = os.path.join(folder, os.path.basename(name))
     return path if mark_used(folder) and os.path.isfile(path) else None
 

@@ -170,8 +170,8 @@ def mend_store(_ask: Ask) -> List[str]:
     """Take away what of the store is damaged, so that the next run puts it there anew."""
     done = []
     for path, files in store.damaged_items(time.monotonic() + _READING).items():
-        stored_tree.discard(path)
-        done.append(f"{path} removed, of which {stored_tree.named(files)} were damaged")
+        if store.discard(path):
+            done.append(f"{path} removed, of which {stored_tree.named(files)} were damaged")
     return done
 
 

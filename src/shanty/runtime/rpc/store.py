@@ -180,15 +180,29 @@ def _write(source: Any, path: str, program: bool) -> str:
 def store_has(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     """Tell if an item (`kind`, `hash`) is there, where it is or would be, and what runs here.
 
-    One that lacks files is removed, and `damaged` says which.
+    One that lacks files is removed, unless a run uses it; `damaged` says which files.
     """
     path = place_of(ask["kind"], ask["hash"])
     damaged = stored_tree.damage(path)
     if damaged:
-        stored_tree.discard(path)
+        discard(path)
     have = mark_used(path)
     named = stored_tree.named(damaged) if damaged else ""
     return {"have": have, "path": path, "machine": machine(), "damaged": named}
+
+
+def discard(path: str) -> bool:
+    """Take a damaged item away, so that it is made anew; False where a run uses it."""
+    if named_by_runs(path) or not stored_tree.remove(path):
+        return False
+    if os.path.basename(os.path.dirname(path)) == "env" and not _environment_is_being_made():
+        stored_tree.remove(uv_cache())  # it shares files with the environment
+    return True
+
+
+def _environment_is_being_made() -> bool:
+    begun = (path for path in _listing("env") if re.match(r"\.(?!gone-)", os.path.basename(path)))
+    return any(os.path.isdir(path) and _age(path) < _UNFINISHED for path in begun)
 
 
 def damaged_items(until: float) -> Dict[str, List[str]]:
@@ -199,9 +213,9 @@ def damaged_items(until: float) -> Dict[str, List[str]]:
     """
     paths = [path for kind in KINDS for path in _listing(kind)]
     paths = sorted((each for each in paths if not _is_hidden(each)), key=_age)
-    found = {path: stored_tree.damage(path) for path in paths}
+    found = {path: stored_tree.damage(path, until=until) for path in paths}
     for path in paths:
-        if not found[path] and time.monotonic() < until:
+        if not found[path]:
             found[path] = stored_tree.damage(path, content=True, until=until)
     return {path: files for path, files in found.items() if files}
 
@@ -255,10 +269,8 @@ def store_sweep(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
             if unused and not named_by_runs(path) and stored_tree.remove(path):
                 removed.append(path)
     cache = uv_cache()
-    begun = (path for path in _listing("env") if re.match(r"\.(?!gone-)", os.path.basename(path)))
-    being_made = any(os.path.isdir(path) and _age(path) < _UNFINISHED for path in begun)
-    if _age(os.path.realpath(cache)) > days and not being_made and stored_tree.remove(cache):
-        removed.append(cache)
+    if _age(os.path.realpath(cache)) > days and not _environment_is_being_made():
+        removed += [cache] * stored_tree.remove(cache)
     return {"removed": removed}
 
 

@@ -302,6 +302,7 @@ ON_CPU = {
 VARIABLES = {
     "--multi_gpu": {},
     "--cpu --mixed_precision bf16": {**ON_CPU, "ACCELERATE_MIXED_PRECISION": "bf16"},
+    "--cpu --mixed_p bf16": {**ON_CPU, "ACCELERATE_MIXED_PRECISION": "bf16"},
     "--dynamo_backend inductor --dynamo_use_dynamic": {
         "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR",
         "ACCELERATE_DYNAMO_USE_DYNAMIC": "True",

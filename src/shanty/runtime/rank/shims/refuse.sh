@@ -13,6 +13,7 @@ done
 one=no
 [ "${WORLD_SIZE-1}" = 1 ] || [ "${WORLD_SIZE-1}" = "$nodes" ] && one=yes
 [ "$name" = accelerate ] && [ "${1-}" != launch ] && one=yes # that starts no ranks
+case "$name ${1-}" in mpi*" --version" | mpi*" -V" | mpi*" --help" | mpi*" -h") one=yes ;; esac
 if [ "$one" = yes ]; then
     IFS=:
     for folder in $PATH; do
@@ -23,7 +24,7 @@ if [ "$one" = yes ]; then
 fi
 line=
 case "$name" in
-    torchrun | deepspeed | accelerate | accelerate-launch) line="$name $*" ;;
+    torchrun | deepspeed | accelerate | accelerate-launch | mpirun | mpiexec) line="$name $*" ;;
     torch.distributed.launch) line="python -m $name $*" ;;
 esac
 cat >&2 <<TEXT
