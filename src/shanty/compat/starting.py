@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shanty.compat.task import RESULTS, dump_call
+from shanty.compat.task import RESULTS, dump_call, refuse_while_loading
 from shanty.runtime.localhost import all_here
 from shanty.runtime.rundir import RUN_DIR, RunDir, read_json
 
@@ -84,6 +84,7 @@ def run(
     Raises RuntimeError when a rank fails, with its words; ValueError for arguments that make no
     sense together or have no counterpart here.
     """
+    refuse_while_loading()
     num_proc = num_proc if np is None else np
     if network_interface:
         network_interfaces = network_interface.split(",")

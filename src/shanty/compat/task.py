@@ -17,16 +17,32 @@ import shanty
 
 RESULTS = "horovod-run.pickle"  # among the run's artifacts: a list of pickles, by rank
 _MAIN = "__mp_main__"  # what multiprocessing calls a script in its children, and people know
+_loading = False  # a rank imports the script
 
 
 def dump(value: Any) -> bytes:
     """Return `value`, pickled; by cloudpickle where it is installed, which takes lambdas, too."""
+    data: bytes = _pickler().dumps(value)
+    return data
+
+
+def _pickler() -> ModuleType:
     try:
         import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:
-        return pickle.dumps(value)
-    data: bytes = cloudpickle.dumps(value)
-    return data
+        return pickle
+    found: ModuleType = cloudpickle
+    return found
+
+
+def refuse_while_loading() -> None:
+    """Raise RuntimeError in a rank that imports the script, which has no business to call us."""
+    if _loading:
+        raise RuntimeError(
+            "horovod.run is called again where a rank imports the script to find its function. "
+            "Put the call under `if __name__ == '__main__':`, or `pip install cloudpickle`, with "
+            "which the script is not imported."
+        )
 
 
 def dump_call(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
@@ -34,7 +50,8 @@ def dump_call(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
     Raises ValueError for what cannot be pickled.
     """
-    main = getattr(sys.modules["__main__"], "__file__", None)
+    # cloudpickle takes what the script has by value, pickle by name.
+    main = getattr(sys.modules["__main__"], "__file__", None) if _pickler() is pickle else None
     folders = [str(Path(folder or ".").absolute()) for folder in sys.path]
     try:
         call = dump((func, tuple(args), dict(kwargs)))
@@ -48,13 +65,18 @@ def dump_call(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 def load_call(data: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """Return the function, its arguments and keyword arguments of what `dump_call` made."""
+    global _loading
     folders, main, call = pickle.loads(data)
     sys.path += [folder for folder in folders if folder not in sys.path and Path(folder).is_dir()]
     if b"__main__" in call and main and Path(main).is_file():
         module = ModuleType(_MAIN)
         module.__file__ = main
         sys.modules["__main__"] = sys.modules[_MAIN] = module
-        module.__dict__.update(runpy.run_path(main, run_name=_MAIN))
+        _loading = True
+        try:
+            module.__dict__.update(runpy.run_path(main, run_name=_MAIN))
+        finally:
+            _loading = False
         module.__name__ = _MAIN
     func, args, kwargs = pickle.loads(call)
     return func, args, kwargs

@@ -234,6 +234,39 @@ class TestCalls:
         )
         assert done.stdout == "42\n"
 
+    def test_a_script_without_a_guard(self, tmp_path: Path) -> None:
+        """By cloudpickle the script is not imported; else it is told what to do."""
+        script = tmp_path / "script.py"
+        text = (
+            "import pathlib, sys\n"
+            "from shanty.compat import starting, task\n"
+            "def work(n): return n + 1\n"
+            "if pathlib.Path('call').exists():\n"
+            "    starting.run(work, (41,), np=2)\n"
+            "open('call', 'wb').write(task.dump_call(work, (41,), {}))\n"
+        )
+        code = (
+            "from shanty.compat import task\n"
+            "func, args, _ = task.load_call(open('call', 'rb').read())\n"
+            "print(func(*args))"
+        )
+        for before, wanted in (
+            ("", "42\n"),
+            ("import sys; sys.modules['cloudpickle'] = None\n", ""),
+        ):
+            (tmp_path / "call").unlink(missing_ok=True)
+            script.write_text(before + text)
+            subprocess.run([sys.executable, script], cwd=tmp_path, check=True)
+            done = subprocess.run(
+                [sys.executable, "-c", code],
+                cwd=tmp_path,
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+            assert done.stdout == wanted, done.stderr
+        assert "Put the call under `if __name__ == '__main__':`" in done.stderr
+
     def test_the_environment_of_a_run_within_a_run(self) -> None:
         environ = {
             "SHANTY_RUN_DIR": "x",

@@ -56,7 +56,7 @@ _PLACES = (
 # it is. The Python that is found says its true path, which a wrapper (pyenv's) hides. The first
 # two arguments are of an earlier try: its process group, which is ended, and the Python that hung.
 _SCRIPT = (
-    '[ -n "$1" ] && kill -9 "-$1" 2>/dev/null; '
+    '[ "$1" -gt 1 ] 2>/dev/null && { kill -9 "-$1" || kill -9 "$1"; } 2>/dev/null; '
     "SHANTY_WITHOUT=$2; export SHANTY_WITHOUT; shift 2; "
     f'for p in "$@" {_PLACES}; do '
     'x=$(command -v "$p" 2>/dev/null) || continue; '

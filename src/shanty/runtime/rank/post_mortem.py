@@ -16,7 +16,7 @@ _DISTRIBUTIONS = {
     "skimage": "scikit-image", "yaml": "pyyaml", "bs4": "beautifulsoup4", "attr": "attrs",
     "dateutil": "python-dateutil", "google": "protobuf", "Crypto": "pycryptodome",
     "pkg_resources": "setuptools", "serial": "pyserial", "git": "gitpython",
-    "dotenv": "python-dotenv", "osgeo": "gdal", "faiss": "faiss-cpu", "mlxtend": "mlxtend",
+    "dotenv": "python-dotenv", "osgeo": "gdal", "faiss": "faiss-cpu",
 }  # fmt: skip
 _STORE = f"{os.sep}store{os.sep}"  # environments there were made after the one of the user
 _FRAME = r'^  File "(.*)", line (\d+) in (.*)$'
@@ -26,6 +26,8 @@ def how_to_install(module: str) -> str:
     """Return the command that brings what lacks for `module`; "" where another thing is wrong."""
     top = module.partition(".")[0]
     if top in sys.modules or top in getattr(sys, "stdlib_module_names", ()):
+        return ""
+    if top.startswith("__"):  # what multiprocessing calls a script
         return ""
     package = _DISTRIBUTIONS.get(top, top)
     if _STORE in sys.executable:
