@@ -38,7 +38,7 @@ def make_run(
     """A run as its directory shows it, without status for the state None; alive unless ended."""
     run = RunDir(home / "runs" / f"20240101-0000{number:02d}-{suffix}")
     run.create()
-    job = JobSpec(Script("train.py"), workdir="/work", name=name, tags=tuple(tags))
+    job = JobSpec(Script("train.py"), workdir="/home/ann/digits", name=name, tags=tuple(tags))
     write_json(run.job, job.to_json())
     if state is None:
         return run

@@ -21,7 +21,7 @@ def node(number: int = 0, slots: int = 4, **more: Any) -> Node:
         "address": f"10.0.0.{number + 1}",
         "cores": 4,
         "run_dir": "/runs/r",
-        "workdir": "/work",
+        "workdir": "/home/ann/digits",
         "python": "python",
         "agent_python": sys.executable,
         "package": "/package",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
     from typing import Any, TypeVar
 
@@ -40,15 +40,16 @@ def local_rank() -> int:
     return _script.place(_script.LOCAL_RANK, "LOCAL_RANK", 0)
 
 
-def log(**values: Any) -> None:
+def log(values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
     """Keep numbers or texts with the run, one line of its metrics.jsonl a call.
 
-    `log(step=10, loss=0.3)`. Scalars of NumPy or a framework count as numbers. Each line also
-    has the time and the rank. Without a run the values are printed.
+    `log(step=10, loss=0.3)`, or `log({"train/loss": 0.3})`. Scalars of NumPy or a framework count
+    as numbers; those that JSON has no word for are "NaN", "Infinity" and "-Infinity". Each line
+    also has the time and the rank. Without a run the values are printed.
     """
     from shanty import _script
 
-    _script.log(values)
+    _script.log({**(values or {}), **more})
 
 
 def artifacts() -> Path:

@@ -47,7 +47,7 @@ Each row is a test: the fault is planted in a lab of three hosts (`lab1` is the 
 _RUNNING = """\
 ## While a run is on
 
-Planted in the middle of a run, or before it where that is the point, on every MPI. Within 30 s the run names hosts and cause: where ranks stand still, their hosts try each other ([stalls.md](stalls.md)).
+Planted in the middle of a run, or before it where that is the point, on every MPI. Where ranks stand still, their hosts try each other ([stalls.md](stalls.md)), and the run names hosts and cause: within 30 s of the fault with `--stall-after 6s --on-stall stop`, as the tests have it (a slow link: 60 s); with the usual `--stall-after 60s` that is tried, and told, from 20 s on, and with `--on-stall stop` at 60 s.
 """  # noqa: E501
 _COLUMNS = ("Fault", "Code", "Bare mpirun", "shanty", "The fix that it tells")
 _BARE_VERSION, _BARE_BOUND = "5.0.11", 35

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,10 +70,8 @@ def test_a_fault_of_a_run(site: Site, world: World, fault: RunningFault, on_mpi:
             if not fault.before:
                 wait_for(lambda: is_on(site, before) or process.poll() is not None, 120)
                 assert process.poll() is None, process.communicate()
-                began = time.monotonic()
                 stack.enter_context(fault.plant(world))
                 wait_for(lambda: process.poll() is not None, fault.bound, "the run goes on")
-                assert time.monotonic() - began < fault.bound
             out, said = process.communicate(timeout=120)
         finally:
             if process.poll() is None:

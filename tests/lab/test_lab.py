@@ -437,3 +437,37 @@ def test_a_network_is_chosen_that_nobody_uses() -> None:
 
     routes = [ipaddress.IPv4Network(n) for n in ("10.77.5.0/24", "10.78.0.0/15", "10.0.0.0/8")]
     assert model.free_network(routes, []) == 80
+
+
+def test_runs_whose_hosts_are_cut_off_or_no_more(make_lab: MakeLab) -> None:
+    """What can be stopped is, what cannot be reached can be forgotten, and all end with the lab."""
+    lab = make_lab(2)
+    words = ("run", "-d", "-n", "1", "--on")
+    one, two = (
+        lab.shanty(*words, host, "--name", host, "sleep", "500").stdout.strip()
+        for host in lab.hosts
+    )
+    wait_for(lambda: states(lab) == {"lab1": "running", "lab2": "running"}, 60)
+    lab.do("cut", "lab1")
+    done = lab.shanty("stop", "--all", timeout=120)
+    assert done.returncode != 0
+    assert f"run {one}: " in done.stderr
+    assert f"run {two}: stopped" in done.stderr
+    assert f"shanty rm --force {one}" in done.stderr
+    assert "is still on" in lab.shanty("rm", one, timeout=60).stderr
+    done = lab.shanty("rm", "--force", one, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not (lab.shanty.home / "runs" / one).exists()
+    lab.do("join", "lab1")
+    lab.shanty(*words, "lab2", "--name", "night", "sleep", "500")
+    wait_for(lambda: states(lab)["night"] == "running", 60)
+    done = lab.shanty("lab", "down")
+    assert "was on there, and has ended with it" in done.stderr
+    assert states(lab) == {"lab2": "stopped", "night": "lost"}
+    assert "the lab lab was ended while the run was on" in lab.shanty("show").stdout
+    assert lab.shanty("rm", "lab2", "night").returncode == 0
+
+
+def states(lab: Any) -> dict[str, str]:
+    lines = lab.shanty("ps", "--json").stdout.splitlines()
+    return {run["name"]: run["state"] for run in map(json.loads, lines)}

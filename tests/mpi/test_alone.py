@@ -49,7 +49,7 @@ model.fit(np.ones((64, 4)), np.ones((64, 1)), epochs=2, verbose=0)
 time.sleep(20)
 """
 SPAWN = """
-import sys, tempfile, time
+import os, time
 import torch
 import torch.distributed as dist
 
@@ -64,7 +64,7 @@ def main(rank, path):
         time.sleep(0.1)
 
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(main, (tempfile.mktemp(),), 2)
+    torch.multiprocessing.spawn(main, (os.path.abspath(f"group-{os.getpid()}"),), 2)
 """
 COMPILED = """
 step = torch.compile(lambda: optimizer.step(), backend="eager")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -147,3 +148,22 @@ def test_a_module_that_is_not_there(shanty: Shanty) -> None:
     assert "No module named trainign" in done.stderr
     assert "did you mean -m training?" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_script_in_the_place_of_a_program(shanty: Shanty) -> None:
+    shanty.script("print(1)", "train.py")
+    done = shanty("horovodrun", "-np", "1", "train.py")
+    assert done.returncode == 127
+    assert "write python train.py" in done.stderr
+
+
+def test_more_ranks_in_a_line_than_slots(shanty: Shanty, flavour: str) -> None:
+    if not flavour.startswith("openmpi"):
+        pytest.skip("it takes any number")
+    count = (os.cpu_count() or 1) * 2
+    words = ("-np", str(count), "hostname")
+    done = shanty("run", "--mpi", flavour, "--", "mpirun", *words)
+    assert done.returncode == 1
+    assert "fix: add --oversubscribe to the line, after mpirun" in done.stderr
+    done = shanty("run", "--mpi", flavour, "--", "mpirun", "--oversubscribe", *words)
+    assert done.returncode == 0, done.stderr

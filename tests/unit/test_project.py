@@ -105,5 +105,6 @@ def test_a_framework_knows_of_launching_only_the_run_directory(path: Path) -> No
         and not within(what, "shanty.collectives")
         and not within(what, "shanty.runtime.rundir")
         and not within(what, "shanty._lazy")
+        and not within(what, "shanty._singleton")
         and what != "shanty"  # what any script imports: light, and it knows the run directory
     }

@@ -69,7 +69,7 @@ def up(
     first = known.hosts[0].name
     note(
         f"the lab {name} is up. For example:\n"
-        f"  shanty run --on {name} -n {hosts} train.py\n"
+        f"  shanty run --on {name} --ppn 1 train.py\n"
         f"  ssh -F {known.folder / 'ssh_config'} {first} hostname\n"
         f"  shanty lab exec {first} ip addr\n"
         f"  shanty lab down{'' if name == 'lab' else f' {name}'}"
@@ -88,7 +88,8 @@ def down(name: str) -> None:
     from shanty.launch.lab import control, model
 
     model.check_name(name)  # it becomes a folder that is removed
-    control.down(context().home, name)
+    for run in control.down(context().home, name):
+        note(f"run {run} was on there, and has ended with it")
     note(f"the lab {name} is gone")
 
 

@@ -9,10 +9,10 @@ import time
 
 import click
 
-from shanty.cli.context import context, note
+from shanty.cli.context import Context, context, note
 from shanty.cli.options import completed, json_option, run_argument
 from shanty.cli.table import ago, print_table, shorten
-from shanty.runtime.errors import LostError, UsageError
+from shanty.runtime.errors import LostError, ShantyError, UsageError
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import Raw, State
 
@@ -182,32 +182,58 @@ def stop(run: tuple[str, ...], everything: bool, kill: bool) -> None:
             if not entry.status.state.final
         ]
     grace = 0.0 if kill else here.settings.stop_grace
+    errors = []
     for directory in found:
-        if here.runs.status(directory).ended is not None:
-            note(f"run {directory.id} has ended already")
-            continue
-        here.targets.cancel(directory, grace)
-        deadline = time.monotonic() + grace + _PATIENCE
-        while not (status := here.runs.status(directory)).state.final:
-            if time.monotonic() > deadline:
-                raise LostError(f"run {directory.id} does not end", fix="try again with --kill")
-            time.sleep(0.02)
-        note(f"run {directory.id}: {status.state.value}")
+        try:
+            _stop(here, directory, grace)
+        except ShantyError as error:  # the others are stopped all the same
+            errors.append(error)
+            if len(found) > 1:
+                note(f"run {directory.id}: {error.what}")
+    if errors:
+        raise errors[0]
+
+
+def _stop(here: Context, run: RunDir, grace: float) -> None:
+    if here.runs.status(run).ended is not None:
+        note(f"run {run.id} has ended already")
+        return
+    try:
+        here.targets.cancel(run, grace)
+    except ShantyError as error:
+        if run.site.exists():
+            error.fix += f"; or, if its hosts are no more: shanty rm --force {run.id}"
+        raise
+    deadline = time.monotonic() + grace + _PATIENCE
+    while not (status := here.runs.status(run)).state.final:
+        if time.monotonic() > deadline:
+            raise LostError(f"run {run.id} does not end", fix="try again with --kill")
+        time.sleep(0.02)
+    note(f"run {run.id}: {status.state.value}")
 
 
 @click.command()
 @click.argument("run", metavar="RUN...", nargs=-1, required=True, shell_complete=completed("runs"))
-def rm(run: tuple[str, ...]) -> None:
+@click.option("-f", "--force", is_flag=True, help="Also runs that are on, or out of reach.")
+def rm(run: tuple[str, ...], force: bool) -> None:
     """Delete ended runs, their logs and their artifacts.
 
+    With --force a run is stopped first. Where its hosts cannot be reached, it may go on there.
+
     \b
-    Example:
+    Examples:
       shanty rm night
+      shanty rm --force last
     """
-    runs = context().runs
-    found = {directory.id: directory for directory in map(runs.find, run)}
+    here = context()
+    found = {directory.id: directory for directory in map(here.runs.find, run)}
     for name, directory in found.items():
-        runs.remove(directory)
+        if force and not here.runs.status(directory).state.final:
+            try:
+                _stop(here, directory, here.settings.stop_grace)
+            except ShantyError as error:
+                note(f"run {name}: {error.what}")
+        here.runs.remove(directory, force=force)
         note(f"run {name} is deleted")
 
 

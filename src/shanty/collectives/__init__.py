@@ -3,3 +3,7 @@
 A framework's package is an adapter: it passes its tensors as they are, and `kernels.Kernels` for
 them (memory, arithmetic). docs/horovod.md has the modules.
 """
+
+from shanty._singleton import leave_nothing
+
+leave_nothing()

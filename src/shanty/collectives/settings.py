@@ -94,6 +94,6 @@ _HOROVODS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "stall_warning": ("STALL_CHECK_TIME_SECONDS", _number, _NUMBER),
     "stall_shutdown": ("STALL_SHUTDOWN_TIME_SECONDS", _number, _NUMBER),
 }
+# By the settings: a variable, how it is read, and what it must be. Empty is the same as unset.
 _VARIABLES = {field: (f"HOROVOD_{each[0]}", *each[1:]) for field, each in _HOROVODS.items()}
 _VARIABLES["join_all"] = ("SHANTY_JOIN_ALL", _switch, "0 or 1")
-"""By the settings: a variable, how it is read, and what it must be. Empty is the same as unset."""

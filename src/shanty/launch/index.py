@@ -87,7 +87,8 @@ class Runs:
                 "give more of the id",
             )
         fix = "`shanty ps --all` lists the runs" if ids else "there are no runs yet"
-        raise NotFoundError(f"there is no run {reference!r}", fix=fix)
+        near = _similar(reference, [entry.name for entry in self.entries() if entry.name])
+        raise NotFoundError(f"there is no run {reference!r}", fix=near + fix)
 
     def status(self, run: RunDir) -> Status:
         """Ask where the run stands now."""
@@ -153,9 +154,9 @@ class Runs:
                 entries.append(Entry(run.id, *words, status))
         return entries
 
-    def remove(self, run: RunDir) -> None:
-        """Delete an ended run with all its files; UsageError while it is on."""
-        if not self.status(run).state.final:
+    def remove(self, run: RunDir, *, force: bool = False) -> None:
+        """Delete a run with all its files; UsageError while it is on, unless `force`."""
+        if not force and not self.status(run).state.final:
             raise UsageError(
                 f"run {run.id} is still on", fix=f"stop it first: shanty stop {run.id}"
             )
@@ -172,6 +173,13 @@ class Runs:
                     _delete(run)
                     removed.append(run.id)
         return removed
+
+
+def _similar(reference: str, names: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(reference, names, 1)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def _delete(run: RunDir) -> None:

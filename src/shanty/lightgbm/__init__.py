@@ -12,6 +12,7 @@ LightGBM's own. Importing this package loads nothing of it yet.
 from typing import TYPE_CHECKING
 
 from shanty._lazy import names_over
+from shanty._singleton import leave_nothing
 
 if TYPE_CHECKING:
     from shanty.lightgbm.errors import DataError as DataError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from shanty.lightgbm.training import save_model as save_model
     from shanty.lightgbm.training import train as train
 
+leave_nothing()
 _MODULES = {
     "errors": ("DataError", "WorldError"),
     "estimators": ("LGBMClassifier", "LGBMRanker", "LGBMRegressor"),

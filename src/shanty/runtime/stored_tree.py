@@ -73,18 +73,30 @@ def is_condemned(folder: str) -> bool:
 
 def remove(path: str) -> bool:
     """Take an item away in one step, so that nobody finds half of it."""
-    parent, name = os.path.split(path)
     if os.path.isfile(path) and not os.path.islink(path):
         with contextlib.suppress(OSError):
             os.unlink(path)
         return True
-    gone = os.path.join(parent, f".gone-{name.lstrip('.')[:16]}-{os.getpid()}")
+    gone = _aside(path)
     try:
         os.rename(path, gone)
     except OSError:
         return False
     shutil.rmtree(gone, ignore_errors=True)
     return True
+
+
+def replace(path: str, new: str) -> None:
+    """Put the folder `new` in the place of the folder `path`."""
+    gone = _aside(path)
+    os.rename(path, gone)
+    os.rename(new, path)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _aside(path: str) -> str:
+    parent, name = os.path.split(path)
+    return os.path.join(parent, f".gone-{name.lstrip('.')[:16]}-{os.getpid()}")
 
 
 def named(paths: Sequence[str]) -> str:

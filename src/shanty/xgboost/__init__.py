@@ -14,6 +14,7 @@ name is XGBoost's own. Importing this package loads nothing of it yet.
 from typing import TYPE_CHECKING
 
 from shanty._lazy import names_over
+from shanty._singleton import leave_nothing
 
 if TYPE_CHECKING:
     from shanty.xgboost.communication import communicator as communicator
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from shanty.xgboost.training import save_model as save_model
     from shanty.xgboost.training import train as train
 
+leave_nothing()
 _MODULES = {
     "errors": ("DataError", "WorldError"),
     "estimators": (

@@ -34,7 +34,7 @@ def place(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_run(home, 1, State.SUCCEEDED, name="night")
     run = make_run(home, 2, State.RUNNING, name="noon")
     command = Module("pkg.train", ("--lr", "1"))
-    job = JobSpec(command, workdir="/work", name="noon", tags=("digits",))
+    job = JobSpec(command, workdir="/home/ann/digits", name="noon", tags=("digits",))
     write_json(run.job, job.to_json())
     make_run(home, 3, State.FAILED)
     inventory.save(inventory.extended("desk", [inventory.parse_host("tower:4")], home), home)

@@ -74,6 +74,8 @@ MISTAKES: dict[str, tuple[Words, int, str]] = {
     "no ranks": (["run", "-n", "0", "train.py"], 2, "at least 1"),
     "nothing to run": (["run", "-n", "2"], 2, "Missing argument"),
     "an empty word": (["run", ""], 2, "nothing to run"),
+    "an MPI with a slip": (["run", "--mpi", "opnmpi", "train.py"], 2, "did you mean openmpi5?"),
+    "a lab that is not up": (["run", "--on", "lab", "train.py"], 69, "shanty lab up makes"),
     "a folder to run in that is not there": (["run", "-C", "x", "train.py"], 2, "no folder"),
 }
 

@@ -220,6 +220,11 @@ def test_rm_deletes_nothing_when_one_of_several_is_unknown(cli: Cli, home: Path)
     assert run.path.exists()
 
 
+def test_a_name_with_a_slip(cli: Cli, home: Path) -> None:
+    make_run(home, 1, name="night")
+    assert "did you mean night?" in cli("logs", "nihgt").err
+
+
 def test_what_an_ended_run_is_asked(cli: Cli, home: Path) -> None:
     run = make_run(home, 1)
     assert "has ended already" in cli("stop", run.id).err
@@ -280,7 +285,7 @@ def test_a_run_that_is_lost_without_an_end(home: Path, capsys: pytest.CaptureFix
 def test_show_has_options_hosts_attempts_and_files(cli: Cli, home: Path) -> None:
     run = make_run(home, 1, attempt=2)
     job = JobSpec(
-        Script("train.py"), workdir="/work", ranks=2, env={"KEY": "secret"}, mpi="mpich",
+        Script("train.py"), workdir="/home/ann/digits", ranks=2, env={"KEY": "secret"}, mpi="mpich",
         oversubscribe=True, time_limit=90.0,
     )  # fmt: skip
     write_json(run.job, job.to_json())

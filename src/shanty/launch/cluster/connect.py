@@ -216,10 +216,17 @@ def connect(
     for client in clients:
         client.close(0.5)
     for index, one in enumerate(refused):
-        meant = similar_group(one.host.name, groups) if one.code == "name-unknown" else None
-        if meant is not None:
-            refused[index] = replace(one, fix=f"did you mean the group {meant}? Else {one.fix}")
+        if one.code == "name-unknown":
+            refused[index] = replace(one, fix=_meant(one.host.name, groups) + one.fix)
     raise failure(refused, len(hosts))
+
+
+def _meant(name: str, groups: Iterable[str]) -> str:
+    """What the user may have meant by a name that does not resolve; "" for no idea."""
+    if name == "lab":
+        return "shanty lab up makes virtual hosts of that name. Else "
+    group = similar_group(name, groups)
+    return f"did you mean the group {group}? Else " if group else ""
 
 
 def failure(refused: Sequence[Refusal], total: int) -> PrepareError:

@@ -61,11 +61,7 @@ def put_tree(client: RpcClient, kind: str, package: Package, progress: Progress)
     name = client.host.name
     answer = client.ask("store-has", kind=kind, hash=package.hash).values
     refuse_foreign(package.title, package.tags, answer["machine"], name)
-    advice = "see whether its disk is sound"
     if answer["have"]:
-        if answer["damaged"]:
-            found = f"{package.title} is damaged there: {answer['damaged']}"
-            client.notes.append((f"{found}; it stays as long as another run uses it", advice))
         return str(answer["path"])
     with _archive(package).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -73,7 +69,7 @@ def put_tree(client: RpcClient, kind: str, package: Package, progress: Progress)
         client.ask("store-put", data=data, size=size, kind=kind, hash=package.hash)
     if answer["damaged"]:
         found = f"{package.title} had been damaged there: {answer['damaged']}"
-        client.notes.append((f"{found}; it was sent again", advice))
+        client.notes.append((f"{found}; it was sent again", "see whether its disk is sound"))
     return str(answer["path"])
 
 

@@ -26,9 +26,11 @@ from shanty.launch.lab.supervisor import port_name
 from shanty.launch.lock import exclusive_lock
 from shanty.launch.plain_json import decode
 from shanty.runtime import platform
-from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
+from shanty.runtime.agent.control import conclude, read_status
+from shanty.runtime.errors import LostError, NotFoundError, PrepareError, UsageError
 from shanty.runtime.platform import Process
-from shanty.runtime.rundir import read_json, storage_errors, write_json
+from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
+from shanty.runtime.spec import Failure, State
 
 _REBOOT_TIME = 40.0
 _FREEZE_TIME = 10.0
@@ -216,8 +218,11 @@ def _start(
     raise forbidden(said.splitlines()[-1] if said else "it ended without a word", None)
 
 
-def down(home: Path, name: str) -> None:
-    """Ends a lab and removes all that it kept; NotFoundError when there is nothing of it."""
+def down(home: Path, name: str) -> list[str]:
+    """Ends a lab and removes all that it kept; returns the runs that were on there.
+
+    NotFoundError when there is nothing of it.
+    """
     folder = folder_of(home, name)
     if not folder.exists():
         find(home, name)
@@ -229,7 +234,23 @@ def down(home: Path, name: str) -> None:
                 f"process {lab.pid} is still there {_END_TIME:.0f} s after SIGKILL",
                 "look for a process in state D (a disk or an NFS server that hangs)",
             )
+        lost = _lose_runs(home, name)
         _remove(home, name)
+        return lost
+
+
+def _lose_runs(home: Path, name: str) -> list[str]:
+    """Concludes the runs on a lab that has ended: their hosts can never be asked again."""
+    config, lost = str(folder_of(home, name) / "ssh_config"), []
+    failure = Failure(f"the lab {name} was ended while the run was on", fix="run again")
+    for site in sorted((home / "runs").glob("*/site.json")):
+        run = RunDir(site.parent)
+        hosts = (read_json(site) or {}).get("hosts", ())
+        there = any(host.get("config") == config for host in hosts)
+        if there and not read_status(run).state.final:
+            conclude(run, State.LOST, failure, LostError.exit_code)
+            lost.append(run.id)
+    return lost
 
 
 def _kill(pid: int, born: str) -> bool:

@@ -123,7 +123,7 @@ class ActivityWatch:
         self._controller = controller
         self._next = 0.0
         self._watching = False
-        self._does: Dict[str, Dict[int, str]] = {}  # by host
+        self._does: Dict[str, Dict[Key, str]] = {}  # by host
 
     def tick(self, now: float) -> None:
         """Does what is due by the clock."""
@@ -143,21 +143,23 @@ class ActivityWatch:
     def hear(self, host: str, message: Mapping[str, Any]) -> None:
         """Takes what a node agent saw."""
         if self._watching:
-            self._does[host] = {each["rank"]: each["does"] for each in message["busy"]}
+            self._does[host] = {
+                (each["world"], each["rank"]): each["does"] for each in message["busy"]
+            }
             self._controller.active(self.text())
 
     def text(self) -> str:
         """Returns what the ranks do, those with the same together; "" where nobody knows."""
         groups: Dict[str, List[int]] = {}
         for ranks in self._does.values():
-            for rank, does in ranks.items():
+            for (_, rank), does in ranks.items():
                 groups.setdefault(does, []).append(rank)
         if "" in groups or not groups:
             return ""
         if len(groups) == 1:
             return next(iter(groups))
         told = sorted(groups.items(), key=lambda group: (len(group[1]), group[1]))
-        parts = [f"{named(sorted(ranks))} {does}" for does, ranks in told[:_SHOWN]]
+        parts = [f"{named(sorted(set(ranks)))} {does}" for does, ranks in told[:_SHOWN]]
         return ", ".join(parts) + (" …" if len(told) > _SHOWN else "")
 
     def _last_word(self) -> float:

@@ -24,7 +24,7 @@ from shanty.runtime.agent.cleanup import end_all, sweep_after
 from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
 from shanty.runtime.agent.mpi_world import MpiWorld, signal_name
 from shanty.runtime.agent.node_agent import SILENCE
-from shanty.runtime.agent.root_cause import TOP, Verdict, at_end, late, misplaced
+from shanty.runtime.agent.root_cause import TOP, Verdict, at_end, explained, late, misplaced
 from shanty.runtime.agent.stacks import absent, collect, with_native, written
 from shanty.runtime.agent.stall_detector import StallDetector
 from shanty.runtime.errors import (
@@ -50,6 +50,7 @@ _DOUBT = 2.0  # seconds for a look at the network before an end that nothing exp
 HUNG = 5.0  # seconds that a launcher may outlive its last rank
 _TICK = 0.5
 _LAST_LINES = 30
+_LAUNCHER_LINES = 60  # a launcher explains at length
 
 
 class Controller:
@@ -543,7 +544,9 @@ class Controller:
         log = self.run_dir.launcher_log
         if not log.exists():
             return failure
-        return replace(failure, lines=tuple(last_lines(str(log), _LAST_LINES)), log=str(log))
+        lines = last_lines(str(log), _LAUNCHER_LINES)
+        found = explained(failure, lines)
+        return replace(found, lines=tuple(lines[-_LAST_LINES:]), log=str(log))
 
     def _write(self, **changes: Any) -> None:
         """Change the status, on disk as well; a full disk must not stop the agent."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import List, Mapping, NamedTuple, Optional
+from dataclasses import replace
+from typing import List, Mapping, NamedTuple, Optional, Sequence
 
 from shanty.runtime.agent.mpi_world import MpiWorld
 from shanty.runtime.errors import LaunchError, WorldError
@@ -10,6 +11,7 @@ from shanty.runtime.plan import Plan
 from shanty.runtime.spec import Failure
 
 TOP = "0"  # the world of the launcher that the plan names; a nested one is known by its pid
+_NO_SLOTS = "There are not enough slots available"  # Open MPI and PRRTE
 
 
 class Verdict(NamedTuple):
@@ -100,6 +102,17 @@ def at_end(
             quotes_launcher=True,
         )
     return None
+
+
+def explained(failure: Failure, lines: Sequence[str]) -> Failure:
+    """The failure of a launcher, with cause and cure where its last `lines` are known words."""
+    if failure.why or failure.fix or not any(_NO_SLOTS in line for line in lines):
+        return failure
+    return replace(
+        failure,
+        why="its line asks for more ranks than its hosts have slots (here: cores)",
+        fix="add --oversubscribe to the line, after mpirun; ranks then share the cores",
+    )
 
 
 def misplaced(plan: Plan, world: MpiWorld) -> Optional[Verdict]:

@@ -44,10 +44,12 @@ def flavour(name: str) -> Flavour:
     for one in FLAVOURS.values():
         if key in (one.name, *_ALIASES[one.name]):
             return one
+    from difflib import get_close_matches
+
     known = ", ".join(f"{one.name} ({one.title})" for one in FLAVOURS.values())
-    raise UsageError(
-        f"no MPI is called {name!r}", why=f"shanty knows {known}", fix="use one of these names"
-    )
+    near = get_close_matches(key, FLAVOURS, 1)
+    fix = f"did you mean {near[0]}?" if near else "use one of these names"
+    raise UsageError(f"no MPI is called {name!r}", why=f"shanty knows {known}", fix=fix)
 
 
 def identify_library(version_string: str) -> Optional[Tuple[str, str]]:

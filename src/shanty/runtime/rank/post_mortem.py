@@ -176,6 +176,8 @@ def _elsewhere(program: str) -> str:
     if name in names:
         if name.endswith(_SOURCES):
             return _COMPILE.format(name)
+        if name.endswith(".py"):
+            return f"it is a script of Python: write python {program}"
         mode = "" if os.access(program, os.X_OK) else f", after chmod +x {name}"
         return f"it is in this folder: write ./{name}{mode}"
     near = [f"{name}.py"] if f"{name}.py" in names else get_close_matches(name, names, 1)

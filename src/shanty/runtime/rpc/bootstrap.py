@@ -97,8 +97,7 @@ def _unpack(data: bytes, root: str) -> None:
     import tempfile
 
     home = os.path.dirname(os.path.dirname(os.path.dirname(root)))
-    if not os.path.isdir(home):
-        os.makedirs(home, 0o700)  # code and packages of its user's are no one else's
+    os.makedirs(home, 0o700, exist_ok=True)  # what is of its user is no one else's
     os.makedirs(os.path.dirname(root), exist_ok=True)
     temporary = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(root))
     try:

@@ -28,7 +28,7 @@ from shanty.runtime import stored_tree
 from shanty.runtime.errors import PrepareError, StorageError
 from shanty.runtime.rpc import Ask, Data, Say, describe_python, output_of
 from shanty.runtime.rpc.store import (
-    discard,
+    discard_cache,
     file_put,
     home,
     machine,
@@ -103,7 +103,7 @@ def env_has(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     if base is not None:
         path = _place(ask["hash"], base)
         python = os.path.join(path, "bin", "python")
-        if mark_used(path) and os.access(python, os.X_OK):
+        if mark_used(path) and os.access(python, os.X_OK) and not stored_tree.is_condemned(path):
             return {"have": True, "python": python}
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     return {"have": False, "base": base, "own": own, "uv": _uv(), "machine": machine()}
@@ -163,11 +163,11 @@ def env_make(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     python = os.path.join(target, "bin", "python")
     wanted = [*ask["packages"], *map(_requirement, ask["wheels"].items())]
     with _locked(target, say):
-        if os.path.isdir(target):
-            if os.access(python, os.X_OK) and not (
-                stored_tree.is_condemned(target) and discard(target)
-            ):
-                return {"python": python, "lacking": []}
+        if stored_tree.is_condemned(target):
+            discard_cache()
+        elif os.access(python, os.X_OK):
+            return {"python": python, "lacking": []}
+        else:
             shutil.rmtree(target, ignore_errors=True)  # someone has removed half of it
         with contextlib.suppress(_LackingError), placing(target) as folder:
             tool.make(base, folder)
@@ -191,10 +191,9 @@ def _place(digest: str, base: str) -> str:
 
 def _wheel(digest: str, name: str) -> Optional[str]:
     folder = place_of("wheels", digest)
-    if stored_tree.damage(folder):
-        discard(folder)
     path = os.path.join(folder, os.path.basename(name))
-    return path if mark_used(folder) and os.path.isfile(path) else None
+    there = mark_used(folder) and os.path.isfile(path)
+    return path if there and not stored_tree.damage(folder) else None
 
 
 def _requirement(wheel: Tuple[str, str]) -> str:

@@ -70,7 +70,8 @@ def mark_used(path: str) -> bool:
 def placing(target: str) -> Iterator[str]:
     """A new folder that takes the place of `target` when the block ends well, else is gone.
 
-    Where someone else has made the same one meanwhile, theirs stays: it has the same content.
+    Where someone else has made the same one meanwhile, theirs stays: it has the same content. One
+    that is damaged makes way, which does a run that uses it no harm: its paths stay good.
     """
     parent, name = os.path.split(target)
     try:
@@ -87,6 +88,8 @@ def placing(target: str) -> Iterator[str]:
         except OSError:
             if not os.path.isdir(target):
                 raise
+            if stored_tree.damage(target):
+                stored_tree.replace(target, folder)
     except OSError as error:
         fix = "make room there (df -h ~), then try again"
         raise StorageError(f"{target} cannot be written", _why(error), fix) from error
@@ -180,13 +183,11 @@ def _write(source: Any, path: str, program: bool) -> str:
 def store_has(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     """Tell if an item (`kind`, `hash`) is there, where it is or would be, and what runs here.
 
-    One that lacks files is removed, unless a run uses it; `damaged` says which files.
+    One that is damaged is not; `damaged` says which files of it.
     """
     path = place_of(ask["kind"], ask["hash"])
     damaged = stored_tree.damage(path)
-    if damaged:
-        discard(path)
-    have = mark_used(path)
+    have = mark_used(path) and not damaged
     named = stored_tree.named(damaged) if damaged else ""
     return {"have": have, "path": path, "machine": machine(), "damaged": named}
 
@@ -195,9 +196,15 @@ def discard(path: str) -> bool:
     """Take a damaged item away, so that it is made anew; False where a run uses it."""
     if named_by_runs(path) or not stored_tree.remove(path):
         return False
-    if os.path.basename(os.path.dirname(path)) == "env" and not _environment_is_being_made():
-        stored_tree.remove(uv_cache())  # it shares files with the environment
+    if os.path.basename(os.path.dirname(path)) == "env":
+        discard_cache()
     return True
+
+
+def discard_cache() -> None:
+    """Take away the cache, which shares files with environments, unless one is being made."""
+    if not _environment_is_being_made():
+        stored_tree.remove(uv_cache())
 
 
 def _environment_is_being_made() -> bool:

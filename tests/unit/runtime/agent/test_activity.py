@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from runs import wait_for
 from shanty.runtime import platform
 from shanty.runtime.agent import activity
 from shanty.runtime.rundir import RunDir
@@ -59,14 +58,10 @@ def test_what_a_rank_does(started: Any, tmp_path: Path, code: str, does: str) ->
     (tmp_path / "ninja").symlink_to("/bin/sleep")
     programs = {("0", 3): {started(code)}}
     seen = activity.RankActivity()
-    found: list[str] = []
-
-    def look() -> bool:
-        found[:] = [each["does"] for each in seen.look(programs)]
-        time.sleep(0.5)  # between two looks, which tell a rate
-        return found == [does]
-
-    wait_for(look, 30, f"{found} is not {does}")
+    deadline = time.monotonic() + 30
+    while (found := [each["does"] for each in seen.look(programs)]) != [does]:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.5)  # two looks tell a rate
 
 
 class Controller(SimpleNamespace):
@@ -75,6 +70,10 @@ class Controller(SimpleNamespace):
 
     def active(self, text: str) -> None:
         self.text = text
+
+
+def busy(*ranks: tuple[int, str], world: str = "0") -> dict[str, Any]:
+    return {"busy": [{"world": world, "rank": rank, "does": does} for rank, does in ranks]}
 
 
 def test_a_silent_run_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,14 +92,20 @@ def test_a_silent_run_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     watch.tick(105.0)
     watch.tick(110.0)
     assert controller.told == [{"busy": True}, {"busy": False}]
-    watch.hear("a", {"busy": [{"rank": 0, "does": ""}, {"rank": 1, "does": "idle"}]})
+    watch.hear("a", busy((0, ""), (1, "idle")))
     assert controller.text == ""
-    watch.hear("a", {"busy": [{"rank": 0, "does": "idle"}, {"rank": 1, "does": "idle"}]})
+    watch.hear("a", busy((0, "idle"), (1, "idle")))
     assert controller.text == "idle"
-    watch.hear("b", {"busy": [{"rank": 2, "does": "compiling (nvcc)"}]})
+    watch.hear("b", busy((2, "compiling (nvcc)")))
     assert controller.text == "rank 2 compiling (nvcc), ranks 0, 1 idle"
+    # Two worlds of one host, which number their ranks alike.
+    watch.hear(
+        "b",
+        {"busy": [*busy((0, "compiling (nvcc)"))["busy"], *busy((0, "idle"), world="9")["busy"]]},
+    )
+    assert controller.text == "rank 0 compiling (nvcc), ranks 0, 1 idle"
     log.write_text("1.0 1 ready\n")
     watch.tick(115.0)
     assert (controller.text, len(controller.told)) == ("", 2)
-    watch.hear("b", {"busy": [{"rank": 2, "does": "idle"}]})  # it was on its way
+    watch.hear("b", busy((2, "idle")))  # it was on its way
     assert controller.text == ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from plans import MPI, plan_of
 from shanty.runtime.agent.mpi_world import MpiWorld
-from shanty.runtime.agent.root_cause import late, misplaced
+from shanty.runtime.agent.root_cause import explained, late, misplaced
+from shanty.runtime.spec import Failure
 
 
 def world(expected: int, **hosts: str) -> MpiWorld:
@@ -37,3 +38,11 @@ def test_no_rank_at_all() -> None:
     verdict = late(plan_of(2, 5), {}, 6.0, 0.0)
     assert verdict is not None
     assert verdict.failure.what == "ranks 0, 1 of 2 did not start within 5 s"
+
+
+def test_known_words_of_a_launcher_bring_the_cure() -> None:
+    words = ["----", "There are not enough slots available in the system to satisfy the 4", "slots"]
+    found = explained(Failure("the launcher ended with exit code 1"), words)
+    assert "--oversubscribe" in found.fix
+    assert explained(Failure("x", "y"), words) == Failure("x", "y")
+    assert explained(Failure("x"), ["no such host"]) == Failure("x")

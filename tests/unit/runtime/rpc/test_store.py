@@ -1,4 +1,4 @@
-"""The store of a host: what is damaged goes, unless a run uses it."""
+"""The store of a host: what is damaged is made anew."""
 
 from __future__ import annotations
 
@@ -34,21 +34,43 @@ def ask_for(kind: str) -> dict[str, object]:
     return store.store_has({"kind": kind, "hash": HASH}, io.BytesIO(), lambda _: None)
 
 
-def test_a_damaged_item_is_not_there(home: Path) -> None:
+def test_a_damaged_item_is_not_there_and_a_new_one_takes_its_place(home: Path) -> None:
+    """Also while a run uses it: its paths stay good."""
     folder = item(home, "mpi", "")
+    in_use_by(home, folder)
     answer = ask_for("mpi")
     assert (answer["have"], answer["damaged"]) == (False, "1 file (file)")
-    assert not folder.exists()
+    with store.placing(str(folder)) as new:
+        Path(new, "file").write_text("good")
+        stored_tree.note(new)
+        assert folder.exists()
+    answer = ask_for("mpi")
+    assert (answer["have"], answer["damaged"]) == (True, "")
+    assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_one_that_a_run_uses_stays(home: Path) -> None:
+def test_a_whole_item_stays_where_somebody_else_makes_it_too(home: Path) -> None:
+    folder = item(home, "mpi")
+    before = folder.stat().st_ino
+    with store.placing(str(folder)) as new:
+        Path(new, "file").write_text("good")
+    assert folder.stat().st_ino == before
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_one_that_a_run_uses_is_not_taken_away(home: Path) -> None:
     folder = item(home, "mpi", "")
+    plan = in_use_by(home, folder)
+    assert not store.discard(str(folder))
+    plan.unlink()
+    assert store.discard(str(folder))
+
+
+def in_use_by(home: Path, folder: Path) -> Path:
     plan = home / "work" / "x.1" / "plan.json"
     plan.parent.mkdir(parents=True)
     plan.write_text(f'{{"prefix": "{folder}"}}')
-    assert (ask_for("mpi")["have"], folder.exists()) == (True, True)
-    plan.unlink()
-    assert ask_for("mpi")["have"] is False
+    return plan
 
 
 def test_an_environment_goes_with_what_it_shares_files_with(home: Path) -> None:
