@@ -209,6 +209,17 @@ def test_what_ranks_save_comes_back(site: Site) -> None:
         assert site.lab.out(host, "ls ~/.shanty/work") == ""
 
 
+def test_what_ranks_write_beside_is_named(site: Site) -> None:
+    site.write("leaves.py", "import os; os.makedirs('out'); open('out/model.pt', 'w').close()")
+    done = site("run", "--on", "lab", "-n", "1", "leaves.py")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("  left: ")]
+    assert "out/model.pt on lab1, in " in line
+    assert "left       out/model.pt on lab1, in " in site("show").stdout
+    again = site("run", "--on", "lab", "-n", "1", "where.py")
+    assert "  left: " not in again.stderr  # though the file is still there
+
+
 def test_too_many_ranks(site: Site) -> None:
     done = site("run", "--on", "lab1:1,lab2:1", "-n", "3", "where.py")
     assert done.returncode == 2

@@ -10,12 +10,12 @@ from collections.abc import Collection
 from dataclasses import asdict
 
 from shanty.cli.context import note
-from shanty.cli.table import progress_text
+from shanty.cli.table import left_text, progress_text
 from shanty.cli.terminal import Interrupts, Show, StatusLine
 from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
 from shanty.launch.targets.registry import Targets
 from shanty.runtime.errors import ShantyError
-from shanty.runtime.rundir import RunDir
+from shanty.runtime.rundir import RunDir, read_json
 from shanty.runtime.spec import Failure, State, Status
 
 _QUICK, _SLOW = 0.005, 0.1  # seconds between two looks at the logs and the status
@@ -212,3 +212,5 @@ def summarise(run: RunDir, status: Status, told: Collection[str] = ()) -> None:
     if saved:
         names = ", ".join(path.name for path in saved[:5]) + (" …" if len(saved) > 5 else "")
         print(f"  artifacts: {run.artifacts} ({names})", file=sys.stderr)
+    if left := read_json(run.left):
+        print(f"  left:      {left_text(left)}", file=sys.stderr)

@@ -14,7 +14,7 @@ import click
 
 from shanty.cli.context import context
 from shanty.cli.options import OPTIONS, json_option, run_argument
-from shanty.cli.table import ago, one_line, progress_text
+from shanty.cli.table import ago, left_text, one_line, progress_text
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, read_json, read_lines
 from shanty.runtime.spec import JobSpec, Status
@@ -173,6 +173,7 @@ def _files(run: RunDir, status: Status) -> dict[str, Any]:
         "rank_logs": {rank: str(path) for rank, path in logs.rank_logs().items()},
         **{name: str(path) for name, path in paths.items() if path.exists()},
         "saved": [str(path.relative_to(run.artifacts)) for path in sorted(saved)],
+        "left": read_json(run.left) or {},
     }
 
 
@@ -185,6 +186,7 @@ def _file_rows(files: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("logs", f"{files['logs']} ({counted})" if Path(files["logs"]).is_dir() else ""),
         ("metrics", files.get("metrics", "")),
         ("artifacts", f"{files['artifacts']} ({text})" if saved else ""),
+        ("left", left_text(files["left"])),
     ]
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from shanty.runtime.rundir import RunDir, read_json
 from shanty.runtime.spec import JobSpec, Raw
+
+_SHOWN = 5  # files
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -37,6 +40,16 @@ def one_line(job: JobSpec) -> str:
     if isinstance(job.command, Raw) and job.command.shell:
         return job.command.argv[0]
     return shlex.join(job.words())
+
+
+def left_text(left: Mapping[str, Any]) -> str:
+    """Say what ranks have written into their workspace on another host; "" for nothing."""
+    if not left:
+        return ""
+    names = left["files"]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    place = f"{', '.join(names[:_SHOWN])}{more} on {left['host']}, in {left['folder']}"
+    return f"{place} (what is saved in shanty.artifacts() comes back)"
 
 
 def progress_text(run: RunDir) -> str:

@@ -12,6 +12,7 @@ the agents and the ranks write here, and nothing else is needed to know a run.
     agents.json     pids of the agents            metrics.jsonl    what the script logged
     hostfile        the hosts, in the MPI's form  progress.json    how far the script is
     reports         FIFO, from ranks to agents    artifacts/       what the script saved
+    left.json       what it wrote on a lead host elsewhere, from where it is not fetched
     asks/           requests and their answers    bin/             the launchers' shims
     key             of the run, to its workers    known_hosts      the keys of the workers
     heard           its age: when a worker last heard its controller
@@ -103,6 +104,7 @@ class RunDir:
         self.progress = path / "progress.json"
         self.stalls = path / "stalls.jsonl"
         self.artifacts = path / "artifacts"
+        self.left = path / "left.json"  # of a lead host elsewhere
         self.bin = path / "bin"
         self.reserve = path / "reserve"
         self.heard = path / "heard"  # its age tells when a worker last heard its controller

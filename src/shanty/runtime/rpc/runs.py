@@ -14,7 +14,7 @@ from shanty.runtime.agent import control
 from shanty.runtime.errors import NotFoundError
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, Mirror
 from shanty.runtime.plan import Plan
-from shanty.runtime.rpc import Ask, Data, Say
+from shanty.runtime.rpc import Ask, Data, Say, workspaces
 from shanty.runtime.rundir import RunDir, home, read_json, storage_errors, write_json
 from shanty.runtime.spec import State
 
@@ -36,6 +36,7 @@ class _Outbox:
         self._run = run
         self._mirror = Mirror(run.path, LEAD_APPENDED, REPLACED, dict(offsets))
         self._status = b""
+        self._has_looked = False
 
     def collect(self) -> List[Change]:
         """The next changes; the final status comes only after all else."""
@@ -49,11 +50,24 @@ class _Outbox:
                 size += len(change.data)
                 if size > _ENOUGH:
                     return changes
+        if status.state.final and not self._has_looked:
+            self._has_looked = True
+            changes += _left_here(self._run)
         data = json.dumps(status.to_json()).encode()
         if data != self._status:
             self._status = data
             changes.append(Change("status.json", None, data))
         return changes
+
+
+def _left_here(run: RunDir) -> List[Change]:
+    """Say what ranks wrote into the workspace of this host, from where nothing is fetched."""
+    lead = Plan.from_json(read_json(run.plan) or {}).lead
+    files = workspaces.written_since(lead.workdir, run.job.stat().st_mtime)
+    if not files:
+        return []
+    left = {"host": lead.name, "folder": lead.workdir, "files": files}
+    return [Change(run.left.name, None, json.dumps(left).encode())]
 
 
 def folder_of(run: str, index: int) -> RunDir:

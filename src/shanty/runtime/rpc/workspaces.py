@@ -33,6 +33,7 @@ from shanty.runtime.rpc import Ask, Data, Say, store
 _KEPT = 8  # trees; of those that no run works in, the longest unused go first
 _STALE = 86400.0  # seconds: what is still being made was given up; a mark without a run is void
 _OWN_FILES_KEPT = 30 * 86400.0  # seconds that a tree with files of a run's own stays
+_LOOKING = 2.0  # seconds, where a run has written many
 _LINK_FROM = 1 << 20  # bytes; smaller files are copied
 _PIECE = 1 << 20
 
@@ -367,14 +368,38 @@ def _in_use(folder: Path) -> bool:
 
 def _holds_files_of_a_run(folder: Path) -> bool:
     """True where a run has written files of its own beside ours, not too long ago."""
-    record = _read_record(folder)
-    if record is None or folder.stat().st_mtime < time.time() - _OWN_FILES_KEPT:
+    if folder.stat().st_mtime < time.time() - _OWN_FILES_KEPT:
         return False
+    return next(_files_of_runs(folder), None) is not None
+
+
+def _files_of_runs(folder: Path) -> Iterator[str]:
+    """The paths of the files that runs have written beside ours."""
+    record = _read_record(folder)
+    if record is None:
+        return
     ours = {_raw(entry.file.path) for entry in record.files} | {_raw(p) for p, _ in record.links}
     tree = os.fsencode(folder / "tree")
     for place, folders, files in os.walk(tree):
         folders[:] = [name for name in folders if name != b"__pycache__"]
-        for name in files:
-            if os.path.relpath(os.path.join(place, name), tree) not in ours:
-                return True
-    return False
+        for name in sorted(files):
+            path = os.path.relpath(os.path.join(place, name), tree)
+            if path not in ours:
+                yield os.fsdecode(path)
+
+
+def written_since(workdir: str, since: float) -> List[str]:
+    """The files beside ours that were written into a run's workspace since then, some at least."""
+    try:
+        name = Path(workdir).relative_to(root_folder()).parts[0]
+    except (ValueError, IndexError):
+        return []  # a folder that all hosts have
+    folder, until = root_folder() / name, time.monotonic() + _LOOKING
+    found = []
+    for path in _files_of_runs(folder):
+        with contextlib.suppress(OSError):
+            if os.stat(_at(folder / "tree", path)).st_mtime >= since:
+                found.append(path)
+        if time.monotonic() > until:
+            break
+    return sorted(found)
