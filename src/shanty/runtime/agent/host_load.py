@@ -9,7 +9,8 @@ from typing import Any, Dict, Tuple
 
 from shanty.runtime import platform
 
-Counters = Tuple[Dict[str, Tuple[int, int]], Tuple[int, int]]
+Link = Tuple[int, int, int]  # bytes received, bytes sent, errors
+Counters = Tuple[Dict[str, Link], Tuple[int, int]]
 
 
 def counters() -> Counters:
@@ -21,8 +22,8 @@ def look(since: Counters) -> Dict[str, Any]:
     """Returns `load` (1 min), `cores`, `free` and `total` memory (bytes), `links`, `tcp`.
 
     Of each link but the loopback: `carries` (False when it is down), `used` (it has ever carried
-    anything), and since those counters `bytes` and `errors`, both directions together. `tcp`:
-    segments sent, and sent again.
+    anything), and since those counters `bytes`, of the direction that carried more, and `errors`,
+    both directions together. `tcp`: segments sent, and sent again.
     """
     links, tcp = counters()
     before, tcp_before = since
@@ -36,25 +37,26 @@ def look(since: Counters) -> Dict[str, Any]:
             {
                 "name": name,
                 "carries": _carries(name),
-                "used": now[0] > 0,
-                "bytes": now[0] - before.get(name, now)[0],
-                "errors": now[1] - before.get(name, now)[1],
+                "used": any(now[:2]),
+                "bytes": max(now[0] - then[0], now[1] - then[1]),
+                "errors": now[2] - then[2],
             }
-            for name, now in sorted(links.items())
+            for name, now, then in (
+                (name, now, before.get(name, now)) for name, now in sorted(links.items())
+            )
         ],
         "tcp": [tcp[0] - tcp_before[0], tcp[1] - tcp_before[1]],
     }
 
 
-def _links() -> Dict[str, Tuple[int, int]]:
-    """Returns bytes and errors of each interface."""
+def _links() -> Dict[str, Link]:
     found = {}
     with contextlib.suppress(OSError), open("/proc/net/dev") as file:
         for line in file.readlines()[2:]:
             name, _, rest = line.partition(":")
             words = [int(word) for word in rest.split()]
             if name.strip() != "lo" and len(words) >= 16:
-                found[name.strip()] = (words[0] + words[8], words[2] + words[10] + words[14])
+                found[name.strip()] = (words[0], words[8], words[2] + words[10] + words[14])
     return found
 
 
