@@ -49,6 +49,7 @@ TRIPS = 9  # round trips for a latency
 _BLOCK = 1 << 18
 _MOST_SECONDS = 5.0  # that a flood may take
 _SLACK = 5.0  # seconds beyond its time after which a conversation is over
+TRY_BYTES = 1 << 16  # of a try, each way
 _MOST_BYTES = 1 << 20  # that a try may ask for
 _MOST = 512  # connections that are served at once
 _GREETING = 5.0  # seconds that a connection has to say who it is
@@ -347,7 +348,7 @@ def _count(end: socket.socket, seconds: float, skipped: float) -> Talk:
 
 
 def probe(
-    targets: Sequence[Mapping[str, Any]], timeout: float = 2.0, size: int = 1 << 16
+    targets: Sequence[Mapping[str, Any]], timeout: float = 2.0, size: int = TRY_BYTES
 ) -> List[Dict[str, Any]]:
     """Try `targets`, `[{"address", "port", "token", "source"}, …]`, all at once.
 

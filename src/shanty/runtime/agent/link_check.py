@@ -11,7 +11,7 @@ import os
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from shanty.runtime.agent.run_control import RunControl
-from shanty.runtime.network_probe import pairs
+from shanty.runtime.network_probe import TRY_BYTES, pairs
 
 _LISTENING = 4.0  # seconds until all hosts have to listen
 _TRYING = 14.0  # seconds for the tries
@@ -78,6 +78,7 @@ class LinkCheck:
         self._until = now + _LISTENING
         self._trying = self.over = False
         self.fault: Optional[LinkFault] = None
+        self.moved: Dict[str, int] = dict.fromkeys(self._ends, 0)  # bytes each way, by host
         for name, ends in self._ends.items():
             self._tell(name, listen=ends, token=self._tokens[name])
 
@@ -123,6 +124,8 @@ class LinkCheck:
             for own, other in zip(self._ends[source], self._ends[target]):
                 if other in self._ports[target]:
                     self._asked.setdefault(source, []).append(target)
+                    for name in (source, target):
+                        self.moved[name] += TRY_BYTES + TRY_BYTES // 8  # and what goes around it
                     targets[source].append({
                         "address": other,
                         "port": self._ports[target][other],

@@ -49,6 +49,7 @@ class StallDetector:
         self._checks = 0
         self._checked: Optional[float] = None  # when the last one of this watch was over
         self._fault: Optional[LinkFault] = None  # that it found
+        self._probed: Counter[str] = Counter()  # bytes that checks of this watch have moved
         self._not_before = self._between = 0.0  # when to ask for stacks again that told no stall
         self.looks: Dict[str, Mapping[str, Any]] = {}  # by host, the newest
 
@@ -57,6 +58,7 @@ class StallDetector:
         if self._check is not None:
             self._check.tick(now)
             if self._check.over:
+                self._probed.update(self._check.moved)
                 self._fault, self._checked, self._check = self._check.fault, now, None
                 self._next = now
         if not self._after or now < self._next:
@@ -106,6 +108,7 @@ class StallDetector:
             if self._check is not None:  # what it finds is of a time that is over
                 self._check.end()
             self._check = self._checked = self._fault = None
+            self._probed.clear()
             self.looks.clear()
 
     def _over(self) -> None:
@@ -181,7 +184,10 @@ class StallDetector:
         threads = {a["rank"]: a["threads"] for a in answers if "threads" in a}
         ended = {rank.rank: rank.host for rank in known.ranks.values() if rank.ended is not None}
         age = time.monotonic() - (self._watch_since or 0.0)
-        loads = {host: {**look["load"], "age": age} for host, look in self.looks.items()}
+        loads = {
+            host: {**look["load"], "age": age, "probed": self._probed[host]}
+            for host, look in self.looks.items()
+        }
         many = Counter(rank["host"] for rank in ranks)
         standings = [
             Standing(

@@ -13,7 +13,7 @@ from shanty.runtime.agent.straggler import Standing, judge
 LINK = {"name": "eth0", "carries": True, "used": True, "bytes": 0, "errors": 0}
 
 
-LOAD = {"cores": 2, "links": [LINK], "tcp": [100, 0], "age": 60.0}
+LOAD = {"cores": 2, "links": [LINK], "tcp": [100, 0], "age": 60.0, "probed": 0}
 
 
 MAIN = ["/w/train.py", 9, "main"]
@@ -236,3 +236,11 @@ def test_data_that_moves_slowly_is_no_order_of_calls() -> None:
     )
     assert what(*ranks, links=[{**LINK, "bytes": 60 * (2 << 20)}]) == ""
     assert "data still moves" in what(rank(0), rank(1, host="b"), links=[slow])
+
+
+def test_our_own_tries_of_the_links_are_no_data() -> None:
+    ranks = rank(0), rank(1), rank(2, call="MPI_Bcast", host="b")
+    loads = {"b": {**LOAD, "links": [{**LINK, "bytes": 60 * (70 << 10)}], "probed": 60 << 14}}
+    found = judge(ranks, {}, loads, 60)
+    assert found is not None
+    assert "data still moves" not in found.what
