@@ -81,16 +81,18 @@ def progress(items: Iterable[T], total: int | None, label: str) -> Iterator[T]:
     if total is None and isinstance(items, Sized):
         total = len(items)
     run, began, told, last = run_dir(), time.monotonic(), 0.0, 0
-    for done, item in enumerate(items):
-        now = time.monotonic()
-        if now > told + _EVERY:
-            _tell(run, done, total, label, now - began)
-            told = now
-        yield item
-        last = done + 1
-    _tell(run, last, total, label, time.monotonic() - began)
-    if run is None and sys.stderr.isatty():
-        print(file=sys.stderr)
+    try:
+        for done, item in enumerate(items):
+            now = time.monotonic()
+            if now > told + _EVERY:
+                _tell(run, done, total, label, now - began)
+                told = now
+            yield item
+            last = done + 1
+    finally:  # a loop that is left early, too
+        _tell(run, last, total, label, time.monotonic() - began)
+        if run is None and sys.stderr.isatty():
+            print(file=sys.stderr)
 
 
 def _tell(run: RunDir | None, done: int, total: int | None, label: str, took: float) -> None:

@@ -56,6 +56,12 @@ def test_all_ranks_stop_at_the_same_round(shanty: Shanty, flavour: str) -> None:
     first, second = told(shanty, flavour, "stop")
     assert (first["best"], first["score"]) == (second["best"], second["score"])
     assert first["best"] < 300
+    # Rank 0 has told the run of each round, once, with the metrics of all ranks.
+    lines = [json.loads(line) for line in shanty.last.metrics.read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(len(lines)))
+    best = min(lines, key=lambda line: line["valid_0-binary_logloss"])
+    assert best["round"] + 1 == first["best"]
+    assert json.loads(shanty.last.progress.read_text())["done"] > 0
 
 
 def test_rows_of_a_file_are_shared_out(shanty: Shanty, flavour: str) -> None:

@@ -27,3 +27,14 @@ def test_without_a_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     monkeypatch.delenv(RUN_DIR, raising=False)
     shanty.log({"loss": math.nan}, step=1)
     assert capsys.readouterr().out == "loss=NaN step=1\n"
+
+
+def test_a_loop_that_is_left_early_tells_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_DIR, str(tmp_path))
+    for step in shanty.progress(range(10), label="steps"):
+        if step == 3:
+            break
+    told = json.loads((tmp_path / "progress.json").read_text())
+    assert (told["done"], told["total"], told["label"]) == (3, 10, "steps")

@@ -11,7 +11,7 @@ import numpy as np
 
 from shanty.lightgbm import network
 from shanty.lightgbm.installed import lightgbm
-from shanty.lightgbm.training import agree, average, parameters, same_model
+from shanty.lightgbm.training import agree, parameters, reports, same_model
 
 _coding = threading.Lock()  # the module's coder is one for all threads
 
@@ -25,7 +25,7 @@ class _Distributed:
         own: Any = self
         agree(own.get_params(), own.n_estimators, X, {})
         with _one_coding():
-            super().fit(X, y, *args, callbacks=[*average(), *(callbacks or ())], **options)  # type: ignore[misc]
+            super().fit(X, y, *args, callbacks=[*reports(), *(callbacks or ())], **options)  # type: ignore[misc]
         own._Booster = same_model(own._Booster, own._process_params(stage="fit"))
         return self
 

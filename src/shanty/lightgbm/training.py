@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import shanty
 from shanty.lightgbm import network
 from shanty.lightgbm.errors import DataError, WorldError
 from shanty.lightgbm.installed import lightgbm
+from shanty.runtime.rundir import RUN_DIR
 
 _LEARNERS = ("data", "voting")
 # LightGBM's own network, in the place of which there is the run's MPI.
@@ -91,7 +93,7 @@ def train(
     agree(params, num_boost_round, train_set.data, train_set.get_params())
     booster = lightgbm.train(
         params, train_set, num_boost_round, *args,
-        callbacks=[*average(), *(callbacks or ())], **options,
+        callbacks=[*reports(), *(callbacks or ())], **options,
     )  # fmt: skip
     return same_model(booster, params)
 
@@ -133,7 +135,12 @@ def _plain(value: Any) -> str | None:
         return None
 
 
-def average() -> list[Any]:
+def reports() -> list[Any]:
+    """The callbacks that make metrics the same on all ranks, and send them to the run."""
+    return [*_average(), *_report()]
+
+
+def _average() -> list[Any]:
     """The callback that makes metrics the same on all ranks, before any other one sees them."""
     if network.size() == 1:
         return []
@@ -159,6 +166,27 @@ def average() -> list[Any]:
     over_ranks.order = 0  # type: ignore[attr-defined]
     over_ranks.before_iteration = False  # type: ignore[attr-defined]
     return [over_ranks]
+
+
+def _report() -> list[Any]:
+    """The callback by which rank 0 tells the run how many rounds are done, and their metrics."""
+    if RUN_DIR not in os.environ or network.rank() != 0:
+        return []
+    bar: Iterator[int] | None = None
+
+    def to_the_run(env: Any) -> None:
+        nonlocal bar
+        if bar is None:
+            bar = shanty.progress(range(env.end_iteration - env.begin_iteration), label="rounds")
+            next(bar, None)
+        values = {f"{each[0]}-{each[1]}": each[2] for each in env.evaluation_result_list or []}
+        if values:
+            shanty.log(values, round=env.iteration)
+        next(bar, None)
+
+    to_the_run.order = 1  # type: ignore[attr-defined]
+    to_the_run.before_iteration = False  # type: ignore[attr-defined]
+    return [to_the_run]
 
 
 def _rows(booster: Any) -> dict[str, int]:
