@@ -70,7 +70,7 @@ def show(run: str, as_json: bool) -> None:
         ("stalled", _stalled(status)),
         ("alone", status.alone.what if status.alone else ""),
         ("doing", status.activity),
-        ("started", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created))),
+        ("started", _date(status.created)),
         ("took", ago(status.took())),
         ("progress", progress_text(found)),
         ("hosts", _hosts_text(plan)),
@@ -136,10 +136,18 @@ def _hosts(plan: Plan | None) -> list[dict[str, Any]]:
     ]
 
 
+def _date(seconds: float) -> str:
+    """Write a time as a date; "" for one that no calendar has."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
 def _hosts_text(plan: Plan | None) -> str:
     known = _hosts(plan)
     texts = [
-        host["name"] + (f" ({host['ranks']} ranks)" if host["ranks"] is not None else "")
+        f"{host['name']}" + (f" ({host['ranks']} ranks)" if host["ranks"] is not None else "")
         for host in known[:_MOST_HOSTS]
     ]
     more = len(known) - _MOST_HOSTS

@@ -49,6 +49,7 @@ TRIPS = 9  # round trips for a latency
 _BLOCK = 1 << 18
 _MOST_SECONDS = 5.0  # that a flood may take
 _SLACK = 5.0  # seconds beyond its time after which a conversation is over
+CLOSED = "it closes the connection without a word"
 TRY_BYTES = 1 << 16  # of a try, each way
 _MOST_BYTES = 1 << 20  # that a try may ask for
 _MOST = 512  # connections that are served at once
@@ -465,7 +466,7 @@ def _talk(
                 late = max(until, time.monotonic() + timeout / 2)
                 heard = yield from _receive(end, PROOF, late)
             if not hmac.compare_digest(heard, answer_to(token, words)):
-                result["kind"] = "wrong-host"
+                result.update(kind="wrong-host", text="" if heard else CLOSED)
                 return
             yield from work(end, result)
         except socket.timeout:  # what has not arrived must not load the wire any longer

@@ -232,7 +232,7 @@ def read_json(path: Path) -> Optional[Dict[str, Any]]:
     """The object in the file at `path`; None when it is absent or damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -252,7 +252,7 @@ def read_lines(path: Path) -> List[Dict[str, Any]]:
     values = []
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 value = json.loads(line)
                 if isinstance(value, dict):
                     values.append(value)

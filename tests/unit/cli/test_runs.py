@@ -324,3 +324,12 @@ def test_show_has_options_hosts_attempts_and_files(cli: Cli, home: Path) -> None
     assert [each["number"] for each in told["attempts"]] == [2]
     assert told["files"]["saved"] == ["model/a.pt"]
     assert told["files"]["rank_logs"] == {"0": f"{run.path}/attempts/2/logs/rank-0.log"}
+
+
+@pytest.mark.parametrize("name", ["status.json", "plan.json", "job.json", "events.jsonl"])
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "null", '{"created": 1e308}'])
+def test_a_damaged_file_is_no_traceback(cli: Cli, home: Path, name: str, text: str) -> None:
+    run = make_run(home, 1)
+    (run.path / name).write_text(text)
+    for words in (("ps",), ("show", run.id), ("logs", run.id), ("rm", "--force", run.id)):
+        assert cli(*words).code in (0, 66), words

@@ -11,7 +11,7 @@ import os
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from shanty.runtime.agent.run_control import RunControl
-from shanty.runtime.network_probe import TRY_BYTES, pairs
+from shanty.runtime.network_probe import CLOSED, TRY_BYTES, pairs
 
 _LISTENING = 4.0  # seconds until all hosts have to listen
 _TRYING = 14.0  # seconds for the tries
@@ -148,6 +148,8 @@ def judge(tried: Iterable[Tried], stuck: Mapping[Pair, int]) -> Optional[LinkFau
     """
     faults: Dict[str, List[Tried]] = {}
     for one in tried:
+        if one.text == CLOSED:
+            continue  # it listens no more, as a host does that comes to its end
         if one.kind == "large-lost-back":
             one = one._replace(source=one.target, target=one.source, kind="large-lost")
         faults.setdefault(_KINDS.get(one.kind, ""), []).append(one)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import List, Mapping, NamedTuple, Optional, Sequence
 
-from shanty.runtime.agent.mpi_world import MpiWorld
+from shanty.runtime.agent.mpi_world import MpiWorld, signal_name
 from shanty.runtime.errors import LaunchError, WorldError
 from shanty.runtime.plan import Plan
 from shanty.runtime.spec import Failure
@@ -80,15 +80,21 @@ def at_end(
     expected, top = plan.ranks, worlds.get(TOP)
     if launcher != 0:
         code = launcher if launcher is not None else LaunchError.exit_code
-        code = code if code >= 0 else 128 - code
+        signal, code = max(0, -code), code if code >= 0 else 128 - code
         ranks = [rank for world in worlds.values() for rank in world.ranks.values()]
         killed = any(rank.ended is None for rank in ranks)
         what, why = error or f"the launcher ended with exit code {code}", ""
-        if killed:
+        fix = ""
+        if signal and not error:
+            what = f"the launcher was ended by {signal_name(signal)}"
+            fix = "look for who ended it in the host's log (out of memory?); run again"
+        elif killed:
             why = "it ended the ranks itself, as it does when one of them calls MPI_Abort"
         passed_on = killed or plan.raw or error
         return Verdict(
-            Failure(what, why), code if passed_on else LaunchError.exit_code, quotes_launcher=True
+            Failure(what, why, fix),
+            code if passed_on else LaunchError.exit_code,
+            quotes_launcher=True,
         )
     if expected is not None and (top is None or top.up < expected):
         missing = [rank for rank in range(expected) if top is None or rank not in top.ranks]

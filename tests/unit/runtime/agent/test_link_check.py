@@ -12,6 +12,7 @@ from plans import plan_of
 from runs import wait_for
 from shanty.runtime.agent.link_check import LinkCheck, Tried, judge
 from shanty.runtime.agent.link_probe import LinkProbe
+from shanty.runtime.network_probe import CLOSED
 
 HOSTS = ("a", "b", "c")
 
@@ -73,6 +74,11 @@ def test_what_does_not_pass_is_said(kinds: dict[str, str], what: str, host: str)
     assert fault is not None
     assert (fault.what, fault.host) == (what, host)
     assert fault.fix
+
+
+def test_a_host_that_comes_to_its_end_is_no_other_machine() -> None:
+    closed = Tried("a", "b", "wrong-host", CLOSED)
+    assert judge([closed, *tries()], {}) is None
 
 
 def test_a_connection_that_is_stuck_counts_where_new_ones_pass() -> None:

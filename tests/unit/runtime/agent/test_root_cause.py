@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plans import MPI, plan_of
 from shanty.runtime.agent.mpi_world import MpiWorld
-from shanty.runtime.agent.root_cause import explained, late, misplaced
+from shanty.runtime.agent.root_cause import at_end, explained, late, misplaced
 from shanty.runtime.spec import Failure
 
 
@@ -38,6 +38,14 @@ def test_no_rank_at_all() -> None:
     verdict = late(plan_of(2, 5), {}, 6.0, 0.0)
     assert verdict is not None
     assert verdict.failure.what == "ranks 0, 1 of 2 did not start within 5 s"
+
+
+def test_a_launcher_that_is_killed() -> None:
+    verdict = at_end(plan_of(2), {"0": world(2, x="a", y="a")}, -9, "")
+    assert verdict is not None
+    assert verdict.failure.what == "the launcher was ended by SIGKILL"
+    assert "MPI_Abort" not in verdict.failure.why
+    assert verdict.code == 137
 
 
 def test_known_words_of_a_launcher_bring_the_cure() -> None:
