@@ -34,7 +34,7 @@ BOTH = README + GUIDE
 MOST = 250  # lines of the README
 # What is not run here, since it downloads or changes this environment, and how it is checked.
 INSTALLS = re.compile(r"pip install '?\.(?:\[(\w+)\])?'?")
-INSTALLS_ANY = re.compile(r"(?:pip install \w|python3 -m venv ).*")
+INSTALLS_ANY = re.compile(r"(?:pip install (?:\. )?\w|python3 -m venv ).*")
 INSTALLS_MPI = re.compile(r"shanty mpi install (\w+)")
 # What the commands of a section need beside the files that the texts give.
 BEFORE = {"Find, repeat, stop and delete runs": "shanty run -q -n 2 --name night train.py"}

@@ -60,7 +60,8 @@ class Hydra(Flavour):
     binding: Settings = ()  # where it does not: for N cores a rank, with "{}" for N
     bindings: Mapping[str, Settings] = MappingProxyType({})  # and for each part of a machine
     one_host: Settings = ()
-    one_host_unless: Tuple[str, ...] = ()  # by these a user asks for what `one_host` rules out
+    spawn_variable = ""  # by which a user asks for ranks that can start others
+    spawning: Settings = ()
     many_hosts: Settings = ()
     by_libfabric: Settings = ()
 
@@ -87,8 +88,9 @@ class Hydra(Flavour):
         slots = {host.slots for host in layout.hosts if host.slots > 0}
         if layout.hostfile and self.per_host_variable and len(slots) == 1:
             settings[self.per_host_variable] = str(slots.pop())
-        alone = layout.local_only and decided.isdisjoint(self.one_host_unless)
-        return {**settings, **dict(self.one_host if alone else self.by_libfabric)}
+        if self.spawn_variable in decided:
+            return {**settings, **dict(self.by_libfabric), **dict(self.spawning)}
+        return {**settings, **dict(self.one_host if layout.local_only else self.by_libfabric)}
 
     def interfaces(self, layout: Layout, names: Sequence[str], given: Environ) -> Dict[str, str]:
         """Returns the settings for a host that has the networks of `layout` at interfaces `names`.
@@ -164,7 +166,9 @@ class Intel(Hydra):
     })  # fmt: skip
     one_host = (("I_MPI_FABRICS", "shm"),)
     many_hosts = (("I_MPI_FABRICS", "shm:ofi"),)
-    one_host_unless = ("I_MPI_SPAWN",)  # spawned ranks cannot be reached through shm alone
+    spawn_variable = "I_MPI_SPAWN"
+    # Through shm spawned ranks cannot be reached, and with shm:ofi they hang on some machines.
+    spawning = (("I_MPI_FABRICS", "ofi"),)
     by_libfabric = (("MPI4PY_RC_RECV_MPROBE", "false"),)
     shared_cores = (("I_MPI_PIN", "0"), ("I_MPI_THREAD_YIELD", "2"))
     to_spawn = "-e I_MPI_SPAWN=on"

@@ -205,7 +205,9 @@ def test_intel() -> None:
     }
     assert "I_MPI_PERHOST" not in environment("intel", layout(LAB))  # one and three
     spawning = environment("intel", layout(), I_MPI_SPAWN="on")
-    assert "I_MPI_FABRICS" not in spawning
+    assert spawning["I_MPI_FABRICS"] == "ofi"
+    own = environment("intel", layout(), I_MPI_SPAWN="on", I_MPI_FABRICS="shm:ofi")
+    assert "I_MPI_FABRICS" not in own  # which stays
     assert spawning["MPI4PY_RC_RECV_MPROBE"] == "false"
     assert environment("intel", layout(LAB))["MPI4PY_RC_RECV_MPROBE"] == "false"
 
