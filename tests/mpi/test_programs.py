@@ -211,6 +211,7 @@ def test_mlx_launch(shanty: Shanty, mlx: Path, line: str) -> None:
     assert sorted(done.stdout.splitlines()) == [f"[{r}] ok {r} of 2" for r in range(2)]
 
 
+@pytest.mark.usefixtures("own_tmpdir")
 def test_what_mlx_launch_starts_by_itself(shanty: Shanty, mlx: Path) -> None:
     """Its other backends are none of MPI, and nothing stands in their way."""
     script = shanty.script(
