@@ -202,7 +202,8 @@ def _stop(here: Context, run: RunDir, grace: float) -> None:
         here.targets.cancel(run, grace)
     except ShantyError as error:
         if run.site.exists():
-            error.fix += f"; or, if its hosts are no more: shanty rm --force {run.id}"
+            forget = f"if its hosts are no more: shanty rm --force {run.id}"
+            error.fix = f"{error.fix}; or, {forget}" if error.fix else forget
         raise
     deadline = time.monotonic() + grace + _PATIENCE
     while not (status := here.runs.status(run)).state.final:

@@ -147,7 +147,7 @@ def _date(seconds: float) -> str:
 def _hosts_text(plan: Plan | None) -> str:
     known = _hosts(plan)
     texts = [
-        f"{host['name']}" + (f" ({host['ranks']} ranks)" if host["ranks"] is not None else "")
+        host["name"] + (f" ({host['ranks']} ranks)" if host["ranks"] is not None else "")
         for host in known[:_MOST_HOSTS]
     ]
     more = len(known) - _MOST_HOSTS

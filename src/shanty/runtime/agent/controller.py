@@ -35,6 +35,7 @@ from shanty.runtime.errors import (
     WorldError,
 )
 from shanty.runtime.logfile import last_lines
+from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, append_line, read_json, write_json
 from shanty.runtime.spec import Failure, State, Status
@@ -545,7 +546,7 @@ class Controller:
         if not log.exists():
             return failure
         lines = last_lines(str(log), _LAUNCHER_LINES)
-        found = explained(failure, lines)
+        found = explained(failure, lines, FLAVOURS[self.launcher.flavour].no_slots)
         return replace(found, lines=tuple(lines[-_LAST_LINES:]), log=str(log))
 
     def _write(self, **changes: Any) -> None:

@@ -11,7 +11,6 @@ from shanty.runtime.plan import Plan
 from shanty.runtime.spec import Failure
 
 TOP = "0"  # the world of the launcher that the plan names; a nested one is known by its pid
-_NO_SLOTS = "There are not enough slots available"  # Open MPI and PRRTE
 
 
 class Verdict(NamedTuple):
@@ -110,9 +109,10 @@ def at_end(
     return None
 
 
-def explained(failure: Failure, lines: Sequence[str]) -> Failure:
-    """The failure of a launcher, with cause and cure where its last `lines` are known words."""
-    if failure.why or failure.fix or not any(_NO_SLOTS in line for line in lines):
+def explained(failure: Failure, lines: Sequence[str], no_slots: str) -> Failure:
+    """The failure of a launcher whose last `lines` may say `no_slots`, with cause and cure."""
+    said = no_slots and any(no_slots in line for line in lines)
+    if failure.why or failure.fix or not said:
         return failure
     return replace(
         failure,

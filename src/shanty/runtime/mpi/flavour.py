@@ -64,6 +64,7 @@ class Flavour(ABC):
     host_line: str  # of its host file
     library_names: Tuple[str, ...]  # its libmpi in the prefix's lib/, best first
     launcher_names: Tuple[str, ...]  # its launcher in bin/, best first
+    no_slots = ""  # of its launcher, where a line asks for more ranks than there are slots
     shared_memory_files: Tuple[str, ...]  # what a killed job leaves behind in /dev/shm
     temporary_files: Tuple[str, ...] = ()  # and in the folder for temporary files, and the scratch
     footprint: Footprint

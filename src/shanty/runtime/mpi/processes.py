@@ -45,6 +45,15 @@ def leave_launcher(environ: MutableMapping[str, str]) -> dict[str, str]:
     return during
 
 
+def singleton_settings(environ: Mapping[str, str], folder: str) -> dict[str, str]:
+    """Returns what is to be set while MPI_Init makes a singleton that nobody cleans up after.
+
+    Open MPI 5 leaves its session folder in TMPDIR, here `folder`, and its shared memory in /dev/shm
+    (https://github.com/open-mpi/ompi/issues/13261); a singleton has nobody to share memory with.
+    """
+    return {"TMPDIR": folder, "OMPI_MCA_btl": environ.get("OMPI_MCA_btl", "^sm")}
+
+
 def is_launchers(name: str) -> bool:
     """Returns True for the file name of a launcher or of one of its daemons."""
     return name.startswith(_OWN)

@@ -282,7 +282,8 @@ class ImportFollower:
         else:
             return None
         if spec is not None and spec.loader is not None:
-            spec.loader = _CallingLoader(spec.loader, then, during)
+            loader = load_part("rank/calling_loader").CallingLoader
+            spec.loader = loader(spec.loader, then, during)
         return spec
 
     def _find_mpi(self, name: str, path: Sequence[str] | None, target: Any) -> Any:
@@ -317,32 +318,6 @@ def _importer() -> str:
             return name
         frame = frame.f_back
     return ""
-
-
-class _CallingLoader:
-    """Loads as `loader` does, with the variables `during` set meanwhile; `then` gets the module."""
-
-    def __init__(self, loader: Any, then: Callable[[Any], None], during: Mapping[str, str]) -> None:
-        self._loader = loader
-        self._then = then
-        self._during = during
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def exec_module(self, module: Any) -> None:
-        module.__spec__.loader = module.__loader__ = self._loader
-        before = {name: os.environ.get(name) for name in self._during}
-        os.environ.update(self._during)
-        try:
-            self._loader.exec_module(module)
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
-        self._then(module)
 
 
 class HorovodFinder:

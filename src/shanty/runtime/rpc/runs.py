@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from shanty.runtime.agent import control
 from shanty.runtime.errors import NotFoundError
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, Mirror
-from shanty.runtime.plan import Plan
+from shanty.runtime.plan import Plan, read_plan
 from shanty.runtime.rpc import Ask, Data, Say, workspaces
 from shanty.runtime.rundir import RunDir, home, read_json, storage_errors, write_json
 from shanty.runtime.spec import State
@@ -62,11 +62,13 @@ class _Outbox:
 
 def _left_here(run: RunDir) -> List[Change]:
     """Say what ranks wrote into the workspace of this host, from where nothing is fetched."""
-    lead = Plan.from_json(read_json(run.plan) or {}).lead
-    files = workspaces.written_since(lead.workdir, run.job.stat().st_mtime)
+    plan = read_plan(run)
+    if plan is None or not run.job.exists():  # damaged: the run's end is to be told all the same
+        return []
+    files = workspaces.written_since(plan.lead.workdir, run.job.stat().st_mtime)
     if not files:
         return []
-    left = {"host": lead.name, "folder": lead.workdir, "files": files}
+    left = {"host": plan.lead.name, "folder": plan.lead.workdir, "files": files}
     return [Change(run.left.name, None, json.dumps(left).encode())]
 
 

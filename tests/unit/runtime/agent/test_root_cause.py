@@ -5,6 +5,7 @@ from __future__ import annotations
 from plans import MPI, plan_of
 from shanty.runtime.agent.mpi_world import MpiWorld
 from shanty.runtime.agent.root_cause import at_end, explained, late, misplaced
+from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.spec import Failure
 
 
@@ -50,7 +51,10 @@ def test_a_launcher_that_is_killed() -> None:
 
 def test_known_words_of_a_launcher_bring_the_cure() -> None:
     words = ["----", "There are not enough slots available in the system to satisfy the 4", "slots"]
-    found = explained(Failure("the launcher ended with exit code 1"), words)
+    no_slots = FLAVOURS["openmpi5"].no_slots
+    assert no_slots == FLAVOURS["openmpi4"].no_slots
+    found = explained(Failure("the launcher ended with exit code 1"), words, no_slots)
     assert "--oversubscribe" in found.fix
-    assert explained(Failure("x", "y"), words) == Failure("x", "y")
-    assert explained(Failure("x"), ["no such host"]) == Failure("x")
+    assert explained(Failure("x", "y"), words, no_slots) == Failure("x", "y")
+    assert explained(Failure("x"), ["no such host"], no_slots) == Failure("x")
+    assert explained(Failure("x"), words, FLAVOURS["mpich"].no_slots) == Failure("x")
