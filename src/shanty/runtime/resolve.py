@@ -223,6 +223,8 @@ def _environment(
         segments = flavour.segments(node.segments)
         default.update((name, value) for name, value in segments.items() if name not in given)
     own = {"HOSTFILE": layout.hostfile} if node.number == 0 else {}
+    if node.container:  # the caller's home is not in it
+        own["HOME"] = settings.scratch
     own.update(job.env)
     own.update(_told(job, node, layout, settings))
     first = {

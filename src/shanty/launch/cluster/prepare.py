@@ -48,7 +48,8 @@ def prepare(
         say(str(step))
 
     installations = content_store.place_mpi(clients, installation, home, told)
-    pythons, mpi4py = _environments(clients, python, mode, home, environ, told, say)
+    here = environment.local_environment(python, home)
+    pythons, mpi4py = environments(clients, here, mode, home, environ, told, say)
     cache = workspace.cache_file(folder, home)
     _, placed = workspace.place(clients, folder, cache=cache, users=users, progress=told, say=say)
     return [
@@ -62,16 +63,16 @@ def prepare(
     ]
 
 
-def _environments(
+def environments(
     clients: Sequence[RpcClient],
-    python: str,
+    here: environment.Environment,
     mode: str | None,
     home: Path,
     environ: Mapping[str, str],
     told: Progress,
     say: Say,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    here = environment.local_environment(python, home)
+    """The interpreters of the ranks, and what is brought of mpi4py, by the hosts' names."""
 
     def made() -> tuple[dict[str, str], dict[str, str]]:
         pythons = environment.sync(clients, here, home, told, environ)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from shanty.launch.containers.options import refuse_outside
 from shanty.launch.targets.base import Planned, Reply, Surroundings, Target, lost
 from shanty.launch.targets.local import LocalTarget
 from shanty.runtime.errors import NotFoundError
@@ -73,6 +74,7 @@ class Targets:
 
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""
+        refuse_outside(job)
         return self.named(self._scheme_of(job)).plan(job, run)
 
     def _scheme_of(self, job: JobSpec) -> str:

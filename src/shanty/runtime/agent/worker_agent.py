@@ -41,7 +41,7 @@ def main(argv: List[str]) -> int:
     """Be the node agent of the run whose folder on this host is `argv[0]`, or end its remains."""
     asked = shlex.split(os.environ.get("SSH_ORIGINAL_COMMAND", shlex.join(argv)))
     request = asked[-1] if asked else ""
-    run = RunDir(_own_folder(Path(argv[0]), asked))
+    run = RunDir(own_folder(Path(argv[0]), asked))
     if request in (REAP, RESET):
         agents = read_json(run.agents) or {}
         if is_here(agents) and is_alive(agents, "node_agent"):  # frozen, or not through yet
@@ -79,7 +79,7 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-def _own_folder(given: Path, asked: Sequence[str]) -> Path:
+def own_folder(given: Path, asked: Sequence[str]) -> Path:
     """The run's folder for this host.
 
     Where hosts have one home, its authorized_keys has the run's key once for each of them, and
