@@ -145,7 +145,7 @@ def _password(text: str, folder: Path) -> str:
         raise UsageError(
             "--registry-password takes no password",
             "others could read it on the command line; it names a file, or env:VARIABLE",
-            "put it into a file of your own, or into SHANTY_REGISTRY_PASSWORD, which is read anyway",
+            "put it into a file of your own, or into the variable SHANTY_REGISTRY_PASSWORD",
         )
     return str(path)
 

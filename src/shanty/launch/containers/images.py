@@ -36,7 +36,8 @@ def ask_here(verb: str, *, data: bytes = b"", **args: Any) -> dict[str, Any]:
     from io import BytesIO
 
     module = import_module(f".{VERBS[verb]}", "shanty.runtime.rpc")
-    found: dict[str, Any] = getattr(module, verb.replace("-", "_"))(args, BytesIO(data), lambda _: None)
+    do = getattr(module, verb.replace("-", "_"))
+    found: dict[str, Any] = do(args, BytesIO(data), lambda _progress: None)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Prepares what the ranks of a run find in its containers: MPI, Python packages, the agents' Python.
+"""Prepares what ranks find in the containers of a run: MPI, Python packages, the agents' Python.
 
 A container is to a host what a host is to this machine: an RPC server is started in one that is
 made for it, and does there all that it does on hosts. What shanty keeps on a host is mounted at
@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from shanty.launch.cluster import content_store, environment
 from shanty.launch.cluster.parallel import Progress, Say, Step
@@ -20,8 +21,8 @@ from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
 from shanty.launch.connections.base import Connection
 from shanty.launch.containers.images import Ask, Image
 from shanty.launch.host import Host
+from shanty.runtime.agent.container_entry import container_name
 from shanty.runtime.containers.container import Container, Mount
-from shanty.runtime.containers.entry import container_name
 from shanty.runtime.containers.engines import ENGINES, wrapped
 from shanty.runtime.containers.words import explained
 from shanty.runtime.errors import PrepareError
@@ -29,6 +30,7 @@ from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node
 
+IMAGE_MPI = "image"  # the value of --mpi that takes the image's own
 _PATIENCE = 60.0  # seconds for a container to start
 # What comes with an interpreter: an image that has no more was not chosen for its packages.
 _PLAIN = {"pip", "setuptools", "wheel", "distlib", "packaging", "python-apt", "shanty"}
@@ -77,7 +79,7 @@ def enter(
 ) -> Inside:
     """Start a container of the image on the host `name` and have it served.
 
-    `mounts` are the run's own folders on the host: where shanty keeps all, and where the ranks work.
+    `mounts` are folders of the host: where shanty keeps all, and where the ranks work.
     """
     folders = tuple(Mount(path, path) for path in _outermost(mounts))
     container = image.container._replace(mounts=(*folders, *image.container.mounts))
@@ -117,7 +119,7 @@ def own_mpis(insides: Sequence[Inside]) -> list[Installation]:
     """The MPI of each container's image; PrepareError where one has none, or they differ."""
     found: dict[str, Installation] = {}
     for inside in insides:
-        nothing = {"launcher": "", "flavour": "", "version": ""}
+        nothing: dict[str, Any] = {"launcher": "", "flavour": "", "version": ""}
         there = inside.client.ask("mpi-find", **nothing).values["there"]
         own = [Installation(**one) for one in there if one["origin"] == "system"]
         if not own:
@@ -232,7 +234,7 @@ def _place_mpi(
 
 
 def _fitting_mode(clients: Sequence[RpcClient], here: environment.Environment, say: Say) -> str:
-    """"none" where an image has packages of its own, since it was chosen for these."""
+    """ "none" where an image has packages of its own, since it was chosen for these."""
     for name, each in environment.check(clients, here).items():
         own = [one.name for one in each.there.packages if one.name not in _PLAIN]
         if own:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from shanty.runtime.errors import UsageError
-from shanty.runtime.spec import JobSpec
+from shanty.runtime.errors import PrepareError, UsageError
+from shanty.runtime.plan import Node
+from shanty.runtime.spec import JobSpec, Module, Script
 
 
 def mount(text: str, folder: Path) -> tuple[str, str, str]:
@@ -40,3 +42,13 @@ def refuse_outside(job: JobSpec) -> None:
         )
     if job.mpi == "image":
         raise UsageError("--mpi image takes the MPI of an image, and there is no --image")
+
+
+def refuse_without_python(job: JobSpec, nodes: Sequence[Node]) -> None:
+    """PrepareError where a Python script is to run in an image without Python."""
+    if not all(node.python for node in nodes) and isinstance(job.command, (Script, Module)):
+        raise PrepareError(
+            f"the image {job.image} has no Python of version 3.9 or newer",
+            "a Python script needs one; compiled programs do not",
+            "take an image that has it, as python:3.12-slim",
+        )

@@ -18,20 +18,21 @@ from shanty.launch.cluster.rpc_client import bundle
 from shanty.launch.connections.base import LocalTransport
 from shanty.launch.containers import images, inside
 from shanty.launch.containers.images import Image
-from shanty.launch.containers.inside import Contained, Inside
+from shanty.launch.containers.inside import IMAGE_MPI, Contained, Inside
+from shanty.launch.containers.options import refuse_without_python
 from shanty.launch.host import Host
 from shanty.launch.targets.base import Planned, Surroundings, plan_of, scratch_of
 from shanty.launch.targets.local import Facts, node_of_this_machine, write_down
 from shanty.runtime import platform
 from shanty.runtime.agent import control
 from shanty.runtime.containers.container import Container
-from shanty.runtime.errors import PrepareError, StorageError
+from shanty.runtime.errors import StorageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node, Plan
 from shanty.runtime.resolve import AttemptSettings, resolve
 from shanty.runtime.rundir import RunDir, read_json, write_json
-from shanty.runtime.spec import JobSpec, Module, Script
+from shanty.runtime.spec import JobSpec
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,11 @@ class ContainedPlan(Planned):
     def render(self) -> str:
         """What would be run, for a person to read."""
         node, installation = self.plan.lead, self.plan.lead.installation
-        origin = "the image's own" if self.job.mpi == "image" else "brought along"
+        title = FLAVOURS[installation.flavour].title
+        origin = "the image's own" if self.job.mpi == IMAGE_MPI else "brought along"
         return "\n".join(
             [
-                f"# MPI     {FLAVOURS[installation.flavour].title} {installation.version}, {origin}",
+                f"# MPI     {title} {installation.version}, {origin}",
                 f"# image   {self.image.name}, by {self.image.container.engine}",
                 f"# hosts   {node.name} ({node.slots} slots)",
                 f"# ranks   {self.ranks or 'as the command says'}",
@@ -86,7 +88,7 @@ class ContainedPlan(Planned):
         assert self.inside is not None  # else it is known what is there
         (contained,) = inside.equip(
             [self.inside],
-            [self.facts.installation] if job.mpi == "image" else self.facts.installation,
+            [self.facts.installation] if job.mpi == IMAGE_MPI else self.facts.installation,
             self.facts.python,
             job.environment,
             here.home,
@@ -100,10 +102,12 @@ class ContainedPlan(Planned):
 def plan_here(job: JobSpec, run: RunDir, here: Surroundings) -> ContainedPlan:
     """Get the image and see what is in it; what the ranks need is put into it with `submit`."""
     name = os.uname().nodename
-    image = images.get(images.ask_here, job, job.master_image or job.image or "", here.environ, here.say)
+    image = images.get(
+        images.ask_here, job, job.master_image or job.image or "", here.environ, here.say
+    )
     environ = {**here.environ, **job.env}
     python = interpreter.choose(job.python, Path(job.workdir), environ)
-    own = job.mpi == "image"
+    own = job.mpi == IMAGE_MPI
     brought = None if own else mpis.select(job.mpi, here.home, environ)
     cores = platform.usable_cores()
     known = _known(here, _key(job, here, image, Facts(cores, brought or _NONE, python)))
@@ -112,9 +116,7 @@ def plan_here(job: JobSpec, run: RunDir, here: Surroundings) -> ContainedPlan:
         here.say(f"looks into {image.name}")
         folders = [str(here.home), job.workdir]
         connection = LocalTransport(Host(name))
-        entered = inside.enter(
-            name, connection, images.ask_here, image, folders, sys.executable
-        )
+        entered = inside.enter(name, connection, images.ask_here, image, folders, sys.executable)
         if own:
             (brought,) = inside.own_mpis([entered])
     installation = known.installation if known is not None else brought
@@ -133,7 +135,7 @@ def _planned(
     node: Node = node_of_this_machine(facts, job, run, scratch_of(run))
     if contained is not None:
         node = contained.node(node)
-        refuse_without_python(job, node)
+        refuse_without_python(job, [node])
     attempt = resolve(
         job,
         [node],
@@ -146,16 +148,6 @@ def _planned(
         ),
     )
     return plan_of(job, run, here.settings, attempt)
-
-
-def refuse_without_python(job: JobSpec, node: Node) -> None:
-    """PrepareError where a Python script is to run in an image without Python."""
-    if not node.python and isinstance(job.command, (Script, Module)):
-        raise PrepareError(
-            f"the image {job.image} has no Python of version 3.9 or newer",
-            "a Python script needs one; compiled programs do not",
-            "take an image that has it, as python:3.12-slim",
-        )
 
 
 # -------------------------------------------------------------- what is known of an image already
@@ -171,7 +163,7 @@ def _key(job: JobSpec, here: Surroundings, image: Image, facts: Facts) -> str:
         job.workdir,
         job.environment,
         job.mpi,
-        None if job.mpi == "image" else asdict(facts.installation),
+        None if job.mpi == IMAGE_MPI else asdict(facts.installation),
         asdict(packages),
         sys.executable,
     ]
@@ -216,4 +208,3 @@ def _remember(here: Surroundings, key: str, contained: Contained) -> None:
 
 def _file(here: Surroundings, key: str) -> Path:
     return here.home / "cache" / "containers" / f"{key}.json"
-

@@ -89,12 +89,8 @@ class LocalTarget:
     def __init__(self, here: Surroundings) -> None:
         self.here = here
 
-    def plan(self, job: JobSpec, run: RunDir) -> Planned:
+    def plan(self, job: JobSpec, run: RunDir) -> LocalPlan:
         """Find out what is there for `job` and decide everything; nothing is touched."""
-        if job.image is not None:
-            from shanty.launch.targets.contained import plan_here
-
-            return plan_here(job, run, self.here)
         return self.plan_on(survey(job, self.here), job, run)
 
     def plan_on(self, facts: Facts, job: JobSpec, run: RunDir) -> LocalPlan:

@@ -75,7 +75,12 @@ class Targets:
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""
         refuse_outside(job)
-        return self.named(self._scheme_of(job)).plan(job, run)
+        scheme = self._scheme_of(job)
+        if job.image is not None and scheme == LOCAL:
+            from shanty.launch.targets.contained import plan_here
+
+            return plan_here(job, run, self._here)
+        return self.named(scheme).plan(job, run)
 
     def _scheme_of(self, job: JobSpec) -> str:
         """Which target a job goes to: `--on` has its name first, as in `slurm` or `k8s:CONTEXT`.

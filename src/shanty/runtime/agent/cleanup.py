@@ -80,7 +80,7 @@ def end_container(plan: Plan) -> None:
     """End the run's container on this host, if it has one."""
     if plan.lead.container:
         from shanty.runtime.containers.container import Container
-        from shanty.runtime.containers.entry import remove
+        from shanty.runtime.containers.engines import remove
 
         remove(Container.from_json(plan.lead.container))
 

@@ -55,7 +55,7 @@ def worker_command(node: Node) -> List[str]:
     from shanty.runtime.containers.container import Container
 
     container = Container.from_json(node.container)
-    return [*node.host_boot, "containers.entry", container.packed(), *agent]
+    return [*node.host_boot, "agent.container_entry", container.packed(), *agent]
 
 
 def request_command(node: Node, lead: Node, request: str) -> List[str]:

@@ -436,11 +436,11 @@ class Controller:
 
     def _end_of_container(self, agent: int) -> Failure:
         """Tells why the engine's command has ended."""
-        from shanty.runtime.containers import lead
+        from shanty.runtime.agent import container_lead
         from shanty.runtime.containers.words import ended
 
         code = os.waitstatus_to_exitcode(os.waitpid(agent, 0)[1])
-        words = lead.log_of(self.run_dir).read_text(errors="replace")
+        words = container_lead.log_of(self.run_dir).read_text(errors="replace")
         began = self.plan.lead.name in self.settings
         return ended(self.plan.lead, code, words, began=began)
 

@@ -56,10 +56,10 @@ def main(argv: List[str]) -> int:
 
 
 def _control_container(run: RunDir, plan: Plan) -> int:
-    from shanty.runtime.containers import lead
+    from shanty.runtime.agent import container_lead
 
     try:
-        channel, process = lead.start(run, plan)
+        channel, process = container_lead.start(run, plan)
     except OSError as error:
         program = plan.lead.container["program"]
         what = f"the container on {plan.lead.name} cannot be started"

@@ -7,13 +7,16 @@ closes the standard input of the one inside, which ends of that.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
+import subprocess
 from typing import Dict, List, Sequence, Tuple
 
 from shanty.runtime.containers.container import READ_ONLY, Container, Mount
 
+_REMOVAL = 10.0  # seconds for an engine to end a container
 RUN_LABEL = "shanty.run"
 # seccomp of docker and podman forbids what goes with these two: CMA between ranks, the binding of
 # memory to NUMA nodes, and a look at a rank's stack.
@@ -60,7 +63,7 @@ class Engine:
         raise NotImplementedError
 
     def removal(self, program: str, name: str) -> List[str]:
-        """The command line that ends a container at once; none where its processes are all of it."""
+        """The command line that ends a container at once; none for what is only processes."""
         return [program, "rm", "--force", name]
 
     def listing(self, program: str) -> List[str]:
@@ -144,6 +147,18 @@ def wrapped(container: Container, argv: Sequence[str]) -> List[str]:
     return ENGINES[container.engine].run(container, argv)
 
 
+def remove(container: Container) -> None:
+    """End the container at once, if there is one."""
+    words = ENGINES[container.engine].removal(container.program, container.name)
+    if not words:
+        return
+    nothing = subprocess.DEVNULL
+    with contextlib.suppress(OSError, subprocess.SubprocessError):  # the engine itself is gone
+        subprocess.run(
+            words, stdin=nothing, stdout=nothing, stderr=nothing, timeout=_REMOVAL, check=False
+        )
+
+
 def is_image_file(image: str) -> bool:
     """True for what only apptainer takes: the path of an image file, or of a root folder."""
     return image.endswith(".sif") or image.startswith(("/", "./", "../", "~/"))
@@ -161,4 +176,3 @@ def _mount_words(mount: Mount) -> str:
 
 def _escaped(path: str) -> str:
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
-

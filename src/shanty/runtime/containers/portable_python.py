@@ -24,11 +24,11 @@ _LEFT_OUT = (
     "site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo",
     "ensurepip", "lib2to3", "pydoc_data", "__pycache__", "config-*",
 )  # fmt: skip
-VARIABLE = "SHANTY_PYTHON_ANYWHERE"  # set for what runs by it
+VARIABLE = "SHANTY_PORTABLE_PYTHON"  # the path of the script, for what runs by it
 _SCRIPT = """#!/bin/sh
 # Python with the libraries that it was made with, whatever the image has.
 here=${{0%/*}}
-export {variable}=1
+export {variable}="$0"
 exec "$here/../lib/{linker}" --library-path "$here/../lib" "$here/{name}" "$@"
 """
 
@@ -105,7 +105,7 @@ def _paths(text: str) -> Iterator[str]:
 
 
 def glibc_of_image() -> str:
-    """The version of the C library around us, which is not the one that we run with; "" for none."""
+    """The version of the C library around us, which is not ours; "" for none."""
     folders = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
     names = [f"{folder}/libc.so.6" for folder in folders]
     with contextlib.suppress(OSError):

@@ -16,8 +16,8 @@ _TABLE: Tuple[Tuple[str, str, str], ...] = (
     (
         r"permission denied while trying to connect|dial unix \S+: connect: permission denied",
         "this user may not use docker",
-        "join the group docker (sudo usermod -aG docker $USER, then log in anew), or take --runtime "
-        "podman or apptainer, which need no rights",
+        "join the group docker (sudo usermod -aG docker $USER, then log in anew), or take "
+        "--runtime podman or apptainer, which need no rights",
     ),
     (
         r"Cannot connect to the Docker daemon|Is the docker daemon running|docker\.sock: connect:",
@@ -83,7 +83,7 @@ _TABLE: Tuple[Tuple[str, str, str], ...] = (
         "raise it for the engine itself (LimitMEMLOCK=infinity in its systemd unit)",
     ),
     (
-        r"bind source path does not exist|statfs [^:]+: no such file|mount source \S+ doesn't exist",
+        r"bind source path does not exist|statfs [^:]+: no such file|mount source \S+ does",
         "a folder that is to be mounted is not there",
         "check --mount",
     ),

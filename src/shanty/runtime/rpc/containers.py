@@ -103,7 +103,10 @@ def _names(uid: int, gid: int, groups: Sequence[int]) -> Dict[str, str]:
     """Files for /etc of a container: its users, and its groups."""
     texts = {
         "passwd": ["root:x:0:0:root:/root:/bin/sh", f"{_user(uid)}:x:{uid}:{gid}::/tmp:/bin/sh"],
-        "group": ["root:x:0:", *(f"{_group(each)}:x:{each}:{_user(uid)}" for each in (gid, *groups))],
+        "group": [
+            "root:x:0:",
+            *(f"{_group(each)}:x:{each}:{_user(uid)}" for each in (gid, *groups)),
+        ],
     }
     found = {}
     for name, lines in texts.items():

@@ -129,7 +129,9 @@ def _pull(words: Sequence[str], environ: Mapping[str, str], image: str, say: Say
 
 
 @contextlib.contextmanager
-def _credentials(engine: str, image: str, user: str, password: str) -> Iterator[Tuple[List[str], Dict[str, str]]]:
+def _credentials(
+    engine: str, image: str, user: str, password: str
+) -> Iterator[Tuple[List[str], Dict[str, str]]]:
     """The words and the environment by which an engine logs in; nothing of it is left.
 
     Nothing is on a command line, where others could see it.
@@ -142,7 +144,9 @@ def _credentials(engine: str, image: str, user: str, password: str) -> Iterator[
         environ.update(APPTAINER_DOCKER_USERNAME=user, APPTAINER_DOCKER_PASSWORD=password)
         yield [], environ
         return
-    folder = tempfile.mkdtemp(prefix="shanty-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    folder = tempfile.mkdtemp(
+        prefix="shanty-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
+    )
     try:
         token = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
         path = os.path.join(folder, "config.json")
@@ -164,6 +168,7 @@ def _registry(image: str) -> str:
 
 
 def run(words: Sequence[str]) -> Optional[subprocess.CompletedProcess[str]]:
+    """Run an engine's command; None where it does not run, or takes too long."""
     try:
         return subprocess.run(
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ASK_LIMIT,

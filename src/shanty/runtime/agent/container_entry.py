@@ -1,4 +1,4 @@
-"""The node agent of a worker in a container: `boot.py containers.entry CONTAINER COMMAND…`.
+"""The node agent of a worker in a container: `boot.py agent.container_entry CONTAINER COMMAND…`.
 
 The controller starts it as it starts any worker's node agent (`agent/connections.py`); what it asks
 for is the last of the words. `CONTAINER` is packed, `COMMAND` is how the node agent starts in it.
@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import List, Sequence
 
 from shanty.runtime.containers.container import Container
-from shanty.runtime.containers.engines import ENGINES, wrapped
+from shanty.runtime.containers.engines import remove, wrapped
 
 _AGENT = "agent.worker_agent"
-_REMOVAL = 10.0  # seconds for an engine to end a container
 
 
 def main(argv: List[str]) -> int:
@@ -49,17 +47,3 @@ def become(container: Container, argv: Sequence[str]) -> int:
     except OSError as error:
         print(f"{words[0]} does not run: {error.strerror}", file=sys.stderr)
         return 127
-
-
-def remove(container: Container) -> None:
-    """End the container at once, if there is one."""
-    words = ENGINES[container.engine].removal(container.program, container.name)
-    if not words:
-        return
-    nothing = subprocess.DEVNULL
-    try:
-        subprocess.run(
-            words, stdin=nothing, stdout=nothing, stderr=nothing, timeout=_REMOVAL, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        pass  # the engine is gone, and its containers with it

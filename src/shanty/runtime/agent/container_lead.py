@@ -1,4 +1,4 @@
-"""The node agent of the lead host in a container: started there by the controller, which is outside.
+"""The node agent of the lead host in a container, started by the controller, which is outside.
 
 What rank 0 is to read comes through a FIFO in the run's directory, since the standard streams of a
 container are the channel between the two agents.
@@ -27,7 +27,7 @@ _PIECE = 1 << 16
 def start(run: RunDir, plan: Plan) -> Tuple[Channel, subprocess.Popen[bytes]]:
     """Start the container and the node agent in it; our standard input goes to rank 0."""
     container = Container.from_json(plan.lead.container)
-    words = wrapped(container, [*plan.lead.boot, "containers.lead", str(run.path)])
+    words = wrapped(container, [*plan.lead.boot, "agent.container_lead", str(run.path)])
     _feed(run.of_attempt / _INPUT)
     with log_of(run).open("ab") as log:
         process = subprocess.Popen(
