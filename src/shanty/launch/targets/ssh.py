@@ -23,6 +23,7 @@ from shanty.launch.cluster.run_mirror import RunMirror, forward_stdin, has_input
 from shanty.launch.containers import images, inside
 from shanty.launch.containers.inside import IMAGE_MPI, Contained, Inside, own_mpis
 from shanty.launch.containers.options import refuse_without_python
+from shanty.launch.containers.travel import ImagesHere
 from shanty.launch.host import Host
 from shanty.launch.network.survey import chosen, connected
 from shanty.launch.network.topology import Route, SurveyedHost
@@ -264,6 +265,7 @@ class SshTarget:
 
     def _enter(self, job: JobSpec, clients: Sequence[RpcClient]) -> list[Inside]:
         """A container of the run's image on every host, to look around in."""
+        own = ImagesHere(job, self.home, self.environ)
 
         def enter(client: RpcClient) -> Inside:
             name = client.host.name
@@ -277,7 +279,7 @@ class SshTarget:
             def say(text: str) -> None:
                 self._say(f"{name}: {text}")
 
-            found = images.get(ask, job, image, self.environ, say)
+            found = images.get(ask, job, image, self.environ, say, own)
             say(f"looks into {image}")
             return inside.enter(name, client.connection, ask, found, [client.home], client.python)
 

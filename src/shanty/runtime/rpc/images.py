@@ -14,11 +14,12 @@ import tempfile
 import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from shanty.runtime.containers.archive import plain_digest
 from shanty.runtime.containers.engines import is_image_file
 from shanty.runtime.containers.words import explained, last_line
 from shanty.runtime.errors import NotFoundError, PrepareError
 from shanty.runtime.rpc import Ask, Data, Say
-from shanty.runtime.rpc.store import home
+from shanty.runtime.rpc.store import home, mark_used
 
 _ASK_LIMIT = 30.0  # seconds for an engine to answer what takes it a moment
 _PULL_LIMIT = 7200.0
@@ -50,7 +51,14 @@ def look(engine: str, program: str, image: str) -> Found:
     if done.returncode == 0:
         said = json.loads(done.stdout)[0]
         config = said.get("Config") or {}
-        names = {"id": said["Id"], "arch": said.get("Architecture", "")}
+        layers = (said.get("RootFS") or {}).get("Layers") or []
+        names = {
+            "id": said["Id"],
+            "arch": said.get("Architecture", ""),
+            "layers": [plain_digest(one) for one in layers],
+            "created": said.get("Created", ""),
+            "size": int(said.get("Size") or 0),
+        }
         return Found(engine, program, {**names, "env": config.get("Env") or []})
     text = done.stderr
     if re.search(r"no such image|image not known|no such object|not found", text, re.IGNORECASE):
@@ -64,6 +72,7 @@ def _of_file(image: str) -> Optional[Dict[str, Any]]:
     path = os.path.realpath(os.path.expanduser(image))
     if not is_image_file(image):
         path = _pulled(image)
+        mark_used(os.path.dirname(path))
     try:
         status = os.stat(path)
     except OSError:
