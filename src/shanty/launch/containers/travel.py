@@ -167,7 +167,7 @@ class ImagesHere:
             hashlib.sha256(state.encode()).hexdigest(),
             digest,
         )
-        answer = ask("image-file-have", hash=name, size=status.st_size, path=str(path))
+        answer = ask("image-file-have", hash=name, length=status.st_size, path=str(path))
         if not answer["have"]:
             step = Step("", path.name, 0, status.st_size)
             with path.open("rb") as file:

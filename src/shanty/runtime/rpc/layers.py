@@ -415,13 +415,13 @@ def _built(
 
 
 def image_file_have(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
-    """Look for an image file of SHA-256 `hash` and `size` in the store, else at `path`."""
+    """Look for an image file of SHA-256 `hash` and `length` in the store, else at `path`."""
     kept_file = os.path.join(place_of("images", ask["hash"]), _IMAGE_FILE)
     if mark_used(os.path.dirname(kept_file)) and not stored_tree.damage(os.path.dirname(kept_file)):
         return {"path": kept_file, "have": True}
     own = str(ask["path"])
     with contextlib.suppress(OSError):
-        if os.path.getsize(own) == ask["size"]:  # one file system for both
+        if os.path.getsize(own) == ask["length"]:  # one file system for both
             digest = hashlib.sha256()
             with open(own, "rb") as file:
                 for block in archive.pieces(file):
