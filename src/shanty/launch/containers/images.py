@@ -129,11 +129,16 @@ def _gpus(job: JobSpec, *, has_gpus: bool) -> str:
 def _password(job: JobSpec, environ: Mapping[str, str]) -> str:
     """The registry's password, from where the job says that it is."""
     source = job.registry_password or f"env:{PASSWORD}"
+    return password_from(source, job.registry_user or "", environ)
+
+
+def password_from(source: str, user: str, environ: Mapping[str, str]) -> str:
+    """The password of `user` from a file, or from a variable: env:NAME."""
     kind, _, name = source.partition(":")
     if kind == "env":
         if name not in environ:
             raise UsageError(
-                f"{name} is not set, and {job.registry_user} needs a password for the registry",
+                f"{name} is not set, and {user} needs a password for the registry",
                 fix=f"set {name}, or name a file: --registry-password FILE",
             )
         return environ[name]

@@ -44,7 +44,7 @@ class LocalImage:
     id: str
     arch: str
     layers: tuple[str, ...]
-    created: str
+    content: str
     size: int
 
 
@@ -54,7 +54,7 @@ def find_here(image: str, runtime: str | None = None) -> LocalImage | None:
         program = next(filter(None, map(shutil.which, PROGRAMS[engine])), None)
         there = look(engine, program, image).image if program else None
         if program and there:
-            values = (there["id"], there["arch"], tuple(there["layers"]), there["created"])
+            values = (there["id"], there["arch"], tuple(there["layers"]), there["content"])
             return LocalImage(image, engine, program, *values, there["size"])
     return None
 
@@ -130,7 +130,7 @@ class ImagesHere:
             return there
         engine, program = found["engine"], found["program"]
         named = {"engine": engine, "program": program, "id": own.id}
-        answer = ask("image-have", **named, layers=list(own.layers), created=own.created)
+        answer = ask("image-have", **named, layers=list(own.layers), content=own.content)
         if not _runs(own.arch, answer["machine"]["architecture"]):
             return None
         if answer["image"] is not None:
@@ -208,8 +208,7 @@ def load(
 def _is_same(own: LocalImage, there: Mapping[str, Any]) -> bool:
     if plain_digest(own.id) == plain_digest(there["id"]):
         return True
-    state = (tuple(there.get("layers", ())), there.get("created"))
-    return bool(own.layers) and state == (own.layers, own.created)
+    return own.content == there.get("content")
 
 
 def _runs(architecture: str, machine: str) -> bool:

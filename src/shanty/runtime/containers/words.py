@@ -31,6 +31,11 @@ _TABLE: Tuple[Tuple[str, str, str], ...] = (
         "check the name; for a private one give --registry-user and --registry-password",
     ),
     (
+        r"short-name .* did not resolve",
+        "podman knows no registry for names without one",
+        "write the whole name, as docker.io/library/NAME",
+    ),
+    (
         r"manifest unknown|manifest for \S+ not found|repository \S+ not found|name unknown"
         r"|not found: manifest|MANIFEST_UNKNOWN",
         "the registry has no image of that name and tag",

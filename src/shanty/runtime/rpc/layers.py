@@ -24,7 +24,7 @@ from shanty.runtime.containers.engines import ENGINES
 from shanty.runtime.containers.words import explained, last_line
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.rpc import Ask, Data, Say
-from shanty.runtime.rpc.images import look, run
+from shanty.runtime.rpc.images import content_hash, look, run
 from shanty.runtime.rpc.store import file_put, home, machine, mark_used, place_of, placing
 
 _FILE, _SIZE = "layer.tar.gz", "size"
@@ -238,7 +238,7 @@ def _failure(what: str, text: str) -> PrepareError:
 
 
 def image_have(ask: Ask, _data: Data, say: Say) -> Dict[str, Any]:
-    """Look for the image `id` (`layers`, `created`) in an engine (`engine`, `program`).
+    """Look for the image `id` (`layers`, `content`) in an engine (`engine`, `program`).
 
     `missing` are the layers that neither the store nor an image of the engine has; those of such
     images are kept in the store now, unless the image itself is there.
@@ -250,7 +250,7 @@ def image_have(ask: Ask, _data: Data, say: Say) -> Dict[str, Any]:
         answer["image"] = _image_file(plain_digest(ask["id"]))
         images: List[Dict[str, Any]] = []
     else:
-        images = _images(program)
+        images = images_of(program)
         same = next((one for one in images if _is_same(one, ask)), None)
         if same is not None:
             answer["image"] = look(engine, program, same["Id"]).image
@@ -265,13 +265,14 @@ def image_have(ask: Ask, _data: Data, say: Say) -> Dict[str, Any]:
 
 def _is_same(image: Dict[str, Any], wanted: Ask) -> bool:
     """True for the same image; docker names it by another digest where containerd keeps it."""
-    if plain_digest(image["Id"]) == plain_digest(wanted["id"]):
-        return True
-    return (_layers(image), image.get("Created")) == (list(wanted["layers"]), wanted["created"])
+    same = plain_digest(image["Id"]) == plain_digest(wanted["id"])
+    return bool(same or content_hash(image) == wanted["content"])
 
 
-def _images(program: str) -> List[Dict[str, Any]]:
-    listed = run([program, "image", "ls", "--quiet", "--no-trunc"])
+def images_of(program: str, *filters: str) -> List[Dict[str, Any]]:
+    """What docker or podman says of its images, of those that pass its filters."""
+    words = [word for one in filters for word in ("--filter", one)]
+    listed = run([program, "image", "ls", "--quiet", "--no-trunc", *words])
     ids = list(dict.fromkeys(listed.stdout.split())) if listed is not None else []
     seen = run([program, "image", "inspect", *ids]) if ids else None
     if seen is None or not seen.stdout.strip():
