@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -198,11 +198,11 @@ def build(planned: Plan, home: Path, say: Say) -> Built:
         found = there[0]
         for name in names:
             run([program, "tag", found["Id"], name])
-        return Built(found["Id"], engine, False, int(found.get("Size") or 0))
+        return Built(plain_digest(found["Id"]), engine, False, int(found.get("Size") or 0))
     base = find_here(planned.base.id, engine)
     if base is None:
         raise PrepareError(f"{planned.base.name} is gone", fix="run the command again")
-    below = keep_here(base, home, base.layers, say)
+    below = keep_here(replace(base, name=planned.base.name), home, base.layers, say)
     made = [_kept(part, home, say) for part in planned.parts]
     config = _config(below, planned, made)
     before = {name: look(engine, program, name).image for name in names}
@@ -217,7 +217,7 @@ def build(planned: Plan, home: Path, say: Say) -> Built:
     for old in before.values():
         if old is not None and old["id"] != found["id"]:
             _drop(program, old["id"])
-    return Built(found["id"], engine, True, found["size"])
+    return Built(plain_digest(found["id"]), engine, True, found["size"])
 
 
 def push(planned: Plan, name: str, user: str, password: str) -> None:

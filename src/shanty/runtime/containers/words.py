@@ -47,12 +47,18 @@ _TABLE: Tuple[Tuple[str, str, str], ...] = (
         "take an image for it, or a host of the image's kind",
     ),
     (
+        r"server gave HTTP response to HTTPS client",
+        "the registry speaks plain HTTP, which the engine takes only from those that it is told of",
+        "name it in the engine's settings (docker: insecure-registries in /etc/docker/daemon.json; "
+        "podman: insecure = true in /etc/containers/registries.conf)",
+    ),
+    (
         r"no such host|server misbehaving|name resolution|Temporary failure in name|i/o timeout"
         r"|connection refused|network is unreachable|no route to host|TLS handshake timeout"
         r"|proxyconnect|context deadline exceeded|Client\.Timeout",
         "the registry cannot be reached",
-        "check the network and the proxy of the engine; or pull the image where the command is "
-        "typed, which then sends it",
+        "check the network and the proxy of the engine; an image that is there where the command "
+        "is typed is sent from there",
     ),
     (
         r"no space left on device",

@@ -338,7 +338,7 @@ def _is_ours(engine: str, program: str, name: str) -> bool:
     if there is None:
         return True
     with contextlib.suppress(OSError), open(_brought(engine, name), encoding="utf-8") as file:
-        return file.read() == there["id"]
+        return bool(file.read() == there["id"])
     return False
 
 
