@@ -153,7 +153,7 @@ def _base(wanted: Wanted, packages: Environment, home: Path, say: Say) -> tuple[
     machine = {"system": "Linux", "architecture": architecture, "glibc": seen["glibc"]}
     versions = {one["name"]: one["version"] for one in seen["distributions"]}
     versions.pop("shanty", None)
-    python = (seen["executable"], seen["version"], seen["key"])
+    python = (seen["executable"], seen["version"], seen["key"], seen["cache_tag"])
     return engine, program, Base(name, there["id"], *python, machine, versions)
 
 
@@ -183,7 +183,7 @@ def _look_into(engine: str, program: str, name: str, image: str, key: str) -> di
         why, fix = explained(done.stderr)
         what = f"{ENGINES[engine].title} starts no container of {name}"
         raise PrepareError(what, why, fix) from error
-    names = ("executable", "version", "key", "distributions")
+    names = ("executable", "version", "key", "cache_tag", "distributions")
     return {**{name: found[name] for name in names}, "glibc": glibc.strip()}
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import csv
+import importlib.util
 import io
+import marshal
 import posixpath
+import struct
+import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,13 +47,15 @@ class Entry:
 class Venv:
     """A virtual environment in an image, on the interpreter `base` of the image.
 
-    `key` is its version as far as packages care: 3.11, 3.13t.
+    `key` is its version as far as packages care: 3.11, 3.13t; `tag` is in the names of what it
+    has compiled: cpython-311.
     """
 
     folder: str
     base: str
     version: str
     key: str
+    tag: str
 
     @property
     def python(self) -> str:
@@ -85,6 +92,7 @@ def installed(members: Sequence[Member], venv: Venv) -> list[Entry]:
             first, _, rest = content.partition(b"\n")
             content = first.replace(b"#!python", b"#!" + venv.python.encode(), 1) + b"\n" + rest
         found.append(Entry(place, content, member.program))
+        found += _compiled(place, content, venv.tag)
     texts = [m.source for m in members if m.name == f"{info}/entry_points.txt"]
     for name, text in _scripts(texts[0] if texts else b"", venv.python):
         found.append(Entry(f"{venv.folder}/bin/{name}", text, program=True))
@@ -97,6 +105,34 @@ def installed(members: Sequence[Member], venv: Venv) -> list[Entry]:
         csv.writer(output, lineterminator="\n").writerows(sorted(rows))
         found.append(Entry(record, output.getvalue().encode()))
     return found
+
+
+def _compiled(place: str, source: Path | bytes, tag: str) -> Iterator[Entry]:
+    """The bytecode of a module, for nobody can write it beside the modules of an image.
+
+    That of a file is what is beside it here, if it has been imported; its header gets the time
+    that the file has in the image (PEP 3147, PEP 552).
+    """
+    if not place.endswith(".py"):
+        return
+    folder, name = posixpath.split(place)
+    file = f"__pycache__/{name.removesuffix('.py')}.{tag}.pyc"
+    if isinstance(source, bytes):
+        if tag != sys.implementation.cache_tag:
+            return
+        with contextlib.suppress(SyntaxError, ValueError):  # a template, or for another Python
+            code = marshal.dumps(compile(source, place, "exec", dont_inherit=True))
+            head = bytes(4) + struct.pack("<II", _TIME, len(source))
+            yield Entry(f"{folder}/{file}", importlib.util.MAGIC_NUMBER + head + code)
+        return
+    status = source.stat()
+    stamp = struct.pack("<III", 0, int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
+    try:
+        data = (source.parent / file).read_bytes()
+    except OSError:
+        return
+    if data[4:16] == stamp:
+        yield Entry(f"{folder}/{file}", data[:8] + struct.pack("<I", _TIME) + data[12:])
 
 
 def _is_info(name: str) -> bool:

@@ -48,7 +48,8 @@ class Part:
 class Base:
     """An image to build on, as it was found: its id, its Python, and what that has.
 
-    `machine` has the facts that decide which packages run there; `packages` are versions by name.
+    `version`, `key` and `tag` are those of `Venv`. `machine` has the facts that decide which
+    packages run there; `packages` are versions by name.
     """
 
     name: str
@@ -56,13 +57,14 @@ class Base:
     python: str
     version: str
     key: str
+    tag: str
     machine: Mapping[str, str]
     packages: Mapping[str, str]
 
     @property
     def venv(self) -> Venv:
         """The environment that is put into an image on this one."""
-        return Venv(f"{FOLDER}/venv", self.python, self.version, self.key)
+        return Venv(f"{FOLDER}/venv", self.python, self.version, self.key, self.tag)
 
 
 # -------------------------------------------------------------------------- which environment

@@ -55,9 +55,16 @@ def path_of(digest: str) -> str:
 
 
 def content(digest: str) -> Iterator[bytes]:
-    """The plain tar of a layer, in blocks."""
-    with open(path_of(digest), "rb") as file:
-        yield from archive.inflated(archive.pieces(file))
+    """The plain tar of a layer, in blocks; PrepareError for one that is damaged, and gone then."""
+    try:
+        with open(path_of(digest), "rb") as file:
+            yield from archive.inflated(archive.pieces(file))
+    except (EOFError, zlib.error) as error:
+        stored_tree.remove(place_of("layers", digest))
+        what = f"a layer of the image was damaged here ({path_of(digest)})"
+        raise PrepareError(
+            what, str(error), "run the command again, which brings it anew"
+        ) from error
 
 
 def keep(blocks: Iterable[bytes]) -> Layer:
