@@ -6,12 +6,14 @@ for is the last of the words. `CONTAINER` is packed, `COMMAND` is how the node a
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
 from pathlib import Path
 from typing import List, Sequence
 
+from shanty.runtime.agent.control import agents_record
 from shanty.runtime.containers.container import Container
 from shanty.runtime.containers.engines import remove, wrapped
 
@@ -28,6 +30,10 @@ def main(argv: List[str]) -> int:
     own = worker_agent.own_folder(Path(folder), asked)
     container = container._replace(name=container_name(own))
     if asked[-1] == RUN_AGENT:
+        # Inside, nobody knows our number; the engine's command, which we become, has it.
+        record = json.dumps(agents_record(node_agent=os.getpid()))
+        environment = {**container.environment, worker_agent.RECORD: record}
+        container = container._replace(environment=environment)
         boot = argv[1 : argv.index(_AGENT)]
         return become(container, [*boot, _AGENT, str(own), RUN_AGENT])
     remove(container)

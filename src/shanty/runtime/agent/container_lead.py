@@ -10,18 +10,23 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import List, Tuple
 
 from shanty.runtime import platform
 from shanty.runtime.agent.channel import Channel
+from shanty.runtime.agent.control import conclude, read_status
 from shanty.runtime.containers.container import Container
 from shanty.runtime.containers.engines import wrapped
+from shanty.runtime.errors import LaunchError
 from shanty.runtime.plan import Plan, read_plan
 from shanty.runtime.rundir import RunDir
+from shanty.runtime.spec import Failure, State
 
 _INPUT = "input"  # the FIFO
 _PIECE = 1 << 16
+_LAST_WORD = 5.0  # seconds for a controller that lives to write how the run ended
 
 
 def start(run: RunDir, plan: Plan) -> Tuple[Channel, subprocess.Popen[bytes]]:
@@ -78,4 +83,19 @@ def main(argv: List[str]) -> int:
     os.dup2(source, 0)
     os.close(source)
     NodeAgent(run, plan, channel).run()
+    if not channel.open:
+        _conclude(run, plan)
     return 0
+
+
+def _conclude(run: RunDir, plan: Plan) -> None:
+    """Write down that the controller was killed, unless it is there, and has its own words."""
+    until = time.monotonic() + _LAST_WORD
+    while not read_status(run).state.final and time.monotonic() < until:
+        time.sleep(0.1)
+    failure = Failure(
+        f"the controller on {plan.lead.name} was killed",
+        "without it the run cannot be led, so the node agent ended the ranks",
+        "see `shanty logs --agent`; run again",
+    )
+    conclude(run, State.FAILED, failure, LaunchError.exit_code)

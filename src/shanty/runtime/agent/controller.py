@@ -430,8 +430,8 @@ class Controller:
         if self.workers is not None:
             self.workers.send(end=None, grace=0.0)
         ssh = {worker.process.pid for worker in self.workers.workers} if self.workers else set()
+        end_container(self.plan)  # before the processes of its engine, which are ours as well
         end_all(lambda: [e for e in platform.descendants(os.getpid()) if e.pid not in ssh])
-        end_container(self.plan)
         sweep_after(self.plan)
 
     def _end_of_container(self, agent: int) -> Failure:
