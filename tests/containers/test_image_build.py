@@ -209,6 +209,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 
 @pytest.mark.parametrize("at", ["looks into", "packs", "takes"])
 def test_ctrl_c_leaves_nothing(builder: Builder, at: str) -> None:
+    shutil.rmtree(builder.home / "cache" / "images", ignore_errors=True)  # all is to be done
     before = images(builder.engine)
     containers = builder.engine.run("ps", "--all", "--quiet").stdout
     words = ("image", "build", "--base", builder.engine.image, *builder.runtime)
@@ -218,6 +219,8 @@ def test_ctrl_c_leaves_nothing(builder: Builder, at: str) -> None:
         if at in line:
             process.send_signal(signal.SIGINT)
             break
+    else:
+        pytest.fail(f"it never said {at!r}")
     rest = process.communicate(timeout=90)[1]
     late = at == "takes"  # it may have been at its end
     assert process.returncode in (130, 0 if late else 130), rest
