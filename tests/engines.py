@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -169,8 +170,8 @@ class ContainedShanty(Shanty):
     def in_container(
         self, *words: str | Path, **options: object
     ) -> subprocess.CompletedProcess[str]:
-        """`shanty run` with the engine's image."""
-        return self("run", *self.image_words, *words, **options)  # type: ignore[arg-type]
+        """`shanty run` with the engine's image, and of this machine's packages mpi4py only."""
+        return self("run", *self.image_words, "--env", "none", *words, **options)  # type: ignore[arg-type]
 
     @property
     def image_words(self) -> tuple[str, ...]:
@@ -183,7 +184,7 @@ def dockerd(
 ) -> Iterator[Engine]:
     """A dockerd of our own, which changes nothing of the machine but control groups.
 
-    `within` are words that start it elsewhere, on a virtual host.
+    `within` are words that start it elsewhere, on a virtual host; `socket` is its path there.
     """
     if os.geteuid():
         pytest.skip("dockerd is for root")
@@ -218,15 +219,34 @@ def dockerd(
         for name in engine.run("ps", "--all", "--quiet").stdout.split():
             engine.run("rm", "--force", name, check=False)
     finally:
-        process.send_signal(signal.SIGTERM)
+        for pid in _children(process.pid) if within else [process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(15)
         if process.poll() is None:
             process.kill()
             process.wait()
-        _unmount(folder)
+        unmount(folder)
         _forget_groups(parent)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def disk() -> Iterator[Path]:
+    """A folder on a disk that virtual hosts see, too: their /tmp is their own, and in memory."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="disk-", dir=CACHE))
+    try:
+        yield folder
+    finally:
+        unmount(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
 
 
 def podman_files(folder: Path, *, rootless: bool = False, images: Path | None = None) -> Path:
@@ -273,11 +293,12 @@ def podman(folder: Path) -> Iterator[Engine]:
         for name in engine.run("ps", "--all", "--quiet").stdout.split():
             engine.run("rm", "--force", "--time", "0", name, check=False)
     finally:
-        _unmount(folder)
+        unmount(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _unmount(folder: Path) -> None:
+def unmount(folder: Path) -> None:
+    """Unmount all that is mounted below a folder."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     mounts = [line.split()[4] for line in lines]
     for mount in reversed([one for one in mounts if Path(one).is_relative_to(folder)]):

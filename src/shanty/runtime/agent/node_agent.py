@@ -259,6 +259,8 @@ class NodeAgent:
             except (ShantyError, OSError) as error:
                 self.controller.send(unready=str(error))
                 return False
+        if self.plan.lead.container:
+            self._pretend_ssh()
         found = foreign.settings(os.environ, self.plan.lead.environment.own)
         self.controller.send(ready=True, settings=found)
         return True
@@ -274,6 +276,18 @@ class NodeAgent:
             own = node.environment._replace(default={**settings, **node.environment.default})
             nodes = (node._replace(environment=own), *self.plan.workers)
             self.plan = self.plan._replace(attempt=self.plan.attempt._replace(nodes=nodes))
+
+    def _pretend_ssh(self) -> None:
+        """Open MPI's daemons crash where there is no ssh, though they never call it."""
+        folders = (self.environment.get("PATH") or os.environ.get("PATH", os.defpath)).split(":")
+        if not any(os.access(os.path.join(folder, "ssh"), os.X_OK) for folder in folders):
+            bin_folder = os.path.join(self.plan.scratch, "bin")
+            os.mkdir(bin_folder)
+            program = os.path.join(bin_folder, "ssh")
+            with open(program, "w", encoding="utf-8") as file:
+                file.write("#!/bin/sh\necho 'there is no ssh in this image' >&2\nexit 127\n")
+            os.chmod(program, 0o755)
+            self.environment["PATH"] = os.pathsep.join([*folders, bin_folder])
 
     def _ask_stacks(self, program: _Program) -> None:
         # Only a process that waits for the signal survives it: the rank's own file is there.
