@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shanty.launch.targets.ssh import SshTarget
 
 
-LOCAL, SSH = "local", "ssh"
+LOCAL, SSH, SLURM = "local", "ssh", "slurm"
 _GROUP = "shanty.targets"
 
 
@@ -44,6 +44,10 @@ class Targets:
         if scheme not in self._targets:
             if scheme == SSH:
                 self._targets[scheme] = self.hosts
+            elif scheme == SLURM:
+                from shanty.launch.targets.slurm import SlurmTarget
+
+                self._targets[scheme] = SlurmTarget(self._here)
             else:
                 self._targets[scheme] = self._installed(scheme)
         return self._targets[scheme]
@@ -73,7 +77,12 @@ class Targets:
 
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""
-        return self.named(self._scheme_of(job)).plan(job, run)
+        scheme = self._scheme_of(job)
+        if scheme != SLURM:
+            from shanty.launch.targets.slurm import refuse_options
+
+            refuse_options(job, "this machine" if scheme == LOCAL else job.on or "these hosts")
+        return self.named(scheme).plan(job, run)
 
     def _scheme_of(self, job: JobSpec) -> str:
         """Which target a job goes to: `--on` has its name first, as in `slurm` or `k8s:CONTEXT`.
@@ -81,13 +90,17 @@ class Targets:
         A group of hosts of that name comes before it.
         """
         if not job.on:
+            if "SLURM_JOB_ID" in self._here.environ and not job.hostfile:
+                from shanty.launch.targets.slurm import is_inside
+
+                return SLURM if is_inside(self._here.environ) else LOCAL
             return SSH if job.hostfile else LOCAL
         scheme = job.on.partition(":")[0]
         if not scheme.isidentifier() or (self._here.home / "hosts" / f"{scheme}.json").exists():
             return SSH
         from importlib.metadata import entry_points  # it takes time to load
 
-        known = {LOCAL, *entry_points(group=_GROUP).names}
+        known = {LOCAL, SLURM, *entry_points(group=_GROUP).names}
         return scheme if scheme in known else SSH
 
     def _of(self, run: RunDir) -> Target:

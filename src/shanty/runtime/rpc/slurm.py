@@ -1,0 +1,50 @@
+"""What a machine elsewhere has a login node do with Slurm: check a job, submit it.
+
+How such a run stands, and its end, are asked as those of other runs (`runs`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any, Dict
+
+from shanty.runtime.plan import Plan
+from shanty.runtime.rpc import Ask, Data, Say
+from shanty.runtime.rpc.runs import folder_of
+from shanty.runtime.rundir import home, read_json, storage_errors, write_json
+from shanty.runtime.slurm import queue, submit, tools
+from shanty.runtime.spec import JobSpec
+
+
+def slurm_check(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """`job`: find out what keeps a job from ever being run here."""
+    tools.find()
+    request = submit.check(JobSpec.from_json(ask["job"]))
+    submit.need_shared(str(home(os.environ)), os.path.expanduser("~"))
+    return {"request": request.words()}
+
+
+def slurm_submit(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """`run plan job status files`: write the run down and queue it; `name` is the job's number."""
+    tools.find()
+    run = folder_of(ask["run"], 0)
+    run.create()
+    try:
+        with storage_errors(run.path):
+            write_json(run.job, ask["job"])
+            write_json(run.plan, ask["plan"])
+            write_json(run.status, ask["status"])
+            for path, (text, mode) in ask["files"].items():
+                file = run.path / path
+                file.touch(mode=0o600)
+                file.write_text(text)
+                file.chmod(mode)
+        name = submit.submit(run, Plan.from_json(ask["plan"]), JobSpec.from_json(ask["job"]))
+    except BaseException:
+        queued = (read_json(run.site) or {}).get("name")
+        if queued:
+            queue.cancel(str(queued))
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    return {"name": name, "path": str(run.path)}
