@@ -7,6 +7,7 @@ The queue's hosts and this machine share a file system. What is known of the que
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -77,6 +78,12 @@ class QueuedPlan(Planned):
 
 def waiting_plan(job: JobSpec, run: RunDir, settings: Settings, node: Node) -> Plan:
     """The plan of a run whose hosts will all be as `node`."""
+    given, real = node.mpi["prefix"], os.path.realpath(node.mpi["prefix"])
+    found = {  # what starts by one name of a folder must not be told another one
+        key: real + value[len(given) :] if value.startswith(given) else value
+        for key, value in node.mpi.items()
+    }
+    node = node._replace(mpi=found)
     attempt = Attempt((node,), (), {"ranks": job.ranks}, {}, {}, {})
     return plan_of(job, run, settings, attempt, waits=True)
 

@@ -84,6 +84,10 @@ class Targets:
             refuse_options(job, "this machine" if scheme == LOCAL else job.on or "these hosts")
         return self.named(scheme).plan(job, run)
 
+    def is_queued(self, job: JobSpec) -> bool:
+        """True where a queue gives the hosts, so that there are none to be looked at from here."""
+        return self._scheme_of(job) not in (LOCAL, SSH)
+
     def _scheme_of(self, job: JobSpec) -> str:
         """Which target a job goes to: `--on` has its name first, as in `slurm` or `k8s:CONTEXT`.
 
