@@ -22,7 +22,7 @@ from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Node, Plan
 from shanty.runtime.resolve import layout_of
 from shanty.runtime.rundir import RunDir, write_json
-from shanty.runtime.slurm import batch, submit, tools
+from shanty.runtime.slurm import allocation, batch, submit, tools
 from shanty.runtime.slurm.queue import SlurmQueue
 from shanty.runtime.slurm.request import SIGNAL
 from shanty.runtime.spec import JobSpec
@@ -32,7 +32,8 @@ def plan_in_allocation(here: Surroundings, job: JobSpec, run: RunDir) -> Planned
     """Decide where the ranks go on the nodes of this job; UsageError where they do not fit."""
     environ = here.environ
     try:
-        hosts = batch.nodes_of(environ, job, tools.version(environ))
+        steps = allocation.step_options(tools.version(environ), tools.settings(environ))
+        hosts = allocation.nodes_of(environ, job, steps)
     except ValueError as error:
         raise PrepareError(
             f"the nodes of job {environ['SLURM_JOB_ID']} are not known", str(error),
@@ -40,9 +41,9 @@ def plan_in_allocation(here: Surroundings, job: JobSpec, run: RunDir) -> Planned
         ) from error  # fmt: skip
     facts = survey(job, here)
     if len(hosts) == 1 and is_here(hosts[0]["name"], environ):
-        os.environ[WHY] = shlex.join(_why(run, job, here, environ))
-        facts = replace(facts, cores=min(hosts[0]["slots"], max(facts.cores, 1)))
-        return LocalTarget(here).plan_on(facts, job, run)
+        own = LocalTarget(here).plan_on(replace(facts, cores=hosts[0]["slots"]), job, run)
+        os.environ[WHY] = shlex.join(batch.word_command(own.plan.lead.boot, run, environ))
+        return own
     node = node_of_this_machine(facts, job, run, scratch_of(run))
     nodes = [
         node._replace(
@@ -54,12 +55,6 @@ def plan_in_allocation(here: Surroundings, job: JobSpec, run: RunDir) -> Planned
     layout = layout_of(job, nodes)
     plan = waiting_plan(job, run, here.settings, nodes[0])
     return AllocationPlan(job, run, here, plan, hosts, layout.ranks)
-
-
-def _why(run: RunDir, job: JobSpec, here: Surroundings, environ: Mapping[str, str]) -> list[str]:
-    node = node_of_this_machine(survey(job, here), job, run, "")
-    restarts = environ.get("SLURM_RESTART_COUNT") or "0"
-    return [*node.boot, "slurm.word", str(run.path), environ["SLURM_JOB_ID"], restarts]
 
 
 def is_here(node: str, environ: Mapping[str, str]) -> bool:

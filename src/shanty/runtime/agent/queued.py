@@ -82,7 +82,9 @@ class QueuedRuns:
                 self.queue.dequeue(name)
             return control.conclude(run, ending.state, ending.failure, ending.code)
         if entry is not None and entry.waits:
-            return replace(status, state=State.PENDING, reason=entry.reason)
+            before = status.reason if status.state is State.PENDING else ""  # it was taken back
+            reason = "; ".join(filter(None, [before, entry.reason]))
+            return replace(status, state=State.PENDING, reason=reason)
         if agents is not None and control.is_here(agents) and not control.are_alive(agents):
             return self._without_agents(run, status, entry)
         if entry is None and not control.has_agents_here(run):

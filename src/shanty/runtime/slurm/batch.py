@@ -16,7 +16,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Sequence
 
 from shanty.runtime.agent import control
 from shanty.runtime.agent.connections import REAP, request_command, run_each
@@ -25,31 +25,17 @@ from shanty.runtime.agent.queued import is_within
 from shanty.runtime.errors import LaunchError, UsageError
 from shanty.runtime.plan import Plan, read_plan
 from shanty.runtime.rundir import RunDir, append_line, read_json, write_json
-from shanty.runtime.slurm import parse, tools
+from shanty.runtime.slurm import allocation, parse, tools
+from shanty.runtime.slurm.request import SIGNAL, of_job
 from shanty.runtime.spec import Failure, JobSpec, State
 
 SCRIPT = "slurm.sh"
 AFTER = "after"
-_OVERLAP = (20, 11)  # before, steps of a job may share its nodes by themselves
-_KEPT = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JWT", "SLURM_CLUSTERS")
-# What srun takes for options, and what a step that runs us may have got.
-_INPUTS = (
-    "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS_PER_NODE",
-    "SLURM_CPUS_PER_TASK", "SLURM_CPUS_PER_GPU", "SLURM_TASKS_PER_NODE", "SLURM_DISTRIBUTION",
-    "SLURM_CPU_BIND", "SLURM_MEM_BIND", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE",
-    "SLURM_MEM_PER_GPU", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK",
-    "SLURM_NTASKS_PER_GPU", "SLURM_GPU_BIND", "SLURM_GRES", "SLURM_EXCLUSIVE", "SLURM_EXACT",
-    "SLURM_OVERCOMMIT", "SLURM_HINT", "SLURM_THREADS_PER_CORE", "SLURM_EXPORT_ENV",
-    "SLURM_MPI_TYPE",
-    "SLURM_LABELIO", "SLURM_UNBUFFEREDIO", "SLURM_WORKING_DIR", "SLURM_TIMELIMIT", "SLURM_WAIT",
-    "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES",
-    "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_LAUNCH_NODE_IPADDR",
-    "SLURM_SRUN_COMM_HOST", "SLURM_SRUN_COMM_PORT", "SLURM_PROCID", "SLURM_LOCALID",
-    "SLURM_NODEID", "SLURM_GTIDS", "SLURM_JOB_NODELIST", "SLURM_NODELIST",
-)  # fmt: skip
 _KILL_WAIT = 30.0  # seconds; Slurm's own default
 _MARGIN = 3.0  # of it, for the agents to clean up and to write the end down
 _TO_REAP = 15.0  # seconds
+_TO_CLEAN = 20.0  # seconds for a node agent that has lost its controller
+_LOOK = 0.1
 
 
 def script(run: RunDir, boot: Sequence[str], warning: str) -> str:
@@ -80,9 +66,8 @@ exit "$code"
 def main(argv: List[str]) -> int:
     """Run the agents of the run `argv[0]`, or look after their end."""
     run = RunDir(Path(argv[0]))
-    plan = read_plan(run)
-    job = read_json(run.job)
-    if plan is None or job is None:
+    plan, values = read_plan(run), read_json(run.job)
+    if plan is None or values is None:
         print(f"shanty: {run.plan} or {run.job} is missing or damaged", file=sys.stderr)
         return LaunchError.exit_code
     if argv[1:] == [AFTER]:
@@ -92,47 +77,55 @@ def main(argv: List[str]) -> int:
     os.environ.pop("SSH_ORIGINAL_COMMAND", None)
     if control.read_status(run).state.final:
         return 0  # it was stopped as its nodes came
+    settings = tools.settings()
     try:
+        job = JobSpec.from_json(values)
         plan = _begun(run, plan)
         if not is_within(run):  # else whoever is in the job has written them
-            hosts = nodes_of(os.environ, JobSpec.from_json(job), tools.version())
-            write_json(run.path / "hosts.json", hosts)
-    except (ValueError, KeyError, UsageError) as error:
+            steps = allocation.step_options(tools.version(), settings)
+            write_json(run.path / "hosts.json", allocation.nodes_of(os.environ, job, steps))
+    except (ValueError, KeyError, TypeError) as error:
         failure = Failure("Slurm's words for the job's nodes cannot be read", str(error))
         control.conclude(run, State.FAILED, failure, LaunchError.exit_code)
         return LaunchError.exit_code
     site = read_json(run.site) or {}
     if not site.get("name"):  # whoever has submitted us did not come to write it
         write_json(run.site, {**site, "name": os.environ.get("SLURM_JOB_ID", "")})
-    os.environ[WHY] = shlex.join(_why(run, plan))
-    return _watched(run, plan, _warned_by(job))
+    _tell_agents(run, plan, warning := _warning(job), settings)
+    return _watched(run, plan, warning)
 
 
-def _why(run: RunDir, plan: Plan) -> List[str]:
-    restarts = os.environ.get("SLURM_RESTART_COUNT") or "0"
-    number = os.environ.get("SLURM_JOB_ID", "")
-    return [*plan.lead.boot, "slurm.word", str(run.path), number, restarts]
+def _warning(job: JobSpec) -> int:
+    """The number of the signal with which Slurm warns."""
+    name = SIGNAL
+    with contextlib.suppress(UsageError):
+        name = of_job(job).signal
+    if name.isdigit():
+        return int(name)
+    return int(getattr(signal, f"SIG{name}", signal.SIGUSR1))
 
 
-def _warned_by(job: Mapping[str, Any]) -> int:
-    from shanty.runtime.slurm.request import SIGNAL, of_job
+def _tell_agents(run: RunDir, plan: Plan, warning: int, settings: Mapping[str, str]) -> None:
+    """Set what the agents are to know of Slurm."""
+    wait = settings.get("KillWait", "").split(" ")[0]
+    seconds = float(wait) if wait.isdigit() else _KILL_WAIT
+    os.environ[GRACE] = str(max(1.0, seconds - _MARGIN))
+    os.environ[WARNING] = str(warning)
+    os.environ[WHY] = shlex.join(word_command(plan.lead.boot, run, os.environ))
 
-    with contextlib.suppress(UsageError, KeyError, TypeError, ValueError):
-        name = of_job(JobSpec.from_json(job)).signal
-        return int(name) if name.isdigit() else int(getattr(signal, f"SIG{name}"))
-    return int(getattr(signal, f"SIG{SIGNAL}"))
+
+def word_command(boot: Sequence[str], run: RunDir, environ: Mapping[str, str]) -> List[str]:
+    """The command that asks why Slurm ends the job that we are in."""
+    restarts = environ.get("SLURM_RESTART_COUNT") or "0"
+    return [*boot, "slurm.word", str(run.path), environ.get("SLURM_JOB_ID", ""), restarts]
 
 
 def _watched(run: RunDir, plan: Plan, warning: int) -> int:
     """Start the agents, and stay with them to their end; returns the run's exit code."""
-    wait = tools.settings().get("KillWait", "").split(" ")[0]
-    seconds = float(wait) if wait.isdigit() else _KILL_WAIT
-    os.environ[GRACE] = str(max(1.0, seconds - _MARGIN))
-    os.environ[WARNING] = str(warning)
     warned: List[float] = []
     signal.signal(warning, lambda *_: warned.append(time.time()))
     words = [*plan.lead.boot, "agent.start", str(run.path)]
-    child = subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=lambda: _default(warning))
+    child = subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=_usual(warning))
     while True:
         try:
             child.wait(0.5)
@@ -145,13 +138,21 @@ def _watched(run: RunDir, plan: Plan, warning: int) -> int:
     return _end_of(run, child.returncode)
 
 
-def _default(warning: int) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, warning):
-        signal.signal(number, signal.SIG_DFL)
+def _usual(warning: int) -> Callable[[], None]:
+    """What gives the agents back the signals that are not for us."""
+
+    def reset() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, warning):
+            signal.signal(number, signal.SIG_DFL)
+
+    return reset
 
 
 def _end_of(run: RunDir, code: int) -> int:
     """The run's exit code; a run whose agents are gone without a word is lost."""
+    until = time.monotonic() + _TO_CLEAN
+    while control.has_agents_here(run) and time.monotonic() < until:
+        time.sleep(_LOOK)  # the node agent cleans up after a controller that was killed
     status = control.read_status(run)
     if not status.state.final and read_json(run.agents) is not None:
         if status.state is State.PENDING:
@@ -169,8 +170,7 @@ def _end_of(run: RunDir, code: int) -> int:
 
 def _after(run: RunDir, plan: Plan) -> int:
     """End what is left on all nodes after everything of ours was killed on the first."""
-    with contextlib.suppress(ValueError):
-        _end_of(run, -signal.SIGKILL)
+    _end_of(run, -signal.SIGKILL)
     run_each([request_command(node, plan.lead, REAP) for node in plan.workers], _TO_REAP)
     return 0
 
@@ -180,83 +180,28 @@ def _begun(run: RunDir, plan: Plan) -> Plan:
     if plan.waits:
         return plan
     number = max(plan.attempt.number, *run.attempts()) + 1
-    status = control.read_status(run)
-    control.end_remains(run)  # this may be the node of the attempt before
+    status: Any = control.read_status(run)
+    control.end_remains(run)  # this may be a node of the attempt before
     for path in (run.path.parent.parent / "work").glob(f"{run.path.name}.*"):
         for name in ("agents.json", "plan.json", "metrics.jsonl"):
             (path / name).unlink(missing_ok=True)
     run.agents.unlink(missing_ok=True)
     plan = plan._replace(waits=True, attempt=plan.attempt._replace(number=number))
     write_json(run.plan, plan.to_json())
-    reason = f"attempt {number}: {status.reason or 'Slurm has begun the job anew'}"
+    why = status.reason or "Slurm has begun its job anew"
+    hosts = parse.hosts(os.environ.get("SLURM_JOB_NODELIST", ""))
+    event = {"event": "attempt", "number": number, "hosts": hosts, "failure": {"what": why}}
+    append_line(run.events, {"time": time.time(), **event})
     status = replace(
-        status, state=State.STARTING, attempt=number, reason=reason, up=0, joined=0, stalled=None,
-        began=None, started=None,
-    )  # fmt: skip
+        status,
+        state=State.STARTING,
+        attempt=number,
+        reason=f"attempt {number} on {', '.join(hosts)}: {why}",
+        up=0,
+        joined=0,
+        stalled=None,
+        began=None,
+        started=None,
+    )
     write_json(run.status, status.to_json())
-    append_line(run.events, {"time": time.time(), "event": "attempt", "number": number,
-                             "hosts": [], "failure": {"what": status.reason}})  # fmt: skip
     return plan
-
-
-# ------------------------------------------------------------------------------------ the nodes
-
-
-def nodes_of(
-    environ: Mapping[str, str], job: JobSpec, version: Tuple[int, int]
-) -> List[Dict[str, Any]]:
-    """The nodes of the job that this is in, as `hosts.json` has them, this node first.
-
-    Slots are what Slurm gave: the tasks where the job asked for ranks, else the CPUs.
-    """
-    names = parse.hosts(environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", ""))
-    if not names:
-        raise ValueError("SLURM_JOB_NODELIST is empty")
-    cpus = parse.counts(environ.get("SLURM_JOB_CPUS_PER_NODE") or f"1(x{len(names)})")
-    slots = list(cpus)
-    tasks = environ.get("SLURM_TASKS_PER_NODE", "")
-    if tasks and _asked_for_tasks(environ, job):
-        each = job.cpus_per_rank or 1
-        slots = [count * each for count in parse.counts(tasks)]
-    if not len(cpus) == len(slots) == len(names):
-        raise ValueError(
-            f"{len(names)} nodes, but {len(cpus)} counts of CPUs, {len(slots)} of tasks"
-        )
-    here = environ.get("SLURMD_NODENAME", "")
-    found = [
-        {
-            "name": name,
-            "slots": slot,
-            "cores": count,
-            "connection": connection(name, count, environ, version),
-        }
-        for name, slot, count in zip(names, slots, cpus)
-    ]
-    return sorted(found, key=lambda host: host["name"] != here)
-
-
-def _asked_for_tasks(environ: Mapping[str, str], job: JobSpec) -> bool:
-    asked = environ.get("SLURM_NTASKS") or environ.get("SLURM_NPROCS")
-    if not asked:
-        return False
-    return job.ranks is None or str(job.ranks) == asked
-
-
-def connection(
-    node: str, cpus: int, environ: Mapping[str, str], version: Tuple[int, int]
-) -> Dict[str, Any]:
-    """How the lead host starts a command on another node: as a step beside all others.
-
-    The step gets all that the job has there, and none of the job's wishes for its own steps:
-    `srun` would take these from its environment.
-    """
-    meant = {name for name in environ if name.startswith(("SLURM_", "SRUN_"))}
-    names = sorted({*meant, *_INPUTS}.difference(_KEPT))
-    unset = [word for name in names for word in ("-u", name)]
-    overlap = ["--overlap"] if version >= _OVERLAP or version == (0, 0) else []
-    words = [
-        "env", *unset, "srun", f"--jobid={environ.get('SLURM_JOB_ID', '')}", *overlap,
-        "--quiet", "-N1", "-n1", f"-c{cpus}", "-w", node, "--mem=0", "--cpu-bind=none",
-        "--mpi=none", "--export=ALL", "--chdir=/", "--kill-on-bad-exit=0", "--wait=0",
-    ]  # fmt: skip
-    return {"kind": "exec", "argv": words}
