@@ -50,6 +50,7 @@ class Session:
         self._line = StatusLine(sys.stderr, visible=visible)
         self._interrupts = interrupts
         self._answered = 0
+        self._waits = ""  # why, as it was shown
         self._stalls = 0  # how many have been seen
         self._told: set[str] = set()  # the failures that have been shown in whole
 
@@ -91,6 +92,7 @@ class Session:
                 lively = now if status != before else lively
                 if status.attempt != before.attempt and status.attempt > 1:
                     self._show_attempt(status)
+                self._show_waiting(status)
                 if status.alone is not None and before.alone is None:
                     self._show_alone(status.alone)
                 final = status.state.final
@@ -118,6 +120,22 @@ class Session:
             self._event("attempt", number=status.attempt, reason=status.reason)
         else:
             note(status.reason)
+
+    def _show_waiting(self, status: Status) -> None:
+        """Say why the run has no hosts yet: at once, and again when that is another reason.
+
+        On a terminal the last line has the rest: the place in the queue, and the expected start.
+        """
+        reason = status.reason if status.state is State.PENDING else ""
+        known, self._waits = self._waits, reason.partition("; ")[0]
+        if not reason or self._waits == known or self._show.quiet:
+            return
+        self._line.hide()
+        self._printer.break_line()
+        if self._show.as_json:
+            self._event("waits", reason=reason)
+        else:
+            note(f"run {self._run.id} waits: {reason}")
 
     def _show_alone(self, failure: Failure) -> None:
         """Say that the ranks each train by themselves."""
