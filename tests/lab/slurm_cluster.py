@@ -36,6 +36,7 @@ SlurmctldHost={login}({address})
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
+AuthInfo=cred_expire=5
 CredType=cred/munge
 StateSaveLocation=/run/slurm/state
 SlurmdSpoolDir=/run/slurm/spool
