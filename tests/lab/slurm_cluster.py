@@ -5,7 +5,7 @@ has its own /run, /tmp and /dev/shm, a munged, and /etc/slurm in memory. Partiti
 
     main   the default; its jobs preempt those of `low`
     short  no more than a minute
-    low    its jobs are preempted: SIGTERM, SIGKILL two seconds later, then queued again
+    low    its jobs are preempted: SIGTERM, SIGKILL some seconds later, then queued again
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from runs import wait_for
 from shanty.runtime import platform
 from shanty.runtime.rundir import RunDir, read_json
 
-KILL_WAIT = 4  # seconds
+KILL_WAIT = 6  # seconds
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch")
 _CONF = """\
 ClusterName=lab

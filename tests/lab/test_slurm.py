@@ -147,7 +147,7 @@ def test_what_the_nodes_do_not_see_is_sent(site: SlurmSite) -> None:
 
 def test_in_salloc(site: SlurmSite) -> None:
     """The shell of salloc is on the login node, the ranks on the nodes."""
-    shanty, three = f"{sys.executable} -m shanty", "-q -N3 --ntasks-per-node=1"
+    shanty, three = f"{sys.executable} -m shanty", "-Q -N3 -n3"
     done = typed(site, site.cluster.login, f"salloc {three} {shanty} run hello.py")
     assert done.returncode == 0, done.stderr
     sums(site, done.stdout)

@@ -230,7 +230,7 @@ def test_a_full_spool(site: SlurmSite) -> None:
         run = site.submit("-n", "1", "--slurm", f"--nodelist={node}", "up.py")
         found = site.await_state(run, "failed", patience=60)
         assert found["exit_code"] == 71
-        assert "spool" in why(found) or "could not start" in why(found)
+        assert f"{node}: SlurmdSpoolDir is full" in why(found)
     finally:
         site.cluster.console(node, "umount /run/slurm/spool")
         site.cluster.slurm("scontrol", "update", f"nodename={node}", "state=resume")

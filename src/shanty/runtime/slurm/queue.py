@@ -109,6 +109,12 @@ def look(names: Sequence[str], environ: Mapping[str, str]) -> Optional[Dict[str,
     waiting = [job for job in jobs.values() if job.state in _WAITS]
     places = _places(waiting, environ) if waiting else {}
     found = {job.id: _entry(job, places.get(job.id, (0, 0))) for job in jobs.values()}
+    for job in jobs.values():
+        if job.state == "CANCELLED" and job.nodes:  # by somebody, or since a node could not
+            drained = refused_by(tools.node_records(job.nodes, environ), job.started)
+            if drained:
+                end = Ending(State.FAILED, _not_started(job.id, drained), LaunchError.exit_code)
+                found[job.id] = Entry(False, "", end)
     for name in set(names) - set(found):
         ending = _accounted(name, environ)
         if ending is not None:
@@ -180,10 +186,24 @@ def _accounted(name: str, environ: Mapping[str, str]) -> Optional[Ending]:
     return ending(state, name, rows[-1]["NodeList"]) if state in _OVER else None
 
 
-def _not_started(name: str) -> Failure:
+def refused_by(nodes: Sequence[Mapping[str, str]], since: str) -> str:
+    """Which of a job's nodes were taken out of service as it began, and why; "" for none.
+
+    Slurm cancels a job that a node cannot start and that is not to be queued again.
+    """
+    found = []
+    for node in nodes:
+        reason, _, noted = node.get("Reason", "").rpartition(" [")
+        when = noted.rstrip("]").rpartition("@")[2]
+        if reason and "DRAIN" in node.get("State", "") and when >= since:
+            found.append(f"{node.get('NodeName', '')}: {reason}")
+    return "; ".join(found)
+
+
+def _not_started(name: str, why: str = "") -> Failure:
     return Failure(
-        f"a node could not start job {name}, so Slurm holds it",
-        "slurmd could not write its spool (is its disk full?), or a prolog failed there",
+        f"a node could not start job {name}",
+        why or "slurmd could not write its spool (is its disk full?), or a prolog failed there",
         f"ask an administrator, with `scontrol show job {name}`; run again with "
         "--slurm '--exclude=NODE'",
     )

@@ -153,6 +153,12 @@ def job(number: str, environ: Mapping[str, str] = os.environ) -> Dict[str, str]:
     return found[0] if found else {}
 
 
+def node_records(names: str, environ: Mapping[str, str] = os.environ) -> List[Dict[str, str]]:
+    """What `scontrol` says of nodes, by a list of them."""
+    answer = ask(["scontrol", "-o", "show", "node", names], environ=environ)
+    return parse.records(answer.out) if answer.code == 0 else []
+
+
 def settings(environ: Mapping[str, str] = os.environ) -> Dict[str, str]:
     """Slurm's configuration; empty where it cannot be had."""
     return parse.settings(ask(["scontrol", "show", "config"], environ=environ).out)

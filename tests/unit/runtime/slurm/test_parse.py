@@ -25,7 +25,7 @@ def test_lists_of_nodes(text: str, hosts: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["n[1-", "n[3-1]", "n[]", "a,,b", "n[x]", "n[1-999999999]", "]["])
 def test_what_is_no_list_of_nodes(text: str) -> None:
-    with pytest.raises(ValueError, match="no list|too many"):
+    with pytest.raises(ValueError, match=r"no list|too many"):
         parse.hosts(text)
 
 
@@ -49,7 +49,7 @@ def test_counts_come_back(runs: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("text", ["", "2(x", "x2", "2(x3),", "2(x999999999)"])
 def test_what_are_no_counts(text: str) -> None:
-    with pytest.raises(ValueError, match="numbers of nodes|too many"):
+    with pytest.raises(ValueError, match=r"numbers of nodes|too many"):
         parse.counts(text)
 
 
@@ -112,8 +112,15 @@ def test_records_of_anything(text: str) -> None:
         assert all(isinstance(value, str) for value in found.values())
 
 
-@pytest.mark.parametrize("text", ["12\n", "12;cluster\n", "Submitted batch job 12\n",
-                                  "sbatch: a word of the site\nSubmitted batch job 12 on cluster c\n"])  # fmt: skip
+ANSWERS = [
+    "12\n",
+    "12;cluster\n",
+    "Submitted batch job 12\n",
+    "sbatch: a word of the site\nSubmitted batch job 12 on cluster c\n",
+]
+
+
+@pytest.mark.parametrize("text", ANSWERS)
 def test_the_number_of_a_job(text: str) -> None:
     assert parse.submitted(text) == "12"
 

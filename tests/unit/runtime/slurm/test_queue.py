@@ -100,6 +100,16 @@ def test_ends_by_slurm(state: str, ended: State, code: int) -> None:
     assert (found.failure is None) == (ended is State.STOPPED)
 
 
+def test_a_job_that_its_node_refused() -> None:
+    node = {
+        "NodeName": "n0", "State": "IDLE+DRAIN",
+        "Reason": "SlurmdSpoolDir is full [root@2026-11-24T19:44:22]",
+    }  # fmt: skip
+    assert queue.refused_by([node], "2026-11-24T19:44:22") == "n0: SlurmdSpoolDir is full"
+    assert queue.refused_by([node], "2026-11-24T20:00:00") == ""  # that was before the job
+    assert queue.refused_by([{"NodeName": "n0", "State": "IDLE"}], "2026-11-24T19:44:22") == ""
+
+
 def waiting(*jobs: tuple[str, str, int]) -> list[parse.Job]:
     return [parse.Job(name, "PENDING", "", where, rank, "", "") for name, where, rank in jobs]
 

@@ -233,5 +233,5 @@ def test_options_of_steps(version: tuple[int, int], plugin: str, options: list[s
 @pytest.mark.parametrize("damage", [{"SLURM_JOB_NODELIST": ""}, {"SLURM_JOB_NODELIST": "n[1-"},
                                     {"SLURM_JOB_CPUS_PER_NODE": "8"}])  # fmt: skip
 def test_words_for_nodes_that_cannot_be_read(damage: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         allocation.nodes_of({**JOB, **damage}, job(), [])
