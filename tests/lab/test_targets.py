@@ -96,6 +96,17 @@ class Place:
         for file in self.entry(run).glob("*.pid") if self.late else ():
             os.kill(int(file.read_text()), signal.SIGKILL)
 
+    def await_state(self, run: RunDir, *states: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def there() -> bool:
+            found.update(self.described(run))
+            return found["state"] in states or found["ended"] is not None
+
+        wait_for(there, 90, f"neither {states} nor ended")
+        assert found["state"] in states, found["failure"]
+        return found
+
 
 @dataclass
 class SlurmPlace(Place):
@@ -135,22 +146,11 @@ class SlurmPlace(Place):
     def forget(self, run: RunDir) -> None:
         self.cluster.clear()
 
-    def await_state(self, run: RunDir, *states: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-
-        def there() -> bool:
-            found.update(self.described(run))
-            return found["state"] in states or found["ended"] is not None
-
-        wait_for(there, 90, f"neither {states} nor ended")
-        assert found["state"] in states, found["failure"]
-        return found
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     skip_without_slurm()
-    with lab_in(tmp_path_factory.mktemp("slurm"), 4, "--shared-home", "--name", "slurm") as lab:
+    with lab_in(tmp_path_factory.mktemp("slurm"), 4, "--shared-home", "--name", "batch") as lab:
         found = Cluster(lab)
         found.up()
         yield found

@@ -173,7 +173,8 @@ def test_partitions_of_scontrol_and_sinfo() -> None:
     [
         ("Resources", "it is next"), ("(Priority)", "higher priority"), ("None", "not looked"),
         ("QOSMaxJobsPerUserLimit", "a limit of its QOS is reached (QOSMaxJobsPerUserLimit)"),
-        ("AssocGrpCpuLimit", "a limit of its account"), ("ReqNodeNotAvail, UnavailableNodes:n1", "n1"),
+        ("AssocGrpCpuLimit", "a limit of its account"),
+        ("ReqNodeNotAvail, UnavailableNodes:n1", "n1"),
         ("launch failed requeued held", "could not start"), ("SomethingNew", "Slurm says: Some"),
     ],
 )  # fmt: skip
