@@ -119,6 +119,19 @@ def test_an_xgboost_script(site: SlurmSite) -> None:
     rabit_runs.judge(done, site.last.artifacts, site.folder)
 
 
+def test_a_line_for_srun(site: SlurmSite, flavour: str) -> None:
+    where = ("--mpi", flavour)
+    done = site(*site.on, *where, "--", "srun", "-N", "3", "-n3", "python", "hello.py")
+    assert done.returncode == 0, done.stderr
+    sums(site, done.stdout)
+    assert site.status()["joined"] == 3
+    wrong = "pmi2" if flavour.startswith("openmpi") else "pmix"
+    line = ("srun", "-n", "3", f"--mpi={wrong}", "python", "hello.py")
+    done = site(*site.on, *where, "--", *line, timeout=30)
+    assert done.returncode == 2
+    assert "rank 0 of 1" in done.stderr
+
+
 # ---------------------------------------------------------------- a login node, an allocation
 
 
@@ -149,6 +162,10 @@ def test_in_salloc(site: SlurmSite) -> None:
     """The shell of salloc is on the login node, the ranks on the nodes."""
     shanty, three = f"{sys.executable} -m shanty", "-Q -N3 -n3"
     done = typed(site, site.cluster.login, f"salloc {three} {shanty} run hello.py")
+    assert done.returncode == 0, done.stderr
+    sums(site, done.stdout)
+    line = f"salloc {three} {shanty} run -- srun -n 3 python hello.py"
+    done = typed(site, site.cluster.login, line)
     assert done.returncode == 0, done.stderr
     sums(site, done.stdout)
     done = typed(site, site.cluster.login, f"salloc {three} {shanty} run -n 7 hello.py")

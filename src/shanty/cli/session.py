@@ -19,6 +19,7 @@ from shanty.runtime.rundir import RunDir, read_json
 from shanty.runtime.spec import Failure, State, Status
 
 _QUICK, _SLOW = 0.005, 0.1  # seconds between two looks at the logs and the status
+_PATIENT = 2.0  # seconds that a run may be pending before it is said why
 _SHOWN = 8  # lines of the launcher's, where it is to blame
 _LIVELY = 10.0  # seconds in which something new keeps the looks quick
 
@@ -50,6 +51,7 @@ class Session:
         self._line = StatusLine(sys.stderr, visible=visible)
         self._interrupts = interrupts
         self._answered = 0
+        self._pending_since = 0.0  # 0: it is not
         self._waits = ""  # why, as it was shown
         self._stalls = 0  # how many have been seen
         self._told: set[str] = set()  # the failures that have been shown in whole
@@ -126,10 +128,14 @@ class Session:
 
         On a terminal the last line has the rest: the place in the queue, and the expected start.
         """
-        reason = status.reason if status.state is State.PENDING else ""
-        known, self._waits = self._waits, reason.partition("; ")[0]
-        if not reason or self._waits == known or self._show.quiet:
+        pending = status.state is State.PENDING
+        self._pending_since = (self._pending_since or time.monotonic()) if pending else 0.0
+        if not pending or time.monotonic() < self._pending_since + _PATIENT or self._show.quiet:
+            return  # most wait for a moment only
+        known, self._waits = self._waits, status.reason.partition("; ")[0]
+        if not status.reason or self._waits == known:
             return
+        reason = status.reason
         self._line.hide()
         self._printer.break_line()
         if self._show.as_json:

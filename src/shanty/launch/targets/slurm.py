@@ -119,7 +119,7 @@ class SlurmTarget:
         check_script(job, facts.python)
         if login:
             return self.login.plan(job, run, login)
-        request = submit.check(job, self.here.environ)
+        request = submit.check(job, facts.installation.flavour, self.here.environ)
         home = self.here.environ.get("HOME", "/")
         submit.need_shared(str(self.here.home), home)
         node = node_of_this_machine(facts, job, run, scratch_of(run))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -16,10 +17,12 @@ from typing import Any, ClassVar
 from shanty.launch.targets.base import Planned, Surroundings, scratch_of
 from shanty.launch.targets.local import LocalTarget, node_of_this_machine, survey, write_down
 from shanty.launch.targets.queued import waiting_plan
+from shanty.runtime import foreign
 from shanty.runtime.agent.queue_word import WHY
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Node, Plan
+from shanty.runtime.rank.srun import ALLOCATION
 from shanty.runtime.resolve import layout_of
 from shanty.runtime.rundir import RunDir, write_json
 from shanty.runtime.slurm import allocation, batch, submit, tools
@@ -40,6 +43,7 @@ def plan_in_allocation(here: Surroundings, job: JobSpec, run: RunDir) -> Planned
             "--on local takes this machine only",
         ) from error  # fmt: skip
     facts = survey(job, here)
+    submit.check_line(job, facts.installation.flavour, environ)
     if len(hosts) == 1 and is_here(hosts[0]["name"], environ):
         own = LocalTarget(here).plan_on(replace(facts, cores=hosts[0]["slots"]), job, run)
         os.environ[WHY] = shlex.join(batch.word_command(own.plan.lead.boot, run, environ))
@@ -115,6 +119,7 @@ class AllocationPlan(Planned):
                 subprocess.Popen(
                     words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
                     start_new_session=True,
+                    env={**environ, ALLOCATION: json.dumps(foreign.of_allocation(environ))},
                 )  # fmt: skip
         except BaseException:
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run

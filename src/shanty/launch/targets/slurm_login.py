@@ -34,6 +34,7 @@ from shanty.runtime.slurm import submit
 from shanty.runtime.spec import JobSpec, Status
 
 _FIRST_LOOK = 10.0  # seconds that `ps` waits for login nodes, which ask slurmctld
+_TO_CHECK = 60.0  # seconds, of which Slurm's tools take the most
 _UNUSED = 30  # days after which a login node gives up what no run has asked for
 
 
@@ -92,8 +93,11 @@ class SlurmLogin:
             progress=lambda host, text: self.here.say(f"{host.name}: {text}"),
             groups=inventory.names(home),
         )
-        request = client.ask("slurm-check", job=job.to_json(), patience=60.0).values["request"]
-        return LoginPlan(job, run, self, client, installation, python, tuple(request))
+        answer = client.ask(
+            "slurm-check", job=job.to_json(), mpi=installation.flavour, patience=_TO_CHECK
+        )
+        request = tuple(answer.values["request"])
+        return LoginPlan(job, run, self, client, installation, python, request)
 
     def submit(self, planned: LoginPlan) -> None:
         """Put on the login node what is missing there, and queue the run."""

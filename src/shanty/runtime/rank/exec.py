@@ -32,6 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import MutableMapping, Sequence
 
+STEP = "SHANTY_STEP"  # what srun told a task of its place, past the script of its host
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
 _GROUP, _GROUPS = "GROUP_RANK", "GROUP_WORLD_SIZE"
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
@@ -43,6 +44,9 @@ _CANNOT_WRITE = 73  # StorageError's
 def main(argv: list[str]) -> int:
     """Runs `argv` as this rank; returns the exit code to end with."""
     environ = os.environ
+    step = environ.pop(STEP, "").split()  # started by the user's own srun
+    if step:
+        environ.update(processes.of_step(step))
     rank = processes.number(environ, processes.RANK)
     if rank is None:  # no launcher started us: the program is run as if we were not there
         os.execvp(argv[0], argv)

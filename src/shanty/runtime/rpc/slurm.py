@@ -18,9 +18,9 @@ from shanty.runtime.spec import JobSpec
 
 
 def slurm_check(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
-    """`job`: find out what keeps a job from ever being run here."""
+    """`job mpi`: find out what keeps a job from ever being run here."""
     tools.find()
-    request = submit.check(JobSpec.from_json(ask["job"]))
+    request = submit.check(JobSpec.from_json(ask["job"]), ask["mpi"])
     submit.need_shared(str(home(os.environ)), os.path.expanduser("~"))
     return {"request": request.words()}
 

@@ -8,6 +8,7 @@ begins another attempt. `after` looks whether it was itself killed, and ends wha
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -18,12 +19,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, List, Mapping, Sequence
 
+from shanty.runtime import foreign
 from shanty.runtime.agent import control
 from shanty.runtime.agent.connections import REAP, request_command, run_each
 from shanty.runtime.agent.queue_word import GRACE, WARNING, WHY
 from shanty.runtime.agent.queued import is_within
 from shanty.runtime.errors import LaunchError, UsageError
 from shanty.runtime.plan import Plan, read_plan
+from shanty.runtime.rank.srun import ALLOCATION
 from shanty.runtime.rundir import RunDir, append_line, read_json, write_json
 from shanty.runtime.slurm import allocation, parse, tools
 from shanty.runtime.slurm.request import SIGNAL, of_job
@@ -111,6 +114,8 @@ def _tell_agents(run: RunDir, plan: Plan, warning: int, settings: Mapping[str, s
     seconds = float(wait) if wait.isdigit() else _KILL_WAIT
     os.environ[GRACE] = str(max(1.0, seconds - _MARGIN))
     os.environ[WARNING] = str(warning)
+    # In the user's own job we may be a step of it, whose variables are no good for another one.
+    os.environ.setdefault(ALLOCATION, json.dumps(foreign.of_allocation(os.environ)))
     os.environ[WHY] = shlex.join(word_command(plan.lead.boot, run, os.environ))
 
 

@@ -8,7 +8,9 @@ from pathlib import PurePosixPath
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from shanty.runtime.errors import UsageError
-from shanty.runtime.spec import JobSpec, Module, Script
+from shanty.runtime.rank import srun_line
+from shanty.runtime.rank.srun_line import SrunLine
+from shanty.runtime.spec import JobSpec, Module, Raw, Script
 
 SIGNAL = "USR1"  # what Slurm warns with before it ends a job, unless the user names another
 WARNING = 60  # seconds before
@@ -109,16 +111,17 @@ def of_job(job: JobSpec) -> Request:
                 fix="for example: --slurm '--mail-type=END --licenses=fluent'",
             )
     signal, warning, others = _signal(others)
+    line = line_of(job)
     minutes = None if job.time_limit is None else max(1, math.ceil(job.time_limit / 60))
     if warning is None:
         warning = WARNING
         if minutes is not None:
             warning = max(1, min(WARNING, minutes * 60 // _SHARE))
     return Request(
-        nodes=job.nodes,
-        tasks=job.ranks,
-        per_node=job.ranks_per_host,
-        cpus=job.cpus_per_rank or 1,
+        nodes=job.nodes or (line.nodes if line else None),
+        tasks=job.ranks or (line.tasks if line else None),
+        per_node=job.ranks_per_host or (line.per_node if line else None),
+        cpus=job.cpus_per_rank or (line.cpus if line else None) or 1,
         memory=job.memory_per_rank,
         gpus=job.gpus_per_rank or 0,
         minutes=minutes,
@@ -134,6 +137,15 @@ def of_job(job: JobSpec) -> Request:
         warning=warning,
         others=tuple(others),
     )
+
+
+def line_of(job: JobSpec) -> Optional[SrunLine]:
+    """The user's own line for srun; None where the job is another one."""
+    command = job.command
+    if not isinstance(command, Raw) or command.shell:
+        return None
+    program, *words = command.argv
+    return srun_line.parse(words) if program.rpartition("/")[2] == "srun" else None
 
 
 def _signal(words: Sequence[str]) -> Tuple[str, Optional[int], List[str]]:

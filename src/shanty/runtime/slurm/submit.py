@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from shanty.runtime.errors import PrepareError, UsageError
+from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Plan
+from shanty.runtime.rank import srun
 from shanty.runtime.rundir import RunDir, read_json, write_json
 from shanty.runtime.slurm import checks, parse, queue, tools
 from shanty.runtime.slurm.batch import SCRIPT, script
-from shanty.runtime.slurm.request import Request, name_of, of_job
+from shanty.runtime.slurm.request import Request, line_of, name_of, of_job
 from shanty.runtime.slurm.word import LOG
 from shanty.runtime.spec import JobSpec
 
@@ -41,9 +43,13 @@ _REFUSALS = (
 )  # fmt: skip
 
 
-def check(job: JobSpec, environ: Mapping[str, str] = os.environ) -> Request:
-    """Find out what keeps a job from ever being run; UsageError or PrepareError say it."""
+def check(job: JobSpec, mpi: str, environ: Mapping[str, str] = os.environ) -> Request:
+    """Find out what keeps a job from ever being run; UsageError or PrepareError say it.
+
+    `mpi` is the flavour of the MPI that it will have.
+    """
     tools.need(environ)
+    check_line(job, mpi, environ)
     request = of_job(job)
     known = checks.partitions(tools.partitions(environ), tools.nodes(environ))
     checks.check(_with_defaults(request, environ), known, _accounts(environ))
@@ -52,6 +58,32 @@ def check(job: JobSpec, environ: Mapping[str, str] = os.environ) -> Request:
     if answer.code != 0:
         raise _refused(answer, request)
     return request
+
+
+def check_line(job: JobSpec, mpi: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise UsageError where ranks that the user's own srun starts would not find each other."""
+    line = line_of(job)
+    if line is None:
+        return
+    types = parse.mpi_types(_all_of(tools.ask(["srun", "--mpi=list"], environ=environ)))
+    flavour = FLAVOURS[mpi]
+    fits = srun.fitting(flavour, types)
+    if line.mpi and not line.mpi.startswith(flavour.pmi):
+        raise UsageError(
+            f"--mpi={line.mpi} of srun does not fit {flavour.title}",
+            f"its ranks find each other by {' or '.join(flavour.pmi)}: each would be rank 0 of 1",
+            f"take --mpi={fits}" if fits else "leave srun out: shanty run starts the ranks itself",
+        )
+    if (line.mpi and line.mpi not in types) or not fits:
+        raise UsageError(
+            f"this Slurm has no {line.mpi or ' or '.join(flavour.pmi)} for {flavour.title}",
+            f"`srun --mpi=list` names {', '.join(types) or 'nothing'}",
+            "leave srun out: shanty run starts the ranks itself; or take another --mpi",
+        )
+
+
+def _all_of(answer: tools.Answer) -> str:
+    return answer.out + "\n" + answer.err  # versions differ in where they write it
 
 
 def _with_defaults(request: Request, environ: Mapping[str, str]) -> Request:
