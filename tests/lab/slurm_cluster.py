@@ -123,6 +123,13 @@ class Cluster:
         """Kill slurmctld, as a crash would."""
         self.console(self.login, "kill -9 $(cat /run/slurm/slurmctld.pid)")
 
+    def await_saved(self, job: str) -> None:
+        """Wait until slurmctld has written down that a job runs, which takes it some seconds."""
+        began = f"scontrol -o show job {job} | grep -o 'StartTime=[^ ]*' | cut -d= -f2"
+        script = f"[ $(stat -c %Y /run/slurm/state/job_state) -gt $(date -d $({began}) +%s) ]"
+        words = ("sh", "-c", script)
+        wait_for(lambda: self.lab.exec(self.login, *words).returncode == 0, 60, "nothing saved")
+
     def start_node(self, node: str) -> None:
         self.console(node, f"slurmd -N {node} </dev/null >/dev/null 2>&1")
 

@@ -19,7 +19,7 @@ from shanty.runtime.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError
 from shanty.runtime.slurm import parse, reasons, tools
 from shanty.runtime.spec import Failure, State
 
-_FIRST = 8.0  # seconds that a first answer is waited for
+_FIRST = 3.0  # seconds that an answer is waited for; whoever follows from elsewhere waits for 6
 _AWAY = "slurmctld does not answer; what is known is from before"
 # States in which a job is not, or no longer, on its nodes; `squeue` writes them in whole words.
 _WAITS = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
