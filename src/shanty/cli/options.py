@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from shanty.cli.context import Errors
-from shanty.launch.settings import CHOICES, choice, read_toml
+from shanty.launch.settings import CHOICES, SLURM_KEYS, choice, read_toml
 from shanty.runtime.errors import UsageError
 
 WORKSPACE_FILE = "shanty.toml"
@@ -264,10 +264,7 @@ _ALL = (
     ),
 )  # fmt: skip
 OPTIONS = {each.field: each for each in _ALL}
-OF_SLURM = (
-    "partition", "account", "qos", "nodes", "constraint", "reservation", "exclusive", "requeue",
-    "slurm",
-)  # fmt: skip
+OF_SLURM = tuple(SLURM_KEYS)
 # The options of `run` in its help.
 GROUPS = {
     "Ranks": (

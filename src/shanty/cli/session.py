@@ -124,7 +124,7 @@ class Session:
             note(status.reason)
 
     def _show_waiting(self, status: Status) -> None:
-        """Say why the run has no hosts yet: at once, and again when that is another reason.
+        """Say why the run has no hosts yet, and again when that is another reason.
 
         On a terminal the last line has the rest: the place in the queue, and the expected start.
         """

@@ -11,9 +11,9 @@ from shanty.runtime.errors import UsageError
 from shanty.runtime.rundir import not_allowed
 
 FILE = "config.toml"
-SLURM_KEYS = {
-    **dict.fromkeys(("partition", "account", "qos", "constraint", "reservation", "slurm"), str),
-    "nodes": int, "exclusive": bool, "requeue": bool,
+SLURM_KEYS = {  # the fields of JobSpec that are for Slurm only
+    "partition": str, "account": str, "qos": str, "nodes": int, "constraint": str,
+    "reservation": str, "exclusive": bool, "requeue": bool, "slurm": str,
 }  # fmt: skip
 CHOICES = {"on_stall": ("warn", "stop"), "alone": ("warn", "stop", "ok")}
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from shanty.launch.targets.base import Planned, Reply, Surroundings, Target, lost
+from shanty.launch.targets.base import Planned, Reply, Surroundings, Target, lost, refuse_options
 from shanty.launch.targets.local import LocalTarget
 from shanty.runtime.errors import NotFoundError
 from shanty.runtime.rundir import RunDir, read_json
@@ -79,8 +79,6 @@ class Targets:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""
         scheme = self._scheme_of(job)
         if scheme != SLURM:
-            from shanty.launch.targets.slurm import refuse_options
-
             refuse_options(job, "this machine" if scheme == LOCAL else job.on or "these hosts")
         return self.named(scheme).plan(job, run)
 

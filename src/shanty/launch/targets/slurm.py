@@ -19,7 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from shanty.launch.targets.base import Planned, Reply, Surroundings, scratch_of
+from shanty.launch.settings import SLURM_KEYS
+from shanty.launch.targets.base import Planned, Reply, Surroundings, refuse_options, scratch_of
 from shanty.launch.targets.local import node_of_this_machine, survey, write_down
 from shanty.launch.targets.queued import waiting_plan
 from shanty.runtime.agent.queued import QueuedRuns
@@ -36,10 +37,6 @@ if TYPE_CHECKING:
     from shanty.launch.targets.slurm_login import SlurmLogin
 
 SCHEME = "slurm"
-FIELDS = (
-    "partition", "account", "qos", "nodes", "constraint", "reservation", "exclusive", "requeue",
-    "slurm",
-)  # fmt: skip
 _COMPILE = "import ast,sys;ast.parse(open(sys.argv[1],'rb').read(),sys.argv[1])"
 
 
@@ -47,17 +44,6 @@ def is_inside(environ: Mapping[str, str]) -> bool:
     """True in a job of Slurm's, but for the ranks and the line of a run, which has its hosts."""
     inside = environ.get("SLURM_JOB_ID") and environ.get("SLURM_JOB_NODELIST")
     return bool(inside) and RUN_DIR not in environ and tools.are_here(environ)
-
-
-def refuse_options(job: JobSpec, where: str) -> None:
-    """Raise UsageError where a job that is not for Slurm's queue has options for it."""
-    plain = JobSpec(job.command)
-    given = [name for name in FIELDS if getattr(job, name) != getattr(plain, name)]
-    if given:
-        raise UsageError(
-            f"--{given[0]} is for Slurm, and this run goes to {where}",
-            fix="add --on slurm, or leave it out",
-        )
 
 
 @dataclass(frozen=True)
@@ -188,7 +174,7 @@ def site_of(job: JobSpec, sites: Mapping[str, Any]) -> tuple[JobSpec, str]:
     changes = {
         key: value
         for key, value in defaults.items()
-        if key in FIELDS and getattr(job, key) == getattr(plain, key)
+        if key in SLURM_KEYS and getattr(job, key) == getattr(plain, key)
     }
     return replace(job, **changes), place
 

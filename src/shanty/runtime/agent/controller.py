@@ -24,16 +24,8 @@ from shanty.runtime.agent.cleanup import end_all, sweep_after
 from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
 from shanty.runtime.agent.mpi_world import MpiWorld, signal_name
 from shanty.runtime.agent.node_agent import SILENCE
-from shanty.runtime.agent.queue_word import QueueWord, grace
-from shanty.runtime.agent.root_cause import (
-    TOP,
-    Verdict,
-    at_end,
-    ended_by_term,
-    explained,
-    late,
-    misplaced,
-)
+from shanty.runtime.agent.queue_word import QueueWord, ended_by_term, grace
+from shanty.runtime.agent.root_cause import TOP, Verdict, at_end, explained, late, misplaced
 from shanty.runtime.agent.stacks import absent, collect, with_native, written
 from shanty.runtime.agent.stall_detector import StallDetector
 from shanty.runtime.errors import (

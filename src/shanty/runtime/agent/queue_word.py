@@ -15,7 +15,7 @@ import signal
 import subprocess
 from typing import Any, Dict, Optional
 
-from shanty.runtime.errors import LaunchError
+from shanty.runtime.errors import STOPPED_EXIT, LaunchError
 from shanty.runtime.spec import Failure, State
 
 GRACE = "SHANTY_QUEUE_GRACE"  # seconds that a queue leaves a run after its SIGTERM
@@ -60,6 +60,13 @@ class QueueWord:
         return {}
 
 
+def ended_by_term(failure: Optional[Failure], code: Optional[int]) -> bool:
+    """True where nothing has failed, or only since SIGTERM came to all that is in the job."""
+    if failure is None or failure.signal == "SIGTERM" or code == 128 + signal.SIGTERM:
+        return True
+    return failure.rank is None and code == LaunchError.exit_code
+
+
 def _deaf() -> None:
     """The queue's SIGTERM goes to all that is in the job."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -75,8 +82,4 @@ def _changes(said: Dict[str, Any]) -> Dict[str, Any]:
         return {"state": state, "failure": failure, "exit_code": int(said["code"])}
     if state is not State.STOPPED:
         raise ValueError(f"{state} is not for a queue to say")
-    return {
-        "state": state,
-        "failure": None,
-        "exit_code": int(said.get("code", LaunchError.exit_code)),
-    }
+    return {"state": state, "failure": None, "exit_code": STOPPED_EXIT}

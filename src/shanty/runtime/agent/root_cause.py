@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 from typing import List, Mapping, NamedTuple, Optional, Sequence
 
@@ -120,14 +119,6 @@ def explained(failure: Failure, lines: Sequence[str], no_slots: str) -> Failure:
         why="its line asks for more ranks than its hosts have slots (here: cores)",
         fix="add --oversubscribe to the line, after mpirun; ranks then share the cores",
     )
-
-
-def ended_by_term(failure: Optional[Failure], code: Optional[int]) -> bool:
-    """True for a rank or launcher that SIGTERM has ended, or that was lost with it."""
-    if failure is None:
-        return True
-    term = 128 + signal.SIGTERM
-    return failure.signal == "SIGTERM" or code == term or failure.rank is None
 
 
 def misplaced(plan: Plan, world: MpiWorld) -> Optional[Verdict]:

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Dict, List, Mapping
 
-from shanty.runtime.errors import STOPPED_EXIT
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.slurm import parse, queue, tools
 from shanty.runtime.spec import State
@@ -32,7 +31,7 @@ def main(argv: List[str]) -> int:
 def why(shown: Mapping[str, str], log: str, job: str, restarts: int) -> Dict[str, Any]:
     """Why a job is being ended, by what `scontrol` shows of it and what slurmstepd wrote."""
     said = [match[3] or "" for match in _ENDED.finditer(log) if match[1] == job]
-    cause = said[-1].upper() if len(said) > 0 else ""
+    cause = said[-1].upper() if said else ""
     state, reason = shown.get("JobState", ""), shown.get("Reason", "")
     again = _number(shown.get("Restarts", "")) > restarts
     preempted = "PREEMPTION" in cause or shown.get("PreemptTime", "None") not in parse.UNKNOWN
@@ -51,7 +50,7 @@ def why(shown: Mapping[str, str], log: str, job: str, restarts: int) -> Dict[str
     elif "OUT OF MEMORY" in cause or reason == "OutOfMemory":
         kind = "OUT_OF_MEMORY"
     if kind == "CANCELLED":
-        return {"state": State.STOPPED.value, "code": STOPPED_EXIT}
+        return {"state": State.STOPPED.value}
     end = queue.ending(kind, job, shown.get("NodeList", ""))
     failure = end.failure
     if kind == "TIMEOUT":
