@@ -15,13 +15,14 @@ import secrets
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LabHosts
+from conftest import LabHosts, lab_in
 from site_runs import Site
 
 from runs import wait_for
@@ -156,6 +157,16 @@ class Cluster:
         self.slurm("scancel", "-u", "root")
         wait_for(lambda: not self.jobs(), 30, "jobs do not end")
         wait_for(lambda: self.idle() == len(self.nodes), 30, "nodes do not become idle")
+
+
+@contextmanager
+def cluster_in(folder: Path, name: str = "lab") -> Iterator[Cluster]:
+    """A login node and three nodes that are up, to the end of the block."""
+    skip_without_slurm()
+    with lab_in(folder, 4, "--shared-home", "--name", name) as lab:
+        found = Cluster(lab)
+        found.up()
+        yield found
 
 
 @dataclass

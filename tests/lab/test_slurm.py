@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import lab_in
-from slurm_cluster import Cluster, SlurmSite, skip_without_slurm
+from slurm_cluster import Cluster, SlurmSite, cluster_in
 
 import fashion
 import rabit_runs
@@ -32,10 +31,7 @@ print("sum", world.allreduce(1), "rank", world.rank, "task", os.environ["SLURM_P
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    skip_without_slurm()
-    with lab_in(tmp_path_factory.mktemp("slurm"), 4, "--shared-home") as lab:
-        found = Cluster(lab)
-        found.up()
+    with cluster_in(tmp_path_factory.mktemp("slurm")) as found:
         yield found
 
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import lab_in
-from slurm_cluster import Cluster, SlurmSite, skip_without_slurm
+from slurm_cluster import Cluster, SlurmSite, cluster_in
 
 from runs import wait_for
 from shanty.runtime import platform
@@ -63,10 +62,7 @@ train(state)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    skip_without_slurm()
-    with lab_in(tmp_path_factory.mktemp("slurm"), 4, "--shared-home") as lab:
-        found = Cluster(lab)
-        found.up()
+    with cluster_in(tmp_path_factory.mktemp("slurm")) as found:
         yield found
 
 

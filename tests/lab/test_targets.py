@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LabHosts, lab_in
+from conftest import LabHosts
 from site_runs import UP, Site
-from slurm_cluster import Cluster, SlurmSite, skip_without_slurm
+from slurm_cluster import Cluster, SlurmSite, cluster_in
 
 from runs import wait_for
 from shanty.runtime import platform
@@ -149,10 +149,7 @@ class SlurmPlace(Place):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    skip_without_slurm()
-    with lab_in(tmp_path_factory.mktemp("slurm"), 4, "--shared-home", "--name", "batch") as lab:
-        found = Cluster(lab)
-        found.up()
+    with cluster_in(tmp_path_factory.mktemp("slurm"), "batch") as found:
         yield found
 
 

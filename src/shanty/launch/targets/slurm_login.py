@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 import shutil
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -21,10 +20,10 @@ from shanty.launch.cluster import connect, inventory, workspace
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.run_mirror import RunMirror
 from shanty.launch.host import Host
-from shanty.launch.targets.base import Planned, Reply, Surroundings, lost, scratch_of
+from shanty.launch.targets.base import Planned, Reply, Surroundings, scratch_of
 from shanty.launch.targets.queued import waiting_plan
-from shanty.runtime.agent.control import read_status
-from shanty.runtime.errors import NotFoundError, ShantyError, UsageError
+from shanty.launch.targets.ssh import SshTarget
+from shanty.runtime.errors import ShantyError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node
@@ -33,7 +32,6 @@ from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
 from shanty.runtime.slurm import submit
 from shanty.runtime.spec import JobSpec, Status
 
-_FIRST_LOOK = 10.0  # seconds that `ps` waits for login nodes, which ask slurmctld
 _TO_CHECK = 60.0  # seconds, of which Slurm's tools take the most
 _UNUSED = 30  # days after which a login node gives up what no run has asked for
 
@@ -73,7 +71,7 @@ class SlurmLogin:
 
     def __init__(self, here: Surroundings) -> None:
         self.here = here
-        self._links: dict[str, RunMirror] = {}
+        self._hosts = SshTarget(here)  # a login node is followed as a lead host is
 
     def plan(self, job: JobSpec, run: RunDir, login: str) -> LoginPlan:
         """Hold the job against what the cluster can give; nothing is put there yet."""
@@ -133,7 +131,7 @@ class SlurmLogin:
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
             raise
         self.here.say("")
-        self._links[run.id] = RunMirror(run, [host], client).start()
+        self._hosts.follow(run, RunMirror(run, [host], client).start())
 
     def _prepared(self, planned: LoginPlan) -> Node:
         """The nodes as the login node was prepared for them: they share its home."""
@@ -208,43 +206,14 @@ class SlurmLogin:
 
     # ----------------------------------------------------------------------- following
 
-    def _link(self, run: RunDir) -> RunMirror:
-        if run.id not in self._links:
-            hosts = []
-            with contextlib.suppress(KeyError, TypeError):  # the next line says it
-                hosts = [Host(**entry) for entry in (read_json(run.site) or {})["hosts"]]
-            if not hosts:
-                raise NotFoundError(f"{run.site} is damaged, so its login node is not known")
-            self._links[run.id] = RunMirror(run, hosts).start()
-        return self._links[run.id]
-
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
         """Where the runs stand, as far as their login nodes can be reached."""
-        until = time.monotonic() + _FIRST_LOOK  # they all look at the same time
-        found = {run: read_status(run) for run in runs}
-        links = {}
-        for run, status in found.items():
-            if not status.state.final or run.id in self._links:
-                try:
-                    links[run] = self._link(run)
-                except NotFoundError as error:
-                    found[run] = lost(run, error)
-        for run, link in links.items():
-            found[run] = link.status(max(0.0, until - time.monotonic()))
-        return found
+        return self._hosts.describe(runs)
 
     def cancel(self, run: RunDir, grace: float) -> Reply:
         """End the run, or take it out of the queue."""
-        if self._has_ended(run):
-            return Reply(True, "the run has ended")
-        return Reply(**self._link(run).ask({"kind": "stop", "grace": grace}))
+        return self._hosts.cancel(run, grace)
 
     def stacks(self, run: RunDir) -> Reply:
         """Ask for the stack of every rank."""
-        if self._has_ended(run):
-            return Reply(False, "the run has ended")
-        return Reply(**self._link(run).ask({"kind": "stacks"}))
-
-    def _has_ended(self, run: RunDir) -> bool:
-        known = read_status(run).state.final
-        return known or self._link(run).status(_FIRST_LOOK).state.final
+        return self._hosts.stacks(run)

@@ -97,14 +97,8 @@ def folder_of(run: str, index: int) -> RunDir:
     return RunDir(home(os.environ) / "work" / f"{run}.{index}")
 
 
-def begin_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
-    """`run plan job status files stdin`: write the run down and start its controller.
-
-    `files` are `{path: [text, mode]}`, relative to the run's folder. With `stdin` true rank 0
-    reads what `forward-stdin` brings, else an empty file.
-    """
-    run = folder_of(ask["run"], 0)
-    run.create()
+def write_down(run: RunDir, ask: Ask) -> None:
+    """Write `job plan status files` of a request into the run's new folder."""
     with storage_errors(run.path):
         write_json(run.job, ask["job"])
         write_json(run.plan, ask["plan"])
@@ -114,6 +108,17 @@ def begin_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
             file.touch(mode=0o600)
             file.write_text(text)
             file.chmod(mode)
+
+
+def begin_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """`run plan job status files stdin`: write the run down and start its controller.
+
+    `files` are `{path: [text, mode]}`, relative to the run's folder. With `stdin` true rank 0
+    reads what `forward-stdin` brings, else an empty file.
+    """
+    run = folder_of(ask["run"], 0)
+    run.create()
+    write_down(run, ask)
     if ask["stdin"]:
         os.mkfifo(run.path / _STDIN, 0o600)
         source = os.open(run.path / _STDIN, os.O_RDONLY | os.O_NONBLOCK)

@@ -11,8 +11,8 @@ from typing import Any, Dict
 
 from shanty.runtime.plan import Plan
 from shanty.runtime.rpc import Ask, Data, Say
-from shanty.runtime.rpc.runs import folder_of
-from shanty.runtime.rundir import home, read_json, storage_errors, write_json
+from shanty.runtime.rpc.runs import folder_of, write_down
+from shanty.runtime.rundir import home, read_json
 from shanty.runtime.slurm import queue, submit, tools
 from shanty.runtime.spec import JobSpec
 
@@ -31,15 +31,7 @@ def slurm_submit(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     run = folder_of(ask["run"], 0)
     run.create()
     try:
-        with storage_errors(run.path):
-            write_json(run.job, ask["job"])
-            write_json(run.plan, ask["plan"])
-            write_json(run.status, ask["status"])
-            for path, (text, mode) in ask["files"].items():
-                file = run.path / path
-                file.touch(mode=0o600)
-                file.write_text(text)
-                file.chmod(mode)
+        write_down(run, ask)
         name = submit.submit(run, Plan.from_json(ask["plan"]), JobSpec.from_json(ask["job"]))
     except BaseException:
         queued = (read_json(run.site) or {}).get("name")

@@ -52,10 +52,11 @@ if [ ! -x {python} ]; then
     echo "shanty: there is no Python at {boot[0]} on $(hostname)" >&2
     exit 69
 fi
-{words} </dev/null &
-child=$!
-trap 'kill -s {warning} "$child"' {warning}
+child=
+trap '[ -z "$child" ] || kill -s {warning} "$child"' {warning}
 trap : TERM INT HUP
+(trap '' {warning}; exec {words} </dev/null) & # until it has a handler, which takes a moment
+child=$!
 while :; do
     wait "$child"
     code=$?

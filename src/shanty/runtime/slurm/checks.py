@@ -5,6 +5,7 @@ Slurm accepts many a request that can never be met and lets it wait for ever.
 
 from __future__ import annotations
 
+import contextlib
 from difflib import get_close_matches
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -28,6 +29,7 @@ class Partition(NamedTuple):
     denied: Sequence[str]
     qos: Sequence[str]
     nodes: Sequence[parse.NodeFacts]
+    usual: Optional[float] = None  # seconds that a job gets which asks for none
 
 
 def partitions(
@@ -46,6 +48,9 @@ def partitions(
             seconds = parse.seconds(values.get("MaxTime", ""))
         except ValueError:
             seconds = None
+        usual = seconds
+        with contextlib.suppress(ValueError):
+            usual = parse.seconds(values.get("DefaultTime", "")) or seconds
         most = values.get("MaxNodes", "")
         found[name] = Partition(
             name=name,
@@ -57,12 +62,22 @@ def partitions(
             denied=_names(values.get("DenyAccounts", "")),
             qos=_names(values.get("AllowQos", "ALL")),
             nodes=own.get(name, []),
+            usual=usual,
         )
     return found
 
 
 def _names(text: str) -> List[str]:
     return [] if text.upper() in ("ALL", *_NO_LIMIT) else [each for each in text.split(",") if each]
+
+
+def limit_of(request: Request, known: Mapping[str, Partition]) -> Optional[float]:
+    """The seconds that a job may take which asks for no time; None where there is no limit."""
+    names = [each for each in request.partition.split(",") if each]
+    wanted = [known[each] for each in names if each in known]
+    wanted = wanted or [each for each in known.values() if each.default]
+    limits = [each.usual for each in wanted if each.usual is not None]
+    return min(limits, default=None)
 
 
 def check(

@@ -85,6 +85,13 @@ class Request(NamedTuple):
         return [*filter(None, found), *self.others]
 
 
+def warned_in_time(request: Request, limit: Optional[float]) -> Request:
+    """The request with a warning that comes late enough in a job of `limit` seconds; None: none."""
+    if request.minutes is not None or limit is None:
+        return request
+    return request._replace(warning=max(1, min(request.warning, int(limit) // _SHARE)))
+
+
 def _word(name: str, value: object) -> str:
     return "" if value in (None, "") else f"--{name}={value}"
 

@@ -16,7 +16,7 @@ from shanty.runtime.rank import srun
 from shanty.runtime.rundir import RunDir, read_json, write_json
 from shanty.runtime.slurm import checks, parse, queue, tools
 from shanty.runtime.slurm.batch import SCRIPT, script
-from shanty.runtime.slurm.request import Request, line_of, name_of, of_job
+from shanty.runtime.slurm.request import Request, line_of, name_of, of_job, warned_in_time
 from shanty.runtime.slurm.word import LOG
 from shanty.runtime.spec import JobSpec
 
@@ -132,7 +132,9 @@ def submit(run: RunDir, plan: Plan, job: JobSpec, environ: Mapping[str, str] = o
 
     From now on `site.json` says that the run is Slurm's.
     """
-    request = of_job(job)
+    request = _with_defaults(of_job(job), environ)
+    known = checks.partitions(tools.partitions(environ), ())
+    request = warned_in_time(of_job(job), checks.limit_of(request, known))
     text = script(run, plan.lead.boot, request.signal)
     path = run.path / SCRIPT
     path.write_text(text)

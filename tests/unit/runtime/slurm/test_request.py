@@ -54,6 +54,17 @@ def test_a_short_job_is_warned_late() -> None:
     assert "--signal=B:USR1@6" in words(time_limit=60.0)
 
 
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [("MaxTime=1", 6), ("MaxTime=UNLIMITED", 60), ("DefaultTime=5 MaxTime=60", 30)],
+)
+def test_a_job_without_a_time_is_warned_by_its_partitions(text: str, warning: int) -> None:
+    known = checks.partitions(parse.records(f"PartitionName=a Default=YES {text}"), ())
+    asked = request.of_job(job())
+    found = request.warned_in_time(asked, checks.limit_of(asked, known))
+    assert found.warning == warning
+
+
 def test_requeue_and_retries() -> None:
     assert "--requeue" in words(requeue=True)
     assert "--no-kill" in words(retries=1)
