@@ -124,7 +124,7 @@ def bring_script(job: JobSpec) -> JobSpec:
 
     What is sent to hosts is the workspace.
     """
-    if not (job.on or job.hostfile) or not isinstance(job.command, Script):
+    if not (job.on or job.hostfile or job.image) or not isinstance(job.command, Script):
         return job
     path = Path(os.path.normpath(Path(job.workdir, job.command.path)))
     if path.is_relative_to(job.workdir):
@@ -240,6 +240,7 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
     if str(given.get("on") or table.get("on", "")).partition(":")[0] != "slurm":
         table = {key: value for key, value in table.items() if key not in options.OF_SLURM}
     values = {**table, **{key: value for key, value in given.items() if value is not None}}
-    values["tags"] = tuple(given.get("tags") or table.get("tags", ()))
+    for several in ("tags", "mounts"):
+        values[several] = tuple(given.get(several) or table.get(several, ()))
     options.check(values)
     return JobSpec(command=command, workdir=str(workspace), **{**values, "env": env})

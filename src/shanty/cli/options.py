@@ -7,7 +7,7 @@ An option of a run is a field of JobSpec and one entry of `OPTIONS`: from it com
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from shanty.runtime.errors import UsageError
 
 WORKSPACE_FILE = "shanty.toml"
 ENVIRONMENTS = ("check", "sync", "none")
+ENGINES = ("docker", "podman", "apptainer")  # a test holds them to `engines.ENGINES`
 _KINDS: dict[type, str] = {
     int: "a whole number",
     float: "a number",
@@ -117,6 +118,38 @@ def _environment(word: str, _where: str, _folder: Path) -> str:
     raise UsageError(f"--env takes check, sync or none, not {word!r}", fix=fix)
 
 
+def _word(word: str, where: str, words: Collection[str]) -> str:
+    if word not in words:
+        raise UsageError(f"{where} takes {', '.join(words)}, not {word!r}")
+    return word
+
+
+def _mounts(texts: Sequence[str], folder: Path) -> tuple[tuple[str, str, str], ...]:
+    from shanty.launch.containers.options import mount
+
+    return tuple(mount(text, folder) for text in texts)
+
+
+def _gpus(word: str, where: str) -> str:
+    if word in ("all", "none") or re.fullmatch(r"\d{1,4}(,\d{1,4})*", word):
+        return word
+    raise UsageError(f"{where} takes all, none or numbers as 0,1, not {word!r}")
+
+
+def _password(text: str, folder: Path) -> str:
+    """Read where a password is; the password itself would be seen by all users of the machine."""
+    if re.fullmatch(r"env:\w+", text):
+        return text
+    path = folder / Path(text).expanduser()
+    if not path.is_file():
+        raise UsageError(
+            "--registry-password takes no password",
+            "others could read it on the command line; it names a file, or env:VARIABLE",
+            "put it into a file of your own, or into the variable SHANTY_REGISTRY_PASSWORD",
+        )
+    return str(path)
+
+
 # --------------------------------------------------------------------------- options of a run
 
 
@@ -190,7 +223,7 @@ _ALL = (
         click={"type": Path, "shell_complete": completed("files")},
     ),
     Option(
-        "mpi", "--mpi", "openmpi (default), openmpi4, mpich, intel, or a prefix.",
+        "mpi", "--mpi", "openmpi (default), openmpi4, mpich, intel, a prefix, or image.",
         (str,), click={"metavar": "MPI", "shell_complete": completed("mpis")},
     ),
     Option(
@@ -202,6 +235,38 @@ _ALL = (
         "Hosts' Python packages: compared, made the same, or as they are [check, else sync].",
         (str,), _environment,
         click={"metavar": "check|sync|none", "shell_complete": _complete(*ENVIRONMENTS)},
+    ),
+    Option(
+        "image", "--image", "Run in a container of this image on each host.",
+        (str,), click={"metavar": "IMAGE"},
+    ),
+    Option(
+        "master_image", "--master-image", "Another one for the lead host.",
+        (str,), click={"metavar": "IMAGE"},
+    ),
+    Option(
+        "runtime", "--runtime", "By docker, podman or apptainer [what is there].",
+        (str,), lambda word, where, _: _word(word, where, ENGINES),
+        click={"metavar": "ENGINE", "shell_complete": _complete(*ENGINES)},
+    ),
+    Option(
+        "mounts", "--mount", "A folder of each host in it: SRC:DST[:ro] (repeatable).",
+        (list,), lambda texts, _where, folder: _mounts(texts, folder),
+        click={"multiple": True, "metavar": "SRC:DST[:ro]"},
+    ),
+    Option(
+        "gpus", "--gpus", "GPUs in it: all, none, or their numbers: 0,1 [all].",
+        (str,), lambda word, where, _: _gpus(word, where), click={"metavar": "GPUS"},
+    ),
+    Option(
+        "registry_user", "--registry-user", "Login for the image's registry.",
+        (str,), click={"metavar": "USER"},
+    ),
+    Option(
+        "registry_password", "--registry-password",
+        "Where its password is: a file, or env:VARIABLE [env:SHANTY_REGISTRY_PASSWORD].",
+        (str,), lambda text, _where, folder: _password(text, folder),
+        click={"metavar": "FILE|env:NAME", "shell_complete": completed("files")},
     ),
     Option(
         "env", "-e --set-env", "A variable (repeatable).",
@@ -274,6 +339,10 @@ GROUPS = {
     "Where": ("on", "hostfile", "workdir", "source"),
     "Slurm": OF_SLURM,
     "MPI": ("mpi", "raw"),
+    "Containers": (
+        "image", "master_image", "runtime", "mounts", "gpus", "registry_user",
+        "registry_password",
+    ),
     "Environment": ("python", "environment", "env", "env_file"),
     "When it fails, or hangs": (
         "time_limit", "retries", "start_timeout", "on_stall", "stall_after", "alone",

@@ -38,6 +38,9 @@ class Node(NamedTuple):
     `segments` is the folder for the run's shared memory, "" where there is none. `fabric` is
     false where it is known that there is no network faster than TCP's. `interfaces` are those
     that the run takes, the best first: name and address each.
+
+    Where the run has a container on the host, that is `container`; all other paths are inside of
+    it, and `host_python` is the Python outside.
     """
 
     number: int
@@ -59,6 +62,8 @@ class Node(NamedTuple):
     fabric: bool = True
     interfaces: Tuple[Tuple[str, str], ...] = ()
     environment: Environment = Environment()
+    container: Dict[str, Any] = {}  # noqa: RUF012
+    host_python: str = ""
 
     @property
     def installation(self) -> Installation:
@@ -78,6 +83,11 @@ class Node(NamedTuple):
     def boot(self) -> Tuple[str, ...]:
         """The start of the command line of any of shanty's programs on this host."""
         return (self.agent_python, "-I", "-S", f"{self.package}/shanty/runtime/boot.py")
+
+    @property
+    def host_boot(self) -> Tuple[str, ...]:
+        """The same outside of the container, if there is one."""
+        return (self.host_python or self.boot[0], *self.boot[1:])
 
 
 class Limits(NamedTuple):

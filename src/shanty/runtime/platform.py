@@ -11,13 +11,15 @@ import os
 import re
 import signal
 import sys
-from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 LINUX = sys.platform.startswith("linux")
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else ""
 # Frameworks take SIGUSR1 and SIGUSR2; a real-time signal is nobody's by default.
 STACKS_SIGNAL = int(getattr(signal, "SIGRTMIN", signal.SIGUSR2)) + (7 if LINUX else 0)
 PROBE_SIGNAL = STACKS_SIGNAL + 1 if LINUX else 0  # 0: there is none
+_SOCKET_PATH = 104  # bytes; macOS has room for the fewest
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -34,12 +36,34 @@ class Process(NamedTuple):
 
 def adopt_orphans() -> bool:
     """Make this process the parent of every descendant that loses its own; False if it can't."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent(number: int) -> bool:
+    """Have the system send this process a signal when its parent ends; False if it can't."""
+    return _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _prctl(option: int, value: int) -> bool:
     if not LINUX:
         return False
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    return bool(libc.prctl(option, value, 0, 0, 0) == 0)
+
+
+@contextlib.contextmanager
+def socket_path(path: str) -> Iterator[str]:
+    """A name for the socket at `path` that is short enough for bind and connect."""
+    if len(os.fsencode(path)) < _SOCKET_PATH or not LINUX:
+        yield path
+        return
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
 
 
 def _read(path: str) -> str:

@@ -197,8 +197,11 @@ def _program(job: JobSpec, python: str) -> List[str]:
 
 
 def shim_scripts(lead: Node, *, raw: bool, workers: bool) -> Dict[str, str]:
-    """The programs in the run's bin/ by their names: `ssh`, and the launchers for a raw line."""
-    programs = {"ssh": ["rank.rsh_client"]} if workers else {}
+    """The programs in the run's bin/ by their names: `ssh`, and the launchers for a raw line.
+
+    Open MPI 4.1 wants an ssh in any case, and an image may have none.
+    """
+    programs = {"ssh": ["rank.rsh_client"]} if workers or lead.container else {}
     if raw:
         programs.update((n, ["rank.shim", n, f"{lead.run_dir}/plan.json"]) for n in LAUNCHERS)
     return {
@@ -223,6 +226,8 @@ def _environment(
         segments = flavour.segments(node.segments)
         default.update((name, value) for name, value in segments.items() if name not in given)
     own = {"HOSTFILE": layout.hostfile} if node.number == 0 else {}
+    if node.container:  # the caller's home is not in it
+        own["HOME"] = settings.scratch
     own.update(job.env)
     own.update(_told(job, node, layout, settings))
     first = {

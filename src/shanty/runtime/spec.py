@@ -60,6 +60,12 @@ class JobSpec:
     as the settings have it. `alone`, for ranks that each train by themselves, is "warn", "stop" or
     "ok"; None: as the settings have it. `retries` is how many further attempts are made when a
     host was lost or the launcher failed.
+
+    With an `image`, ranks are in a container of it on each host, by the engine `runtime` (None:
+    whichever is there); `master_image` is that of the lead host, where it has another. `mounts` are
+    a source on the host, a target in the container, and "rw" or "ro". `gpus` are "all", "none" or
+    their numbers; None: all. `registry_password` says where the password is, which is kept
+    nowhere: a file, or env:VARIABLE. `mpi` may be "image" then.
     """
 
     command: Command
@@ -95,6 +101,13 @@ class JobSpec:
     exclusive: bool = False
     requeue: bool = False
     slurm: Optional[str] = None
+    image: Optional[str] = None
+    master_image: Optional[str] = None
+    runtime: Optional[str] = None
+    mounts: Tuple[Tuple[str, str, str], ...] = ()
+    gpus: Optional[str] = None
+    registry_user: Optional[str] = None
+    registry_password: Optional[str] = None
 
     def to_json(self) -> Dict[str, Any]:
         """The job as plain JSON."""
@@ -114,6 +127,7 @@ class JobSpec:
                 command[key] = tuple(command[key])
         known["command"] = kind(**command)
         known["tags"] = tuple(known.get("tags", ()))
+        known["mounts"] = tuple(tuple(mount) for mount in known.get("mounts", ()))
         return cls(**known)
 
     def words(self) -> Tuple[str, ...]:

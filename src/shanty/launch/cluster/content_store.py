@@ -226,6 +226,8 @@ def refuse_foreign(
     if not tags or runs_on(tags, there):
         return
     libc = f" with glibc {there['glibc']}" if there["glibc"] else ""
+    if there["system"] == "Linux":
+        libc = libc or " without glibc"
     raise PrepareError(
         f"{title} of this machine does not run on {host}",
         f"it is built for {' or '.join(tags)}; {host} is {there['system']} on "

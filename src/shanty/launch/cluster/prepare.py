@@ -48,9 +48,9 @@ def prepare(
         say(str(step))
 
     installations = content_store.place_mpi(clients, installation, home, told)
-    pythons, mpi4py = _environments(clients, python, mode, home, environ, told, say)
-    cache = workspace.cache_file(folder, home)
-    _, placed = workspace.place(clients, folder, cache=cache, users=users, progress=told, say=say)
+    here = environment.local_environment(python, home)
+    pythons, mpi4py = environments(clients, here, mode, home, environ, told, say)
+    placed = place_workspace(clients, folder, users, home, say)
     return [
         Prepared(
             installations[client.host.name],
@@ -62,16 +62,26 @@ def prepare(
     ]
 
 
-def _environments(
+def place_workspace(
+    clients: Sequence[RpcClient], folder: Path, users: Mapping[str, str], home: Path, say: Say
+) -> dict[str, str]:
+    """Put the workspace on all hosts; where it is there, by their names."""
+    return workspace.place(
+        clients, folder, lambda step: say(str(step)),
+        cache=workspace.cache_file(folder, home), users=users, say=say,
+    )[1]  # fmt: skip
+
+
+def environments(
     clients: Sequence[RpcClient],
-    python: str,
+    here: environment.Environment,
     mode: str | None,
     home: Path,
     environ: Mapping[str, str],
     told: Progress,
     say: Say,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    here = environment.local_environment(python, home)
+    """The interpreters of the ranks, and what is brought of mpi4py, by the hosts' names."""
 
     def made() -> tuple[dict[str, str], dict[str, str]]:
         pythons = environment.sync(clients, here, home, told, environ)
@@ -85,7 +95,7 @@ def _environments(
         count = len({row.name for each in different.values() for row in each.rows})
         packages = "1 package differs" if count == 1 else f"{count} packages differ"
         hosts = next(iter(different)) if len(different) == 1 else f"{len(different)} hosts"
-        say(f"{packages} on {hosts}: the ranks get the environment of {python}")
+        say(f"{packages} on {hosts}: the ranks get the environment of {here.python}")
         return made()
     if different and mode == "check":
         raise PrepareError(

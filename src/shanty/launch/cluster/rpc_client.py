@@ -64,6 +64,8 @@ _SCRIPT = (
     'y=$("$x" -I -S -c "import sys;'
     'print(sys.executable if sys.version_info>=(3,9) else sys.version.split()[0])"'
     " 2>/dev/null </dev/null) || continue; "
+    # a portable Python is the script that starts it
+    'case "$x$y" in */store/portable/*/bin/python/*) y=$x;; esac; '
     'case "$y" in /*) echo; echo "shanty-tries "; exec "$y" -I -S -c '
     '"import os,sys;s=open(os.dup(0),sys.argv[1]);exec(eval(s.readline()))" rb shanty-rpc;; '
     '*) seen="$seen $x,$y";; esac; done; '

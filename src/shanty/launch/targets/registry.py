@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from shanty.launch.containers.options import refuse_outside
 from shanty.launch.targets.base import Planned, Reply, Surroundings, Target, lost, refuse_options
 from shanty.launch.targets.local import LocalTarget
 from shanty.runtime.errors import NotFoundError
@@ -77,9 +78,14 @@ class Targets:
 
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""
+        refuse_outside(job)
         scheme = self._scheme_of(job)
         if scheme != SLURM:
             refuse_options(job, "this machine" if scheme == LOCAL else job.on or "these hosts")
+        if job.image is not None and scheme == LOCAL:
+            from shanty.launch.targets.contained import plan_here
+
+            return plan_here(job, run, self._here)
         return self.named(scheme).plan(job, run)
 
     def is_queued(self, job: JobSpec) -> bool:

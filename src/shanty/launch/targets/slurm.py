@@ -95,6 +95,12 @@ class SlurmTarget:
 
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find MPI and Python, and hold the job against what the cluster can give."""
+        if job.image is not None:
+            raise UsageError(
+                "--image does not go with Slurm yet",
+                "the nodes of a job start no containers",
+                "leave --image out, or name hosts with --on",
+            )
         if not job.on:
             from shanty.launch.targets.slurm_allocation import plan_in_allocation
 

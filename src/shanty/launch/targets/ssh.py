@@ -20,6 +20,9 @@ from shanty.launch.cluster import keys, reachability
 from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.run_mirror import RunMirror, forward_stdin, has_input
+from shanty.launch.containers import images, inside
+from shanty.launch.containers.inside import IMAGE_MPI, Contained, Inside, own_mpis
+from shanty.launch.containers.options import refuse_without_python
 from shanty.launch.host import Host
 from shanty.launch.network.survey import chosen, connected
 from shanty.launch.network.topology import Route, SurveyedHost
@@ -63,12 +66,16 @@ class Surveyed(SurveyedHost):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a survey found: the hosts, the networks between them, the MPI and Python to bring."""
+    """What a survey found: the hosts, the networks between them, the MPI and Python to bring.
+
+    `insides` are containers on the hosts, where the run has an image.
+    """
 
     hosts: tuple[Surveyed, ...]
     installation: Installation
     python: str
     route: Route = networks.OPEN
+    insides: tuple[Inside, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,10 @@ class SshPlan(Planned):
         """What would be run, for a person to read."""
         installation = self.facts.installation
         title = FLAVOURS[installation.flavour].title
-        lines = [f"# MPI     {title} {installation.version}, put on every host"]
+        where = "the image's own" if self.job.mpi == IMAGE_MPI else "put on every host"
+        lines = [f"# MPI     {title} {installation.version}, {where}"]
+        for one in self.facts.insides[:1]:
+            lines.append(f"# image   {one.image.name}, by {one.container.engine}")
         for index, host in enumerate(self.facts.hosts):
             role = " (lead)" if index == 0 else ""
             lines.append(f"# host    {host.name}{role}: {host.slots} slots, {host.address}")
@@ -115,9 +125,11 @@ class SshPlan(Planned):
         flavour = FLAVOURS[self.facts.installation.flavour]
         return flavour.hostfile(self.attempt.layout.hosts)
 
-    def prepared(self, prepared: Sequence[Prepared], settings: Settings) -> Plan:
+    def prepared(
+        self, prepared: Sequence[Prepared], contained: Sequence[Contained], settings: Settings
+    ) -> Plan:
         """The plan that the agents read, once all hosts have what they need."""
-        attempt = _attempt(self.job, self.facts, self.run, settings, prepared)
+        attempt = _attempt(self.job, self.facts, self.run, settings, prepared, contained)
         return plan_of(self.job, self.run, settings, attempt)
 
     def _submit(self, stdin: int) -> None:
@@ -136,12 +148,20 @@ def plan_on(
 
 
 def _attempt(
-    job: JobSpec, facts: Facts, run: RunDir, settings: Settings, prepared: Sequence[Prepared]
+    job: JobSpec,
+    facts: Facts,
+    run: RunDir,
+    settings: Settings,
+    prepared: Sequence[Prepared],
+    contained: Sequence[Contained] = (),
 ) -> Attempt:
     nodes = [
         _node(number, host, facts.route, run, there)
         for number, (host, there) in enumerate(zip(facts.hosts, prepared, strict=True))
     ]
+    if contained:
+        nodes = [one.node(node) for one, node in zip(contained, nodes, strict=True)]
+        refuse_without_python(job, nodes)
     best = facts.route.rails[0].networks if facts.route.rails else ()
     attempt = resolve(
         job,
@@ -228,15 +248,41 @@ class SshTarget:
 
         hosts = chosen(job.on, job.hostfile, self.home)
         environ = {**self.environ, **job.env}
-        installation = mpis.select(job.mpi, self.home, environ)
+        installation = None
+        if job.mpi != IMAGE_MPI:
+            installation = mpis.select(job.mpi, self.home, environ)
         python = interpreter.choose(job.python, Path(job.workdir), environ)
         clients = connected(hosts, self.home, self._say, terminal=self._terminal)
         seen = side_by_side(clients, check.ask)
         surveys = {name: one.survey for name, one in seen.items()}
         surveyed = self._surveyed(hosts, clients, surveys)
+        insides = self._enter(job, clients) if job.image is not None else []
+        installation = installation or own_mpis(insides)[0]
         check.quick(job, list(seen.values()), installation, self._warn)
         route = networks.chosen(job, installation, surveyed, self.home, self._say, self._warn)
-        return Facts(tuple(surveyed), installation, python, route)
+        return Facts(tuple(surveyed), installation, python, route, tuple(insides))
+
+    def _enter(self, job: JobSpec, clients: Sequence[RpcClient]) -> list[Inside]:
+        """A container of the run's image on every host, to look around in."""
+
+        def enter(client: RpcClient) -> Inside:
+            name = client.host.name
+            image = job.image or ""
+            if client is clients[0]:
+                image = job.master_image or image
+
+            def ask(verb: str, **args: Any) -> dict[str, Any]:
+                return client.ask(verb, **args).values
+
+            def say(text: str) -> None:
+                self._say(f"{name}: {text}")
+
+            found = images.get(ask, job, image, self.environ, say)
+            say(f"looks into {image}")
+            return inside.enter(name, client.connection, ask, found, [client.home], client.python)
+
+        entered = side_by_side(clients, enter)
+        return [entered[client.host.name] for client in clients]
 
     def _surveyed(
         self,
@@ -288,7 +334,12 @@ class SshTarget:
             with storage_errors(run.path):
                 self._write_down(planned)
             side_by_side(clients, _sweep)
-            plan = planned.prepared(self._prepare(planned, clients), self.settings)
+            if planned.facts.insides:
+                side_by_side(clients, lambda client: client.ask("containers-sweep"))
+                prepared, contained = self._prepare_containers(planned, clients)
+            else:
+                prepared, contained = self._prepare(planned, clients), []
+            plan = planned.prepared(prepared, contained, self.settings)
             with storage_errors(run.path):
                 write_json(run.plan, plan.to_json())
             self._begin(planned, plan, feeds=feeds)
@@ -318,15 +369,46 @@ class SshTarget:
             planned.facts.python,
             Path(job.workdir),
             job.environment,
-            {client.host.name: f"{run.id}.{index}" for index, client in enumerate(clients)},
+            _users(run, clients),
             self.home,
             self.environ,
             self._say,
         )
+        self._tell_notes(clients)
+        return prepared
+
+    def _prepare_containers(
+        self, planned: SshPlan, clients: Sequence[RpcClient]
+    ) -> tuple[list[Prepared], list[Contained]]:
+        """Put the workspace on the hosts, and all else where their containers have it."""
+        from shanty.launch.cluster.prepare import Prepared, place_workspace
+
+        job, insides, facts = planned.job, planned.facts.insides, planned.facts
+        placed = place_workspace(
+            clients, Path(job.workdir), _users(planned.run, clients), self.home, self._say
+        )
+        contained = inside.equip(
+            insides,
+            own_mpis(insides) if job.mpi == IMAGE_MPI else facts.installation,
+            facts.python,
+            job.environment,
+            self.home,
+            self.environ,
+            self._say,
+        )
+        self._tell_notes([*clients, *(each.client for each in insides)])
+        for each in insides:
+            each.client.close()
+        prepared = [
+            Prepared(one.installation, one.python, placed[client.host.name], one.mpi4py)
+            for one, client in zip(contained, clients, strict=True)
+        ]
+        return prepared, contained
+
+    def _tell_notes(self, clients: Sequence[RpcClient]) -> None:
         for client in clients:
             for what, fix in client.notes:
                 self._warn(f"{client.host.name}: {what} ({fix})")
-        return prepared
 
     def _begin(self, planned: SshPlan, plan: Plan, *, feeds: bool) -> None:
         run = planned.run
@@ -443,6 +525,11 @@ class SshTarget:
         if self._has_ended(run):
             return Reply(False, "the run has ended")
         return Reply(**self._link(run).ask({"kind": "stacks"}))
+
+
+def _users(run: RunDir, clients: Sequence[RpcClient]) -> dict[str, str]:
+    """The name of the run's part on each host, by the host's name."""
+    return {client.host.name: f"{run.id}.{index}" for index, client in enumerate(clients)}
 
 
 def _stop(grace: float) -> dict[str, Any]:

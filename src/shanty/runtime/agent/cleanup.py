@@ -76,6 +76,15 @@ def end_all(members: Callable[[], List[platform.Process]]) -> None:
         time.sleep(0.02)
 
 
+def end_container(plan: Plan) -> None:
+    """End the run's container on this host, if it has one."""
+    if plan.lead.container:
+        from shanty.runtime.containers.container import Container
+        from shanty.runtime.containers.engines import remove
+
+        remove(Container.from_json(plan.lead.container))
+
+
 def folders(scratch: str) -> List[str]:
     """The folders that a run has to itself: session files, and segments of shared memory."""
     found = [scratch]

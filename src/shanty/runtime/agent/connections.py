@@ -49,7 +49,13 @@ CONNECTIONS: Dict[str, Connect] = {"ssh": by_ssh, "exec": by_exec}
 
 def worker_command(node: Node) -> List[str]:
     """The node agent of a worker, to be started there; a request follows."""
-    return [*node.boot, "agent.worker_agent", node.run_dir]
+    agent = [*node.boot, "agent.worker_agent", node.run_dir]
+    if not node.container:
+        return agent
+    from shanty.runtime.containers.container import Container
+
+    container = Container.from_json(node.container)
+    return [*node.host_boot, "agent.container_entry", container.packed(), *agent]
 
 
 def request_command(node: Node, lead: Node, request: str) -> List[str]:

@@ -193,6 +193,8 @@ def _lose(run: RunDir) -> Status:
 def end_remains(run: RunDir) -> None:
     """End what is left of a run without agents, and sweep up after it."""
     plan = read_plan(run)
+    if plan is not None:
+        cleanup.end_container(plan)
     cleanup.end_all(lambda: platform.marked("SHANTY_RUN_ID", plan.id if plan else run.id))
     if plan is not None:
         cleanup.sweep_after(plan)

@@ -20,7 +20,7 @@ from shanty.runtime import foreign, platform
 from shanty.runtime.agent.activity import ActivityWatch
 from shanty.runtime.agent.alone import alone
 from shanty.runtime.agent.channel import Channel, readable
-from shanty.runtime.agent.cleanup import end_all, sweep_after
+from shanty.runtime.agent.cleanup import end_all, end_container, sweep_after
 from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
 from shanty.runtime.agent.mpi_world import MpiWorld, signal_name
 from shanty.runtime.agent.node_agent import SILENCE
@@ -429,6 +429,8 @@ class Controller:
     def _without_agent(self, agent: int) -> None:
         """The node agent died: its children are ours now; end them and say so."""
         host = self.plan.lead.name
+        if self.plan.lead.container and self.silence.seconds <= SILENCE:
+            self.failure = self.failure or self._end_of_container(agent)
         self.failure = self.failure or Failure(
             f"the node agent on {host} (pid {agent}) {self._end_of(agent)}",
             "without it nothing watches the ranks, so they were ended",
@@ -439,8 +441,19 @@ class Controller:
         if self.workers is not None:
             self.workers.send(end=None, grace=0.0)
         ssh = {worker.process.pid for worker in self.workers.workers} if self.workers else set()
+        end_container(self.plan)  # before the processes of its engine, which are ours as well
         end_all(lambda: [e for e in platform.descendants(os.getpid()) if e.pid not in ssh])
         sweep_after(self.plan)
+
+    def _end_of_container(self, agent: int) -> Failure:
+        """Tells why the engine's command has ended."""
+        from shanty.runtime.agent import container_lead
+        from shanty.runtime.containers.words import ended
+
+        code = os.waitstatus_to_exitcode(os.waitpid(agent, 0)[1])
+        words = container_lead.log_of(self.run_dir).read_text(errors="replace")
+        began = self.plan.lead.name in self.settings
+        return ended(self.plan.lead, code, words, began=began)
 
     def _end_of(self, agent: int) -> str:
         """Tells how the node agent ended."""

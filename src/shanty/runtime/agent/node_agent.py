@@ -250,6 +250,8 @@ class NodeAgent:
 
     def prepare(self, shared: Mapping[str, str]) -> bool:
         """Make this host ready for ranks and say so; false where that cannot be."""
+        if self.plan.lead.container:
+            self._look_at_limits()
         self.environment = environment(self.plan.lead.environment, shared, os.environ)
         if self.plan.scripted:
             from shanty.runtime.agent.rank_script import prepare
@@ -262,6 +264,18 @@ class NodeAgent:
         found = foreign.settings(os.environ, self.plan.lead.environment.own)
         self.controller.send(ready=True, settings=found)
         return True
+
+    def _look_at_limits(self) -> None:
+        """Set what ranks need where the container keeps them from each other's memory."""
+        from shanty.runtime.agent import cross_memory
+        from shanty.runtime.mpi.flavours import FLAVOURS
+
+        if cross_memory.may_be_denied() and not cross_memory.works():
+            node = self.plan.lead
+            settings = dict(FLAVOURS[node.mpi["flavour"]].without_cma)
+            own = node.environment._replace(default={**settings, **node.environment.default})
+            nodes = (node._replace(environment=own), *self.plan.workers)
+            self.plan = self.plan._replace(attempt=self.plan.attempt._replace(nodes=nodes))
 
     def _ask_stacks(self, program: _Program) -> None:
         # Only a process that waits for the signal survives it: the rank's own file is there.

@@ -59,7 +59,7 @@ def rank_script(node: Node, shared: Mapping[str, str]) -> str:
     missing = [name for name in _OWN if name not in own]
     ours = {*settings.default, *settings.ranks}.difference(settings.own).intersection(values)
     exports = {name: f"export {name}={shlex.quote(value)}" for name, value in values.items()}
-    home, work = shlex.quote(own.get("HOME", "/")), shlex.quote(node.workdir)
+    home, work = shlex.quote(values.get("HOME", "/")), shlex.quote(node.workdir)
     lines = [
         "#!/bin/sh",
         "# Starts one rank: WORLD REDIRECTED DECIDED PROGRAM [ARGS]…",

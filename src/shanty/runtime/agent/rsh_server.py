@@ -16,6 +16,7 @@ import signal
 import socket
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
+from shanty.runtime import platform
 from shanty.runtime.agent.daemons import answer_of
 from shanty.runtime.agent.worker import Worker
 from shanty.runtime.mpi.flavours import FLAVOURS
@@ -76,7 +77,8 @@ class RshServer:
     def listen(self, path: str) -> int:
         """Open the socket at `path`; returns the descriptor to poll."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(path)
+        with platform.socket_path(path) as name:
+            self._socket.bind(name)
         os.chmod(path, 0o600)
         self._socket.listen(256)
         return self._socket.fileno()

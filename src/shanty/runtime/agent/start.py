@@ -41,6 +41,8 @@ def main(argv: List[str]) -> int:
             code = _fail(run, *words)
             attempts.end_attempts(plan)
             return code
+    if plan.lead.container:
+        return _control_container(run, plan)
     (to_controller, from_agent), (to_agent, from_controller) = os.pipe(), os.pipe()
     controller = os.getpid()
     agent = os.fork()
@@ -50,13 +52,25 @@ def main(argv: List[str]) -> int:
         return _be_agent(run, plan, Channel(to_agent, from_agent), controller)
     os.close(to_agent)
     os.close(from_agent)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)  # the run's standard input is the node agent's to give away
-    os.close(null)
     return _be_controller(run, plan, Channel(to_controller, from_controller), agent)
 
 
+def _control_container(run: RunDir, plan: Plan) -> int:
+    from shanty.runtime.agent import container_lead
+
+    try:
+        channel, process = container_lead.start(run, plan)
+    except OSError as error:
+        program = plan.lead.container["program"]
+        what = f"the container on {plan.lead.name} cannot be started"
+        return _fail(run, what, f"{program}: {error.strerror}", "see whether it is still installed")
+    return _be_controller(run, plan, channel, process.pid)
+
+
 def _be_controller(run: RunDir, plan: Plan, channel: Channel, agent: int) -> int:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)  # the run's standard input is the node agent's to give away
+    os.close(null)
     platform.adopt_orphans()
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # requests are seen without it, too
     from shanty.runtime.agent.control import agents_record
@@ -69,7 +83,7 @@ def _be_controller(run: RunDir, plan: Plan, channel: Channel, agent: int) -> int
         os.waitpid(agent, 0)
     if again:  # in a process that remembers nothing of this attempt
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        words = [*plan.lead.boot, "agent.start", str(run.path)]
+        words = [*plan.lead.host_boot, "agent.start", str(run.path)]
         os.execv(words[0], words)
     return 0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -32,6 +33,7 @@ from shanty.runtime.rundir import RunDir, read_json, write_json
 
 _PATIENCE = 20.0  # seconds for the controller to send the plan
 _AHEAD = 1 << 20  # bytes that may wait in the channel before more is read from files
+RECORD = "SHANTY_AGENTS_RECORD"  # the variable with what `agents.json` has to say in a container
 KEY_LIFE = 3600.0  # seconds for which a run's key is accepted, from its last extension
 _RENEWAL = 1200.0  # seconds between two extensions
 _LAST_FILES = 60.0  # seconds for the next megabyte of the last files to reach the controller
@@ -41,7 +43,7 @@ def main(argv: List[str]) -> int:
     """Be the node agent of the run whose folder on this host is `argv[0]`, or end its remains."""
     asked = shlex.split(os.environ.get("SSH_ORIGINAL_COMMAND", shlex.join(argv)))
     request = asked[-1] if asked else ""
-    run = RunDir(_own_folder(Path(argv[0]), asked))
+    run = RunDir(own_folder(Path(argv[0]), asked))
     if request in (REAP, RESET):
         agents = read_json(run.agents) or {}
         if is_here(agents) and is_alive(agents, "node_agent"):  # frozen, or not through yet
@@ -74,12 +76,14 @@ def main(argv: List[str]) -> int:
     else:
         run.create()
     write_json(run.plan, plan.to_json())
-    write_json(run.agents, agents_record(node_agent=os.getpid()))
+    of_host = os.environ.pop(RECORD, "")  # in a container
+    record = json.loads(of_host) if of_host else agents_record(node_agent=os.getpid())
+    write_json(run.agents, record)
     WorkerAgent(run, plan, channel).run()
     return 0
 
 
-def _own_folder(given: Path, asked: Sequence[str]) -> Path:
+def own_folder(given: Path, asked: Sequence[str]) -> Path:
     """The run's folder for this host.
 
     Where hosts have one home, its authorized_keys has the run's key once for each of them, and

@@ -33,6 +33,7 @@ CONNECTING = 20.0  # seconds for ssh to bring a node agent up
 _LEAVING = 2.0  # seconds for an ssh that has nothing more to do
 # What ssh says where the network is at fault.
 _CUT = re.compile(r"Broken pipe|reset by peer|timed out|Timeout, server|No route|unreachable")
+_OF_SSH = 255  # the exit code of an ssh that failed itself
 _REAPING = 6.0  # seconds to end what a killed node agent left behind
 _LAST_FILES = 75.0  # seconds for the next of the workers' last files to come in
 
@@ -138,7 +139,9 @@ class Workers:
 
     def _launch(self) -> None:
         self.launched = True
-        path = os.path.join(self.plan.scratch, "ssh")
+        # In a container the launcher has a /tmp of its own.
+        folder = self.run.of_attempt if self.plan.lead.container else self.plan.scratch
+        path = os.path.join(folder, "ssh")
         self._listener = self.rsh.listen(path)
         self.controller.event("launching", hosts=len(self.workers) + 1)
         shim = str(self.controller.run_dir.bin / "ssh")
@@ -263,6 +266,11 @@ class Workers:
         with contextlib.suppress(subprocess.TimeoutExpired):
             worker.process.wait(_LEAVING)
         words = self._words(worker)
+        code = worker.process.returncode
+        if worker.node.container and code not in (None, _OF_SSH):
+            from shanty.runtime.containers.words import ended
+
+            return ended(worker.node, code, words, began=worker.state != "connecting")
         if worker.state == "connecting":
             return Failure(
                 f"host {worker.name} cannot be entered from {self.plan.lead.name}",

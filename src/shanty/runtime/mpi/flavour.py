@@ -91,6 +91,7 @@ class Flavour(ABC):
     always: Settings = ()
     shared_cores: Settings = ()
     oversubscribed: Settings = ()
+    without_cma: Settings = ()  # where ranks may not copy from each other's memory
 
     def hostfile(self, hosts: Sequence[HostSlots]) -> str:
         """Returns the text of the host file; hosts without slots are left out."""

@@ -111,6 +111,7 @@ class Mpich(Hydra):
     """MPICH itself, from version 3 on."""
 
     name = "mpich"
+    without_cma = (("MPIR_CVAR_CH4_CMA_ENABLE", "0"),)
     setting_prefixes = ("MPIR_CVAR_", "MPICH_")
     title = "MPICH"
     requirement = "mpich"

@@ -168,6 +168,7 @@ class OpenMPI5(OpenMPI):
         ("OMPI_MCA_mpi_yield_when_idle", "1"),
         ("PRTE_MCA_hwloc_default_binding_policy", "none"),
     )
+    without_cma = (("OMPI_MCA_smsc", "^cma"),)
     oversubscribed = (("PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe"),)
     segment_variables = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory")
     prefix_variables = ("OPAL_PREFIX",)
@@ -205,6 +206,7 @@ class OpenMPI4(OpenMPI):
         ("OMPI_MCA_mpi_yield_when_idle", "1"),
         ("OMPI_MCA_hwloc_base_binding_policy", "none"),
     )
+    without_cma = (("OMPI_MCA_btl_vader_single_copy_mechanism", "none"),)
     oversubscribed = (("OMPI_MCA_rmaps_base_oversubscribe", "1"),)
     segment_variables = (
         "OMPI_MCA_btl_vader_backing_directory",

@@ -12,6 +12,7 @@ import socket
 import sys
 from typing import List, Tuple
 
+from shanty.runtime import platform
 from shanty.runtime.mpi.processes import DAEMONS
 
 SOCKET = "SHANTY_SSH"  # the environment variable with the path of the controller's socket
@@ -61,7 +62,8 @@ def _ask(host: str, command: str) -> int | None:
     """Return the exit code of `command` on `host`, from its agent; None if it has none."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.connect(os.environ[SOCKET])
+        with platform.socket_path(os.environ[SOCKET]) as name:
+            connection.connect(name)
         message = json.dumps({"host": host, "command": command}).encode() + b"\n"
         socket.send_fds(connection, [message[:1]], [1, 2])
         connection.sendall(message[1:])

@@ -28,6 +28,7 @@ def meet(source: BinaryIO, version: str) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)  # `source` is a copy of it too
     os.close(null)
+    sys.executable = os.environ.get("SHANTY_PORTABLE_PYTHON", sys.executable)  # as in boot.py
     home = os.environ.get("SHANTY_HOME") or os.path.expanduser("~/.shanty")
     root = os.path.join(home, "store", "bundle", version)
     have = os.path.isdir(root) and digest_of(os.path.join(root, "shanty")) == version

@@ -30,6 +30,8 @@ _MODULES: Mapping[str, str] = {
     "store": "store-has store-put store-sweep mpi-find",
     "python_environment": "env-describe env-has env-reach env-make wheels-missing wheel-put",
     ".authorized_keys": "authorize revoke sweep-keys host-keys",
+    "containers": "container-engine python-anywhere containers-sweep containers-left",
+    "images": "image-pull",
     "workspaces": "workspace-has workspace-missing workspace-part workspace-place",
     "runs": "begin-run forward-stdin follow-run ask-run forget-run heartbeat-age sweep-runs",
     "slurm": "slurm-check slurm-submit",

@@ -22,6 +22,7 @@ from dataclasses import asdict
 from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 from shanty.runtime import rundir, stored_tree
+from shanty.runtime.containers import portable_python
 from shanty.runtime.errors import PrepareError, StorageError, UsageError
 from shanty.runtime.mpi import detect
 from shanty.runtime.rpc import Ask, Data, Say
@@ -323,8 +324,11 @@ def machine() -> Dict[str, str]:
     """The facts that decide which programs run here: system, architecture, C library."""
     system = os.uname()
     libc = ""
-    with contextlib.suppress(ValueError, OSError):
-        libc = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition("glibc ")[2]
+    if portable_python.VARIABLE in os.environ:
+        libc = portable_python.glibc_of_image()
+    else:
+        with contextlib.suppress(ValueError, OSError):
+            libc = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition("glibc ")[2]
     return {
         "system": "macOS" if sys.platform == "darwin" else system.sysname,
         "architecture": system.machine,

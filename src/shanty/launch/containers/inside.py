@@ -1,0 +1,250 @@
+"""Prepares what ranks find in the containers of a run: MPI, Python packages, the agents' Python.
+
+A container is to a host what a host is to this machine: an RPC server is started in one that is
+made for it, and does there all that it does on hosts. What shanty keeps on a host is mounted at
+the same path, so what is brought for one container is there for all.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shanty.launch.cluster import content_store, environment
+from shanty.launch.cluster.parallel import Progress, Say, Step
+from shanty.launch.cluster.prepare import environments
+from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
+from shanty.launch.connections.base import Connection
+from shanty.launch.containers.images import Ask, Image
+from shanty.launch.host import Host
+from shanty.runtime.agent.container_entry import container_name
+from shanty.runtime.containers.container import Container, Mount
+from shanty.runtime.containers.engines import ENGINES, wrapped
+from shanty.runtime.containers.words import explained
+from shanty.runtime.errors import PrepareError
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.plan import Node
+
+IMAGE_MPI = "image"  # the value of --mpi that takes the image's own
+_PATIENCE = 60.0  # seconds for a container to start
+# What comes with an interpreter: an image that has no more was not chosen for its packages.
+_PLAIN = {"pip", "setuptools", "wheel", "distlib", "packaging", "python-apt", "shanty"}
+
+
+class _ContainerConnection:
+    """Starts processes on a host, each in a container of its own."""
+
+    def __init__(self, host: Host, outside: Connection, container: Container) -> None:
+        self.host = host
+        self._outside = outside
+        self._container = container
+
+    def start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start `argv` in a container, which ends with it."""
+        name = f"shanty-prepare-{os.getpid()}-{os.urandom(4).hex()}"
+        return self._outside.start(wrapped(self._container._replace(name=name, run=name), argv))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """A container of the run's image on one host, with somebody in it to ask.
+
+    `python` is the agents' in there; `bare` says that the image has none, so it is the host's.
+    `search_path` is the image's PATH, `host_python` the Python outside.
+    """
+
+    image: Image
+    container: Container
+    client: RpcClient
+    host_python: str
+    search_path: str
+    bare: bool
+
+
+def enter(
+    name: str,
+    connection: Connection,
+    ask: Ask,
+    image: Image,
+    mounts: Sequence[str],
+    host_python: str,
+) -> Inside:
+    """Start a container of the image on the host `name` and have it served.
+
+    `mounts` are folders of the host: where shanty keeps all, and where the ranks work.
+    """
+    folders = tuple(Mount(path, path) for path in _outermost(mounts))
+    container = image.container._replace(mounts=(*folders, *image.container.mounts))
+    inside = _ContainerConnection(Host(f"{name} (image {image.name})"), connection, container)
+    bare = False
+    try:
+        try:
+            client = RpcClient.connect(inside, patience=_PATIENCE)
+        except NoAnswerError as error:
+            if error.kind != "python":
+                raise
+            bare = True
+            python = str(ask("python-anywhere")["python"])
+            client = RpcClient.connect(inside, pythons=[python], patience=_PATIENCE)
+    except NoAnswerError as error:
+        why, fix = explained(error.text)
+        raise PrepareError(
+            f"{ENGINES[container.engine].title} starts no container of {image.name} on {name}",
+            why or f"what was started in it says nothing ({error.kind})",
+            fix or "see whether the image runs at all; it needs /bin/sh",
+        ) from None
+    seen = client.ask("survey").values
+    return Inside(image, container, client, host_python, str(seen["path"]), bare)
+
+
+def _outermost(folders: Sequence[str]) -> list[str]:
+    """Those of the folders that are in no other one."""
+    normal = list(dict.fromkeys(map(os.path.normpath, folders)))
+    return [one for one in normal if not any(o != one and _is_below(one, o) for o in normal)]
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def own_mpis(insides: Sequence[Inside]) -> list[Installation]:
+    """The MPI of each container's image; PrepareError where one has none, or they differ."""
+    found: dict[str, Installation] = {}
+    for inside in insides:
+        nothing: dict[str, Any] = {"launcher": "", "flavour": "", "version": ""}
+        there = inside.client.ask("mpi-find", **nothing).values["there"]
+        own = [Installation(**one) for one in there if one["origin"] == "system"]
+        if not own:
+            raise PrepareError(
+                f"the image {inside.image.name} has no MPI",
+                "--mpi image takes the one that is in the image",
+                "leave --mpi out: shanty brings Open MPI along; or name another one",
+            )
+        found[inside.image.name] = own[0]
+    titles = {name: f"{FLAVOURS[one.flavour].title} {one.version}" for name, one in found.items()}
+    if len(set(titles.values())) > 1:
+        raise PrepareError(
+            "the images of the run have different MPIs",
+            ", ".join(f"{name} has {title}" for name, title in titles.items()),
+            "take images with one MPI, or leave --mpi out: shanty brings one along",
+        )
+    return [found[inside.image.name] for inside in insides]
+
+
+@dataclass(frozen=True, slots=True)
+class Contained:
+    """All that a node of the plan has to know of its container.
+
+    Paths are those inside; `agent_python` runs the agents there, `package` has their code.
+    """
+
+    container: Container
+    installation: Installation
+    python: str
+    mpi4py: str
+    agent_python: str
+    host_python: str
+    package: str
+    search_path: str
+
+    def node(self, node: Node) -> Node:
+        """The host of a run, with its container."""
+        name = container_name(Path(node.run_dir))
+        container = self.container._replace(name=name, run=node.run_dir)
+        return node._replace(
+            container=container._asdict(),
+            host_python=self.host_python,
+            mpi=asdict(self.installation),
+            python=self.python,
+            mpi4py=self.mpi4py,
+            agent_python=self.agent_python,
+            package=self.package,
+            search_path=self.search_path,
+        )
+
+
+def equip(
+    insides: Sequence[Inside],
+    installations: Installation | Sequence[Installation],
+    python: str,
+    mode: str | None,
+    home: Path,
+    environ: Mapping[str, str],
+    say: Say,
+) -> list[Contained]:
+    """Put the MPI and the Python packages of a run into its containers, in their order.
+
+    `installations` is the MPI to bring, or those that the images have. `mode` is as for hosts, but
+    None takes the image's packages as they are, where it has any.
+    """
+
+    def told(step: Step) -> None:
+        say(str(step))
+
+    clients = [inside.client for inside in insides]
+    if isinstance(installations, Installation):
+        placed = _place_mpi(clients, installations, home, told)
+        installations = [placed[client.host.name] for client in clients]
+    others = [inside.client for inside in insides if not inside.bare]
+    pythons: Mapping[str, str] = {}
+    mpi4py: Mapping[str, str] = {}
+    if others:
+        here = environment.local_environment(python, home)
+        mode = mode or _fitting_mode(others, here, say)
+        pythons, mpi4py = environments(others, here, mode, home, environ, told, say)
+    return [
+        Contained(
+            inside.container,
+            installation,
+            pythons.get(inside.client.host.name, ""),
+            mpi4py.get(inside.client.host.name, ""),
+            inside.client.python,
+            inside.host_python,
+            inside.client.root,
+            inside.search_path,
+        )
+        for inside, installation in zip(insides, installations, strict=True)
+    ]
+
+
+def _place_mpi(
+    clients: Sequence[RpcClient], installation: Installation, home: Path, told: Progress
+) -> dict[str, Installation]:
+    if installation.origin == "system":
+        title = f"{FLAVOURS[installation.flavour].title} {installation.version}"
+        raise PrepareError(
+            f"{title} of this machine cannot be brought into a container",
+            f"it is a package of the system ({installation.prefix}), and needs others of it",
+            f"--mpi image takes the image's own; shanty mpi install {installation.flavour} gets "
+            "one that can be brought",
+        )
+    try:
+        return content_store.place_mpi(clients, installation, home, told)
+    except PrepareError as error:
+        fix = "--mpi image takes the image's own MPI, if it has one"
+        raise PrepareError(error.what, error.why, fix) from error
+
+
+def _fitting_mode(clients: Sequence[RpcClient], here: environment.Environment, say: Say) -> str:
+    """ "none" where an image has packages of its own, since it was chosen for these."""
+    for name, each in environment.check(clients, here).items():
+        own = [one.name for one in each.there.packages if one.name not in _PLAIN]
+        if own:
+            count = f"{len(own)} Python packages" if len(own) > 1 else f"the package {own[0]}"
+            say(f"{name}: ranks get {count} of its own; --env sync brings those of here")
+            return "none"
+        if each.there.key != here.key:
+            say(
+                f"{name}: ranks get its Python {each.there.key}, for which the packages of here "
+                f"(Python {here.key}) cannot be brought"
+            )
+            return "none"
+    return "sync"

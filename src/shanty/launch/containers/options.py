@@ -1,0 +1,54 @@
+"""Reads what the options of containers say, and whether they may be given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from shanty.runtime.errors import PrepareError, UsageError
+from shanty.runtime.plan import Node
+from shanty.runtime.spec import JobSpec, Module, Script
+
+
+def mount(text: str, folder: Path) -> tuple[str, str, str]:
+    """Read SRC:DST or SRC:DST:ro, with SRC below `folder` where it is relative."""
+    parts = text.split(":")
+    mode = parts.pop() if len(parts) > 2 and parts[-1] in ("ro", "rw") else "rw"
+    if len(parts) != 2 or not all(parts):
+        raise UsageError(f"{text!r} is no mount", fix="write --mount SRC:DST or SRC:DST:ro")
+    source, target = parts
+    if not target.startswith("/"):
+        raise UsageError(
+            f"--mount {text}: {target} is not absolute", fix="a container has no folder to start at"
+        )
+    path = os.path.normpath(folder / Path(source).expanduser())
+    return path, os.path.normpath(target), mode
+
+
+def refuse_outside(job: JobSpec) -> None:
+    """UsageError where options of a container are given, and no image."""
+    if job.image is not None:
+        return
+    given = {
+        "--runtime": job.runtime, "--mount": job.mounts, "--gpus": job.gpus,
+        "--master-image": job.master_image, "--registry-user": job.registry_user,
+    }  # fmt: skip
+    named = [name for name, value in given.items() if value]
+    if named:
+        raise UsageError(
+            f"{named[0]} is for containers, and there is no --image",
+            fix=f"add --image IMAGE, or leave {named[0]} out",
+        )
+    if job.mpi == "image":
+        raise UsageError("--mpi image takes the MPI of an image, and there is no --image")
+
+
+def refuse_without_python(job: JobSpec, nodes: Sequence[Node]) -> None:
+    """PrepareError where a Python script is to run in an image without Python."""
+    if not all(node.python for node in nodes) and isinstance(job.command, (Script, Module)):
+        raise PrepareError(
+            f"the image {job.image} has no Python of version 3.9 or newer",
+            "a Python script needs one; compiled programs do not",
+            "take an image that has it, as python:3.12-slim",
+        )

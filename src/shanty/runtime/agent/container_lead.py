@@ -1,0 +1,101 @@
+"""The node agent of the lead host in a container, started by the controller, which is outside.
+
+What rank 0 is to read comes through a FIFO in the run's directory, since the standard streams of a
+container are the channel between the two agents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import List, Tuple
+
+from shanty.runtime import platform
+from shanty.runtime.agent.channel import Channel
+from shanty.runtime.agent.control import conclude, read_status
+from shanty.runtime.containers.container import Container
+from shanty.runtime.containers.engines import wrapped
+from shanty.runtime.errors import LaunchError
+from shanty.runtime.plan import Plan, read_plan
+from shanty.runtime.rundir import RunDir
+from shanty.runtime.spec import Failure, State
+
+_INPUT = "input"  # the FIFO
+_PIECE = 1 << 16
+_LAST_WORD = 5.0  # seconds for a controller that lives to write how the run ended
+
+
+def start(run: RunDir, plan: Plan) -> Tuple[Channel, subprocess.Popen[bytes]]:
+    """Start the container and the node agent in it; our standard input goes to rank 0."""
+    container = Container.from_json(plan.lead.container)
+    words = wrapped(container, [*plan.lead.boot, "agent.container_lead", str(run.path)])
+    _feed(run.of_attempt / _INPUT)
+    with log_of(run).open("ab") as log:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    assert process.stdin is not None and process.stdout is not None
+    return Channel(process.stdout.fileno(), process.stdin.fileno()), process
+
+
+def log_of(run: RunDir) -> Path:
+    """The words of the engine's command."""
+    return run.logs / "container.log"
+
+
+def _feed(path: Path) -> None:
+    """Have a process of its own bring our standard input into the FIFO; it ends with us."""
+    os.mkfifo(path, 0o600)
+    ours = os.getpid()
+    if os.fork():
+        return
+    platform.end_with_parent(signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        if os.getppid() == ours:
+            sink = os.open(path, os.O_WRONLY)  # waits for the node agent
+            while data := os.read(0, _PIECE):
+                while data:
+                    data = data[os.write(sink, data) :]
+    os._exit(0)
+
+
+def main(argv: List[str]) -> int:
+    """Be the node agent of the run whose directory is `argv[0]`."""
+    from shanty.runtime.agent.node_agent import NodeAgent
+
+    run = RunDir(Path(argv[0]))
+    plan = read_plan(run)
+    if plan is None:
+        return 71
+    run = RunDir(run.path, plan.attempt.number)
+    sink = os.dup(1)
+    os.dup2(2, 1)  # nothing but messages may get into the channel
+    channel = Channel(os.dup(0), sink)
+    source = os.open(run.of_attempt / _INPUT, os.O_RDONLY)
+    os.dup2(source, 0)
+    os.close(source)
+    NodeAgent(run, plan, channel).run()
+    if not channel.open:
+        _conclude(run, plan)
+    return 0
+
+
+def _conclude(run: RunDir, plan: Plan) -> None:
+    """Write down that the controller was killed, unless it is there, and has its own words."""
+    until = time.monotonic() + _LAST_WORD
+    while not read_status(run).state.final and time.monotonic() < until:
+        time.sleep(0.1)
+    failure = Failure(
+        f"the controller on {plan.lead.name} was killed",
+        "without it the run cannot be led, so the node agent ended the ranks",
+        "see `shanty logs --agent`; run again",
+    )
+    conclude(run, State.FAILED, failure, LaunchError.exit_code)

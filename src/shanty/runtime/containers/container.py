@@ -1,0 +1,63 @@
+"""Says what the container of a run on a host is like; plain values, as the plan keeps them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any, Dict, Mapping, NamedTuple, Tuple
+
+READ_WRITE, READ_ONLY = "rw", "ro"
+
+
+class Mount(NamedTuple):
+    """A file or folder of the host, and where a container has it; `mode` is "rw" or "ro"."""
+
+    source: str
+    target: str
+    mode: str = READ_WRITE
+
+
+class Container(NamedTuple):
+    """A container on a host: one command of the engine starts it, and it ends with its command.
+
+    `engine` is a key of `engines.ENGINES`, `program` the path of its command on the host. `image`
+    is what the engine calls the image: an id, or the path of a file or folder. `name` is unique on
+    the host, `run` the id of the run. `user` is UID:GID inside, "" where the engine has the
+    caller's; `groups` are its further groups. `shared_memory` is the size of /dev/shm in bytes, 0
+    for what the engine gives. `gpus` is "all", or the numbers of some, "" for none; `rdma` adds the
+    devices of such networks. `unpack` is true where an image file cannot be mounted. `variables`
+    are those of the host's environment that are handed on, `environment` is set.
+    """
+
+    engine: str
+    program: str
+    image: str
+    name: str
+    run: str
+    user: str = ""
+    groups: Tuple[int, ...] = ()
+    mounts: Tuple[Mount, ...] = ()
+    shared_memory: int = 0
+    gpus: str = ""
+    rdma: bool = False
+    unpack: bool = False
+    variables: Tuple[str, ...] = ()
+    environment: Dict[str, str] = {}  # noqa: RUF012  never changed
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Container:
+        """The container of what `_asdict` gave, from JSON; KeyError, TypeError for damage."""
+        mounts = tuple(Mount(*mount) for mount in values["mounts"])
+        tuples = {name: tuple(values[name]) for name in ("groups", "variables")}
+        return cls(**{**values, **tuples, "mounts": mounts})
+
+    def packed(self) -> str:
+        """All of it as one word of a command line."""
+        data = json.dumps(self._asdict()).encode()
+        return base64.urlsafe_b64encode(zlib.compress(data, 9)).decode("ascii")
+
+    @classmethod
+    def unpacked(cls, word: str) -> Container:
+        """The container of what `packed` made."""
+        return cls.from_json(json.loads(zlib.decompress(base64.urlsafe_b64decode(word))))

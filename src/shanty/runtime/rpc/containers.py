@@ -1,0 +1,190 @@
+"""Containers on a host: which engine there is, the images that it has, and what runs left."""
+
+from __future__ import annotations
+
+import grp
+import hashlib
+import os
+import pwd
+import shutil
+from typing import Any, Dict, List, Optional, Sequence
+
+from shanty.runtime import gpus, platform
+from shanty.runtime.containers import portable_python
+from shanty.runtime.containers.engines import ENGINES, PROGRAMS, RDMA, is_image_file
+from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
+from shanty.runtime.rpc import Ask, Data, Say
+from shanty.runtime.rpc.images import Found, look, run
+from shanty.runtime.rpc.store import home
+from shanty.runtime.rpc.survey import memory
+
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
+_FUSE = "/dev/fuse"
+
+
+def container_engine(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """`runtime image mounts`: the engine to take, and `image` if it has that; what goes with it.
+
+    `runtime` is an engine, or None for any; one that has the image comes first. `container` are
+    the fields of `Container` that are this host's own. `mounts` are checked to be there.
+    """
+    image = str(ask["image"])
+    for source, *_ in ask.get("mounts", ()):
+        if not os.path.exists(source):
+            raise NotFoundError(
+                f"there is no {source}, which is to be mounted", fix="check --mount"
+            )
+    found = _choose(ask.get("runtime"), image)
+    rootless = found.engine == "docker" and os.getuid() != 0 and _is_rootless(found.program)
+    return {
+        "engine": found.engine,
+        "program": found.program,
+        "image": found.image,
+        "container": _of_this_host(found, rootless=rootless),
+        "gpus": bool(gpus.gpus()),
+    }
+
+
+def _choose(wanted: Optional[str], image: str) -> Found:
+    names = [wanted] if wanted else ["apptainer"] if is_image_file(image) else list(ENGINES)
+    if is_image_file(image) and names != ["apptainer"]:
+        raise UsageError(
+            f"{wanted} takes no image file", f"{image} is a path", "take --runtime apptainer"
+        )
+    seen: List[Found] = []
+    for name in names:
+        program = next(filter(None, map(shutil.which, PROGRAMS[name])), None)
+        if program is None:
+            continue
+        seen.append(look(name, program, image))
+        if seen[-1].image is not None:
+            return seen[-1]
+    usable = [each for each in seen if not each.problem]
+    if usable:
+        return usable[0]
+    if seen:
+        raise PrepareError(
+            f"{ENGINES[seen[0].engine].title} cannot be used there", seen[0].problem, seen[0].fix
+        )
+    titles = " or ".join(ENGINES[name].title for name in names)
+    raise PrepareError(
+        f"there is no {titles} there",
+        "a container needs one of them",
+        "install podman or docker (Debian, Ubuntu: apt-get install podman)",
+    )
+
+
+def _of_this_host(found: Found, *, rootless: bool) -> Dict[str, Any]:
+    """The fields of a `Container` that say who its processes are, and what else a host has."""
+    uid, gid = os.getuid(), os.getgid()
+    user, groups, mounts = "", [], []
+    variables = [name for word in _PROXIES for name in (word, word.upper())]
+    environment = {"SHANTY_HOME": home()}
+    if found.engine == "docker" or (found.engine == "podman" and uid == 0):
+        user = "0:0" if rootless else f"{uid}:{gid}"
+        groups = [] if uid == 0 else sorted(set(os.getgroups()) - {gid})
+    if found.engine == "docker" and uid != 0 and not rootless:
+        # Programs ask who they are, and Docker tells nobody.
+        mounts = [[path, f"/etc/{name}", "ro"] for name, path in _names(uid, gid, groups).items()]
+        environment.update(HOME="/tmp", USER=_user(uid), LOGNAME=_user(uid))
+    return {
+        "user": user,
+        "groups": groups,
+        "mounts": mounts,
+        "shared_memory": memory() // 2,  # as a machine's own /dev/shm
+        "rdma": os.path.isdir(RDMA),
+        "unpack": found.engine == "apptainer" and uid != 0 and not _may_mount(),
+        "variables": [name for name in variables if name in os.environ],
+        "environment": environment,
+    }
+
+
+def _names(uid: int, gid: int, groups: Sequence[int]) -> Dict[str, str]:
+    """Files for /etc of a container: its users, and its groups."""
+    texts = {
+        "passwd": ["root:x:0:0:root:/root:/bin/sh", f"{_user(uid)}:x:{uid}:{gid}::/tmp:/bin/sh"],
+        "group": [
+            "root:x:0:",
+            *(f"{_group(each)}:x:{each}:{_user(uid)}" for each in (gid, *groups)),
+        ],
+    }
+    found = {}
+    for name, lines in texts.items():
+        text = "\n".join(lines) + "\n"
+        folder = os.path.join(home(), "cache", "containers")
+        path = os.path.join(folder, f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}")
+        if not os.path.exists(path):
+            os.makedirs(folder, exist_ok=True)
+            with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(file.name, path)
+        found[name] = path
+    return found
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user{uid}"
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return f"group{gid}"
+
+
+def _is_rootless(program: str) -> bool:
+    done = run([program, "info", "--format", "{{.SecurityOptions}}"])
+    return done is not None and "name=rootless" in done.stdout
+
+
+def _may_mount() -> bool:
+    """True where this user may mount an image file."""
+    try:
+        os.close(os.open(_FUSE, os.O_RDWR))
+    except OSError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------------------- what was left
+
+
+def containers_sweep(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """End the containers of runs that are over, or whose agents are gone."""
+    return {"removed": sweep(remove=True)}
+
+
+def containers_left(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """Name the containers of runs that are over, or whose agents are gone."""
+    return {"left": sweep(remove=False)}
+
+
+def sweep(*, remove: bool) -> List[str]:
+    """Find, and end, what no process of shanty's holds any more; the containers' names."""
+    found = []
+    for engine in ENGINES.values():
+        for program in filter(None, map(shutil.which, PROGRAMS[engine.name])):
+            words = engine.listing(program)
+            done = run(words) if words else None
+            for line in done.stdout.splitlines() if done is not None else ():
+                name = line.split()[0]
+                if not _is_held(name, PROGRAMS[engine.name]):
+                    found.append(name)
+                    if remove:
+                        run(engine.removal(program, name))
+    return found
+
+
+def _is_held(name: str, programs: Sequence[str]) -> bool:
+    """True while the command of the engine that started a container is there."""
+    commands = (platform.command(entry.pid) for entry in platform.with_argument(name))
+    return any(words and os.path.basename(words[0]) in programs for words in commands)
+
+
+def python_anywhere(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """Make a copy of this host's Python that runs in any image; where it is."""
+    return {"python": portable_python.make(os.path.join(home(), "store", "portable"))}

@@ -1,0 +1,178 @@
+"""Images on a host: whether an engine has one, and how it gets it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from shanty.runtime.containers.engines import is_image_file
+from shanty.runtime.containers.words import explained, last_line
+from shanty.runtime.errors import NotFoundError, PrepareError
+from shanty.runtime.rpc import Ask, Data, Say
+from shanty.runtime.rpc.store import home
+
+_ASK_LIMIT = 30.0  # seconds for an engine to answer what takes it a moment
+_PULL_LIMIT = 7200.0
+_REPORT = 1.0  # seconds between two words on a pull
+_REMOTE = re.compile(r"(tcp|ssh|npipe)://")
+
+
+class Found(NamedTuple):
+    """An engine of this host; `problem` is why it cannot be used."""
+
+    engine: str
+    program: str
+    image: Optional[Dict[str, Any]]
+    problem: str = ""
+    fix: str = ""
+
+
+def look(engine: str, program: str, image: str) -> Found:
+    """Look whether an engine works, and has the image."""
+    if engine == "apptainer":
+        return Found(engine, program, _of_file(image))
+    if engine == "docker" and _REMOTE.match(os.environ.get("DOCKER_HOST", "")):
+        why = f"DOCKER_HOST leads to another machine ({os.environ['DOCKER_HOST']})"
+        fix = "run there with --on, or unset DOCKER_HOST"
+        return Found(engine, program, None, why, fix)
+    done = run([program, "image", "inspect", image])
+    if done is None:
+        return Found(engine, program, None, f"it says nothing for {_ASK_LIMIT:g} s")
+    if done.returncode == 0:
+        said = json.loads(done.stdout)[0]
+        config = said.get("Config") or {}
+        names = {"id": said["Id"], "arch": said.get("Architecture", "")}
+        return Found(engine, program, {**names, "env": config.get("Env") or []})
+    text = done.stderr
+    if re.search(r"no such image|image not known|no such object|not found", text, re.IGNORECASE):
+        return Found(engine, program, None)
+    why, fix = explained(text)
+    return Found(engine, program, None, why, fix)
+
+
+def _of_file(image: str) -> Optional[Dict[str, Any]]:
+    """An image file or root folder, or what was pulled for a name."""
+    path = os.path.realpath(os.path.expanduser(image))
+    if not is_image_file(image):
+        path = _pulled(image)
+    try:
+        status = os.stat(path)
+    except OSError:
+        if not is_image_file(image):
+            return None
+        raise NotFoundError(f"there is no image {image}", fix="check the path") from None
+    state = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}"
+    return {"id": path, "arch": "", "env": [], "state": hashlib.sha256(state.encode()).hexdigest()}
+
+
+def _pulled(image: str) -> str:
+    name = hashlib.sha256(image.encode()).hexdigest()[:40]
+    return os.path.join(home(), "store", "images", name, "image.sif")
+
+
+def image_pull(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
+    """`engine program image user`: have the engine pull the image; the password follows as data."""
+    engine, program, image = ask["engine"], ask["program"], str(ask["image"])
+    password = data.read().decode()
+    with _credentials(engine, image, str(ask.get("user") or ""), password) as (words, environ):
+        if engine == "apptainer":
+            path = _pulled(image)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            source = image if "://" in image else f"docker://{image}"
+            draft = f"{path}.{os.getpid()}"
+            try:
+                _pull([program, "pull", "--force", draft, source], environ, image, say)
+                os.replace(draft, path)
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(draft)
+        else:
+            _pull([program, *words, "pull", "--quiet", image], environ, image, say)
+    found = look(engine, program, image)
+    if found.image is None:
+        raise PrepareError(f"{image} was pulled, and is not there", found.problem)
+    return {"image": found.image}
+
+
+def _pull(words: Sequence[str], environ: Mapping[str, str], image: str, say: Say) -> None:
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            env=dict(environ),
+        )  # fmt: skip
+        began = time.monotonic()
+        try:
+            while process.returncode is None:
+                say({"pulling": image, "seconds": time.monotonic() - began})
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_REPORT)
+                if time.monotonic() > began + _PULL_LIMIT:
+                    break
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    if process.returncode:
+        why, fix = explained(text)
+        raise PrepareError(f"the image {image} cannot be pulled", why or last_line(text), fix)
+
+
+@contextlib.contextmanager
+def _credentials(
+    engine: str, image: str, user: str, password: str
+) -> Iterator[Tuple[List[str], Dict[str, str]]]:
+    """The words and the environment by which an engine logs in; nothing of it is left.
+
+    Nothing is on a command line, where others could see it.
+    """
+    environ = dict(os.environ)
+    if not user:
+        yield [], environ
+        return
+    if engine == "apptainer":
+        environ.update(APPTAINER_DOCKER_USERNAME=user, APPTAINER_DOCKER_PASSWORD=password)
+        yield [], environ
+        return
+    folder = tempfile.mkdtemp(
+        prefix="shanty-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
+    )
+    try:
+        token = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
+        path = os.path.join(folder, "config.json")
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"auths": {_registry(image): {"auth": token}}}, file)
+        environ["REGISTRY_AUTH_FILE"] = path
+        yield (["--config", folder] if engine == "docker" else []), environ
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _registry(image: str) -> str:
+    """The registry of an image, by the name under which docker keeps its login."""
+    first = image.split("/")[0]
+    if "/" in image and ("." in first or ":" in first or first == "localhost"):
+        return first
+    return "https://index.docker.io/v1/"
+
+
+def run(words: Sequence[str]) -> Optional[subprocess.CompletedProcess[str]]:
+    """Run an engine's command; None where it does not run, or takes too long."""
+    try:
+        return subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ASK_LIMIT,
+            errors="replace", check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
