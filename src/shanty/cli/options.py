@@ -192,7 +192,7 @@ def _time(name: str, flags: str, help: str) -> Option:
     return Option(name, flags, help, _TIME, read, may_be_empty=True, click={"metavar": "TIME"})
 
 
-def _word(name: str, flags: str, help: str, what: str) -> Option:
+def _text(name: str, flags: str, help: str, what: str) -> Option:
     return Option(name, flags, help, (str,), may_be_empty=True, click={"metavar": what})
 
 
@@ -284,12 +284,12 @@ _ALL = (
         "source", "--workspace", "Code from git or an archive instead.",
         click={"metavar": "URL|ARCHIVE", "shell_complete": completed("files")},
     ),
-    _word("partition", "--partition", "The partition of Slurm.", "NAME"),
-    _word("account", "--account", "The account that pays.", "NAME"),
-    _word("qos", "--qos", "The quality of service.", "NAME"),
+    _text("partition", "--partition", "The partition of Slurm.", "NAME"),
+    _text("account", "--account", "The account that pays.", "NAME"),
+    _text("qos", "--qos", "The quality of service.", "NAME"),
     _number("nodes", "--nodes", "How many nodes [as many as the ranks need].", toml=(int,)),
-    _word("constraint", "--constraint", "Features that the nodes must have.", "FEATURES"),
-    _word("reservation", "--reservation", "A reservation of nodes.", "NAME"),
+    _text("constraint", "--constraint", "Features that the nodes must have.", "FEATURES"),
+    _text("reservation", "--reservation", "A reservation of nodes.", "NAME"),
     Option(
         "exclusive", "--exclusive", "Whole nodes, with nobody else on them.",
         (bool,), click={"is_flag": True},
@@ -298,7 +298,7 @@ _ALL = (
         "requeue", "--requeue", "Queue it again when it was preempted, or a node failed.",
         (bool,), click={"is_flag": True},
     ),
-    _word("slurm", "--slurm", "More options of sbatch, in one text.", '"OPTIONS"'),
+    _text("slurm", "--slurm", "More options of sbatch, in one text.", '"OPTIONS"'),
     _time("time_limit", "-t --time-limit", "End the run then: 90s, 15m, 2h."),
     _number("retries", "--retries", "More attempts if a host is lost [0].", 0, toml=(int,)),
     _time("start_timeout", "--start-timeout", "How long ranks may take to start [60s]."),
