@@ -22,7 +22,7 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
     try:
         return _start(context, job, show, dry_run=dry_run, detach=detach)
     except (PrepareError, LaunchError) as error:
-        if detach or dry_run or show.quiet or show.as_json:
+        if detach or dry_run or show.quiet or show.as_json or context.targets.is_queued(job):
             raise
         from shanty.cli import doctor
         from shanty.launch.finding import FoundError
@@ -80,7 +80,8 @@ def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach:
 
     session = Session(targets, run, show, interrupts, labels=labels, launcher=plan.raw)
     code = session.follow()
-    if code in (LaunchError.exit_code, WorldError.exit_code) and not show.quiet:
+    launched = code not in (LaunchError.exit_code, WorldError.exit_code)
+    if not (launched or show.quiet or targets.is_queued(job)):
         _look_for_the_cause(context, job, run, show, interrupts)
     return code
 

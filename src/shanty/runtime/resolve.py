@@ -27,7 +27,7 @@ from shanty.runtime.spec import JobSpec, Module, Program, Raw, Script
 
 LAUNCHERS = (
     "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "horovodrun", "dmlc-submit",
-    "mlx.launch", *NO_MPI,
+    "mlx.launch", "srun", *NO_MPI,
 )  # fmt: skip
 _SYSTEM_BINS = ("/bin", "/usr/bin", "/usr/local/bin")
 

@@ -480,6 +480,10 @@ class SshTarget:
 
     # ----------------------------------------------------------------------- following
 
+    def follow(self, run: RunDir, mirror: RunMirror) -> None:
+        """Take over a mirror of a run that has been begun elsewhere."""
+        self._links[run.id] = mirror
+
     def _link(self, run: RunDir) -> RunMirror:
         if run.id not in self._links:
             hosts = []

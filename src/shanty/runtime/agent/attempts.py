@@ -6,7 +6,8 @@ lead host first, and starts the agents on the lead host:
     [{"name": "n1", "connection": {"kind": "exec", "argv": ["srun", "-w", "n1"]}, "slots": 4}, …]
 
 `connection` is how the lead host starts a command on the host (`connections`); "slots" may be
-left out, for as many as the host has cores, and so may "address", where the name will do. All
+left out, for as many as the host has cores, and so may "address", where the name will do, and
+"cores", those that the run may use where the host has more. All
 hosts see the run's directory, the workspace, the MPI and the Python at the same paths.
 """
 
@@ -20,6 +21,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 from shanty.runtime import platform
 from shanty.runtime.agent.connections import REAP, RESET, command, request_command, run_each
 from shanty.runtime.agent.control import make_scratch
+from shanty.runtime.agent.queue_word import WARNING
 from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Node, Plan
@@ -100,6 +102,8 @@ def _planned(run: RunDir, plan: Plan, nodes: Sequence[Node], number: int) -> Pla
         number=number,
     )
     attempt = resolve(job, nodes, settings)._replace(network=before.network)
+    if WARNING in os.environ:
+        attempt.shared[WARNING] = os.environ[WARNING]
     plan = plan._replace(attempt=attempt)
     flavour = FLAVOURS[plan.lead.installation.flavour]
     run.hostfile.write_text(flavour.hostfile(attempt.layout.hosts))
@@ -126,7 +130,7 @@ def _node(number: int, host: Mapping[str, Any], template: Node, run: RunDir) -> 
 
 
 def _with_facts(node: Node, host: Mapping[str, Any], facts: Mapping[str, Any]) -> Node:
-    cores = int(facts["cores"])
+    cores = min(int(facts["cores"]), int(host.get("cores") or facts["cores"]))
     slots = host.get("slots")
     names = {node.name, node.address, str(facts["hostname"])}
     return node._replace(

@@ -214,6 +214,8 @@ class NodeAgent:
                 self._look_around(closely=True)  # before a signal makes them stir
                 for program in self.programs.values():
                     self._ask_stacks(program)
+            elif "warn" in order:
+                self._warn(order["warn"])
             elif "flush" in order:
                 self._hear()
                 self.controller.send(flush=order["flush"])
@@ -297,6 +299,13 @@ class NodeAgent:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, platform.STACKS_SIGNAL)
+
+    def _warn(self, number: int) -> None:
+        """Pass the warning of an end that is near on to ranks that wait for it."""
+        for pid in [pid for program in self.programs.values() for pid in program.pids]:
+            if platform.catches(pid, number):  # others would end of it
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def _look_at_activity(self, *, anew: bool) -> None:
         """Tell the controller what the ranks are busy with."""
