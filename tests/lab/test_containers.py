@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from conftest import LabHosts, lab_in
+from lab_engines import IMAGE_WORDS, containers_on, podman_on
 
 import engines
-from engines import PYTHON, long_only, podman_files
+from engines import PYTHON, long_only
 from runs import mpi_folder, wait_for
 from shanty.launch.lab import control
 from shanty.runtime.rundir import RunDir, read_json
@@ -41,23 +42,9 @@ def nsenter(lab: LabHosts, host: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def podman_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
-    """Three hosts with a podman each; the image is in a store that all of them may read."""
-    with ExitStack() as stack:
-        disk = stack.enter_context(engines.disk())
-        store = disk / "store"
-        source = stack.enter_context(engines.podman(store))
-        source.load(PYTHON)
-        lab = stack.enter_context(lab_in(tmp_path_factory.mktemp("lab"), 3))
-        for host in lab.hosts:
-            folder = disk / host
-            etc = podman_files(folder, images=store / "graph")
-            for name in ("policy.json", "registries.conf"):
-                if Path("/etc/containers", name).exists():
-                    (etc / name).write_text(Path("/etc/containers", name).read_text())
-            done = lab.exec(host, "mount", "--bind", str(etc), "/etc/containers")
-            assert done.returncode == 0, done.stderr
-            stack.callback(engines.unmount, folder)
+def podman_lab(lab: LabHosts) -> Iterator[LabHosts]:
+    """Three hosts with a podman each."""
+    with podman_on(lab):
         yield lab
 
 
@@ -73,16 +60,7 @@ def workspace(tmp_path: Path) -> Path:
 def run(
     lab: LabHosts, *words: str | Path, timeout: float = 150
 ) -> subprocess.CompletedProcess[str]:
-    image = ("--on", lab.name, "--image", PYTHON, "--runtime", "podman", "--env", "none")
-    return lab.shanty("run", *image, *words, timeout=timeout)
-
-
-def containers(lab: LabHosts) -> list[str]:
-    return [
-        name
-        for host in lab.hosts
-        for name in lab.exec(host, "podman", "ps", "-a", "--format", "{{.Names}}").stdout.split()
-    ]
+    return lab.shanty("run", "--on", lab.name, *IMAGE_WORDS, *words, timeout=timeout)
 
 
 def test_ranks_join_from_containers_on_three_hosts(
@@ -97,7 +75,7 @@ def test_ranks_join_from_containers_on_three_hosts(
     assert done.returncode == 0, done.stderr
     found = sorted(re.findall(r"(\d of 3 on lab\d)", done.stdout))
     assert found == ["0 of 3 on lab1", "1 of 3 on lab2", "2 of 3 on lab3"]
-    assert not containers(podman_lab)
+    assert not containers_on(podman_lab)
 
 
 def started(lab: LabHosts, workspace: Path) -> RunDir:
@@ -159,7 +137,7 @@ def test_whoever_is_killed_nothing_is_left_on_any_host(
         subprocess_kill(pid)
     began = time.monotonic()
     wait_for(lambda: not processes_of(found), 15, f"left: {processes_of(found)}")
-    wait_for(lambda: not containers(podman_lab), 15, f"left: {containers(podman_lab)}")
+    wait_for(lambda: not containers_on(podman_lab), 15, f"left: {containers_on(podman_lab)}")
     assert time.monotonic() - began < 15
     wait_for(
         lambda: (
@@ -174,7 +152,7 @@ def test_whoever_is_killed_nothing_is_left_on_any_host(
 def test_stop(podman_lab: LabHosts, workspace: Path) -> None:
     found = started(podman_lab, workspace)
     assert podman_lab.shanty("stop", found.id).returncode == 0
-    wait_for(lambda: not containers(podman_lab), 15, "containers are left")
+    wait_for(lambda: not containers_on(podman_lab), 15, "containers are left")
 
 
 @long_only

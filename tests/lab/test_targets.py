@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import LabHosts
+from lab_engines import IMAGE_WORDS, podman_on
 from site_runs import UP, Site
 from slurm_cluster import Cluster, SlurmSite, cluster_in
 
@@ -153,19 +154,40 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield found
 
 
-@pytest.fixture(params=["local", "ssh", "procs", "slurm"])
+@pytest.fixture(scope="module")
+def podman_hosts(lab: LabHosts) -> Iterator[None]:
+    """The lab's hosts can start containers."""
+    with podman_on(lab):
+        yield
+
+
+@pytest.fixture(scope="module")
+def podman_nodes(cluster: Cluster) -> Iterator[None]:
+    """So can Slurm's."""
+    with podman_on(cluster.lab):
+        yield
+
+
+@pytest.fixture(params=["local", "ssh", "ssh-image", "procs", "slurm", "slurm-image"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Each target; afterwards nothing of its runs is there."""
-    if request.param == "slurm":
-        yield from _on_slurm(request.getfixturevalue("cluster"), tmp_path)
+    if request.param.startswith("slurm"):
+        more = []
+        if request.param == "slurm-image":
+            request.getfixturevalue("podman_nodes")
+            more = [*IMAGE_WORDS]
+        yield from _on_slurm(request.getfixturevalue("cluster"), tmp_path, more)
         return
     lab: LabHosts = request.getfixturevalue("lab")
     site = Site(lab, tmp_path / "work")
     site.write("up.py", UP)
     if request.param == "local":
         here = Place(site, ["-n", str(RANKS), "--oversubscribe"], [os.uname().nodename])
-    elif request.param == "ssh":
+    elif request.param.startswith("ssh"):
         words = ["--on", "lab", "-n", str(RANKS), "--ranks-per-host", "2"]
+        if request.param == "ssh-image":
+            request.getfixturevalue("podman_hosts")
+            words += IMAGE_WORDS
         here = Place(site, words, ["lab1", "lab2", "lab3"])
     else:
         info = tmp_path / "package" / "procs-1.dist-info"
@@ -182,10 +204,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         wait_for(lambda run=run: not site.remains(run.name), 15, f"left: {site.remains(run.name)}")
 
 
-def _on_slurm(cluster: Cluster, tmp_path: Path) -> Iterator[Place]:
+def _on_slurm(cluster: Cluster, tmp_path: Path, more: list[str]) -> Iterator[Place]:
     site = SlurmSite(cluster.lab, tmp_path / "work", cluster=cluster)
     site.write("up.py", UP)
-    words = [*site.on[1:], "-n", str(RANKS), "--nodes", "2", "--mpi", "mpich"]
+    words = [*site.on[1:], "-n", str(RANKS), "--nodes", "2", "--mpi", "mpich", *more]
     yield SlurmPlace(site, words, cluster.nodes[:2], True)
     cluster.clear()
     for run in (cluster.lab.shanty.home / "runs").glob("*"):

@@ -62,7 +62,7 @@ class QueuedPlan(Planned):
     def _submit(self, stdin: int) -> None:
         """Write the run down and queue it; its ranks read no standard input."""
         del stdin
-        run, start = self.run, [*self.plan.lead.boot, "agent.start", str(self.run.path)]
+        run, start = self.run, [*self.plan.lead.host_boot, "agent.start", str(self.run.path)]
         write_down(self.job, self.plan, run)
         site = {"target": self.queue.scheme, "name": ""}
         try:

@@ -95,22 +95,17 @@ class SlurmTarget:
 
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find MPI and Python, and hold the job against what the cluster can give."""
-        if job.image is not None:
-            raise UsageError(
-                "--image does not go with Slurm yet",
-                "the nodes of a job start no containers",
-                "leave --image out, or name hosts with --on",
-            )
         if not job.on:
             from shanty.launch.targets.slurm_allocation import plan_in_allocation
 
             refuse_options(job, f"the nodes of job {self.here.environ['SLURM_JOB_ID']}")
             return plan_in_allocation(self.here, job, run)
         job, login = site_of(job, self.here.settings.slurm)
-        facts = survey(job, self.here)
-        check_script(job, facts.python)
-        if login:
-            return self.login.plan(job, run, login)
+        if job.image is None:
+            facts = survey(job, self.here)
+            check_script(job, facts.python)
+        if login or job.image is not None:  # containers are prepared on the login node
+            return self.login.plan(job, run, login or "localhost")
         request = submit.check(job, facts.installation.flavour, self.here.environ)
         home = self.here.environ.get("HOME", "/")
         submit.need_shared(str(self.here.home), home)

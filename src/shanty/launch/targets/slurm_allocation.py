@@ -19,7 +19,7 @@ from shanty.launch.targets.local import LocalTarget, node_of_this_machine, surve
 from shanty.launch.targets.queued import waiting_plan
 from shanty.runtime import foreign
 from shanty.runtime.agent.queue_word import WHY
-from shanty.runtime.errors import PrepareError
+from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Node, Plan
 from shanty.runtime.rank.srun import ALLOCATION
@@ -42,11 +42,17 @@ def plan_in_allocation(here: Surroundings, job: JobSpec, run: RunDir) -> Planned
             f"the nodes of job {environ['SLURM_JOB_ID']} are not known", str(error),
             "--on local takes this machine only",
         ) from error  # fmt: skip
+    if job.image is not None:
+        raise UsageError(
+            "--image does not go with the nodes of a job that one is in",
+            "its nodes may have no engine, and nothing is prepared for containers on them",
+            "submit it as a job of its own: --on slurm; or --on local for this machine only",
+        )
     facts = survey(job, here)
     submit.check_line(job, facts.installation.flavour, environ)
     if len(hosts) == 1 and is_here(hosts[0]["name"], environ):
         own = LocalTarget(here).plan_on(replace(facts, cores=hosts[0]["slots"]), job, run)
-        os.environ[WHY] = shlex.join(batch.word_command(own.plan.lead.boot, run, environ))
+        os.environ[WHY] = shlex.join(batch.word_command(own.plan.lead.host_boot, run, environ))
         return own
     node = node_of_this_machine(facts, job, run, scratch_of(run))
     nodes = [
@@ -109,7 +115,7 @@ class AllocationPlan(Planned):
             site = {"target": SlurmQueue.scheme, "name": environ["SLURM_JOB_ID"], "within": True}
             write_json(run.site, site)
             script = run.path / batch.SCRIPT
-            script.write_text(batch.script(run, self.plan.lead.boot, SIGNAL))
+            script.write_text(batch.script(run, self.plan.lead.host_boot, SIGNAL))
             script.chmod(0o755)
             first = self.hosts[0]
             words = ["/bin/sh", str(script)]

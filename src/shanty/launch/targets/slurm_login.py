@@ -19,6 +19,9 @@ from shanty.launch import interpreter, mpis
 from shanty.launch.cluster import connect, inventory, workspace
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.run_mirror import RunMirror
+from shanty.launch.containers import inside
+from shanty.launch.containers.inside import IMAGE_MPI, Inside
+from shanty.launch.containers.options import refuse_without_python
 from shanty.launch.host import Host
 from shanty.launch.targets.base import Planned, Reply, Surroundings, scratch_of
 from shanty.launch.targets.queued import waiting_plan
@@ -45,6 +48,7 @@ class LoginPlan(Planned):
     installation: Installation
     python: str
     request: tuple[str, ...]
+    insides: tuple[Inside, ...] = ()
     takes_long: ClassVar[bool] = True
 
     def render(self) -> str:
@@ -83,7 +87,7 @@ class SlurmLogin:
                 "one login node hands the job to Slurm",
                 "name one: --on slurm:USER@LOGIN",
             )
-        installation = mpis.select(job.mpi, home, environ)
+        installation = None if job.mpi == IMAGE_MPI else mpis.select(job.mpi, home, environ)
         python = interpreter.choose(job.python, Path(job.workdir), environ)
         (client,) = connect.connect(
             hosts,
@@ -91,11 +95,15 @@ class SlurmLogin:
             progress=lambda host, text: self.here.say(f"{host.name}: {text}"),
             groups=inventory.names(home),
         )
+        insides: list[Inside] = []
+        if job.image is not None:
+            insides = inside.enter_all(job, [client], environ, self.here.say)
+        installation = installation or inside.own_mpis(insides)[0]
         answer = client.ask(
             "slurm-check", job=job.to_json(), mpi=installation.flavour, patience=_TO_CHECK
         )
         request = tuple(answer.values["request"])
-        return LoginPlan(job, run, self, client, installation, python, request)
+        return LoginPlan(job, run, self, client, installation, python, request, tuple(insides))
 
     def submit(self, planned: LoginPlan) -> None:
         """Put on the login node what is missing there, and queue the run."""
@@ -135,25 +143,37 @@ class SlurmLogin:
 
     def _prepared(self, planned: LoginPlan) -> Node:
         """The nodes as the login node was prepared for them: they share its home."""
-        from shanty.launch.cluster.prepare import prepare
+        from shanty.launch.cluster.prepare import Prepared, place_workspace, prepare
 
-        job, run, client = planned.job, planned.run, planned.client
+        job, run, client, here = planned.job, planned.run, planned.client, self.here
         survey = client.ask("survey").values
-        (there,) = prepare(
-            [client],
-            planned.installation,
-            planned.python,
-            Path(job.workdir),
-            job.environment,
-            {client.host.name: f"{run.id}.0"},
-            self.here.home,
-            self.here.environ,
-            self.here.say,
-        )
+        users, folder = {client.host.name: f"{run.id}.0"}, Path(job.workdir)
+        contained = None
+        if planned.insides:
+            placed = place_workspace([client], folder, users, here.home, here.say)
+            (contained,) = inside.equip(
+                planned.insides,
+                [planned.installation] if job.mpi == IMAGE_MPI else planned.installation,
+                planned.python,
+                job.environment,
+                here.home,
+                here.environ,
+                here.say,
+            )
+            planned.insides[0].client.close()
+            there = Prepared(
+                contained.installation, contained.python, placed[client.host.name],
+                contained.mpi4py,
+            )  # fmt: skip
+        else:
+            (there,) = prepare(
+                [client], planned.installation, planned.python, folder, job.environment, users,
+                here.home, here.environ, here.say,
+            )  # fmt: skip
         for what, fix in client.notes:
-            self.here.warn(f"{client.host.name}: {what} ({fix})")
+            here.warn(f"{client.host.name}: {what} ({fix})")
         linux = survey["system"] == "Linux"
-        return Node(
+        node = Node(
             number=0,
             name=client.host.name,
             address=client.host.name,
@@ -170,6 +190,10 @@ class SlurmLogin:
             segments=f"/dev/shm/{PurePosixPath(scratch_of(run)).name}" if linux else "",
             fabric=bool(survey["fabrics"]),
         )
+        if contained is not None:
+            node = contained.node(node)
+            refuse_without_python(job, [node])
+        return node
 
     def brought(self, job: JobSpec, run: RunDir, node: Node) -> Node:
         """The node with what the nodes would not see where it is, copied into this user's home."""

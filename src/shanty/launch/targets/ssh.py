@@ -20,7 +20,7 @@ from shanty.launch.cluster import keys, reachability
 from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.run_mirror import RunMirror, forward_stdin, has_input
-from shanty.launch.containers import images, inside
+from shanty.launch.containers import inside
 from shanty.launch.containers.inside import IMAGE_MPI, Contained, Inside, own_mpis
 from shanty.launch.containers.options import refuse_without_python
 from shanty.launch.host import Host
@@ -256,33 +256,11 @@ class SshTarget:
         seen = side_by_side(clients, check.ask)
         surveys = {name: one.survey for name, one in seen.items()}
         surveyed = self._surveyed(hosts, clients, surveys)
-        insides = self._enter(job, clients) if job.image is not None else []
+        insides = inside.enter_all(job, clients, self.environ, self._say) if job.image else []
         installation = installation or own_mpis(insides)[0]
         check.quick(job, list(seen.values()), installation, self._warn)
         route = networks.chosen(job, installation, surveyed, self.home, self._say, self._warn)
         return Facts(tuple(surveyed), installation, python, route, tuple(insides))
-
-    def _enter(self, job: JobSpec, clients: Sequence[RpcClient]) -> list[Inside]:
-        """A container of the run's image on every host, to look around in."""
-
-        def enter(client: RpcClient) -> Inside:
-            name = client.host.name
-            image = job.image or ""
-            if client is clients[0]:
-                image = job.master_image or image
-
-            def ask(verb: str, **args: Any) -> dict[str, Any]:
-                return client.ask(verb, **args).values
-
-            def say(text: str) -> None:
-                self._say(f"{name}: {text}")
-
-            found = images.get(ask, job, image, self.environ, say)
-            say(f"looks into {image}")
-            return inside.enter(name, client.connection, ask, found, [client.home], client.python)
-
-        entered = side_by_side(clients, enter)
-        return [entered[client.host.name] for client in clients]
 
     def _surveyed(
         self,

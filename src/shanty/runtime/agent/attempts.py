@@ -22,6 +22,7 @@ from shanty.runtime import platform
 from shanty.runtime.agent.connections import REAP, RESET, command, request_command, run_each
 from shanty.runtime.agent.control import make_scratch
 from shanty.runtime.agent.queue_word import WARNING
+from shanty.runtime.containers.container import container_name
 from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Node, Plan
@@ -120,12 +121,17 @@ def _request_of_workers(plan: Plan, request: str) -> List[Node]:
 
 def _node(number: int, host: Mapping[str, Any], template: Node, run: RunDir) -> Node:
     own = run.path.parent.parent / "work" / f"{run.id}.{number}"
+    folder = run.path if number == 0 else own
+    container = template.container
+    if container:
+        container = {**container, "name": container_name(folder), "run": str(folder)}
     return template._replace(
+        container=container,
         number=number,
         name=host["name"],
         address=host.get("address", host["name"]),
         connection=host.get("connection", {}),
-        run_dir=str(run.path if number == 0 else own),
+        run_dir=str(folder),
     )
 
 
@@ -144,7 +150,7 @@ def _facts() -> Dict[str, Any]:
 
 def _facts_of(workers: Sequence[Node], lead: Node) -> List[Dict[str, Any]]:
     """Returns what the workers say of themselves, asked all at once."""
-    asked = [command(node, lead, [*node.boot, "agent.attempts"]) for node in workers]
+    asked = [command(node, lead, [*node.host_boot, "agent.attempts"]) for node in workers]
     found = []
     for node, answer in zip(workers, run_each(asked, _TO_DESCRIBE)):
         try:

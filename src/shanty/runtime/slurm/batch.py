@@ -117,7 +117,7 @@ def _tell_agents(run: RunDir, plan: Plan, warning: int, settings: Mapping[str, s
     os.environ[WARNING] = str(warning)
     # In the user's own job we may be a step of it, whose variables are no good for another one.
     os.environ.setdefault(ALLOCATION, json.dumps(foreign.of_allocation(os.environ)))
-    os.environ[WHY] = shlex.join(word_command(plan.lead.boot, run, os.environ))
+    os.environ[WHY] = shlex.join(word_command(plan.lead.host_boot, run, os.environ))
 
 
 def word_command(boot: Sequence[str], run: RunDir, environ: Mapping[str, str]) -> List[str]:
@@ -130,7 +130,7 @@ def _watched(run: RunDir, plan: Plan, warning: int) -> int:
     """Start the agents, and stay with them to their end; returns the run's exit code."""
     warned: List[float] = []
     signal.signal(warning, lambda *_: warned.append(time.time()))
-    words = [*plan.lead.boot, "agent.start", str(run.path)]
+    words = [*plan.lead.host_boot, "agent.start", str(run.path)]
     child = subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=_usual(warning))
     while True:
         try:

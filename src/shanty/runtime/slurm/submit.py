@@ -135,7 +135,7 @@ def submit(run: RunDir, plan: Plan, job: JobSpec, environ: Mapping[str, str] = o
     request = _with_defaults(of_job(job), environ)
     known = checks.partitions(tools.partitions(environ), ())
     request = warned_in_time(of_job(job), checks.limit_of(request, known))
-    text = script(run, plan.lead.boot, request.signal)
+    text = script(run, plan.lead.host_boot, request.signal)
     path = run.path / SCRIPT
     path.write_text(text)
     path.chmod(0o755)
