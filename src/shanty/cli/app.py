@@ -25,7 +25,7 @@ from shanty.runtime.rundir import home, not_allowed
 VERBS = {
     "run": "run", "rerun": "run", "ps": "runs", "show": "show", "logs": "runs", "stop": "runs",
     "stacks": "stacks", "doctor": "doctor", "net": "net", "rm": "runs", "prune": "runs",
-    "hosts": "hosts", "lab": "lab", "mpi": "mpi", "horovodrun": "horovodrun",
+    "hosts": "hosts", "lab": "lab", "mpi": "mpi", "image": "image", "horovodrun": "horovodrun",
     "dmlc-submit": "dmlc_submit", "completion": "completion",
 }  # fmt: skip
 

@@ -250,3 +250,11 @@ def _ssh_names() -> list[str]:
     lines = (line.replace("=", " ", 1).split() for line in text.splitlines())
     named = (word for words in lines if words and words[0].lower() == "host" for word in words[1:])
     return [word for word in named if not set('*?!"') & set(word)]
+
+
+def own_images(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> object:
+    """Complete the images that shanty has built."""
+    from shanty.launch.containers.build import known
+
+    found = {name.removeprefix("localhost/") for one in known() for name in one.names}
+    return sorted(name for name in found if name.startswith(incomplete))

@@ -136,7 +136,7 @@ def _gpus(word: str, where: str) -> str:
     raise UsageError(f"{where} takes all, none or numbers as 0,1, not {word!r}")
 
 
-def _password(text: str, folder: Path) -> str:
+def registry_password(text: str, folder: Path) -> str:
     """Read where a password is; the password itself would be seen by all users of the machine."""
     if re.fullmatch(r"env:\w+", text):
         return text
@@ -265,7 +265,7 @@ _ALL = (
     Option(
         "registry_password", "--registry-password",
         "Where its password is: a file, or env:VARIABLE [env:SHANTY_REGISTRY_PASSWORD].",
-        (str,), lambda text, _where, folder: _password(text, folder),
+        (str,), lambda text, _where, folder: registry_password(text, folder),
         click={"metavar": "FILE|env:NAME", "shell_complete": completed("files")},
     ),
     Option(

@@ -246,7 +246,7 @@ def place_mpi(
     """
     if installation.origin == "system":
         return side_by_side(clients, lambda client: _find(client, installation))
-    found = _mpi_package(installation, home)
+    found = mpi_package(installation, home)
 
     def place(client: RpcClient) -> Installation:
         path = put_tree(client, "mpi", found, progress)
@@ -287,7 +287,7 @@ def tags_of(installation: Installation) -> tuple[str, ...]:
     return (own_tag(machine()),) if info is None else wheel_tags(info)
 
 
-def _mpi_package(installation: Installation, home: Path) -> Package:
+def mpi_package(installation: Installation, home: Path) -> Package:
     """The files of an MPI that pip installed, alone in its prefix or beside an interpreter."""
     root = Path(installation.prefix)
     title = f"{FLAVOURS[installation.flavour].title} {installation.version}"

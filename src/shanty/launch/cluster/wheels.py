@@ -85,20 +85,8 @@ def wheel_of(info: Path, scheme: Scheme, cache: Path) -> Wheel:
     It is made once for each RECORD. Raises PrepareError when the distribution has none, as
     those that the system's packages installed.
     """
-    try:
-        record = (info / "RECORD").read_bytes()
-        wheel_text = (info / "WHEEL").read_text(encoding="utf-8")
-    except OSError as error:
-        raise PrepareError(
-            f"{info.name} cannot be sent",
-            f"it has no {Path(str(error.filename)).name}: another tool than pip or uv installed it",
-            "install it with pip into the environment, or let the hosts reach an index",
-        ) from error
+    record, wheel_text = _own_texts(info)
     key = hashlib.sha256(str(info).encode() + record).hexdigest()[:32]
-    root = info.parent
-    if root not in scheme.values() and len(root.parents) >= 3:
-        # A folder of another environment, as PREFIX/lib/python3.11/site-packages of the system's.
-        scheme = {"purelib": root, "platlib": root, "data": root.parents[2]}
     return kept(
         cache / key,
         lambda folder: write_wheel(
@@ -107,6 +95,44 @@ def wheel_of(info: Path, scheme: Scheme, cache: Path) -> Wheel:
             _members(info, record.decode(), scheme),
         ),
     )
+
+
+def _own_texts(info: Path) -> tuple[bytes, str]:
+    """The RECORD and the WHEEL of an installed distribution."""
+    try:
+        return (info / "RECORD").read_bytes(), (info / "WHEEL").read_text(encoding="utf-8")
+    except OSError as error:
+        raise PrepareError(
+            f"{info.name} cannot be sent",
+            f"it has no {Path(str(error.filename)).name}: another tool than pip or uv installed it",
+            "install it with pip into the environment, or let the hosts reach an index",
+        ) from error
+
+
+def members_of(info: Path, scheme: Scheme) -> list[Member]:
+    """The files of an installed distribution as its wheel has them, but for RECORD."""
+    return list(_members(info, _own_texts(info)[0].decode(), scheme))
+
+
+def members_in(wheel: Wheel) -> list[Member]:
+    """The files of a wheel, but for RECORD."""
+    with zipfile.ZipFile(wheel.path) as archive:
+        return [
+            Member(one.filename, archive.read(one), bool(one.external_attr >> 16 & 0o100))
+            for one in archive.infolist()
+            if not one.is_dir() and not re.fullmatch(r"[^/]+\.dist-info/RECORD", one.filename)
+        ]
+
+
+def identity(info: Path) -> str:
+    """A hash of what an installed distribution came with, wherever it is installed."""
+    digest = hashlib.sha256(info.name.encode())
+    for row in sorted(csv.reader(io.StringIO(_own_texts(info)[0].decode()))):
+        outside = not row or row[0].startswith(("..", "/"))
+        if outside or row[0].endswith(".pyc") or row[0].rpartition("/")[2] in _INSTALLERS:
+            continue  # it says where, and by what, it was installed
+        digest.update("\0".join(row).encode() + b"\n")
+    return digest.hexdigest()
 
 
 def kept(place: Path, make: Callable[[Path], Path]) -> Wheel:
@@ -134,6 +160,9 @@ def _in(place: Path) -> Wheel | None:
 
 def _members(info: Path, record: str, scheme: Scheme) -> Iterator[Member]:
     root = info.parent
+    if root not in scheme.values() and len(root.parents) >= 3:
+        # A folder of another environment, as PREFIX/lib/python3.11/site-packages of the system's.
+        scheme = {"purelib": root, "platlib": root, "data": root.parents[2]}
     generated = _entry_points(info)
     name = info.name.removesuffix(".dist-info")
     for row in csv.reader(io.StringIO(record)):

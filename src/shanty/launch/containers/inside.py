@@ -21,6 +21,7 @@ from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
 from shanty.launch.connections.base import Connection
 from shanty.launch.containers import images
 from shanty.launch.containers.images import Ask, Image
+from shanty.launch.containers.travel import ImagesHere
 from shanty.launch.host import Host
 from shanty.runtime.containers.container import Container, Mount, container_name
 from shanty.runtime.containers.engines import ENGINES, wrapped
@@ -107,9 +108,13 @@ def enter(
 
 
 def enter_all(
-    job: JobSpec, clients: Sequence[RpcClient], environ: Mapping[str, str], say: Say
+    job: JobSpec, clients: Sequence[RpcClient], home: Path, environ: Mapping[str, str], say: Say
 ) -> list[Inside]:
-    """A container of the job's image on every host, in their order; the first is the lead host."""
+    """A container of the job's image on every host, in their order; the first is the lead host.
+
+    A host that lacks the image gets it from this machine, if that has it. `home` is shanty's here.
+    """
+    own = ImagesHere(job, home, environ)
 
     def enter_one(client: RpcClient) -> Inside:
         name, image = client.host.name, job.image or ""
@@ -122,7 +127,7 @@ def enter_all(
         def told(text: str) -> None:
             say(f"{name}: {text}")
 
-        found = images.get(ask, job, image, environ, told)
+        found = images.get(ask, job, image, environ, told, own)
         told(f"looks into {image}")
         return enter(name, client.connection, ask, found, [client.home], client.python)
 

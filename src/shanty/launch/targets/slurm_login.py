@@ -97,7 +97,7 @@ class SlurmLogin:
         )
         insides: list[Inside] = []
         if job.image is not None:
-            insides = inside.enter_all(job, [client], environ, self.here.say)
+            insides = inside.enter_all(job, [client], home, environ, self.here.say)
         installation = installation or inside.own_mpis(insides)[0]
         answer = client.ask(
             "slurm-check", job=job.to_json(), mpi=installation.flavour, patience=_TO_CHECK

@@ -31,6 +31,11 @@ _TABLE: Tuple[Tuple[str, str, str], ...] = (
         "check the name; for a private one give --registry-user and --registry-password",
     ),
     (
+        r"short-name .* did not resolve",
+        "podman knows no registry for names without one",
+        "write the whole name, as docker.io/library/NAME",
+    ),
+    (
         r"manifest unknown|manifest for \S+ not found|repository \S+ not found|name unknown"
         r"|not found: manifest|MANIFEST_UNKNOWN",
         "the registry has no image of that name and tag",
@@ -42,12 +47,18 @@ _TABLE: Tuple[Tuple[str, str, str], ...] = (
         "take an image for it, or a host of the image's kind",
     ),
     (
+        r"server gave HTTP response to HTTPS client",
+        "the registry speaks plain HTTP, which the engine takes only from those that it is told of",
+        "name it in the engine's settings (docker: insecure-registries in /etc/docker/daemon.json; "
+        "podman: insecure = true in /etc/containers/registries.conf)",
+    ),
+    (
         r"no such host|server misbehaving|name resolution|Temporary failure in name|i/o timeout"
         r"|connection refused|network is unreachable|no route to host|TLS handshake timeout"
         r"|proxyconnect|context deadline exceeded|Client\.Timeout",
         "the registry cannot be reached",
-        "check the network and the proxy of the engine; or pull the image where the command is "
-        "typed, which then sends it",
+        "check the network and the proxy of the engine; an image that is there where the command "
+        "is typed is sent from there",
     ),
     (
         r"no space left on device",

@@ -14,11 +14,12 @@ import tempfile
 import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from shanty.runtime.containers.archive import plain_digest
 from shanty.runtime.containers.engines import is_image_file
 from shanty.runtime.containers.words import explained, last_line
 from shanty.runtime.errors import NotFoundError, PrepareError
 from shanty.runtime.rpc import Ask, Data, Say
-from shanty.runtime.rpc.store import home
+from shanty.runtime.rpc.store import home, mark_used
 
 _ASK_LIMIT = 30.0  # seconds for an engine to answer what takes it a moment
 _PULL_LIMIT = 7200.0
@@ -50,7 +51,14 @@ def look(engine: str, program: str, image: str) -> Found:
     if done.returncode == 0:
         said = json.loads(done.stdout)[0]
         config = said.get("Config") or {}
-        names = {"id": said["Id"], "arch": said.get("Architecture", "")}
+        layers = (said.get("RootFS") or {}).get("Layers") or []
+        names = {
+            "id": said["Id"],
+            "arch": said.get("Architecture", ""),
+            "layers": [plain_digest(one) for one in layers],
+            "content": content_hash(said),
+            "size": int(said.get("Size") or 0),
+        }
         return Found(engine, program, {**names, "env": config.get("Env") or []})
     text = done.stderr
     if re.search(r"no such image|image not known|no such object|not found", text, re.IGNORECASE):
@@ -59,11 +67,25 @@ def look(engine: str, program: str, image: str) -> Found:
     return Found(engine, program, None, why, fix)
 
 
+def content_hash(said: Mapping[str, Any]) -> str:
+    """Names what an image is, by what an engine says of it; the same in every engine.
+
+    Its id is not always: where containerd keeps docker's images, that is another digest.
+    """
+    config = said.get("Config") or {}
+    names = ("Env", "Cmd", "Entrypoint", "WorkingDir", "User", "Labels")
+    settings = {name: config[name] for name in names if config.get(name)}
+    layers = (said.get("RootFS") or {}).get("Layers") or []
+    parts = [layers, said.get("Created"), said.get("Architecture"), settings]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
 def _of_file(image: str) -> Optional[Dict[str, Any]]:
     """An image file or root folder, or what was pulled for a name."""
     path = os.path.realpath(os.path.expanduser(image))
     if not is_image_file(image):
         path = _pulled(image)
+        mark_used(os.path.dirname(path))
     try:
         status = os.stat(path)
     except OSError:
@@ -83,6 +105,7 @@ def image_pull(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     """`engine program image user`: have the engine pull the image; the password follows as data."""
     engine, program, image = ask["engine"], ask["program"], str(ask["image"])
     password = data.read().decode()
+    pulling = f"the image {image} cannot be pulled"
     with _credentials(engine, image, str(ask.get("user") or ""), password) as (words, environ):
         if engine == "apptainer":
             path = _pulled(image)
@@ -90,20 +113,28 @@ def image_pull(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
             source = image if "://" in image else f"docker://{image}"
             draft = f"{path}.{os.getpid()}"
             try:
-                _pull([program, "pull", "--force", draft, source], environ, image, say)
+                _transfer([program, "pull", "--force", draft, source], environ, pulling, say)
                 os.replace(draft, path)
             finally:
                 with contextlib.suppress(OSError):
                     os.unlink(draft)
         else:
-            _pull([program, *words, "pull", "--quiet", image], environ, image, say)
+            _transfer([program, *words, "pull", "--quiet", image], environ, pulling, say)
     found = look(engine, program, image)
     if found.image is None:
         raise PrepareError(f"{image} was pulled, and is not there", found.problem)
     return {"image": found.image}
 
 
-def _pull(words: Sequence[str], environ: Mapping[str, str], image: str, say: Say) -> None:
+def push(engine: str, program: str, image: str, user: str, password: str) -> None:
+    """Have docker or podman push an image to the registry in its name."""
+    with _credentials(engine, image, user, password) as (words, environ):
+        what = f"the image {image} cannot be pushed"
+        _transfer([program, *words, "push", image], environ, what, lambda _said: None)
+
+
+def _transfer(words: Sequence[str], environ: Mapping[str, str], what: str, say: Say) -> None:
+    """Run a command that may take long; PrepareError, `what`, where it fails."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
@@ -112,7 +143,7 @@ def _pull(words: Sequence[str], environ: Mapping[str, str], image: str, say: Say
         began = time.monotonic()
         try:
             while process.returncode is None:
-                say({"pulling": image, "seconds": time.monotonic() - began})
+                say({"seconds": time.monotonic() - began})
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_REPORT)
                 if time.monotonic() > began + _PULL_LIMIT:
@@ -125,7 +156,7 @@ def _pull(words: Sequence[str], environ: Mapping[str, str], image: str, say: Say
         text = output.read().decode(errors="replace")
     if process.returncode:
         why, fix = explained(text)
-        raise PrepareError(f"the image {image} cannot be pulled", why or last_line(text), fix)
+        raise PrepareError(what, why or last_line(text), fix)
 
 
 @contextlib.contextmanager

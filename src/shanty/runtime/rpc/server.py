@@ -32,6 +32,7 @@ _MODULES: Mapping[str, str] = {
     ".authorized_keys": "authorize revoke sweep-keys host-keys",
     "containers": "container-engine python-anywhere containers-sweep containers-left",
     "images": "image-pull",
+    "layers": "image-have image-load image-file-have image-file-put layer-put",
     "workspaces": "workspace-has workspace-missing workspace-part workspace-place",
     "runs": "begin-run forward-stdin follow-run ask-run forget-run heartbeat-age sweep-runs",
     "slurm": "slurm-check slurm-submit",

@@ -201,9 +201,9 @@ def test_the_mpi_beside_python_is_placed_alone(
 def test_the_hash_is_read_once(
     tmp_path: Path, wheel: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = content_store._mpi_package(wheel, tmp_path)
+    first = content_store.mpi_package(wheel, tmp_path)
     monkeypatch.setattr(content_store, "content", None)
-    assert content_store._mpi_package(wheel, tmp_path) == first
+    assert content_store.mpi_package(wheel, tmp_path) == first
 
 
 def test_a_damaged_cache_is_no_harm(tmp_path: Path) -> None:
