@@ -256,7 +256,9 @@ class SshTarget:
         seen = side_by_side(clients, check.ask)
         surveys = {name: one.survey for name, one in seen.items()}
         surveyed = self._surveyed(hosts, clients, surveys)
-        insides = inside.enter_all(job, clients, self.home, self.environ, self._say) if job.image else []
+        insides: list[Inside] = []
+        if job.image is not None:
+            insides = inside.enter_all(job, clients, self.home, self.environ, self._say)
         installation = installation or own_mpis(insides)[0]
         check.quick(job, list(seen.values()), installation, self._warn)
         route = networks.chosen(job, installation, surveyed, self.home, self._say, self._warn)
