@@ -233,10 +233,10 @@ def dockerd(
 
 
 @contextlib.contextmanager
-def disk() -> Iterator[Path]:
+def disk(parent: Path = CACHE) -> Iterator[Path]:
     """A folder on a disk that virtual hosts see, too: their /tmp is their own, and in memory."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="disk-", dir=CACHE))
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="disk-", dir=parent))
     try:
         yield folder
     finally:

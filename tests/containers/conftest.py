@@ -25,9 +25,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def docker() -> Iterator[Engine]:
     """Docker, by a daemon of our own."""
-    with engines.dockerd(tmp_path_factory.mktemp("docker")) as found:
+    with engines.disk() as folder, engines.dockerd(folder / "docker") as found:
+        folder.chmod(0o755)  # another user is to get to the socket
         found.load(engines.PYTHON)
         yield found
 

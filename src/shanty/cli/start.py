@@ -111,6 +111,12 @@ def _with_terminal(job: JobSpec, *, detach: bool) -> JobSpec:
         raise UsageError("--debug is for Python scripts and modules")
     if job.on or job.hostfile:
         raise UsageError("--debug is for runs on this machine", fix="leave --on out for it")
+    if job.image is not None:
+        raise UsageError(
+            "--debug does not reach into containers",
+            "the terminal is not in them",
+            "leave --image out for it",
+        )
     if detach or not sys.stdin.isatty():
         raise UsageError("--debug needs a terminal", fix="run it by hand, without -d")
     return replace(job, env={**job.env, "SHANTY_DEBUG_TTY": os.ttyname(0)})
