@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from shanty.runtime.plan import Node
 from shanty.runtime.spec import JobSpec
 
 IMAGE_MPI = "image"  # the value of --mpi that takes the image's own
+_REMOVAL = 20.0  # seconds for an engine's command to remove its container
 _PATIENCE = 60.0  # seconds for a container to start
 # What comes with an interpreter: an image that has no more was not chosen for its packages.
 _PLAIN = {"pip", "setuptools", "wheel", "distlib", "packaging", "python-apt", "shanty"}
@@ -49,7 +51,8 @@ class _ContainerConnection:
     def start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start `argv` in a container, which ends with it."""
         name = f"shanty-prepare-{os.getpid()}-{os.urandom(4).hex()}"
-        return self._outside.start(wrapped(self._container._replace(name=name, run=name), argv))
+        run = f"{self._container.environment['SHANTY_HOME']}/{name}"  # by which a sweep finds it
+        return self._outside.start(wrapped(self._container._replace(name=name, run=run), argv))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -69,6 +72,10 @@ class Inside:
     host_python: str
     search_path: str
     bare: bool
+
+    def leave(self) -> None:
+        """Let the container end; the run need not wait until the engine has removed it."""
+        threading.Thread(target=self.client.close, args=(_REMOVAL,)).start()
 
 
 def enter(

@@ -160,7 +160,7 @@ class SlurmLogin:
                 here.environ,
                 here.say,
             )
-            planned.insides[0].client.close()
+            planned.insides[0].leave()
             there = Prepared(
                 contained.installation, contained.python, placed[client.host.name],
                 contained.mpi4py,

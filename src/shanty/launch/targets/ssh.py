@@ -378,7 +378,7 @@ class SshTarget:
         )
         self._tell_notes([*clients, *(each.client for each in insides)])
         for each in insides:
-            each.client.close()
+            each.leave()
         prepared = [
             Prepared(one.installation, one.python, placed[client.host.name], one.mpi4py)
             for one, client in zip(contained, clients, strict=True)
