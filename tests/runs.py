@@ -39,8 +39,9 @@ def flavour(request: pytest.FixtureRequest) -> str:
 
 
 def thin(items: list[pytest.Item], folder: Path, every: int = 1) -> None:
-    """Keep each test of a folder on one MPI, in turn. Of the tests of a file that are left, every
-    `every`-th is kept, of those marked as `sampled` every third. Everything is if LONG.
+    """Keep each test of a folder on one MPI, or one container engine, in turn. Of the tests of a
+    file that are left, every `every`-th is kept, of those marked as `sampled` every third.
+    Everything is if LONG.
 
     What differs in other parameters than the MPI is another test, unless it shares launches.
     """
@@ -75,7 +76,8 @@ def thin(items: list[pytest.Item], folder: Path, every: int = 1) -> None:
 def _flavour(item: pytest.Item) -> str:
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     flavour = parameters.get("flavour") or parameters.get("mpi") or ""
-    return flavour if flavour in FLAVOURS else ""
+    engine = parameters.get("engine", "")
+    return "-".join(filter(None, [engine, flavour if flavour in FLAVOURS else ""]))
 
 
 @dataclass

@@ -1,52 +1,80 @@
-"""Engines that are there already, as the environment says."""
+"""Engines of our own on this machine, and a program that uses them."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import engines
+from engines import ContainedShanty, Engine
+from runs import flavour, thin, wait_for
 
-@dataclass
-class Engine:
-    """An engine that works here: `image` is a Debian with Python and nothing else."""
-
-    name: str
-    environ: Mapping[str, str]
-    image: str
-
-    def run(self, *words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run `docker WORDS…`, or podman's like."""
-        done = subprocess.run(
-            [self.name, *map(str, words)],
-            env={**os.environ, **self.environ},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-        assert not check or done.returncode == 0, done.stderr
-        return done
+__all__ = ["flavour"]
 
 
-def _engine(name: str, *variables: str) -> Engine:
-    if shutil.which(name) is None or not all(os.environ.get(one) for one in variables):
-        pytest.skip(f"there is no {name}, or not {' and '.join(variables)}")
-    environ = {one: os.environ[one] for one in variables}
-    return Engine(name, environ, os.environ.get("SHANTY_TEST_IMAGE", "engines/base:1"))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of them share one dockerd, so they are for one worker of pytest-xdist."""
+    here = Path(__file__).parent
+    thin(items, here)
+    for item in items:
+        if item.path.parent == here:
+            item.add_marker(pytest.mark.xdist_group("containers"))
 
 
 @pytest.fixture(scope="session")
-def docker() -> Engine:
-    """Docker, by a daemon that is there."""
-    return _engine("docker", "DOCKER_HOST")
+def docker() -> Iterator[Engine]:
+    """Docker, by a daemon of our own."""
+    with engines.disk() as folder, engines.dockerd(folder / "docker") as found:
+        folder.chmod(0o755)  # another user is to get to the socket
+        found.load(engines.PYTHON)
+        yield found
 
 
 @pytest.fixture(scope="session")
-def podman() -> Engine:
-    """Podman as root, in a store of its own."""
-    return _engine("podman", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """Podman as root."""
+    with engines.podman(tmp_path_factory.mktemp("podman")) as found:
+        found.load(engines.PYTHON)
+        yield found
+
+
+@pytest.fixture(scope="session")
+def apptainer() -> Engine:
+    """Apptainer, whose image is a folder."""
+    if not shutil.which("apptainer"):
+        pytest.skip("apptainer is not installed (Debian 12 has no package of it)")
+    return Engine("apptainer", {}, image=str(engines.root_of(engines.PYTHON)))
+
+
+@pytest.fixture(params=("docker", "podman", "apptainer"))
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each engine in turn."""
+    found: Engine = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(scope="session")
+def kept_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home of shanty's for all tests: what is brought into containers is made once."""
+    return tmp_path_factory.mktemp("kept") / "home"
+
+
+@pytest.fixture
+def shanty(engine: Engine, kept_home: Path, tmp_path: Path) -> Iterator[ContainedShanty]:
+    """The program with an engine; at the end nothing is left of what it started."""
+    folder = tmp_path / "a workspace"  # paths with spaces have to do
+    folder.mkdir()
+    program = ContainedShanty(kept_home, folder)
+    program.engine = engine
+    before = _run_folders()
+    yield program
+    wait_for(lambda: not engine.containers(), 15, f"containers are left: {engine.containers()}")
+    assert not _run_folders() - before
+
+
+def _run_folders() -> set[Path]:
+    """The folders of runs for sessions and shared memory."""
+    return {path for folder in ("/tmp", "/dev/shm") for path in Path(folder).glob("shanty-*-*")}

@@ -18,8 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from engines import long_only
 from own_images import Engine, cleared, identity, images
 from runs import wait_for
+
+pytestmark = long_only  # an image is packed by each
 
 SCRIPT = """
 import sys, thing

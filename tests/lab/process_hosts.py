@@ -53,7 +53,7 @@ class ProcessQueue:
             )
         return run.id
 
-    def look(self, names: Collection[str]) -> Mapping[str, Entry]:
+    def look(self, names: Collection[str], age: float = 0.0) -> Mapping[str, Entry]:
         found = {}
         for name in names:
             with contextlib.suppress(FileNotFoundError):

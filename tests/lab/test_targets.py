@@ -1,4 +1,4 @@
-"""What every target does alike: this machine, hosts by ssh, and one that lives in the tests."""
+"""What every target does alike: this machine, hosts by ssh, Slurm, and one of the tests' own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import LabHosts
+from lab_engines import IMAGE_WORDS, podman_on
 from site_runs import UP, Site
+from slurm_cluster import Cluster, SlurmSite, cluster_in
 
 from runs import wait_for
 from shanty.runtime import platform
@@ -34,6 +37,7 @@ class Place:
     hosts: list[str]
     late: bool = False
     environ: dict[str, str] = field(default_factory=dict)
+    reason: str = "waits for a host: all are taken"
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self.start(*words, done=True)
@@ -65,6 +69,34 @@ class Place:
     def entry(self, run: RunDir) -> Path:
         return self.site.lab.shanty.home / "procs" / run.id
 
+    def is_queued(self, run: RunDir) -> bool:
+        return self.entry(run).exists()
+
+    @contextmanager
+    def without_host(self, run: RunDir, host: str) -> Iterator[None]:
+        """A host of the run is gone."""
+        if self.late:
+            os.kill(int((self.entry(run) / f"{host}.pid").read_text()), signal.SIGKILL)
+            yield
+            return
+        self.site.lab.do("cut", host)
+        try:
+            yield
+        finally:
+            self.site.lab.do("join", host)
+
+    def kill_all(self, run: RunDir) -> None:
+        """Kill everything of the run; what gave it its hosts has forgotten it."""
+        if self.late:
+            (self.entry(run) / "reason").unlink()
+        platform.send(platform.with_argument(str(run.path)), signal.SIGKILL)
+        platform.send(platform.marked("SHANTY_RUN_ID", run.id), signal.SIGKILL)
+
+    def forget(self, run: RunDir) -> None:
+        """End what nobody else will."""
+        for file in self.entry(run).glob("*.pid") if self.late else ():
+            os.kill(int(file.read_text()), signal.SIGKILL)
+
     def await_state(self, run: RunDir, *states: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
 
@@ -77,15 +109,85 @@ class Place:
         return found
 
 
-@pytest.fixture(params=["local", "ssh", "procs"])
-def place(request: pytest.FixtureRequest, lab: LabHosts, tmp_path: Path) -> Iterator[Place]:
+@dataclass
+class SlurmPlace(Place):
+    """Slurm on a cluster of its own; a job of somebody else's has all nodes first."""
+
+    reason: str = "it is next, and waits for nodes"
+
+    def submit(self, *command: str) -> RunDir:
+        self.cluster.slurm("sbatch", "-N3", "--exclusive", "--wrap", "sleep 300")
+        return super().submit(*command)
+
+    @property
+    def cluster(self) -> Cluster:
+        assert isinstance(self.site, SlurmSite)
+        return self.site.cluster
+
+    def grant(self, run: RunDir) -> None:
+        self.cluster.slurm("scancel", "--name", "wrap")
+
+    def is_queued(self, run: RunDir) -> bool:
+        return run.id in self.cluster.slurm("squeue", "-h", "-o", "%k")
+
+    @contextmanager
+    def without_host(self, run: RunDir, host: str) -> Iterator[None]:
+        self.site.lab.do("cut", host)
+        try:
+            yield
+        finally:
+            self.site.lab.do("join", host)
+
+    def kill_all(self, run: RunDir) -> None:
+        platform.send(platform.marked("SHANTY_RUN_ID", run.id), signal.SIGKILL)
+        names = [f"/home/{self.site.lab.name}/.shanty/work/{run.id}.{n}" for n in range(2)]
+        for name in names:
+            platform.send(platform.with_argument(name), signal.SIGKILL)
+
+    def forget(self, run: RunDir) -> None:
+        self.cluster.clear()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster_in(tmp_path_factory.mktemp("slurm"), "batch") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def podman_hosts(lab: LabHosts) -> Iterator[None]:
+    """The lab's hosts can start containers."""
+    with podman_on(lab):
+        yield
+
+
+@pytest.fixture(scope="module")
+def podman_nodes(cluster: Cluster) -> Iterator[None]:
+    """So can Slurm's."""
+    with podman_on(cluster.lab):
+        yield
+
+
+@pytest.fixture(params=["local", "ssh", "ssh-image", "procs", "slurm", "slurm-image"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Each target; afterwards nothing of its runs is there."""
+    if request.param.startswith("slurm"):
+        more = []
+        if request.param == "slurm-image":
+            request.getfixturevalue("podman_nodes")
+            more = [*IMAGE_WORDS]
+        yield from _on_slurm(request.getfixturevalue("cluster"), tmp_path, more)
+        return
+    lab: LabHosts = request.getfixturevalue("lab")
     site = Site(lab, tmp_path / "work")
     site.write("up.py", UP)
     if request.param == "local":
         here = Place(site, ["-n", str(RANKS), "--oversubscribe"], [os.uname().nodename])
-    elif request.param == "ssh":
+    elif request.param.startswith("ssh"):
         words = ["--on", "lab", "-n", str(RANKS), "--ranks-per-host", "2"]
+        if request.param == "ssh-image":
+            request.getfixturevalue("podman_hosts")
+            words += IMAGE_WORDS
         here = Place(site, words, ["lab1", "lab2", "lab3"])
     else:
         info = tmp_path / "package" / "procs-1.dist-info"
@@ -102,6 +204,17 @@ def place(request: pytest.FixtureRequest, lab: LabHosts, tmp_path: Path) -> Iter
         wait_for(lambda run=run: not site.remains(run.name), 15, f"left: {site.remains(run.name)}")
 
 
+def _on_slurm(cluster: Cluster, tmp_path: Path, more: list[str]) -> Iterator[Place]:
+    site = SlurmSite(cluster.lab, tmp_path / "work", cluster=cluster)
+    site.write("up.py", UP)
+    words = [*site.on[1:], "-n", str(RANKS), "--nodes", "2", "--mpi", "mpich", *more]
+    yield SlurmPlace(site, words, cluster.nodes[:2], True)
+    cluster.clear()
+    for run in (cluster.lab.shanty.home / "runs").glob("*"):
+        left = lambda run=run: site.left(RunDir(run))  # noqa: E731
+        wait_for(lambda left=left: not left(), 15, f"left: {left()}")
+
+
 def test_a_dry_run_puts_nothing_anywhere(place: Place) -> None:
     before = set(place.site.lab.shanty.home.glob("runs/*"))
     done = place("run", "--dry-run", *place.words, "up.py")
@@ -116,7 +229,8 @@ def test_a_run_waits_runs_and_is_stopped(place: Place) -> None:
         status = read_json(run.status) or {}
         write_json(run.status, {**status, "created": status["created"] - LOST_AFTER})
         found = place.described(run)
-        assert (found["state"], found["reason"]) == ("pending", "waits for a host: all are taken")
+        assert found["state"] == "pending"
+        assert found["reason"].startswith(place.reason)
         assert place("stacks", run.id).returncode != 0
         place.grant(run)
     found = place.await_state(run, "running")
@@ -145,16 +259,8 @@ def test_a_host_is_taken_back(place: Place) -> None:
     run = place.submit("up.py")
     place.grant(run)
     place.await_state(run, "running")
-    if place.late:
-        pid = int((place.entry(run) / f"{place.hosts[1]}.pid").read_text())
-        os.kill(pid, signal.SIGKILL)
-    else:
-        place.site.lab.do("cut", place.hosts[1])
-    try:
+    with place.without_host(run, place.hosts[1]):
         found = place.await_state(run, "failed", "lost")
-    finally:
-        if not place.late:
-            place.site.lab.do("join", place.hosts[1])
     assert found["state"] == "failed"
     assert place.hosts[1] in str(found["failure"])
 
@@ -165,7 +271,7 @@ def test_a_run_that_waits_is_taken_out(place: Place) -> None:
     run = place.submit("up.py")
     assert place("stop", run.id).returncode == 0
     assert place.described(run)["state"] == "stopped"
-    assert not place.entry(run).exists()
+    assert not place.is_queued(run)
 
 
 def test_what_nobody_knows_of_is_lost(place: Place) -> None:
@@ -174,11 +280,7 @@ def test_what_nobody_knows_of_is_lost(place: Place) -> None:
     run = place.submit("up.py")
     place.grant(run)
     place.await_state(run, "running")
-    if place.late:
-        (place.entry(run) / "reason").unlink()  # its queue has forgotten it
-    platform.send(platform.with_argument(str(run.path)), signal.SIGKILL)
-    platform.send(platform.marked("SHANTY_RUN_ID", run.id), signal.SIGKILL)
+    place.kill_all(run)
     found = place.await_state(run, "failed", "lost")
     assert found["failure"]["what"]
-    for file in place.entry(run).glob("*.pid") if place.late else ():
-        os.kill(int(file.read_text()), signal.SIGKILL)  # which nobody else will do
+    place.forget(run)

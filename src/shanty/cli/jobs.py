@@ -237,6 +237,8 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
     env = {**{key: str(value) for key, value in table.pop("env", {}).items()}, **given["env"]}
     if given.get("on") or given.get("hostfile"):  # what was typed is not added to, but replaces
         table = {key: value for key, value in table.items() if key not in ("on", "hostfile")}
+    if str(given.get("on") or table.get("on", "")).partition(":")[0] != "slurm":
+        table = {key: value for key, value in table.items() if key not in options.OF_SLURM}
     values = {**table, **{key: value for key, value in given.items() if value is not None}}
     for several in ("tags", "mounts"):
         values[several] = tuple(given.get(several) or table.get(several, ()))

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from shanty.cli.context import Errors
-from shanty.launch.settings import CHOICES, choice, read_toml
+from shanty.launch.settings import CHOICES, SLURM_KEYS, choice, read_toml
 from shanty.runtime.errors import UsageError
 
 WORKSPACE_FILE = "shanty.toml"
@@ -192,6 +192,10 @@ def _time(name: str, flags: str, help: str) -> Option:
     return Option(name, flags, help, _TIME, read, may_be_empty=True, click={"metavar": "TIME"})
 
 
+def _text(name: str, flags: str, help: str, what: str) -> Option:
+    return Option(name, flags, help, (str,), may_be_empty=True, click={"metavar": what})
+
+
 _ALL = (
     _number("ranks", "-n -np --ranks", "Ranks in all [one a slot].", toml=(int,)),
     _number("ranks_per_host", "--ranks-per-host --ppn", "Ranks on each host.", toml=(int,)),
@@ -210,7 +214,7 @@ _ALL = (
         (bool,), click={"is_flag": True},
     ),
     Option(
-        "on", "--on", "Where: a,b:4,user@10.0.0.3 or a group [here].",
+        "on", "--on", "Where: a,b:4,user@10.0.0.3, a group or slurm [here].",
         (str,), click={"metavar": "HOSTS", "shell_complete": completed("hosts")},
     ),
     Option(
@@ -280,6 +284,21 @@ _ALL = (
         "source", "--workspace", "Code from git or an archive instead.",
         click={"metavar": "URL|ARCHIVE", "shell_complete": completed("files")},
     ),
+    _text("partition", "--partition", "The partition of Slurm.", "NAME"),
+    _text("account", "--account", "The account that pays.", "NAME"),
+    _text("qos", "--qos", "The quality of service.", "NAME"),
+    _number("nodes", "--nodes", "How many nodes [as many as the ranks need].", toml=(int,)),
+    _text("constraint", "--constraint", "Features that the nodes must have.", "FEATURES"),
+    _text("reservation", "--reservation", "A reservation of nodes.", "NAME"),
+    Option(
+        "exclusive", "--exclusive", "Whole nodes, with nobody else on them.",
+        (bool,), click={"is_flag": True},
+    ),
+    Option(
+        "requeue", "--requeue", "Queue it again when it was preempted, or a node failed.",
+        (bool,), click={"is_flag": True},
+    ),
+    _text("slurm", "--slurm", "More options of sbatch, in one text.", '"OPTIONS"'),
     _time("time_limit", "-t --time-limit", "End the run then: 90s, 15m, 2h."),
     _number("retries", "--retries", "More attempts if a host is lost [0].", 0, toml=(int,)),
     _time("start_timeout", "--start-timeout", "How long ranks may take to start [60s]."),
@@ -310,6 +329,7 @@ _ALL = (
     ),
 )  # fmt: skip
 OPTIONS = {each.field: each for each in _ALL}
+OF_SLURM = tuple(SLURM_KEYS)
 # The options of `run` in its help.
 GROUPS = {
     "Ranks": (
@@ -317,6 +337,7 @@ GROUPS = {
         "oversubscribe",
     ),
     "Where": ("on", "hostfile", "workdir", "source"),
+    "Slurm": OF_SLURM,
     "MPI": ("mpi", "raw"),
     "Containers": (
         "image", "master_image", "runtime", "mounts", "gpus", "registry_user",

@@ -30,7 +30,6 @@ _ELSEWHERE = {
     **dict.fromkeys(("--num_gpus", "--num-gpus"), ("deepspeed's", "-n NUMBER")),
     **dict.fromkeys(("--num-workers", "--num_workers"), ("dmlc-submit's", "-n NUMBER")),
     "--ntasks": ("srun's", "-n NUMBER"),
-    "--nodes": ("srun's", "--on HOST,HOST"),
     "--nnodes": ("torchrun's", "--on HOST,HOST"),
     **dict.fromkeys(("--allow-run-as-root", "-allow-run-as-root"), ("mpirun's", "")),
     **dict.fromkeys(

@@ -92,6 +92,9 @@ def ps(
                 for entry in entries
             ],
         )
+        for entry in entries:
+            if entry.status.state is State.PENDING and entry.status.reason:
+                print(f"{entry.id} waits: {entry.status.reason}")
     else:
         print("no runs" if everything or not active else "no run is on")
 

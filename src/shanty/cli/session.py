@@ -19,6 +19,7 @@ from shanty.runtime.rundir import RunDir, read_json
 from shanty.runtime.spec import Failure, State, Status
 
 _QUICK, _SLOW = 0.005, 0.1  # seconds between two looks at the logs and the status
+_PATIENT = 2.0  # seconds that a run may be pending before it is said why
 _SHOWN = 8  # lines of the launcher's, where it is to blame
 _LIVELY = 10.0  # seconds in which something new keeps the looks quick
 
@@ -50,6 +51,8 @@ class Session:
         self._line = StatusLine(sys.stderr, visible=visible)
         self._interrupts = interrupts
         self._answered = 0
+        self._pending_since = 0.0  # 0: it is not
+        self._waits = ""  # why, as it was shown
         self._stalls = 0  # how many have been seen
         self._told: set[str] = set()  # the failures that have been shown in whole
 
@@ -91,6 +94,7 @@ class Session:
                 lively = now if status != before else lively
                 if status.attempt != before.attempt and status.attempt > 1:
                     self._show_attempt(status)
+                self._show_waiting(status)
                 if status.alone is not None and before.alone is None:
                     self._show_alone(status.alone)
                 final = status.state.final
@@ -118,6 +122,26 @@ class Session:
             self._event("attempt", number=status.attempt, reason=status.reason)
         else:
             note(status.reason)
+
+    def _show_waiting(self, status: Status) -> None:
+        """Say why the run has no hosts yet, and again when that is another reason.
+
+        On a terminal the last line has the rest: the place in the queue, and the expected start.
+        """
+        pending = status.state is State.PENDING
+        self._pending_since = (self._pending_since or time.monotonic()) if pending else 0.0
+        if not pending or time.monotonic() < self._pending_since + _PATIENT or self._show.quiet:
+            return  # most wait for a moment only
+        known, self._waits = self._waits, status.reason.partition("; ")[0]
+        if not status.reason or self._waits == known:
+            return
+        reason = status.reason
+        self._line.hide()
+        self._printer.break_line()
+        if self._show.as_json:
+            self._event("waits", reason=reason)
+        else:
+            note(f"run {self._run.id} waits: {reason}")
 
     def _show_alone(self, failure: Failure) -> None:
         """Say that the ranks each train by themselves."""

@@ -17,7 +17,7 @@ from shanty.cli.options import OPTIONS, json_option, run_argument
 from shanty.cli.table import ago, left_text, one_line, progress_text
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, read_json, read_lines
-from shanty.runtime.spec import JobSpec, Status
+from shanty.runtime.spec import JobSpec, State, Status
 
 _SHOWN_BY_THEMSELVES = ("command", "workdir", "name", "tags")
 _MOST_HOSTS, _MOST_FILES = 16, 8  # that are shown, with the number of the others
@@ -70,6 +70,7 @@ def show(run: str, as_json: bool) -> None:
         ("stalled", _stalled(status)),
         ("alone", status.alone.what if status.alone else ""),
         ("doing", status.activity),
+        ("waits", status.reason if status.state is State.PENDING else ""),
         ("started", _date(status.created)),
         ("took", ago(status.took())),
         ("progress", progress_text(found)),

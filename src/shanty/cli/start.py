@@ -22,7 +22,7 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
     try:
         return _start(context, job, show, dry_run=dry_run, detach=detach)
     except (PrepareError, LaunchError) as error:
-        if detach or dry_run or show.quiet or show.as_json:
+        if detach or dry_run or show.quiet or show.as_json or context.targets.is_queued(job):
             raise
         from shanty.cli import doctor
         from shanty.launch.finding import FoundError
@@ -80,7 +80,8 @@ def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach:
 
     session = Session(targets, run, show, interrupts, labels=labels, launcher=plan.raw)
     code = session.follow()
-    if code in (LaunchError.exit_code, WorldError.exit_code) and not show.quiet:
+    launched = code not in (LaunchError.exit_code, WorldError.exit_code)
+    if not (launched or show.quiet or targets.is_queued(job)):
         _look_for_the_cause(context, job, run, show, interrupts)
     return code
 
@@ -110,6 +111,12 @@ def _with_terminal(job: JobSpec, *, detach: bool) -> JobSpec:
         raise UsageError("--debug is for Python scripts and modules")
     if job.on or job.hostfile:
         raise UsageError("--debug is for runs on this machine", fix="leave --on out for it")
+    if job.image is not None:
+        raise UsageError(
+            "--debug does not reach into containers",
+            "the terminal is not in them",
+            "leave --image out for it",
+        )
     if detach or not sys.stdin.isatty():
         raise UsageError("--debug needs a terminal", fix="run it by hand, without -d")
     return replace(job, env={**job.env, "SHANTY_DEBUG_TTY": os.ttyname(0)})

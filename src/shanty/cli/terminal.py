@@ -148,6 +148,8 @@ class StatusLine:
         if status.joined and status.state is State.STARTING:
             ranks += f", {status.joined} joined"
         state = status.state.value if status.stalled is None else "stalled"
+        if status.state is State.PENDING and status.reason:
+            ranks = status.reason
         parts = [clock, state, ranks, progress(), status.activity]
         _draw(self._terminal, " · ".join(part for part in parts if part))
 

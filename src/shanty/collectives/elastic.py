@@ -18,7 +18,9 @@ import hashlib
 import json
 import os
 import queue
+import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -35,7 +37,9 @@ FOLDER, RESUME = "SHANTY_COMMITS", "SHANTY_RESUME"
 _JOB = "SHANTY_JOB"  # set by a run: stands for its name and the folder in which it was started
 _SHORT = 0.05  # seconds; a commit that is written so fast costs nothing worth saving
 _SHARE = 10  # of the time, writing takes no more than one part in so many
+_WARNING = "SHANTY_WARNING"  # the signal with which a queue warns of an end that is near
 _calls: Counter[str] = Counter()
+_warned: list[int] = []  # then every commit is written
 
 
 def say(text: str) -> None:
@@ -51,6 +55,16 @@ def command_key(name: str) -> str:
     said = json.dumps([place, script, sys.argv[1:], name, _calls[name]])
     _calls[name] += 1
     return hashlib.sha256(said.encode(errors="replace")).hexdigest()[:16]
+
+
+def heed_warning() -> None:
+    """Take a queue's warning, unless the script does so itself."""
+    text = os.environ.get(_WARNING, "")
+    if not text.isdigit() or threading.current_thread() is not threading.main_thread():
+        return
+    number = int(text)
+    if signal.getsignal(number) is signal.SIG_DFL:
+        signal.signal(number, lambda *_: _warned.append(number))
 
 
 class Format(NamedTuple):
@@ -110,7 +124,7 @@ class Store:
         What cannot be written is told once, and training goes on.
         """
         began = time.monotonic()
-        if not self._writes or began < self._next:
+        if not self._writes or (began < self._next and not _warned):
             return
         if kept is None:
             self._writes = False
@@ -304,6 +318,7 @@ def run_fn(
         kept = None
         if state._rank() == 0:
             kept = store(f"{func.__module__}.{func.__qualname__}", form)
+            heed_warning()
         state._store = kept
         try:
             if kept is not None:

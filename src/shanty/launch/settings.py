@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ from shanty.runtime.errors import UsageError
 from shanty.runtime.rundir import not_allowed
 
 FILE = "config.toml"
+SLURM_KEYS = {  # the fields of JobSpec that are for Slurm only
+    "partition": str, "account": str, "qos": str, "nodes": int, "constraint": str,
+    "reservation": str, "exclusive": bool, "requeue": bool, "slurm": str,
+}  # fmt: skip
 CHOICES = {"on_stall": ("warn", "stop"), "alone": ("warn", "stop", "ok")}
 
 
@@ -21,7 +26,8 @@ class Settings:
     of each rank's output; of what comes after only the end is. `stop_grace`: seconds between
     SIGTERM and SIGKILL when a run is stopped. `stall_after`: seconds without any progress after
     which a run counts as stalled, 0 for never; `on_stall`: "warn" or "stop" it then. `alone`:
-    "warn" or "stop" where ranks each train by themselves, "ok" to say nothing.
+    "warn" or "stop" where ranks each train by themselves, "ok" to say nothing. `slurm`: options
+    for Slurm, and tables of such for its sites (`SLURM_KEYS`).
     """
 
     keep_runs: int = 200
@@ -30,15 +36,18 @@ class Settings:
     stall_after: float = 60.0
     on_stall: str = "warn"
     alone: str = "warn"
+    slurm: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load(home: Path) -> Settings:
     """Read the settings of `home`; UsageError when the file is damaged or names unknown ones."""
     path = home / FILE
     values = read_toml(path)
-    usual = {name: getattr(Settings(), name) for name in Settings.__slots__}
+    usual = {name: getattr(Settings(), name) for name in Settings.__slots__ if name != "slurm"}
     for key, value in values.items():
-        if key in CHOICES:
+        if key == "slurm":
+            _check_slurm(value, f"slurm in {path}", sites=True)
+        elif key in CHOICES:
             choice(key, value, f"{key} in {path}")
         elif key not in usual:
             raise UsageError(
@@ -49,6 +58,20 @@ def load(home: Path) -> Settings:
         else:
             values[key] = type(usual[key])(value)
     return Settings(**values)
+
+
+def _check_slurm(table: Any, where: str, *, sites: bool) -> None:
+    """Raise UsageError for a table of options for Slurm that is none."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} must be a table", fix="write it as [slurm] or [slurm.SITE]")
+    known = SLURM_KEYS if sites else {"login": str, **SLURM_KEYS}
+    for key, value in table.items():
+        if isinstance(value, dict) and sites:
+            _check_slurm(value, f"slurm.{key} in {where.rpartition(' in ')[2]}", sites=False)
+        elif key not in known:
+            raise UsageError(f"unknown {key!r} of {where}", fix="known are " + ", ".join(known))
+        elif type(value) is not known[key]:
+            raise UsageError(f"{key} of {where} cannot be {value!r}")
 
 
 def choice(key: str, word: Any, where: str) -> str:

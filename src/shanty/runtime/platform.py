@@ -223,13 +223,33 @@ def usable_cores() -> int:
 
 
 def _cgroup_quota() -> Tuple[int, int]:
-    old = "/sys/fs/cgroup/cpu/cpu.cfs_"
-    text = _read("/sys/fs/cgroup/cpu.max") or _read(f"{old}quota_us") + _read(f"{old}period_us")
+    """The least of the quotas of this process' control group and those above: of cpu time."""
+    found = [_quota_of(folder) for folder in _cgroup_folders()]
+    found = [(quota, period) for quota, period in found if quota > 0 and period > 0]
+    return min(found, key=lambda each: each[0] / each[1], default=(0, 0))
+
+
+def _quota_of(folder: str) -> Tuple[int, int]:
+    old = f"{folder}/cpu.cfs_"
+    text = _read(f"{folder}/cpu.max") or _read(f"{old}quota_us") + _read(f"{old}period_us")
     try:
         quota, period = map(int, text.split())
     except ValueError:  # "max", or nothing
         return 0, 0
     return quota, period
+
+
+def _cgroup_folders() -> Set[str]:
+    """Where the groups are that bound this process' time; a container has its own at the top."""
+    tops, found = ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu"), set()
+    for line in _read("/proc/self/cgroup").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" or "cpu" in controllers.split(","):
+            top = tops[0] if number == "0" else tops[1]
+            while path not in ("", "/"):
+                found.add(top + path)
+                path = os.path.dirname(path)
+    return {*tops, *found}
 
 
 def scratch_root() -> str:

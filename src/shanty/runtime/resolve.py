@@ -27,7 +27,7 @@ from shanty.runtime.spec import JobSpec, Module, Program, Raw, Script
 
 LAUNCHERS = (
     "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "horovodrun", "dmlc-submit",
-    "mlx.launch", *NO_MPI,
+    "mlx.launch", "srun", *NO_MPI,
 )  # fmt: skip
 _SYSTEM_BINS = ("/bin", "/usr/bin", "/usr/local/bin")
 
@@ -197,8 +197,11 @@ def _program(job: JobSpec, python: str) -> List[str]:
 
 
 def shim_scripts(lead: Node, *, raw: bool, workers: bool) -> Dict[str, str]:
-    """The programs in the run's bin/ by their names: `ssh`, and the launchers for a raw line."""
-    programs = {"ssh": ["rank.rsh_client"]} if workers else {}
+    """The programs in the run's bin/ by their names: `ssh`, and the launchers for a raw line.
+
+    Open MPI 4.1 wants an ssh in any case, and an image may have none.
+    """
+    programs = {"ssh": ["rank.rsh_client"]} if workers or lead.container else {}
     if raw:
         programs.update((n, ["rank.shim", n, f"{lead.run_dir}/plan.json"]) for n in LAUNCHERS)
     return {

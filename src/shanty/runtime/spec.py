@@ -92,6 +92,15 @@ class JobSpec:
     stall_after: Optional[float] = None
     retries: int = 0
     alone: Optional[str] = None
+    partition: Optional[str] = None
+    account: Optional[str] = None
+    qos: Optional[str] = None
+    nodes: Optional[int] = None
+    constraint: Optional[str] = None
+    reservation: Optional[str] = None
+    exclusive: bool = False
+    requeue: bool = False
+    slurm: Optional[str] = None
     image: Optional[str] = None
     master_image: Optional[str] = None
     runtime: Optional[str] = None

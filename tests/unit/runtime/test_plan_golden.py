@@ -153,7 +153,7 @@ def on_hosts(name: str) -> str:
         for client in (host.client,)
         for mpi in (f"{client.home}/store/mpi/5678",)
     ]
-    values = {**plan.prepared(ready, Settings()).to_json(), "created": 0}
+    values = {**plan.prepared(ready, [], Settings()).to_json(), "created": 0}
     return plan.render() + "\n" + json.dumps(values, indent=1) + "\n"
 
 

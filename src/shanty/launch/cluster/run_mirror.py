@@ -37,7 +37,13 @@ _WAIT = 1.0  # seconds that the lead host waits for something new before it says
 _SILENCE = 5.0  # seconds beyond that after which the lead host counts as unreachable
 _FRESH = 3.0  # seconds within which a worker hears a controller that is well
 _LEFT = -1.0  # in place of an age: the worker is done, and the controller was there to say so
-_COPIED = (*LEAD_APPENDED, *REPLACED, "status.json", "left.json")  # and what is below artifacts/
+_COPIED = (
+    *LEAD_APPENDED,
+    *REPLACED,
+    "status.json",
+    "left.json",
+    "plan.json",
+)  # and what is below artifacts/
 _AT_ONCE = 64  # hosts that are told something side by side
 _STDIN_CHUNK = 32 << 10  # bytes; half of what a FIFO holds
 _STDIN_WAIT = 1.0  # seconds that the host waits for room

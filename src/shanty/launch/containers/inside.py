@@ -9,28 +9,32 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from shanty.launch.cluster import content_store, environment
-from shanty.launch.cluster.parallel import Progress, Say, Step
+from shanty.launch.cluster.parallel import Progress, Say, Step, side_by_side
 from shanty.launch.cluster.prepare import environments
 from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
 from shanty.launch.connections.base import Connection
+from shanty.launch.containers import images
 from shanty.launch.containers.images import Ask, Image
+from shanty.launch.containers.travel import ImagesHere
 from shanty.launch.host import Host
-from shanty.runtime.agent.container_entry import container_name
-from shanty.runtime.containers.container import Container, Mount
+from shanty.runtime.containers.container import Container, Mount, container_name
 from shanty.runtime.containers.engines import ENGINES, wrapped
 from shanty.runtime.containers.words import explained
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node
+from shanty.runtime.spec import JobSpec
 
 IMAGE_MPI = "image"  # the value of --mpi that takes the image's own
+_REMOVAL = 20.0  # seconds for an engine's command to remove its container
 _PATIENCE = 60.0  # seconds for a container to start
 # What comes with an interpreter: an image that has no more was not chosen for its packages.
 _PLAIN = {"pip", "setuptools", "wheel", "distlib", "packaging", "python-apt", "shanty"}
@@ -47,7 +51,8 @@ class _ContainerConnection:
     def start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start `argv` in a container, which ends with it."""
         name = f"shanty-prepare-{os.getpid()}-{os.urandom(4).hex()}"
-        return self._outside.start(wrapped(self._container._replace(name=name, run=name), argv))
+        run = f"{self._container.environment['SHANTY_HOME']}/{name}"  # by which a sweep finds it
+        return self._outside.start(wrapped(self._container._replace(name=name, run=run), argv))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -67,6 +72,10 @@ class Inside:
     host_python: str
     search_path: str
     bare: bool
+
+    def leave(self) -> None:
+        """Let the container end; the run need not wait until the engine has removed it."""
+        threading.Thread(target=self.client.close, args=(_REMOVAL,)).start()
 
 
 def enter(
@@ -103,6 +112,34 @@ def enter(
         ) from None
     seen = client.ask("survey").values
     return Inside(image, container, client, host_python, str(seen["path"]), bare)
+
+
+def enter_all(
+    job: JobSpec, clients: Sequence[RpcClient], home: Path, environ: Mapping[str, str], say: Say
+) -> list[Inside]:
+    """A container of the job's image on every host, in their order; the first is the lead host.
+
+    A host that lacks the image gets it from this machine, if that has it. `home` is shanty's here.
+    """
+    own = ImagesHere(job, home, environ)
+
+    def enter_one(client: RpcClient) -> Inside:
+        name, image = client.host.name, job.image or ""
+        if client is clients[0]:
+            image = job.master_image or image
+
+        def ask(verb: str, **args: Any) -> dict[str, Any]:
+            return client.ask(verb, **args).values
+
+        def told(text: str) -> None:
+            say(f"{name}: {text}")
+
+        found = images.get(ask, job, image, environ, told, own)
+        told(f"looks into {image}")
+        return enter(name, client.connection, ask, found, [client.home], client.python)
+
+    entered = side_by_side(clients, enter_one)
+    return [entered[client.host.name] for client in clients]
 
 
 def _outermost(folders: Sequence[str]) -> list[str]:

@@ -385,6 +385,16 @@ def _store(seen: Seen) -> Iterator[Finding]:
 
 
 def _orphans(seen: Seen) -> Iterator[Finding]:
+    containers = seen.health.get("containers", ())
+    if containers:
+        yield seen.warning(
+            "strays",
+            f"{'a container' if len(containers) == 1 else f'{len(containers)} containers'} of runs "
+            "that ended are still there",
+            ", ".join([*containers[:_SHOWN], *["…"] * (len(containers) > _SHOWN)]),
+            "remove what is left",
+            fixable=True,
+        )
     orphans = seen.health["orphans"]
     if not orphans:
         return

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from shanty.launch.settings import Settings
+from shanty.launch.settings import SLURM_KEYS, Settings
 from shanty.runtime.agent.control import read_status
-from shanty.runtime.errors import LostError, NotFoundError, ShantyError
+from shanty.runtime.errors import LostError, NotFoundError, ShantyError, UsageError
 from shanty.runtime.plan import Attempt, Limits, Plan
 from shanty.runtime.resolve import leftovers
 from shanty.runtime.rundir import RunDir
@@ -110,6 +110,17 @@ def lost(run: RunDir, error: ShantyError) -> Status:
         return status
     failure = Failure(error.what, error.why, error.fix)
     return replace(status, state=State.LOST, failure=failure, exit_code=LostError.exit_code)
+
+
+def refuse_options(job: JobSpec, where: str) -> None:
+    """Raise UsageError where a job that is not for Slurm's queue has options for it."""
+    plain = JobSpec(job.command)
+    given = [name for name in SLURM_KEYS if getattr(job, name) != getattr(plain, name)]
+    if given:
+        raise UsageError(
+            f"--{given[0]} is for Slurm, and this run goes to {where}",
+            fix="add --on slurm, or leave it out",
+        )
 
 
 def plan_of(

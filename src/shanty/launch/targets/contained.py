@@ -73,7 +73,7 @@ class ContainedPlan(Planned):
         if self.contained is None:
             plan = _planned(self.job, self.run, self.here, self.facts, self._equip())
         if self.inside is not None:
-            self.inside.client.close()
+            self.inside.leave()
         self.here.say("")
         flavour = FLAVOURS[plan.lead.installation.flavour]
         write_down(self.job, plan, self.run, flavour.hostfile(plan.attempt.layout.hosts))
@@ -113,6 +113,7 @@ def plan_here(job: JobSpec, run: RunDir, here: Surroundings) -> ContainedPlan:
     known = _known(here, _key(job, here, image, Facts(cores, brought or _NONE, python)))
     entered = None
     if known is None:
+        images.ask_here("containers-sweep")
         here.say(f"looks into {image.name}")
         folders = [str(here.home), job.workdir]
         connection = LocalTransport(Host(name))

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shanty.launch.containers.options import refuse_outside
-from shanty.launch.targets.base import Planned, Reply, Surroundings, Target, lost
+from shanty.launch.targets.base import Planned, Reply, Surroundings, Target, lost, refuse_options
 from shanty.launch.targets.local import LocalTarget
 from shanty.runtime.errors import NotFoundError
 from shanty.runtime.rundir import RunDir, read_json
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shanty.launch.targets.ssh import SshTarget
 
 
-LOCAL, SSH = "local", "ssh"
+LOCAL, SSH, SLURM = "local", "ssh", "slurm"
 _GROUP = "shanty.targets"
 
 
@@ -45,6 +45,10 @@ class Targets:
         if scheme not in self._targets:
             if scheme == SSH:
                 self._targets[scheme] = self.hosts
+            elif scheme == SLURM:
+                from shanty.launch.targets.slurm import SlurmTarget
+
+                self._targets[scheme] = SlurmTarget(self._here)
             else:
                 self._targets[scheme] = self._installed(scheme)
         return self._targets[scheme]
@@ -76,11 +80,17 @@ class Targets:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""
         refuse_outside(job)
         scheme = self._scheme_of(job)
+        if scheme != SLURM:
+            refuse_options(job, "this machine" if scheme == LOCAL else job.on or "these hosts")
         if job.image is not None and scheme == LOCAL:
             from shanty.launch.targets.contained import plan_here
 
             return plan_here(job, run, self._here)
         return self.named(scheme).plan(job, run)
+
+    def is_queued(self, job: JobSpec) -> bool:
+        """True where a queue gives the hosts, so that there are none to be looked at from here."""
+        return self._scheme_of(job) not in (LOCAL, SSH)
 
     def _scheme_of(self, job: JobSpec) -> str:
         """Which target a job goes to: `--on` has its name first, as in `slurm` or `k8s:CONTEXT`.
@@ -88,13 +98,17 @@ class Targets:
         A group of hosts of that name comes before it.
         """
         if not job.on:
+            if "SLURM_JOB_ID" in self._here.environ and not job.hostfile:
+                from shanty.launch.targets.slurm import is_inside
+
+                return SLURM if is_inside(self._here.environ) else LOCAL
             return SSH if job.hostfile else LOCAL
         scheme = job.on.partition(":")[0]
         if not scheme.isidentifier() or (self._here.home / "hosts" / f"{scheme}.json").exists():
             return SSH
         from importlib.metadata import entry_points  # it takes time to load
 
-        known = {LOCAL, *entry_points(group=_GROUP).names}
+        known = {LOCAL, SLURM, *entry_points(group=_GROUP).names}
         return scheme if scheme in known else SSH
 
     def _of(self, run: RunDir) -> Target:

@@ -20,10 +20,9 @@ from shanty.launch.cluster import keys, reachability
 from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.run_mirror import RunMirror, forward_stdin, has_input
-from shanty.launch.containers import images, inside
+from shanty.launch.containers import inside
 from shanty.launch.containers.inside import IMAGE_MPI, Contained, Inside, own_mpis
 from shanty.launch.containers.options import refuse_without_python
-from shanty.launch.containers.travel import ImagesHere
 from shanty.launch.host import Host
 from shanty.launch.network.survey import chosen, connected
 from shanty.launch.network.topology import Route, SurveyedHost
@@ -257,34 +256,13 @@ class SshTarget:
         seen = side_by_side(clients, check.ask)
         surveys = {name: one.survey for name, one in seen.items()}
         surveyed = self._surveyed(hosts, clients, surveys)
-        insides = self._enter(job, clients) if job.image is not None else []
+        insides: list[Inside] = []
+        if job.image is not None:
+            insides = inside.enter_all(job, clients, self.home, self.environ, self._say)
         installation = installation or own_mpis(insides)[0]
         check.quick(job, list(seen.values()), installation, self._warn)
         route = networks.chosen(job, installation, surveyed, self.home, self._say, self._warn)
         return Facts(tuple(surveyed), installation, python, route, tuple(insides))
-
-    def _enter(self, job: JobSpec, clients: Sequence[RpcClient]) -> list[Inside]:
-        """A container of the run's image on every host, to look around in."""
-        own = ImagesHere(job, self.home, self.environ)
-
-        def enter(client: RpcClient) -> Inside:
-            name = client.host.name
-            image = job.image or ""
-            if client is clients[0]:
-                image = job.master_image or image
-
-            def ask(verb: str, **args: Any) -> dict[str, Any]:
-                return client.ask(verb, **args).values
-
-            def say(text: str) -> None:
-                self._say(f"{name}: {text}")
-
-            found = images.get(ask, job, image, self.environ, say, own)
-            say(f"looks into {image}")
-            return inside.enter(name, client.connection, ask, found, [client.home], client.python)
-
-        entered = side_by_side(clients, enter)
-        return [entered[client.host.name] for client in clients]
 
     def _surveyed(
         self,
@@ -400,7 +378,7 @@ class SshTarget:
         )
         self._tell_notes([*clients, *(each.client for each in insides)])
         for each in insides:
-            each.client.close()
+            each.leave()
         prepared = [
             Prepared(one.installation, one.python, placed[client.host.name], one.mpi4py)
             for one, client in zip(contained, clients, strict=True)
@@ -481,6 +459,10 @@ class SshTarget:
                 self._warn(f"{name}: {finding}")
 
     # ----------------------------------------------------------------------- following
+
+    def follow(self, run: RunDir, mirror: RunMirror) -> None:
+        """Take over a mirror of a run that has been begun elsewhere."""
+        self._links[run.id] = mirror
 
     def _link(self, run: RunDir) -> RunMirror:
         if run.id not in self._links:

@@ -6,7 +6,8 @@ lead host first, and starts the agents on the lead host:
     [{"name": "n1", "connection": {"kind": "exec", "argv": ["srun", "-w", "n1"]}, "slots": 4}, …]
 
 `connection` is how the lead host starts a command on the host (`connections`); "slots" may be
-left out, for as many as the host has cores, and so may "address", where the name will do. All
+left out, for as many as the host has cores, and so may "address", where the name will do, and
+"cores", those that the run may use where the host has more. All
 hosts see the run's directory, the workspace, the MPI and the Python at the same paths.
 """
 
@@ -20,6 +21,8 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 from shanty.runtime import platform
 from shanty.runtime.agent.connections import REAP, RESET, command, request_command, run_each
 from shanty.runtime.agent.control import make_scratch
+from shanty.runtime.agent.queue_word import WARNING
+from shanty.runtime.containers.container import container_name
 from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Node, Plan
@@ -100,6 +103,8 @@ def _planned(run: RunDir, plan: Plan, nodes: Sequence[Node], number: int) -> Pla
         number=number,
     )
     attempt = resolve(job, nodes, settings)._replace(network=before.network)
+    if WARNING in os.environ:
+        attempt.shared[WARNING] = os.environ[WARNING]
     plan = plan._replace(attempt=attempt)
     flavour = FLAVOURS[plan.lead.installation.flavour]
     run.hostfile.write_text(flavour.hostfile(attempt.layout.hosts))
@@ -116,17 +121,22 @@ def _request_of_workers(plan: Plan, request: str) -> List[Node]:
 
 def _node(number: int, host: Mapping[str, Any], template: Node, run: RunDir) -> Node:
     own = run.path.parent.parent / "work" / f"{run.id}.{number}"
+    folder = run.path if number == 0 else own
+    container = template.container
+    if container:
+        container = {**container, "name": container_name(folder), "run": str(folder)}
     return template._replace(
+        container=container,
         number=number,
         name=host["name"],
         address=host.get("address", host["name"]),
         connection=host.get("connection", {}),
-        run_dir=str(run.path if number == 0 else own),
+        run_dir=str(folder),
     )
 
 
 def _with_facts(node: Node, host: Mapping[str, Any], facts: Mapping[str, Any]) -> Node:
-    cores = int(facts["cores"])
+    cores = min(int(facts["cores"]), int(host.get("cores") or facts["cores"]))
     slots = host.get("slots")
     names = {node.name, node.address, str(facts["hostname"])}
     return node._replace(
@@ -140,7 +150,7 @@ def _facts() -> Dict[str, Any]:
 
 def _facts_of(workers: Sequence[Node], lead: Node) -> List[Dict[str, Any]]:
     """Returns what the workers say of themselves, asked all at once."""
-    asked = [command(node, lead, [*node.boot, "agent.attempts"]) for node in workers]
+    asked = [command(node, lead, [*node.host_boot, "agent.attempts"]) for node in workers]
     found = []
     for node, answer in zip(workers, run_each(asked, _TO_DESCRIBE)):
         try:

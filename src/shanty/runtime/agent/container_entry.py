@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import List, Sequence
 
 from shanty.runtime.agent.control import agents_record
-from shanty.runtime.containers.container import Container
-from shanty.runtime.containers.engines import remove, wrapped
+from shanty.runtime.containers.container import Container, container_name
+from shanty.runtime.containers.engines import remove, with_allocation, wrapped
 
 _AGENT = "agent.worker_agent"
 
@@ -40,14 +40,9 @@ def main(argv: List[str]) -> int:
     return worker_agent.main([str(own), asked[-1]])
 
 
-def container_name(run_dir: Path) -> str:
-    """The name of the container that has the node agent of a host's part of a run."""
-    return f"shanty-{run_dir.name}"
-
-
 def become(container: Container, argv: Sequence[str]) -> int:
     """Become the engine's command that runs `argv` in the container."""
-    words = wrapped(container, argv)
+    words = wrapped(with_allocation(container), argv)
     try:
         os.execv(words[0], words)
     except OSError as error:

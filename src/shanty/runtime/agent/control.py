@@ -101,9 +101,7 @@ def ask(run: RunDir, request: Mapping[str, Any]) -> Dict[str, Any]:
     ended = {"ok": request["kind"] == "stop", "error": "the run has ended"}
     if status_of(run).state.final:
         return ended
-    path = run.asks / f"{time.time_ns()}-{os.getpid()}.ask"
-    with storage_errors(path):
-        write_json(path, request)
+    path = leave(run, request)
     deadline = time.monotonic() + _ASK_PATIENCE
     answer = path.with_suffix(".reply")
     while time.monotonic() < deadline:
@@ -123,9 +121,18 @@ def ask(run: RunDir, request: Mapping[str, Any]) -> Dict[str, Any]:
     )
 
 
+def leave(run: RunDir, request: Mapping[str, Any]) -> Path:
+    """Leave a request for the controller and wake it; where the answer will be, as `.reply`."""
+    path = run.asks / f"{time.time_ns()}-{os.getpid()}.ask"
+    with storage_errors(path):
+        write_json(path, request)
+    _wake(run)
+    return path
+
+
 def _wake(run: RunDir) -> None:
     agents = read_json(run.agents) or {}
-    if is_alive(agents, "controller"):
+    if is_here(agents) and is_alive(agents, "controller"):
         with contextlib.suppress(OSError):
             os.kill(agents["controller"]["pid"], signal.SIGUSR1)
 

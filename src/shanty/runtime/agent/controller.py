@@ -24,6 +24,7 @@ from shanty.runtime.agent.cleanup import end_all, end_container, sweep_after
 from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
 from shanty.runtime.agent.mpi_world import MpiWorld, signal_name
 from shanty.runtime.agent.node_agent import SILENCE
+from shanty.runtime.agent.queue_word import QueueWord, ended_by_term, grace
 from shanty.runtime.agent.root_cause import TOP, Verdict, at_end, explained, late, misplaced
 from shanty.runtime.agent.stacks import absent, collect, with_native, written
 from shanty.runtime.agent.stall_detector import StallDetector
@@ -82,6 +83,7 @@ class Controller:
         self._links: Optional[LinkCheck] = None  # since a rank failed without a cause
         self._doubt = 0.0  # until when its outcome is waited for
         self._store: Optional[StoreCheck] = None  # after a failure that damage would explain
+        self.queue_word: Optional[QueueWord] = None  # once the queue ends the run
         self.settings: Dict[str, Mapping[str, str]] = {}  # of MPIs, that were set on hosts before
         self.heartbeat: Heartbeat
 
@@ -98,7 +100,7 @@ class Controller:
         for number in (signal.SIGCHLD, signal.SIGUSR1):
             signal.signal(number, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stop("stopped", 5.0))
+            signal.signal(number, lambda *_: self._told_to_end())
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if self.status.began is not None:  # with the attempt before
             self.run_began = self.status.began
@@ -352,6 +354,12 @@ class Controller:
         elif self.workers is not None:
             self.workers.send_to(host, **order)
 
+    def _told_to_end(self) -> None:
+        """SIGTERM: by hand, or by a queue that ends the run, which is asked why."""
+        if self.queue_word is None:
+            self.queue_word = QueueWord()
+        self._stop("stopped", grace(5.0))
+
     def _stop(self, why: str, grace: float) -> None:
         self.called_off = True
         if self.failure is not None:
@@ -373,6 +381,9 @@ class Controller:
             elif ask.get("kind") == "stacks":
                 answers = self.ask_stacks()
                 reply["stacks"] = [*answers, *absent(self.plan.ranks, self.worlds, answers)]
+            elif ask.get("kind") == "warn":
+                self.event("warned", signal=ask.get("signal"))
+                self.tell(warn=int(ask.get("signal", 0)))
             else:
                 reply = {"ok": False, "error": f"unknown request {ask.get('kind')!r}"}
             with contextlib.suppress(OSError):
@@ -500,6 +511,11 @@ class Controller:
     def _finish(self) -> None:
         """Write how it ended."""
         times: Dict[str, Any] = {"ended": time.time(), "lasted": time.monotonic() - self.run_began}
+        said = self.queue_word.answer() if self.queue_word is not None else {}
+        if said and (self.stopped is not None or ended_by_term(self.failure, self.code)):
+            final = said["state"].final
+            self._write(**said, **(times if final else {}))
+            return
         if self.stopped is not None:
             self._write(state=State.STOPPED, exit_code=STOPPED_EXIT, failure=None, **times)
             return

@@ -214,6 +214,8 @@ class NodeAgent:
                 self._look_around(closely=True)  # before a signal makes them stir
                 for program in self.programs.values():
                     self._ask_stacks(program)
+            elif "warn" in order:
+                self._warn(order["warn"])
             elif "flush" in order:
                 self._hear()
                 self.controller.send(flush=order["flush"])
@@ -259,6 +261,8 @@ class NodeAgent:
             except (ShantyError, OSError) as error:
                 self.controller.send(unready=str(error))
                 return False
+        if self.plan.lead.container:
+            self._pretend_ssh()
         found = foreign.settings(os.environ, self.plan.lead.environment.own)
         self.controller.send(ready=True, settings=found)
         return True
@@ -275,6 +279,18 @@ class NodeAgent:
             nodes = (node._replace(environment=own), *self.plan.workers)
             self.plan = self.plan._replace(attempt=self.plan.attempt._replace(nodes=nodes))
 
+    def _pretend_ssh(self) -> None:
+        """Open MPI's daemons crash where there is no ssh, though they never call it."""
+        folders = (self.environment.get("PATH") or os.environ.get("PATH", os.defpath)).split(":")
+        if not any(os.access(os.path.join(folder, "ssh"), os.X_OK) for folder in folders):
+            bin_folder = os.path.join(self.plan.scratch, "bin")
+            os.mkdir(bin_folder)
+            program = os.path.join(bin_folder, "ssh")
+            with open(program, "w", encoding="utf-8") as file:
+                file.write("#!/bin/sh\necho 'there is no ssh in this image' >&2\nexit 127\n")
+            os.chmod(program, 0o755)
+            self.environment["PATH"] = os.pathsep.join([*folders, bin_folder])
+
     def _ask_stacks(self, program: _Program) -> None:
         # Only a process that waits for the signal survives it: the rank's own file is there.
         path = self.run_dir.rank_stacks(program.report["rank"])
@@ -283,6 +299,13 @@ class NodeAgent:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, platform.STACKS_SIGNAL)
+
+    def _warn(self, number: int) -> None:
+        """Pass the warning of an end that is near on to ranks that wait for it."""
+        for pid in [pid for program in self.programs.values() for pid in program.pids]:
+            if platform.catches(pid, number):  # others would end of it
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def _look_at_activity(self, *, anew: bool) -> None:
         """Tell the controller what the ranks are busy with."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from pathlib import Path
 from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
 READ_WRITE, READ_ONLY = "rw", "ro"
@@ -61,3 +62,8 @@ class Container(NamedTuple):
     def unpacked(cls, word: str) -> Container:
         """The container of what `packed` made."""
         return cls.from_json(json.loads(zlib.decompress(base64.urlsafe_b64decode(word))))
+
+
+def container_name(run_dir: Path) -> str:
+    """The name of the container that has the node agent of a host's part of a run."""
+    return f"shanty-{run_dir.name}"

@@ -69,6 +69,7 @@ class Flavour(ABC):
     temporary_files: Tuple[str, ...] = ()  # and in the folder for temporary files, and the scratch
     footprint: Footprint
     to_spawn = ""  # the options of `shanty run` with which ranks can start processes
+    pmi: Tuple[str, ...] = ()  # the kinds of it, as srun names them, by which its ranks find it
     ipv6 = False  # it can launch, and exchange data, where hosts have IPv6 only
 
     # Variables: of each decision that is the user's when he sets one of them; for the networks of

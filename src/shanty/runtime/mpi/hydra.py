@@ -44,6 +44,7 @@ class Hydra(Flavour):
     """One of the MPIs that are launched by Hydra; what differs is in the fields."""
 
     family = "hydra"
+    pmi = ("pmi2",)
     host_line = "{}:{}\n"
     library_names = ("libmpi.so.12", "libmpi.12.dylib")
     tells_prefix = True

@@ -71,6 +71,7 @@ class OpenMPI(Flavour):
     """One major version of Open MPI; what differs between them is in the fields."""
 
     no_slots = "There are not enough slots available"  # PRRTE and ORTE have the same words
+    pmi = ("pmix",)
     setting_prefixes = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
     family = "openmpi"
     launcher_names = ("mpirun", "mpiexec")

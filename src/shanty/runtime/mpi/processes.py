@@ -15,10 +15,12 @@ _OWN = ("prte", "orte", "hydra_", "mpi")
 
 # The variables that tell a rank its place. Open MPI's own come first: under it a nested Hydra
 # would set PMI_* for its children anew, but Open MPI does not clear PMI_* that it inherits.
-RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
-LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+# Those of the user's own srun come before all of them: other variables may be of a run around it.
+STEP_PLACE = ("SHANTY_STEP_RANK", "SHANTY_STEP_SIZE", "SHANTY_STEP_LOCAL", "SHANTY_STEP_LOCALS")
+RANK = ("SHANTY_STEP_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+SIZE = ("SHANTY_STEP_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+LOCAL_RANK = ("SHANTY_STEP_LOCAL", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+LOCAL_SIZE = ("SHANTY_STEP_LOCALS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 # What leads a program to its launcher: without it MPI_Init makes a world of one process. What says
 # the place of a rank is not among it. Open MPI 4.1 would start a daemon then, unless it is told so;
@@ -29,6 +31,21 @@ _CONNECTION = (
 )
 _ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
 _SESSIONS = "PMIX_SERVER_TMPDIR"  # of the launcher; removed with the run
+
+
+def of_step(words: list[str]) -> dict[str, str]:
+    """Returns a rank's place in the names of RANK and the like.
+
+    `words` are what srun sets: SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_NODEID and
+    SLURM_STEP_TASKS_PER_NODE (`2(x3),1`).
+    """
+    rank, size, local, node, tasks = words[:5]
+    counts: list[int] = []
+    for part in tasks.split(","):
+        count, _, times = part.partition("(x")
+        counts += [int(count)] * int(times.rstrip(")") or 1)
+    local_size = counts[int(node)] if int(node) < len(counts) else 1
+    return dict(zip(STEP_PLACE, (rank, size, local, str(local_size))))
 
 
 def leave_launcher(environ: MutableMapping[str, str]) -> dict[str, str]:

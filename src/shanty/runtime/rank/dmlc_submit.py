@@ -92,9 +92,8 @@ _BY_SSH = "name the hosts: --cluster ssh --host-file FILE"
 # Why a cluster is refused, and what to do instead.
 REFUSED: Dict[str, Tuple[str, str]] = {
     "slurm": (
-        "shanty hands no jobs to Slurm yet",
-        "within an allocation name its hosts: shanty dmlc-submit --cluster mpi "
-        '--on "$(scontrol show hostnames | paste -sd,)" …',
+        "a job goes to Slurm by --on",
+        "shanty dmlc-submit --cluster mpi --on slurm …; within an allocation without --on",
     ),
     "sge": (
         "shanty hands no jobs to Grid Engine",

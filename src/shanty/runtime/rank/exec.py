@@ -32,6 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import MutableMapping, Sequence
 
+STEP = "SHANTY_STEP"  # what srun told a task of its place, past the script of its host
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
 _GROUP, _GROUPS = "GROUP_RANK", "GROUP_WORLD_SIZE"
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
@@ -43,6 +44,9 @@ _CANNOT_WRITE = 73  # StorageError's
 def main(argv: list[str]) -> int:
     """Runs `argv` as this rank; returns the exit code to end with."""
     environ = os.environ
+    step = environ.pop(STEP, "").split()  # started by the user's own srun
+    if step:
+        environ.update(processes.of_step(step))
     rank = processes.number(environ, processes.RANK)
     if rank is None:  # no launcher started us: the program is run as if we were not there
         os.execvp(argv[0], argv)
@@ -63,6 +67,8 @@ def main(argv: list[str]) -> int:
     if 1 < size <= len(addresses):
         environ.setdefault("TF_CONFIG", tensorflow_cluster(addresses[:size], rank))
     pass_by_proxies(environ, addresses)
+    if "SLURM_JOB_ID" in environ:
+        _as_step(place)
     here = os.path.dirname(os.path.abspath(__file__))
     # What starts ranks itself is refused there.
     environ["PATH"] = os.pathsep.join([f"{here}/shims", environ.get("PATH") or os.defpath])
@@ -110,6 +116,23 @@ def _as_torchrun(rank: int, size: int, local_size: int) -> None:
         environ.setdefault(name, "0")
     environ.setdefault("TORCHELASTIC_RUN_ID", environ.get("SHANTY_RUN_ID", "shanty"))
     environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # there is no agent: rank 0 has the store
+
+
+def _as_step(place: dict[str, int]) -> None:
+    """Sets what scripts look for that know srun, by which each rank would be a task of a step.
+
+    The job's own values are those of its batch script, which is task 0 of 1 on every host.
+    """
+    environ = os.environ
+    for name, value in (
+        ("SLURM_PROCID", place["RANK"]),
+        ("SLURM_LOCALID", place["LOCAL_RANK"]),
+        ("SLURM_NTASKS", place["WORLD_SIZE"]),
+        ("SLURM_NPROCS", place["WORLD_SIZE"]),
+        ("SLURM_STEP_NUM_TASKS", place["WORLD_SIZE"]),
+        ("SLURM_NODEID", environ.get(_GROUP, "0")),
+    ):
+        environ[name] = str(value)
 
 
 def tensorflow_cluster(addresses: Sequence[str], rank: int) -> str:

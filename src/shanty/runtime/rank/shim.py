@@ -43,6 +43,11 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
     plan = read_plan(RunDir(Path(plan_file).parent))
     if plan is None:
         raise UsageError(f"{plan_file} is missing or damaged", fix="run it again")
+    if name == "srun":
+        from shanty.runtime.rank import srun
+
+        srun.become(plan, words)
+        return
     installation, layout = plan.lead.installation, plan.attempt.layout
     notes: List[str] = []
     verbose = False

@@ -7,7 +7,7 @@ import hashlib
 import os
 import pwd
 import shutil
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from shanty.runtime import gpus, platform
 from shanty.runtime.containers import portable_python
@@ -18,6 +18,7 @@ from shanty.runtime.rpc.images import Found, look, run
 from shanty.runtime.rpc.store import home
 from shanty.runtime.rpc.survey import memory
 
+_LIST_LIMIT = 3.0  # seconds for an engine to list its containers
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _FUSE = "/dev/fuse"
 
@@ -155,28 +156,33 @@ def _may_mount() -> bool:
 
 def containers_sweep(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """End the containers of runs that are over, or whose agents are gone."""
-    return {"removed": sweep(remove=True)}
+    return {"removed": sweep()}
 
 
-def containers_left(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
-    """Name the containers of runs that are over, or whose agents are gone."""
-    return {"left": sweep(remove=False)}
+def left() -> List[Tuple[str, List[str]]]:
+    """The containers of runs whose agents are gone: each one's name, and what removes it.
 
-
-def sweep(*, remove: bool) -> List[str]:
-    """Find, and end, what no process of shanty's holds any more; the containers' names."""
+    Of this user's runs on this host only: others may use the same engine.
+    """
     found = []
     for engine in ENGINES.values():
         for program in filter(None, map(shutil.which, PROGRAMS[engine.name])):
             words = engine.listing(program)
-            done = run(words) if words else None
+            done = run(words, _LIST_LIMIT) if words else None
             for line in done.stdout.splitlines() if done is not None else ():
-                name = line.split()[0]
-                if not _is_held(name, PROGRAMS[engine.name]):
-                    found.append(name)
-                    if remove:
-                        run(engine.removal(program, name))
+                name, _, of_run = line.partition(" ")
+                ours = of_run.startswith(home() + os.sep)
+                if ours and not _is_held(name, PROGRAMS[engine.name]):
+                    found.append((name, engine.removal(program, name)))
     return found
+
+
+def sweep() -> List[str]:
+    """End what is left; the names of those containers."""
+    found = left()
+    for _, words in found:
+        run(words)
+    return [name for name, _ in found]
 
 
 def _is_held(name: str, programs: Sequence[str]) -> bool:

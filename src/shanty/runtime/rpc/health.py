@@ -22,7 +22,7 @@ from shanty.runtime.agent.cleanup import in_use
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.parameters import settings
 from shanty.runtime.mpi.processes import DAEMONS, RANK, is_launchers
-from shanty.runtime.rpc import Ask, Data, Say, store
+from shanty.runtime.rpc import Ask, Data, Say, containers, store
 from shanty.runtime.rundir import is_run_id
 
 _READING = 2.0  # seconds in which contents of the store are compared
@@ -43,7 +43,8 @@ def health(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     empty list for an unknown name, None where there was no answer in time. `rights` are
     `[path, mode, owner]` of the home and of what sshd reads there. `settings` are `[name, value,
     place]`; the place is a file, or "" for the environment of a login. `leftovers` are the files
-    of MPI jobs that nobody has open, `orphans` the processes of runs that ended. `time` is this
+    of MPI jobs that nobody has open, `orphans` the processes of runs that ended, `containers` the
+    names of theirs. `time` is this
     host's clock at the end, `took` the seconds since the question came. `damaged` has the items of
     the store that are not whole, and which files.
     """
@@ -56,6 +57,7 @@ def health(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
         "settings": [[name, value[:_SHOWN], place] for name, value, place in settings(os.environ)],
         "leftovers": files_left(),
         "orphans": orphans(),
+        "containers": [name for name, _ in containers.left()],
         "damaged": {
             path: stored_tree.named(files)
             for path, files in store.damaged_items(began + _READING).items()

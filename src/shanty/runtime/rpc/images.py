@@ -198,11 +198,13 @@ def _registry(image: str) -> str:
     return "https://index.docker.io/v1/"
 
 
-def run(words: Sequence[str]) -> Optional[subprocess.CompletedProcess[str]]:
-    """Run an engine's command; None where it does not run, or takes too long."""
+def run(
+    words: Sequence[str], limit: float = _ASK_LIMIT
+) -> Optional[subprocess.CompletedProcess[str]]:
+    """Run an engine's command; None where it does not run, or takes more than `limit` seconds."""
     try:
         return subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ASK_LIMIT,
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit,
             errors="replace", check=False,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):

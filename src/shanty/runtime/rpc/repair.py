@@ -16,7 +16,7 @@ from shanty.runtime.agent.cleanup import end_all
 from shanty.runtime.authorized_keys import keys_file
 from shanty.runtime.errors import StorageError, UsageError
 from shanty.runtime.file_edit import edit_file, read_file
-from shanty.runtime.rpc import Ask, Data, Say, health, runs, store, workspaces
+from shanty.runtime.rpc import Ask, Data, Say, containers, health, runs, store, workspaces
 
 _SHARED = 0o022  # group and others may write
 _BEGUN = 3600.0  # seconds after which a run has begun with what it has placed
@@ -163,7 +163,8 @@ def end_orphans(ask: Ask) -> List[str]:
     end_all(members)
     left = {each.pid for each in members()}
     done = [f"{x['name']} ({pid}) of run {x['run']} ended" for pid, x in found.items()]
-    return [text for text, pid in zip(done, found) if pid not in left]
+    swept = [f"container {name} removed" for name in containers.sweep()]
+    return [*(text for text, pid in zip(done, found) if pid not in left), *swept]
 
 
 def mend_store(_ask: Ask) -> List[str]:

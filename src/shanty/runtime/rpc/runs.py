@@ -11,12 +11,13 @@ import time
 from typing import Any, Dict, List, Mapping, Optional
 
 from shanty.runtime.agent import control
+from shanty.runtime.agent.queued import QueuedRuns
 from shanty.runtime.errors import NotFoundError
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, Mirror
 from shanty.runtime.plan import Plan, read_plan
 from shanty.runtime.rpc import Ask, Data, Say, workspaces
 from shanty.runtime.rundir import RunDir, home, read_json, storage_errors, write_json
-from shanty.runtime.spec import State
+from shanty.runtime.spec import State, Status
 
 LEAD_APPENDED = (*APPENDED, "logs/*.log", "attempts/*/logs/*.log", "events.jsonl", "stalls.jsonl")
 _KEPT = 30 * 86400.0  # seconds that the files of a run stay when nobody fetches them
@@ -26,7 +27,25 @@ _LOOK = 0.02  # seconds between two looks for something new
 _STDIN = "stdin"  # the FIFO from which rank 0 reads, where it is fed
 _FED = "stdin-ended"  # is there once all of it has been
 _mirrors: Dict[str, _Outbox] = {}
+_queues: List[QueuedRuns] = []  # Slurm's, once it was asked
 _stdin: Dict[str, int] = {}  # the open ends of the FIFOs, by run
+
+
+def _queue_of(run: RunDir) -> Optional[QueuedRuns]:
+    """The queue that gives a run of this host its own; None for all other runs."""
+    if (read_json(run.site) or {}).get("target") != "slurm":
+        return None
+    if not _queues:
+        from shanty.runtime.slurm import queue, tools
+
+        tools.find()
+        _queues.append(QueuedRuns(queue.SlurmQueue()))
+    return _queues[0]
+
+
+def _status_of(run: RunDir) -> Status:
+    runs = _queue_of(run)
+    return control.status_of(run) if runs is None else runs.describe([run])[run]
 
 
 class _Outbox:
@@ -34,13 +53,14 @@ class _Outbox:
 
     def __init__(self, run: RunDir, offsets: Mapping[str, int]) -> None:
         self._run = run
-        self._mirror = Mirror(run.path, LEAD_APPENDED, REPLACED, dict(offsets))
+        plan = ("plan.json",) if _queue_of(run) is not None else ()  # its hosts come late
+        self._mirror = Mirror(run.path, LEAD_APPENDED, (*REPLACED, *plan), dict(offsets))
         self._status = b""
         self._has_looked = False
 
     def collect(self) -> List[Change]:
         """The next changes; the final status comes only after all else."""
-        status = control.status_of(self._run)
+        status = _status_of(self._run)
         changes: List[Change] = []
         size = 0
         sources = [self._mirror.changes, self._mirror.artifacts]
@@ -77,14 +97,8 @@ def folder_of(run: str, index: int) -> RunDir:
     return RunDir(home(os.environ) / "work" / f"{run}.{index}")
 
 
-def begin_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
-    """`run plan job status files stdin`: write the run down and start its controller.
-
-    `files` are `{path: [text, mode]}`, relative to the run's folder. With `stdin` true rank 0
-    reads what `forward-stdin` brings, else an empty file.
-    """
-    run = folder_of(ask["run"], 0)
-    run.create()
+def write_down(run: RunDir, ask: Ask) -> None:
+    """Write `job plan status files` of a request into the run's new folder."""
     with storage_errors(run.path):
         write_json(run.job, ask["job"])
         write_json(run.plan, ask["plan"])
@@ -94,6 +108,17 @@ def begin_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
             file.touch(mode=0o600)
             file.write_text(text)
             file.chmod(mode)
+
+
+def begin_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """`run plan job status files stdin`: write the run down and start its controller.
+
+    `files` are `{path: [text, mode]}`, relative to the run's folder. With `stdin` true rank 0
+    reads what `forward-stdin` brings, else an empty file.
+    """
+    run = folder_of(ask["run"], 0)
+    run.create()
+    write_down(run, ask)
     if ask["stdin"]:
         os.mkfifo(run.path / _STDIN, 0o600)
         source = os.open(run.path / _STDIN, os.O_RDONLY | os.O_NONBLOCK)
@@ -158,7 +183,13 @@ def follow_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
 
 def ask_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """`run request`: ask the controller."""
-    return {"reply": control.ask(folder_of(ask["run"], 0), ask["request"])}
+    run, request = folder_of(ask["run"], 0), ask["request"]
+    runs = _queue_of(run)
+    if runs is None:
+        return {"reply": control.ask(run, request)}
+    if request["kind"] == "stop":
+        return {"reply": runs.cancel(run, float(request.get("grace", 0.0)))}
+    return {"reply": runs.stacks(run)}
 
 
 def forget_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
@@ -213,6 +244,8 @@ def _sweep(run: RunDir) -> bool:
 
 def _is_orphaned(run: RunDir) -> bool:
     """True when the agents of a run's part were on this host and are gone without the last word."""
+    if run.site.exists():
+        return False  # it waits in a queue, or is on its nodes
     agents = read_json(run.agents)
     if agents is None:
         return time.time() > run.path.stat().st_mtime + _YOUNG

@@ -30,11 +30,12 @@ _MODULES: Mapping[str, str] = {
     "store": "store-has store-put store-sweep mpi-find",
     "python_environment": "env-describe env-has env-reach env-make wheels-missing wheel-put",
     ".authorized_keys": "authorize revoke sweep-keys host-keys",
-    "containers": "container-engine python-anywhere containers-sweep containers-left",
+    "containers": "container-engine python-anywhere containers-sweep",
     "images": "image-pull",
     "layers": "image-have image-load image-file-have image-file-put layer-put",
     "workspaces": "workspace-has workspace-missing workspace-part workspace-place",
     "runs": "begin-run forward-stdin follow-run ask-run forget-run heartbeat-age sweep-runs",
+    "slurm": "slurm-check slurm-submit",
     "network_probe": "net-listen net-probe net-send net-close",
 }
 VERBS = {verb: module for module, verbs in _MODULES.items() for verb in verbs.split()}

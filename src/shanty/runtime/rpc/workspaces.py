@@ -358,12 +358,20 @@ def prune(keep: int) -> List[Path]:
 
 
 def _in_use(folder: Path) -> bool:
-    work = rundir.home(os.environ) / "work"
+    home = rundir.home(os.environ)
+    work = home / "work"
     with contextlib.suppress(OSError), os.scandir(folder / "users") as entries:
         for entry in entries:
+            if _is_on(home / "runs" / entry.name.rpartition(".")[0]):
+                return True  # submitted from this very host, to a queue
             if (work / entry.name).is_dir() or entry.stat().st_mtime > time.time() - _STALE:
                 return True
     return False
+
+
+def _is_on(run: Path) -> bool:
+    status = rundir.read_json(run / "status.json")
+    return status is not None and status.get("ended") is None
 
 
 def _holds_files_of_a_run(folder: Path) -> bool:

@@ -1,0 +1,205 @@
+"""Slurm: `shanty run --on slurm`, on a login node, from elsewhere, and inside of an allocation.
+
+    --on slurm               hands the job to Slurm here
+    --on slurm:USER@LOGIN    does so on that login node, over ssh (`slurm_login`)
+    --on slurm:SITE          a site of config.toml: a login node, and options for it
+    nothing, in a job        the nodes of the job that we are in (`slurm_allocation`)
+
+What is asked of Slurm and read from it is in `runtime/slurm`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from shanty.launch.settings import SLURM_KEYS
+from shanty.launch.targets.base import Planned, Reply, Surroundings, refuse_options, scratch_of
+from shanty.launch.targets.local import node_of_this_machine, survey, write_down
+from shanty.launch.targets.queued import waiting_plan
+from shanty.runtime.agent.queued import QueuedRuns
+from shanty.runtime.errors import PrepareError, UsageError
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.plan import Plan
+from shanty.runtime.rundir import RUN_DIR, RunDir, read_json
+from shanty.runtime.slurm import submit, tools
+from shanty.runtime.slurm.queue import SlurmQueue
+from shanty.runtime.slurm.request import Request
+from shanty.runtime.spec import JobSpec, Script, Status
+
+if TYPE_CHECKING:
+    from shanty.launch.targets.slurm_login import SlurmLogin
+
+SCHEME = "slurm"
+_COMPILE = "import ast,sys;ast.parse(open(sys.argv[1],'rb').read(),sys.argv[1])"
+
+
+def is_inside(environ: Mapping[str, str]) -> bool:
+    """True in a job of Slurm's, but for the ranks and the line of a run, which has its hosts."""
+    inside = environ.get("SLURM_JOB_ID") and environ.get("SLURM_JOB_NODELIST")
+    return bool(inside) and RUN_DIR not in environ and tools.are_here(environ)
+
+
+@dataclass(frozen=True)
+class SlurmPlan(Planned):
+    """A job before it has nodes: what is asked of Slurm."""
+
+    target: SlurmTarget
+    plan: Plan
+    request: Request
+    takes_long: ClassVar[bool] = True  # nothing is held against this machine
+
+    def render(self) -> str:
+        """What is asked for, for a person to read."""
+        node = self.plan.lead
+        title = FLAVOURS[node.installation.flavour].title
+        return "\n".join(
+            [
+                f"# MPI     {title} {node.installation.version} ({node.installation.prefix})",
+                "# hosts   as slurm gives them",
+                f"# ranks   {self.ranks or 'as the nodes have slots'}",
+                f"# python  {node.python}",
+                f"# sbatch {shlex.join(self.request.words())}",
+                f"cd {shlex.quote(self.job.workdir)}",
+                shlex.join(self.job.words()),
+            ]
+        )
+
+    def _submit(self, stdin: int) -> None:
+        """Write the run down and queue it; its ranks read no standard input."""
+        del stdin
+        self.target.submit(self)
+
+
+class SlurmTarget:
+    """Runs on the nodes that Slurm gives."""
+
+    scheme: ClassVar[str] = SCHEME
+
+    def __init__(self, here: Surroundings) -> None:
+        self.here = here
+        self.runs = QueuedRuns(SlurmQueue(here.environ))
+
+    @cached_property
+    def login(self) -> SlurmLogin:
+        """What goes to a login node over ssh; loaded only then."""
+        from shanty.launch.targets.slurm_login import SlurmLogin
+
+        return SlurmLogin(self.here)
+
+    def plan(self, job: JobSpec, run: RunDir) -> Planned:
+        """Find MPI and Python, and hold the job against what the cluster can give."""
+        if not job.on:
+            from shanty.launch.targets.slurm_allocation import plan_in_allocation
+
+            refuse_options(job, f"the nodes of job {self.here.environ['SLURM_JOB_ID']}")
+            return plan_in_allocation(self.here, job, run)
+        job, login = site_of(job, self.here.settings.slurm)
+        if job.image is None:
+            facts = survey(job, self.here)
+            check_script(job, facts.python)
+        if login or job.image is not None:  # containers are prepared on the login node
+            return self.login.plan(job, run, login or "localhost")
+        request = submit.check(job, facts.installation.flavour, self.here.environ)
+        home = self.here.environ.get("HOME", "/")
+        submit.need_shared(str(self.here.home), home)
+        node = node_of_this_machine(facts, job, run, scratch_of(run))
+        plan = waiting_plan(job, run, self.here.settings, node)
+        return SlurmPlan(job, run, self, plan, request)
+
+    def submit(self, planned: SlurmPlan) -> None:
+        """Put what the nodes would not see where they do, and queue the run."""
+        run, job, plan = planned.run, planned.job, planned.plan
+        home = self.here.environ.get("HOME", "/")
+        node = plan.lead
+        needed = [node.workdir, node.python, node.agent_python, node.package, node.mpi["prefix"]]
+        hidden = submit.unseen(needed, home)
+        if hidden:
+            self.here.say(f"the nodes do not see {', '.join(hidden)}: a copy goes to {home}")
+            node = self.login.brought(job, run, node)
+            job = replace(job, workdir=node.workdir)
+            plan = plan._replace(attempt=plan.attempt._replace(nodes=(node,)))
+        write_down(planned.job, plan, run)
+        try:
+            submit.submit(run, plan, job, self.here.environ)
+        except BaseException:  # Ctrl-C too
+            name = (read_json(run.site) or {}).get("name")
+            if name:
+                self.runs.queue.dequeue(str(name))
+            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
+            raise
+
+    def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
+        """Where the runs stand; those of this cluster by one question to Slurm."""
+        away = {run for run in runs if is_elsewhere(run)}
+        found = dict(self.runs.describe([run for run in runs if run not in away]))
+        found.update(self.login.describe(away) if away else {})
+        return {run: found[run] for run in runs}
+
+    def cancel(self, run: RunDir, grace: float) -> Reply:
+        """End the run, with SIGKILL after `grace` seconds; one that waits leaves the queue."""
+        if is_elsewhere(run):
+            return self.login.cancel(run, grace)
+        return Reply(**self.runs.cancel(run, grace))
+
+    def stacks(self, run: RunDir) -> Reply:
+        """Ask for the stack of every rank."""
+        if is_elsewhere(run):
+            return self.login.stacks(run)
+        return Reply(**self.runs.stacks(run))
+
+
+def is_elsewhere(run: RunDir) -> bool:
+    """True for a run that a login node looks after."""
+    return bool((read_json(run.site) or {}).get("hosts"))
+
+
+def site_of(job: JobSpec, sites: Mapping[str, Any]) -> tuple[JobSpec, str]:
+    """The job with the defaults of its site, and the login node that `--on slurm:…` names.
+
+    `sites` is the table [slurm] of config.toml: options for all, and a table for each site.
+    """
+    place = (job.on or "").partition(":")[2]
+    defaults = {key: value for key, value in sites.items() if not isinstance(value, dict)}
+    own = sites.get(place)
+    if isinstance(own, dict):
+        defaults.update(own)
+        place = str(own.get("login", ""))
+    plain = JobSpec(job.command)
+    changes = {
+        key: value
+        for key, value in defaults.items()
+        if key in SLURM_KEYS and getattr(job, key) == getattr(plain, key)
+    }
+    return replace(job, **changes), place
+
+
+def check_script(job: JobSpec, python: str) -> None:
+    """Raise UsageError for a script with an error in its syntax, by the job's own interpreter."""
+    if not isinstance(job.command, Script):
+        return
+    path = Path(job.workdir, job.command.path)
+    if path.is_dir():
+        path = path / "__main__.py"
+    try:
+        done = subprocess.run(
+            [python, "-I", "-S", "-c", _COMPILE, str(path)],
+            capture_output=True, text=True, timeout=20, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PrepareError(f"{python} cannot be run", str(error), "see --python") from error
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    if done.returncode != 0 and lines and lines[-1].partition(":")[0].endswith("Error"):
+        where = next((line for line in reversed(lines) if line.startswith("File ")), "")
+        where = where.rpartition("line ")[2]
+        raise UsageError(
+            f"{job.command.path} has an error in its syntax" + (f", line {where}" if where else ""),
+            lines[-1],
+            "mend it: it would be found only when the job has waited for its nodes",
+        )

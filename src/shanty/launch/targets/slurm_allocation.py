@@ -1,0 +1,132 @@
+"""Runs in a job of Slurm's that its user is in already (`salloc`, `sbatch`): its nodes are taken.
+
+`--on local` keeps a run to this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from shanty.launch.targets.base import Planned, Surroundings, scratch_of
+from shanty.launch.targets.local import LocalTarget, node_of_this_machine, survey, write_down
+from shanty.launch.targets.queued import waiting_plan
+from shanty.runtime import foreign
+from shanty.runtime.agent.queue_word import WHY
+from shanty.runtime.errors import PrepareError, UsageError
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.plan import Node, Plan
+from shanty.runtime.rank.srun import ALLOCATION
+from shanty.runtime.resolve import layout_of
+from shanty.runtime.rundir import RunDir, write_json
+from shanty.runtime.slurm import allocation, batch, submit, tools
+from shanty.runtime.slurm.queue import SlurmQueue
+from shanty.runtime.slurm.request import SIGNAL
+from shanty.runtime.spec import JobSpec
+
+
+def plan_in_allocation(here: Surroundings, job: JobSpec, run: RunDir) -> Planned:
+    """Decide where the ranks go on the nodes of this job; UsageError where they do not fit."""
+    environ = here.environ
+    try:
+        steps = allocation.step_options(tools.version(environ), tools.settings(environ))
+        hosts = allocation.nodes_of(environ, job, steps)
+    except ValueError as error:
+        raise PrepareError(
+            f"the nodes of job {environ['SLURM_JOB_ID']} are not known", str(error),
+            "--on local takes this machine only",
+        ) from error  # fmt: skip
+    if job.image is not None:
+        raise UsageError(
+            "--image does not go with the nodes of a job that one is in",
+            "its nodes may have no engine, and nothing is prepared for containers on them",
+            "submit it as a job of its own: --on slurm; or --on local for this machine only",
+        )
+    facts = survey(job, here)
+    submit.check_line(job, facts.installation.flavour, environ)
+    if len(hosts) == 1 and is_here(hosts[0]["name"], environ):
+        own = LocalTarget(here).plan_on(replace(facts, cores=hosts[0]["slots"]), job, run)
+        os.environ[WHY] = shlex.join(batch.word_command(own.plan.lead.host_boot, run, environ))
+        return own
+    node = node_of_this_machine(facts, job, run, scratch_of(run))
+    nodes = [
+        node._replace(
+            number=number, name=host["name"], address=host["name"], slots=host["slots"],
+            cores=host["cores"],
+        )
+        for number, host in enumerate(hosts)
+    ]  # fmt: skip
+    layout = layout_of(job, nodes)
+    plan = waiting_plan(job, run, here.settings, nodes[0])
+    return AllocationPlan(job, run, here, plan, hosts, layout.ranks)
+
+
+def is_here(node: str, environ: Mapping[str, str]) -> bool:
+    """True where we are on that node, and not where the job was only asked for."""
+    named = environ.get("SLURMD_NODENAME")
+    return named == node if named else os.uname().nodename.partition(".")[0] == node
+
+
+@dataclass(frozen=True)
+class AllocationPlan(Planned):
+    """A job on the nodes of a job of Slurm's, the lead host first."""
+
+    here: Surroundings
+    plan: Plan
+    hosts: list[dict[str, Any]]
+    count: int | None
+    takes_long: ClassVar[bool] = True  # nothing is held against this machine
+
+    @property
+    def ranks(self) -> int | None:
+        """How many ranks there are to be; None where the user's own line says it."""
+        return self.count
+
+    def render(self) -> str:
+        """What would be run, for a person to read."""
+        node: Node = self.plan.lead
+        title = FLAVOURS[node.installation.flavour].title
+        number = self.here.environ["SLURM_JOB_ID"]
+        lines = [
+            f"# MPI     {title} {node.installation.version} ({node.installation.prefix})",
+            *(f"# host    {host['name']}: {host['slots']} slots" for host in self.hosts),
+            f"# job     {number} of Slurm's",
+            f"# ranks   {self.ranks or 'as the command says'}",
+            f"# python  {node.python}",
+            f"cd {shlex.quote(self.job.workdir)}",
+            shlex.join(self.job.words()),
+        ]
+        return "\n".join(lines)
+
+    def _submit(self, stdin: int) -> None:
+        """Write the run down and start its agents on the first node."""
+        del stdin
+        run, environ = self.run, self.here.environ
+        submit.need_shared(str(self.here.home), environ.get("HOME", "/"))
+        write_down(self.job, self.plan, run)
+        try:
+            write_json(run.path / "hosts.json", self.hosts)
+            site = {"target": SlurmQueue.scheme, "name": environ["SLURM_JOB_ID"], "within": True}
+            write_json(run.site, site)
+            script = run.path / batch.SCRIPT
+            script.write_text(batch.script(run, self.plan.lead.host_boot, SIGNAL))
+            script.chmod(0o755)
+            first = self.hosts[0]
+            words = ["/bin/sh", str(script)]
+            if not is_here(first["name"], environ):
+                words = [*first["connection"]["argv"], *words]
+            with run.agent_log.open("ab") as log:
+                subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                    start_new_session=True,
+                    env={**environ, ALLOCATION: json.dumps(foreign.of_allocation(environ))},
+                )  # fmt: skip
+        except BaseException:
+            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
+            raise

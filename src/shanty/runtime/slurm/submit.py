@@ -1,0 +1,228 @@
+"""Checks a job where Slurm's tools are, and hands it over to Slurm."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import re
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from shanty.runtime.errors import PrepareError, UsageError
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.plan import Plan
+from shanty.runtime.rank import srun
+from shanty.runtime.rundir import RunDir, read_json, write_json
+from shanty.runtime.slurm import checks, parse, queue, tools
+from shanty.runtime.slurm.batch import SCRIPT, script
+from shanty.runtime.slurm.request import Request, line_of, name_of, of_job, warned_in_time
+from shanty.runtime.slurm.word import LOG
+from shanty.runtime.spec import JobSpec
+
+# What sbatch says, in part; what that means; what to do.
+_REFUSALS = (
+    ("invalid partition|Invalid partition", "there is no such partition", "see `sinfo -s`"),
+    (
+        "Invalid account", "the account, or its combination with the partition, is not valid",
+        "see `sacctmgr show assoc user=$USER`; name one with --account",
+    ),
+    ("Invalid qos|QOS", "the QOS is not valid, or a limit of it is reached", "see --qos"),
+    (
+        "reservation is invalid|Reservation", "there is no such reservation",
+        "see `scontrol show reservation`",
+    ),
+    ("feature", "no node has such features", "see --constraint and `sinfo -o '%f'`"),
+    ("time limit", "its time is above a limit", "take a smaller --time-limit"),
+    ("generic resource|gres", "the cluster has no such GPUs (gres)", "see `sinfo -o '%G'`"),
+    (
+        "node configuration is not available|Node count|More processors",
+        "the cluster can never give that", "ask for fewer nodes, CPUs, GPUs or less memory",
+    ),
+    ("User's group|not permitted|Access", "you may not use that", "ask an administrator"),
+)  # fmt: skip
+
+
+def check(job: JobSpec, mpi: str, environ: Mapping[str, str] = os.environ) -> Request:
+    """Find out what keeps a job from ever being run; UsageError or PrepareError say it.
+
+    `mpi` is the flavour of the MPI that it will have.
+    """
+    tools.need(environ)
+    check_line(job, mpi, environ)
+    request = of_job(job)
+    known = checks.partitions(tools.partitions(environ), tools.nodes(environ))
+    checks.check(_with_defaults(request, environ), known, _accounts(environ))
+    words = ["sbatch", "--test-only", *request.words()]
+    answer = tools.ask(words, environ=environ, text="#!/bin/sh\nexit 0\n")
+    if answer.code != 0:
+        raise _refused(answer, request)
+    return request
+
+
+def check_line(job: JobSpec, mpi: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise UsageError where ranks that the user's own srun starts would not find each other."""
+    line = line_of(job)
+    if line is None:
+        return
+    types = parse.mpi_types(_all_of(tools.ask(["srun", "--mpi=list"], environ=environ)))
+    flavour = FLAVOURS[mpi]
+    fits = srun.fitting(flavour, types)
+    if line.mpi and not line.mpi.startswith(flavour.pmi):
+        raise UsageError(
+            f"--mpi={line.mpi} of srun does not fit {flavour.title}",
+            f"its ranks find each other by {' or '.join(flavour.pmi)}: each would be rank 0 of 1",
+            f"take --mpi={fits}" if fits else "leave srun out: shanty run starts the ranks itself",
+        )
+    if (line.mpi and line.mpi not in types) or not fits:
+        raise UsageError(
+            f"this Slurm has no {line.mpi or ' or '.join(flavour.pmi)} for {flavour.title}",
+            f"`srun --mpi=list` names {', '.join(types) or 'nothing'}",
+            "leave srun out: shanty run starts the ranks itself; or take another --mpi",
+        )
+
+
+def _all_of(answer: tools.Answer) -> str:
+    return answer.out + "\n" + answer.err  # versions differ in where they write it
+
+
+def _with_defaults(request: Request, environ: Mapping[str, str]) -> Request:
+    """What the user has set for sbatch in his environment counts where nothing was typed."""
+    found: Dict[str, Any] = {}
+    for name in ("partition", "account", "qos", "constraint", "reservation"):
+        if not getattr(request, name) and environ.get(f"SBATCH_{name.upper()}"):
+            found[name] = environ[f"SBATCH_{name.upper()}"]
+    return request._replace(**found)
+
+
+def _accounts(environ: Mapping[str, str]) -> Optional[List[Mapping[str, str]]]:
+    """What this user may charge, where there is accounting; None where there is not."""
+    keys = ("account", "partition", "qos")
+    with contextlib.suppress(KeyError, OSError):
+        words = ["sacctmgr", "-n", "-P", "show", "assoc", f"user={getpass.getuser()}"]
+        answer = tools.ask([*words, f"format={','.join(keys)}"], environ=environ)
+        if answer.code == 0 and answer.out.strip():
+            return parse.listed(answer.out, keys)
+    return None
+
+
+def _refused(answer: tools.Answer, request: Request) -> PrepareError:
+    if answer.unheard:
+        return PrepareError(
+            "Slurm does not answer: slurmctld cannot be reached",
+            answer.complaint,
+            "try again in a while; `scontrol ping` tells whether it is up",
+        )
+    for pattern, what, fix in _REFUSALS:
+        if re.search(pattern, answer.err):
+            return PrepareError(
+                f"Slurm would not take the job: {what}",
+                f"{answer.complaint} (asked for: {' '.join(request.words())})",
+                fix,
+            )
+    return PrepareError(
+        "Slurm would not take the job",
+        f"{answer.complaint} (asked for: {' '.join(request.words())})",
+        "see the options of `shanty run --help`, group Slurm",
+    )
+
+
+def submit(run: RunDir, plan: Plan, job: JobSpec, environ: Mapping[str, str] = os.environ) -> str:
+    """Queue a run that is written down; returns the job's number.
+
+    From now on `site.json` says that the run is Slurm's.
+    """
+    request = _with_defaults(of_job(job), environ)
+    known = checks.partitions(tools.partitions(environ), ())
+    request = warned_in_time(of_job(job), checks.limit_of(request, known))
+    text = script(run, plan.lead.host_boot, request.signal)
+    path = run.path / SCRIPT
+    path.write_text(text)
+    path.chmod(0o755)
+    words = [
+        "sbatch", "--parsable", f"--job-name={name_of(job, run.id)}",
+        f"--comment=shanty run {run.id}", f"--output={run.path}/logs/{LOG}",
+        "--open-mode=append", "--chdir=/", "--export=ALL", *request.words(), str(path),
+    ]  # fmt: skip
+    site = {**(read_json(run.site) or {}), "target": queue.SlurmQueue.scheme, "name": ""}
+    write_json(run.site, site)
+    answer = tools.ask(words, environ=_outside(environ))
+    if answer.code != 0:
+        raise _refused(answer, request)
+    try:
+        number = parse.submitted(answer.out)
+    except ValueError as error:
+        raise PrepareError("Slurm took the job, and named no number", str(error)) from error
+    write_json(run.site, {**site, "name": number})
+    return number
+
+
+def _outside(environ: Mapping[str, str]) -> Dict[str, str]:
+    """The environment without that of a job in which this is typed: it is another job."""
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
+    return {k: v for k, v in environ.items() if not k.startswith("SLURM_") or k in kept}
+
+
+# ---------------------------------------------------------------------------- what nodes can see
+
+_NETWORK = (
+    "nfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "panfs", "wekafs", "vast", "afs",
+    "cifs", "smb", "9p", "fuse.", "orangefs", "pvfs", "ocfs2", "gfs", "mmfs", "quobyte",
+)  # fmt: skip
+_OWN = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/var/run")  # of every host
+_SYSTEM = ("/usr", "/opt", "/bin", "/lib", "/sw", "/apps", "/nix", "/cvmfs", "/snap")
+
+
+def is_shared(path: str, home: str, mounts: str = "") -> bool:
+    """True where the nodes probably see `path` too: as they see the `home`, or by a network.
+
+    `mounts` is the text of /proc/self/mountinfo.
+    """
+    real = os.path.realpath(path)
+    kind = _mounted(real, mounts)
+    if kind[1].startswith(_NETWORK) or kind == _mounted(os.path.realpath(home), mounts):
+        under_tmp = any(_is_below(real, each) for each in _OWN)
+        return (
+            not under_tmp or kind[1].startswith(_NETWORK) or _is_below(real, os.path.realpath(home))
+        )
+    return any(_is_below(real, each) for each in _SYSTEM)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _mounted(path: str, mounts: str) -> tuple[str, str]:
+    """The place of the mount that a path is on, and its kind."""
+    best = ("/", "")
+    for line in mounts.splitlines():
+        words, _, rest = line.partition(" - ")
+        fields = words.split()
+        if len(fields) > 4 and rest:
+            point = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), fields[4])
+            if _is_below(path, point) and len(point) >= len(best[0]):
+                best = (point, rest.split()[0])
+    return best
+
+
+def mountinfo() -> str:
+    """What is mounted here; "" where the system does not say."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/self/mountinfo").read_text(errors="replace")
+    return ""
+
+
+def unseen(paths: Sequence[str], home: str) -> List[str]:
+    """Those of `paths` that the nodes probably do not see."""
+    mounts = mountinfo()
+    return [path for path in paths if not is_shared(path, home, mounts)]
+
+
+def need_shared(path: str, home: str) -> None:
+    """Raise UsageError for a folder that the nodes have to see, and do not."""
+    if unseen([path], home):
+        raise UsageError(
+            f"the nodes do not see {path}",
+            "the run's files are there, and its agents on the nodes need them",
+            "point SHANTY_HOME at a folder that all nodes see, as your home is",
+        )

@@ -1,0 +1,250 @@
+"""Ranks in a container on this machine: real engines, real MPIs, an image with Python only."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import engines
+from engines import ContainedShanty, Engine, long_only
+from runs import mpi_folder, wait_for
+from shanty.runtime.rundir import read_json
+
+HELLO = """
+import os, sys
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+assert comm.allreduce(1) == comm.size
+print(f"{comm.rank} of {comm.size} by {MPI.Get_library_version()[:12]!r} in {os.getcwd()}")
+"""
+ROOT = Path(__file__).parents[2]
+
+
+def use(shanty: ContainedShanty, flavour: str) -> str:
+    """Let shanty find the tests' MPI of that flavour."""
+    if flavour != "openmpi5":
+        there = shanty.home / "mpi" / flavour
+        if not there.exists():
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(mpi_folder() / flavour, there, symlinks=True)
+    return flavour
+
+
+def test_every_mpi_joins_in_a_container(shanty: ContainedShanty, flavour: str) -> None:
+    shanty.script(HELLO)
+    done = shanty.in_container("-n", "2", "--mpi", use(shanty, flavour), "script.py")
+    assert done.returncode == 0, done.stderr
+    said = sorted(re.findall(r"^\[\d\] (\d of 2) by .* in (.*)$", done.stdout, re.MULTILINE))
+    assert said == [("0 of 2", str(shanty.folder)), ("1 of 2", str(shanty.folder))]
+    status = shanty.status()
+    assert (status["state"], status["joined"]) == ("succeeded", 2)
+
+
+def test_large_messages_pass_between_ranks(shanty: ContainedShanty, flavour: str) -> None:
+    """They go from memory to memory, which containers may forbid."""
+    shanty.script(
+        "from mpi4py import MPI\n"
+        "comm, data = MPI.COMM_WORLD, bytearray(b'x' * (8 << 20))\n"
+        "for _ in range(3):\n"
+        "    comm.Send(data, 1) if comm.rank == 0 else comm.Recv(data, 0)\n"
+        "print('got', data.count(b'x'))\n"
+    )
+    done = shanty.in_container("-n", "2", "--mpi", use(shanty, flavour), "script.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"got {8 << 20}") == 2
+    assert "errno" not in done.stdout + done.stderr
+
+
+def test_files_are_the_callers_and_in_the_workspace(shanty: ContainedShanty) -> None:
+    shanty.script(
+        "import pathlib, shanty\n"
+        "pathlib.Path('out.txt').write_text('x')\n"
+        "(shanty.artifacts() / 'model').write_text('y')\n"
+    )
+    done = shanty.in_container("-n", "1", "script.py")
+    assert done.returncode == 0, done.stderr
+    for path in (shanty.folder / "out.txt", shanty.last.artifacts / "model"):
+        assert path.stat().st_uid == os.getuid()
+
+
+def test_the_image_is_what_is_around_the_ranks(shanty: ContainedShanty) -> None:
+    """Not this machine's files, nor its home, nor its environment."""
+    done = shanty.in_container(
+        "-n", "1", "-e", "GIVEN=1", "sh", "-c",
+        "echo home $HOME; touch $HOME/x && echo written; echo given $GIVEN leaked $LEAKED; "
+        "test -e /work || test -d /usr/share/doc/python3 || echo bare; df -k /dev/shm | tail -1",
+        env={"LEAKED": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "written" in done.stdout
+    assert re.search(r"given 1 leaked\s*$", done.stdout, re.MULTILINE)
+    assert f"home {Path.home()}" not in done.stdout
+    size = int(re.search(r"(\d+)\s+\d+\s+\d+\s+\d+%\s+/dev/shm", done.stdout)[1])  # type: ignore[index]
+    assert size > 256 << 10  # KiB; Docker's own would be 64 MiB
+
+
+def test_exit_codes_tracebacks_and_input_pass(shanty: ContainedShanty) -> None:
+    shanty.script("import sys\nprint(sys.stdin.read().upper())\nsys.exit(7)\n")
+    done = shanty.in_container("-n", "1", "script.py", stdin=b"read me")
+    assert done.returncode == 7
+    assert "READ ME" in done.stdout
+    shanty.script("raise ValueError('seen')\n")
+    done = shanty.in_container("-n", "2", "script.py")
+    assert done.returncode == 1
+    assert "ValueError: seen" in done.stderr
+
+
+def test_mounts_and_what_they_may_do(shanty: ContainedShanty, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x.csv").write_text("1,2")
+    done = shanty.in_container(
+        "-n", "1", "--mount", f"{tmp_path}/data:/data:ro", "--mount", f"{tmp_path}:/storage",
+        "sh", "-c", "cat /data/x.csv; touch /data/y || echo refused; touch /storage/z",
+    )  # fmt: skip
+    assert "1,2" in done.stdout, done.stderr
+    assert "refused" in done.stdout
+    assert (tmp_path / "z").exists()
+    assert not (tmp_path / "data" / "y").exists()
+
+
+def test_a_mount_that_is_not_there(shanty: ContainedShanty) -> None:
+    done = shanty.in_container("-n", "1", "--mount", "/no/such:/data", "hostname")
+    assert done.returncode == 66
+    assert "there is no /no/such, which is to be mounted" in done.stderr
+
+
+@long_only
+def test_the_users_own_line_runs_in_the_container(shanty: ContainedShanty, flavour: str) -> None:
+    shanty.script(HELLO, "main.py")
+    for hostfile in ("$HOSTFILE", "/generated/hostfile", "/kube-openmpi/generated/hostfile"):
+        line = (
+            f"mpirun --allow-run-as-root -np 2 --hostfile {hostfile} -bind-to none -map-by slot "
+            "-mca pml ob1 -mca btl ^openib python main.py"
+        )
+        done = shanty.in_container("--mpi", use(shanty, flavour), "--", *line.split())
+        assert done.returncode == 0, done.stderr
+        assert "0 of 2" in done.stdout
+        assert "1 of 2" in done.stdout
+
+
+def test_the_images_own_mpi(docker: Engine, shanty: ContainedShanty) -> None:
+    if shanty.engine.name == "apptainer":
+        image = str(engines.root_of(engines.OPENMPI))
+    else:
+        image = shanty.engine.load(engines.OPENMPI)
+    shanty.script(HELLO, "main.py")
+    line = (
+        "mpirun --allow-run-as-root -np 2 --hostfile $HOSTFILE -bind-to none -map-by slot "
+        "-mca pml ob1 -mca btl ^openib python3 main.py"
+    )
+    words = ("--image", image, "--runtime", shanty.engine.name, "--mpi", "image", "--env", "none")
+    for command in (("-n", "2", "main.py"), ("--", *line.split())):
+        done = shanty("run", *words, *command)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("of 2 by 'Open MPI v4.") == 2
+
+
+def test_an_image_without_mpi_says_so(shanty: ContainedShanty) -> None:
+    done = shanty.in_container("-n", "2", "--mpi", "image", "hostname")
+    assert done.returncode == 69
+    assert "has no MPI" in done.stderr
+
+
+def test_an_image_without_python_and_without_a_libc(shanty: ContainedShanty) -> None:
+    """shanty's own Python runs there all the same, and tells what does not."""
+    if shanty.engine.name == "apptainer":
+        image = str(engines.root_of(engines.SHELL))
+    else:
+        image = shanty.engine.load(engines.SHELL)
+    done = shanty("run", "--image", image, "--runtime", shanty.engine.name, "-n", "2", "hostname")
+    assert done.returncode == 69
+    assert "without glibc" in done.stderr
+
+
+def test_what_is_meant_for_containers_needs_an_image(shanty: ContainedShanty) -> None:
+    for words in (("--mount", "/a:/b"), ("--runtime", "docker"), ("--gpus", "all")):
+        done = shanty("run", *words, "-n", "1", "hostname")
+        assert done.returncode == 2
+        assert f"{words[0]} is for containers, and there is no --image" in done.stderr
+
+
+def test_an_image_that_nobody_has(shanty: ContainedShanty) -> None:
+    if shanty.engine.name == "apptainer":
+        pytest.skip("a name is pulled, which needs a registry")
+    done = shanty("run", "--image", "no.such.registry/x:1", "--runtime", shanty.engine.name, "ls")
+    assert done.returncode == 69
+    assert "the image no.such.registry/x:1 cannot be pulled" in done.stderr
+    assert "fix:" in done.stderr
+
+
+def test_a_password_is_never_a_word_of_a_command_line(shanty: ContainedShanty) -> None:
+    done = shanty.in_container(
+        "--registry-user", "me", "--registry-password", "hunter2", "-n", "1", "hostname"
+    )
+    assert done.returncode == 2
+    assert "takes no password" in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+def test_a_second_run_prepares_nothing(shanty: ContainedShanty) -> None:
+    shanty.script(HELLO)
+    for _ in range(2):
+        done = shanty.in_container("-n", "2", "script.py")
+        assert done.returncode == 0, done.stderr
+    assert "looks into" not in done.stderr
+
+
+def test_dry_run_shows_the_image_and_starts_nothing(shanty: ContainedShanty) -> None:
+    before = set((shanty.home / "runs").iterdir()) if (shanty.home / "runs").exists() else set()
+    done = shanty.in_container("--dry-run", "-n", "2", "hostname")
+    assert done.returncode == 0, done.stderr
+    assert f"# image   {shanty.engine.image}, by {shanty.engine.name}" in done.stdout
+    after = set((shanty.home / "runs").iterdir()) if (shanty.home / "runs").exists() else set()
+    assert after == before
+
+
+def test_stacks_and_stop_reach_into_the_container(shanty: ContainedShanty) -> None:
+    shanty.script(
+        "import time\nfrom mpi4py import MPI\nMPI.COMM_WORLD.barrier()\nprint('up', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    done = shanty.in_container("-d", "-n", "2", "script.py")
+    assert done.returncode == 0, done.stderr
+    run = done.stdout.strip()
+    log = shanty.last.rank_log(1)
+    wait_for(lambda: log.exists() and "up" in log.read_text(errors="replace"), 30, "ranks")
+    stacks = shanty("stacks", run)
+    assert stacks.returncode == 0, stacks.stderr
+    assert "ranks 0-1:" in stacks.stdout
+    assert "script.py:5" in stacks.stdout
+    assert shanty("stop", run).returncode == 0
+    assert read_json(shanty.last.status)["state"] == "stopped"  # type: ignore[index]
+
+
+@long_only
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_digits(shanty: ContainedShanty) -> None:
+    """Real data and PyTorch, in an image that has neither: the environment of here goes with it."""
+    pytest.importorskip("torch")
+    done = shanty(
+        "run", *shanty.image_words, "-C", ROOT, "-n", "2", "examples/digits.py", "--epochs", "5",
+        timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"test accuracy ([\d.]+)", done.stdout)
+    assert found, done.stdout
+    assert float(found[1]) > 0.9
+
+
+def test_json_tells_of_the_image(shanty: ContainedShanty) -> None:
+    done = shanty.in_container("--json", "-n", "1", "hostname")
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines()]
+    job = read_json(shanty.last.job) or {}
+    assert job["image"] == shanty.engine.image

@@ -1,0 +1,183 @@
+"""Ranks in containers on several hosts: an engine on each, which sees nothing of the others."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from conftest import LabHosts, lab_in
+from lab_engines import IMAGE_WORDS, containers_on, podman_on
+
+import engines
+from engines import PYTHON, long_only
+from runs import mpi_folder, wait_for
+from shanty.launch.lab import control
+from shanty.runtime.rundir import RunDir, read_json
+
+HELLO = """
+import os
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+assert comm.allreduce(1) == comm.size
+print(f"{comm.rank} of {comm.size} on {os.uname().nodename}")
+"""
+WAITING = """
+from mpi4py import MPI
+import time
+MPI.COMM_WORLD.barrier()
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def nsenter(lab: LabHosts, host: str) -> list[str]:
+    """Words that run a command on a host."""
+    pid = control.first_processes(lab.shanty.known(lab.name))[host]
+    return ["nsenter", "-t", str(pid), "-m", "-n", "-p", "-u", "-i", "--"]
+
+
+@pytest.fixture(scope="module")
+def podman_lab(lab: LabHosts) -> Iterator[LabHosts]:
+    """Three hosts with a podman each."""
+    with podman_on(lab):
+        yield lab
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "a workspace"
+    folder.mkdir()
+    (folder / "hello.py").write_text(HELLO)
+    (folder / "wait.py").write_text(WAITING)
+    return folder
+
+
+def run(
+    lab: LabHosts, *words: str | Path, timeout: float = 150
+) -> subprocess.CompletedProcess[str]:
+    return lab.shanty("run", "--on", lab.name, *IMAGE_WORDS, *words, timeout=timeout)
+
+
+def test_ranks_join_from_containers_on_three_hosts(
+    podman_lab: LabHosts, workspace: Path, flavour: str
+) -> None:
+    if flavour != "openmpi5":
+        there = podman_lab.shanty.home / "mpi" / flavour
+        if not there.exists():
+            there.parent.mkdir(exist_ok=True)
+            there.symlink_to(mpi_folder() / flavour)
+    done = run(podman_lab, "-C", workspace, "-n", "3", "--ppn", "1", "--mpi", flavour, "hello.py")
+    assert done.returncode == 0, done.stderr
+    found = sorted(re.findall(r"(\d of 3 on lab\d)", done.stdout))
+    assert found == ["0 of 3 on lab1", "1 of 3 on lab2", "2 of 3 on lab3"]
+    assert not containers_on(podman_lab)
+
+
+def started(lab: LabHosts, workspace: Path) -> RunDir:
+    done = run(lab, "-d", "-C", workspace, "-n", "3", "--ppn", "1", "wait.py")
+    assert done.returncode == 0, done.stderr
+    found = RunDir(lab.shanty.home / "runs" / done.stdout.strip())
+
+    def up() -> bool:
+        out = lab.shanty("logs", found.id).stdout
+        return out.count("up") == 3
+
+    wait_for(up, 60, "ranks")
+    return found
+
+
+def processes_of(run: RunDir) -> dict[int, list[str]]:
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                environ = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            ours = any(run.id in word for word in words[:-1])
+            if ours or f"SHANTY_RUN_ID={run.id}".encode() in environ:
+                found[int(entry.name)] = words
+    return found
+
+
+def subprocess_kill(pid: int) -> None:
+    subprocess.run(["kill", "-9", str(pid)], check=False, capture_output=True)
+
+
+@pytest.mark.parametrize("who", ["controller", "worker's command", "worker's node agent", "all"])
+def test_whoever_is_killed_nothing_is_left_on_any_host(
+    podman_lab: LabHosts, workspace: Path, who: str
+) -> None:
+    found = started(podman_lab, workspace)
+    all_of_it = {
+        pid: words for pid, words in processes_of(found).items() if "conmon" not in words[0]
+    }
+    chosen = {
+        "controller": lambda words: "agent.start" in words,
+        "worker's command": lambda words: (
+            words[0].endswith("podman") and f"shanty-{found.id}.1" in words
+        ),
+        "worker's node agent": lambda words: (
+            "agent.worker_agent" in words
+            and not words[0].endswith("podman")
+            and any(f"{found.id}.1" in word for word in words)
+            and "agent.container_entry" not in words
+        ),
+        "all": lambda _words: True,
+    }[who]
+    victims = [pid for pid, words in all_of_it.items() if chosen(words)]
+    assert victims
+    for pid in victims:
+        subprocess_kill(pid)
+    began = time.monotonic()
+    wait_for(lambda: not processes_of(found), 15, f"left: {processes_of(found)}")
+    wait_for(lambda: not containers_on(podman_lab), 15, f"left: {containers_on(podman_lab)}")
+    assert time.monotonic() - began < 15
+    wait_for(
+        lambda: (
+            podman_lab.shanty("show", "--json", found.id).returncode != 0
+            or (read_json(found.status) or {}).get("state") in ("failed", "lost")
+        ),
+        90,
+        "an end",
+    )
+
+
+def test_stop(podman_lab: LabHosts, workspace: Path) -> None:
+    found = started(podman_lab, workspace)
+    assert podman_lab.shanty("stop", found.id).returncode == 0
+    wait_for(lambda: not containers_on(podman_lab), 15, "containers are left")
+
+
+@long_only
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_docker_on_three_hosts(tmp_path_factory: pytest.TempPathFactory, workspace: Path) -> None:
+    """A dockerd on each host, and real data through PyTorch."""
+    with ExitStack() as stack:
+        lab = stack.enter_context(lab_in(tmp_path_factory.mktemp("lab"), 3))
+        for host in lab.hosts:
+            folder = tmp_path_factory.mktemp(host)
+            found = engines.dockerd(folder, within=nsenter(lab, host), socket="/run/docker.sock")
+            stack.enter_context(found).load(PYTHON)
+        on = ("--on", lab.name, "--image", PYTHON, "--runtime", "docker")
+        words = ("-C", workspace, "--env", "none", "-n", "3", "--ppn", "1", "hello.py")
+        done = lab.shanty("run", *on, *words)
+        assert done.returncode == 0, done.stderr
+        assert len(re.findall(r"\d of 3 on lab\d", done.stdout)) == 3
+        pytest.importorskip("torch")
+        root = Path(__file__).parents[2]
+        done = lab.shanty(
+            "run", *on, "-C", root, "-n", "3", "--ppn", "1", "examples/digits.py", "--epochs", "5",
+            timeout=800,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        accuracy = re.search(r"test accuracy ([\d.]+)", done.stdout)
+        assert accuracy, done.stdout
+        assert float(accuracy[1]) > 0.9

@@ -1,0 +1,213 @@
+"""Runs by Slurm: from a laptop, from a login node, in allocations, and what is refused before."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from slurm_cluster import Cluster, SlurmSite, cluster_in
+
+import fashion
+import rabit_runs
+from installations import installations
+from runs import WORKERS, wait_for
+from torch_runs import LONG
+
+pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+HELLO = """
+import os
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+host = MPI.Get_processor_name()
+print("sum", world.allreduce(1), "rank", world.rank, "task", os.environ["SLURM_PROCID"], host)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster_in(tmp_path_factory.mktemp("slurm")) as found:
+        yield found
+
+
+@pytest.fixture
+def site(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmSite]:
+    here = SlurmSite(cluster.lab, tmp_path / "work", cluster=cluster)
+    here.write("hello.py", HELLO)
+    shutil.copytree(here.folder, here.home / "work", dirs_exist_ok=True)
+    yield here
+    cluster.clear()
+
+
+def sums(site: SlurmSite, text: str, ranks: int = 3) -> None:
+    """All ranks of hello.py have said what they should, each on a node of its own."""
+    for rank in range(ranks):
+        assert f"sum {ranks} rank {rank} task {rank}" in text
+    assert {each for each in site.cluster.nodes if each in text} == {*site.cluster.nodes[:ranks]}
+
+
+# --------------------------------------------------------------------------------- a laptop
+
+
+def test_from_a_laptop(site: SlurmSite, flavour: str) -> None:
+    done = site(*site.on, "--mpi", flavour, "-n", "3", "--nodes", "3", "hello.py")
+    assert done.returncode == 0, done.stderr
+    sums(site, done.stdout)
+    wait_for(lambda: not site.left(site.last), 15, "something is left")
+
+
+@pytest.mark.parametrize("mpi", ["openmpi5", "openmpi4", "mpich", "intel"])
+@pytest.mark.parametrize("hostfile", ["/kube-openmpi/generated/hostfile", "$HOSTFILE"])
+def test_lines_of_tutorials(site: SlurmSite, mpi: str, hostfile: str) -> None:
+    line = ("mpirun", "--allow-run-as-root", "-np", "3", "--hostfile", hostfile, "-bind-to", "none",
+            "-map-by", "slot", "-mca", "pml", "ob1", "-mca", "btl", "^openib")  # fmt: skip
+    where = ("--mpi", mpi, "-n", "3", "--nodes", "3")
+    done = site(*site.on, *where, "--", *line, "python", "hello.py")
+    assert done.returncode == 0, done.stderr
+    sums(site, done.stdout)
+
+
+def test_a_program_in_c(site: SlurmSite, flavour: str) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("there is no C compiler here")
+    # Intel's wheel has no compiler; MPICH's makes the same ABI.
+    prefix = installations()["mpich" if flavour == "intel" else flavour].prefix
+    compiler = Path(prefix, "bin", "mpicc")
+    if not compiler.exists():
+        pytest.skip(f"{flavour} has no compiler here")
+    words = [compiler, WORKERS / "hello.c", "-o", site.folder / "hello"]
+    built = subprocess.run(words, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    done = site(*site.on, "--mpi", flavour, "-n", "3", "--nodes", "3", "./hello")
+    assert done.returncode == 0, done.stderr
+    said = sorted(line.partition("] ")[2] for line in done.stdout.splitlines())
+    assert said == [f"rank {rank} of 3" for rank in range(3)]
+
+
+@LONG
+def test_handwritten_digits(site: SlurmSite) -> None:
+    shutil.copy(EXAMPLES / "digits.py", site.folder)
+    done = site(*site.on, "-n", "3", "--nodes", "3", "digits.py", timeout=250)
+    assert done.returncode == 0, done.stderr
+    accuracy = float(done.stdout.split("test accuracy ")[1].split()[0])
+    assert accuracy > 0.95
+    assert (site.last.artifacts / "digits.pt").exists()
+
+
+@LONG
+@rabit_runs.NEEDS
+def test_an_xgboost_script(site: SlurmSite) -> None:
+    for path in (EXAMPLES / "xgboost" / "main.py", WORKERS / "xgb_main.py"):
+        shutil.copy(path, site.folder)
+    fashion.write(site.folder)
+    line = ("--", "dmlc-submit", "--cluster", "mpi", "--num-workers", "3", "--worker-cores", "1")
+    words = ("--num_round", str(rabit_runs.ROUNDS), "--data_dir", ".")
+    done = site(
+        *site.on, "-n", "3", "--nodes", "3", *line, "python", "xgb_main.py", "main.py", *words,
+        timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rabit_runs.judge(done, site.last.artifacts, site.folder)
+
+
+def test_a_line_for_srun(site: SlurmSite, flavour: str) -> None:
+    where = ("--mpi", flavour)
+    done = site(*site.on, *where, "--", "srun", "-N", "3", "-n3", "python", "hello.py")
+    assert done.returncode == 0, done.stderr
+    sums(site, done.stdout)
+    assert site.status()["joined"] == 3
+    wrong = "pmi2" if flavour.startswith("openmpi") else "pmix"
+    line = ("srun", "-n", "3", f"--mpi={wrong}", "python", "hello.py")
+    done = site(*site.on, *where, "--", *line, timeout=30)
+    assert done.returncode == 2
+    assert "rank 0 of 1" in done.stderr
+
+
+# ---------------------------------------------------------------- a login node, an allocation
+
+
+def typed(site: SlurmSite, host: str, line: str) -> subprocess.CompletedProcess[str]:
+    """A line that is typed on a host, where `shanty` is this one."""
+    shanty = f'shanty() {{ {sys.executable} -m shanty "$@"; }}'
+    return site.lab.ssh(host, f"cd ~/work; {shanty}; {line}", timeout=120)
+
+
+def test_from_a_login_node(site: SlurmSite) -> None:
+    done = typed(site, site.cluster.login, "shanty run --on slurm -n 3 --nodes 3 hello.py")
+    assert done.returncode == 0, done.stderr
+    sums(site, done.stdout)
+    assert "expected" not in done.stderr
+
+
+def test_what_the_nodes_do_not_see_is_sent(site: SlurmSite) -> None:
+    line = (
+        "mkdir -p /tmp/elsewhere; cp hello.py /tmp/elsewhere; cd /tmp/elsewhere; "
+        "shanty run --on slurm -n 3 --nodes 3 hello.py"
+    )
+    done = typed(site, site.cluster.login, line)
+    assert done.returncode == 0, done.stderr
+    sums(site, done.stdout)
+
+
+def test_in_salloc(site: SlurmSite) -> None:
+    """The shell of salloc is on the login node, the ranks on the nodes."""
+    shanty, three = f"{sys.executable} -m shanty", "-Q -N3 -n3"
+    done = typed(site, site.cluster.login, f"salloc {three} {shanty} run hello.py")
+    assert done.returncode == 0, done.stderr
+    sums(site, done.stdout)
+    line = f"salloc {three} {shanty} run -- srun -n 3 python hello.py"
+    done = typed(site, site.cluster.login, line)
+    assert done.returncode == 0, done.stderr
+    sums(site, done.stdout)
+    done = typed(site, site.cluster.login, f"salloc {three} {shanty} run -n 7 hello.py")
+    assert done.returncode == 2
+    assert "7 ranks do not fit" in done.stderr
+
+
+def test_in_sbatch(site: SlurmSite) -> None:
+    shanty = f"{sys.executable} -m shanty"
+    lines = f"#!/bin/sh\n{shanty} run hello.py\necho code $?\n{shanty} run --on local hello.py\n"
+    (site.home / "work/job.sh").write_text(lines)
+    done = typed(site, site.cluster.login, "sbatch -W -N3 -n3 -o job.out job.sh; cat job.out")
+    assert done.returncode == 0, done.stderr
+    sums(site, done.stdout)
+    assert "code 0" in done.stdout
+    done = typed(site, site.cluster.login, "sbatch -W -N1 -n2 -o one.out job.sh; cat one.out")
+    assert f"sum 2 rank 1 task 1 {site.cluster.nodes[0]}" in done.stdout  # a single node, too
+
+
+# ------------------------------------------------------------------------ before the queue
+
+NEVER = [
+    ("--nodes 9", "9 nodes can never be had: the partition main has 3", "--nodes 3"),
+    ("-n 99", "99 ranks", "-n 6"),
+    ("-n 1 -c 7", "no node has so many CPUs: 7", "largest of the partition main has 2"),
+    ("-n 1 --memory-per-rank 99G", "so much memory", "has 4000 MiB"),
+    ("-n 1 --gpus-per-rank 2", "no node has so many GPUs", "has 1"),
+    ("--partition mian", "there is no partition 'mian'", "did you mean main?"),
+    ("--partition short --time-limit 5m", "5 minutes are more than", "--time-limit 1m"),
+    ("--constraint lba", "has the feature 'lba'", "did you mean lab?"),
+    ("--reservation nobody", "no such reservation", "Requested reservation is invalid"),
+    ("--slurm --array=1-3", "--slurm cannot take --array", "leave it out"),
+]
+
+
+def test_what_can_never_be_is_said_before_the_queue(site: SlurmSite) -> None:
+    for words, what, more in NEVER:
+        done = site(*site.on, *words.split(), "hello.py", timeout=20)
+        assert done.returncode in (2, 69), done.stderr
+        assert what in done.stderr, done.stderr
+        assert more in done.stderr, done.stderr
+    site.write("bad.py", "import os\ndef x(:\n")
+    done = site(*site.on, "bad.py", timeout=20)
+    assert (done.returncode, "line 2" in done.stderr) == (2, True), done.stderr
+    done = site(*site.on, "none.py", timeout=20)
+    assert (done.returncode, "there is no script" in done.stderr) == (66, True), done.stderr
+    assert site.cluster.jobs() == []
+    done = site("run", "--partition", "main", "hello.py", timeout=20)
+    assert (done.returncode, "--partition is for Slurm" in done.stderr) == (2, True), done.stderr
