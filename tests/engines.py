@@ -259,7 +259,8 @@ def podman_files(folder: Path, *, rootless: bool = False, images: Path | None = 
     runtime = "crun" if shutil.which("crun") else "runc"
     (etc / "containers.conf").write_text(
         f'[engine]\nruntime = "{runtime}"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
-        'lock_type = "file"\n'
+        # Or two of them with storage of their own would share locks, and wait for each other.
+        f'lock_type = "file"\ntmp_dir = "{folder}/tmp"\n'
         '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]\n'
     )
     more = f'[storage.options]\nadditionalimagestores = ["{images}"]\n' if images else ""
