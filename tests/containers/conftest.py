@@ -34,9 +34,9 @@ def docker() -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def podman() -> Iterator[Engine]:
     """Podman as root."""
-    with engines.podman(tmp_path_factory.mktemp("podman")) as found:
+    with engines.disk() as folder, engines.podman(folder / "podman") as found:
         found.load(engines.PYTHON)
         yield found
 

@@ -104,7 +104,7 @@ def others_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     new = "import sys; sys.exit(sys.version_info < (3, 11))"
     if not system.exists() or subprocess.run([system, "-c", new]).returncode:
         pytest.skip("the system has no Python 3.11 or newer")
-    with engines.disk(Path("/var/tmp")) as folder:
+    with engines.disk() as folder:
         folder.chmod(0o755)
         uv = [sys.executable, "-m", "uv"]
         venv = folder / "venv"
@@ -121,7 +121,7 @@ def others_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.timeout(400)
 def test_a_user_whom_no_image_knows(docker: Engine, others_python: Path) -> None:
     """Docker is asked by a uid that /etc/passwd does not have, here or there."""
-    with engines.disk(Path("/var/tmp")) as folder:
+    with engines.disk() as folder:
         (folder / "who.py").write_text(
             "import getpass, os, pathlib\n"
             "pathlib.Path('out.txt').write_text('x')\n"
