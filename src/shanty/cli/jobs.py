@@ -136,7 +136,8 @@ def bring_script(job: JobSpec) -> JobSpec:
             f"all that is in {folder} would go with it",
             "put it into a folder of its own, or name the one to send with --workdir",
         )
-    note(f"{path} is not in {job.workdir}: its own folder is sent to the hosts, and it runs there")
+    done = "sent to the hosts" if job.on or job.hostfile else "what the container has"
+    note(f"{path} is not in {job.workdir}: its own folder is {done}, and it runs there")
     return replace(job, workdir=str(path.parent), command=Script(path.name, job.command.args))
 
 

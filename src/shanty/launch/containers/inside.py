@@ -62,8 +62,8 @@ class _ContainerConnection:
 class Inside:
     """A container of the run's image on one host, with somebody in it to ask.
 
-    `python` is the agents' in there; `bare` says that the image has none, so it is the host's.
-    `search_path` is the image's PATH, `host_python` the Python outside.
+    `bare` says that the image has no Python, so that a copy of the host's serves. `search_path` is
+    the image's PATH, `host_python` the Python outside.
     """
 
     image: Image
@@ -271,7 +271,7 @@ def _place_mpi(
 
 
 def _fitting_mode(clients: Sequence[RpcClient], here: environment.Environment, say: Say) -> str:
-    """ "none" where an image has packages of its own, since it was chosen for these."""
+    """Take an image's packages as they are where it has any, since it was chosen for these."""
     for name, each in environment.check(clients, here).items():
         own = [one.name for one in each.there.packages if one.name not in _PLAIN]
         if own:

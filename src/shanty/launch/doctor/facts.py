@@ -34,6 +34,7 @@ class Need:
     flavour: str = ""  # the MPI's key in FLAVOURS
     tags: tuple[str, ...] = ()  # the platforms of its files where they are to be brought
     oversubscribe: bool = False  # more ranks than cores are meant
+    contained: bool = False  # the ranks see an image's C library, and a /dev/shm of their own
 
     @property
     def footprint(self) -> Footprint:
@@ -111,6 +112,7 @@ def need_of(
         installation.flavour if installation is not None else "",
         tags_of(installation) if brought and installation is not None else (),
         job.oversubscribe,
+        job.image is not None,
     )
 
 

@@ -95,7 +95,7 @@ def _machine(seen: Seen, need: Need) -> Iterator[Finding]:
         "architecture": survey["arch"],
         "glibc": version if name == "glibc" else "",
     }
-    if not need.tags or runs_on(need.tags, kind):
+    if need.contained or not need.tags or runs_on(need.tags, kind):
         return
     code, others = "arch-differs", "of one kind"
     what = f"its processors are {survey['arch']}, which the MPI of this machine is not built for"
@@ -206,7 +206,7 @@ def _leftovers(seen: Seen, folder: str) -> str:
 
 def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
     folder = seen.survey["room"]["folders"].get("shm")
-    if folder is None or "size" not in folder:
+    if folder is None or "size" not in folder or need.contained:
         return
     ranks = max(1, need.ranks.get(seen.name, 1))
     wanted = need.footprint.shared_memory(ranks)

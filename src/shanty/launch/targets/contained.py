@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from shanty.launch import interpreter, mpis
 from shanty.launch.cluster import environment
+from shanty.launch.cluster.content_store import KEPT
 from shanty.launch.cluster.rpc_client import bundle
 from shanty.launch.connections.base import LocalTransport
 from shanty.launch.containers import images, inside
@@ -31,13 +32,17 @@ from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node, Plan
 from shanty.runtime.resolve import AttemptSettings, resolve
+from shanty.runtime.rpc.store import mark_used, prune
 from shanty.runtime.rundir import RunDir, read_json, write_json
 from shanty.runtime.spec import JobSpec
 
 
 @dataclass(frozen=True)
 class ContainedPlan(Planned):
-    """A job in a container here; `contained` is None until something is put into it."""
+    """A job in a container here; `contained` is None until something is put into it.
+
+    `key` is the name under which what was put there is remembered.
+    """
 
     here: Surroundings
     facts: Facts
@@ -45,6 +50,7 @@ class ContainedPlan(Planned):
     inside: Inside | None
     contained: Contained | None
     plan: Plan
+    key: str
     takes_long: ClassVar[bool] = True
 
     @property
@@ -95,7 +101,7 @@ class ContainedPlan(Planned):
             here.environ,
             here.say,
         )
-        _remember(here, _key(job, here, self.image, self.facts), contained)
+        _remember(here, self.key, contained)
         return contained
 
 
@@ -110,7 +116,8 @@ def plan_here(job: JobSpec, run: RunDir, here: Surroundings) -> ContainedPlan:
     own = job.mpi == IMAGE_MPI
     brought = None if own else mpis.select(job.mpi, here.home, environ)
     cores = platform.usable_cores()
-    known = _known(here, _key(job, here, image, Facts(cores, brought or _NONE, python)))
+    key = _key(job, here, image, brought, python)
+    known = _known(here, key)
     entered = None
     if known is None:
         images.ask_here("containers-sweep")
@@ -124,10 +131,7 @@ def plan_here(job: JobSpec, run: RunDir, here: Surroundings) -> ContainedPlan:
     assert installation is not None
     facts = Facts(cores, installation, python)
     plan = _planned(job, run, here, facts, known)
-    return ContainedPlan(job, run, here, facts, image, entered, known, plan)
-
-
-_NONE = Installation("", "", "", "", "", "")
+    return ContainedPlan(job, run, here, facts, image, entered, known, plan, key)
 
 
 def _planned(
@@ -154,9 +158,11 @@ def _planned(
 # -------------------------------------------------------------- what is known of an image already
 
 
-def _key(job: JobSpec, here: Surroundings, image: Image, facts: Facts) -> str:
+def _key(
+    job: JobSpec, here: Surroundings, image: Image, brought: Installation | None, python: str
+) -> str:
     """A name for all on which it depends what a container has."""
-    packages = environment.local_environment(facts.python, here.home)
+    packages = environment.local_environment(python, here.home)
     parts: list[Any] = [
         bundle().version,
         image.id,
@@ -164,7 +170,7 @@ def _key(job: JobSpec, here: Surroundings, image: Image, facts: Facts) -> str:
         job.workdir,
         job.environment,
         job.mpi,
-        None if job.mpi == IMAGE_MPI else asdict(facts.installation),
+        asdict(brought) if brought is not None else None,
         asdict(packages),
         sys.executable,
     ]
@@ -173,6 +179,7 @@ def _key(job: JobSpec, here: Surroundings, image: Image, facts: Facts) -> str:
 
 def _known(here: Surroundings, key: str) -> Contained | None:
     """What was put there for another run of that key, while all of it is still there."""
+    mark_used(str(_file(here, key)))
     try:
         values = read_json(_file(here, key)) or {}
         found = Contained(
@@ -184,24 +191,20 @@ def _known(here: Surroundings, key: str) -> Contained | None:
         )
     except (KeyError, TypeError):
         return None
-    paths = [found.package, found.installation.prefix, found.python, found.agent_python]
+    mpi4py = found.mpi4py.partition("|")[0]
+    paths = [found.package, found.installation.prefix, found.python, found.agent_python, mpi4py]
     kept = [path for path in paths if Path(path).is_relative_to(here.home)]
     if not all(os.path.lexists(path) for path in kept):
         return None
-    for path in kept:
-        _mark_used(here.home, Path(path))
+    for path in kept:  # an item of the store that is used stays for another month
+        mark_used(str(here.home.joinpath(*Path(path).relative_to(here.home).parts[:3])))
     return found
-
-
-def _mark_used(home: Path, path: Path) -> None:
-    """An item of the store that is used stays for another month."""
-    parts = path.relative_to(home).parts[:3]
-    os.utime(home.joinpath(*parts))
 
 
 def _remember(here: Surroundings, key: str, contained: Contained) -> None:
     file = _file(here, key)
     file.parent.mkdir(parents=True, exist_ok=True)
+    prune(str(file.parent), KEPT, "*.json")
     values = asdict(contained)
     values["container"] = contained.container._asdict()
     write_json(file, values)

@@ -26,6 +26,7 @@ from shanty.runtime.spec import Failure, State
 
 _INPUT = "input"  # the FIFO
 _PIECE = 1 << 16
+_ENDING = 2.0  # seconds for an engine's command to end with its container; podman may take 20
 _LAST_WORD = 5.0  # seconds for a controller that lives to write how the run ended
 
 
@@ -49,6 +50,18 @@ def start(run: RunDir, plan: Plan) -> Tuple[Channel, subprocess.Popen[bytes]]:
 def log_of(run: RunDir) -> Path:
     """The words of the engine's command."""
     return run.logs / "container.log"
+
+
+def ended(pid: int) -> int:
+    """How the engine's command ended; one that goes on without its container is killed."""
+    until = time.monotonic() + _ENDING
+    while time.monotonic() < until:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _feed(path: Path) -> None:

@@ -450,7 +450,7 @@ class Controller:
         from shanty.runtime.agent import container_lead
         from shanty.runtime.containers.words import ended
 
-        code = os.waitstatus_to_exitcode(os.waitpid(agent, 0)[1])
+        code = container_lead.ended(agent)
         words = container_lead.log_of(self.run_dir).read_text(errors="replace")
         began = self.plan.lead.name in self.settings
         return ended(self.plan.lead, code, words, began=began)

@@ -258,11 +258,10 @@ class NodeAgent:
 
             try:
                 prepare(self.plan.lead, self.plan.scratch, shared)
+                self._pretend_ssh()
             except (ShantyError, OSError) as error:
                 self.controller.send(unready=str(error))
                 return False
-        if self.plan.lead.container:
-            self._pretend_ssh()
         found = foreign.settings(os.environ, self.plan.lead.environment.own)
         self.controller.send(ready=True, settings=found)
         return True
@@ -287,7 +286,7 @@ class NodeAgent:
             os.mkdir(bin_folder)
             program = os.path.join(bin_folder, "ssh")
             with open(program, "w", encoding="utf-8") as file:
-                file.write("#!/bin/sh\necho 'there is no ssh in this image' >&2\nexit 127\n")
+                file.write("#!/bin/sh\necho 'there is no ssh here' >&2\nexit 127\n")
             os.chmod(program, 0o755)
             self.environment["PATH"] = os.pathsep.join([*folders, bin_folder])
 

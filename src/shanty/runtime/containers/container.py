@@ -24,7 +24,7 @@ class Container(NamedTuple):
 
     `engine` is a key of `engines.ENGINES`, `program` the path of its command on the host. `image`
     is what the engine calls the image: an id, or the path of a file or folder. `name` is unique on
-    the host, `run` the id of the run. `user` is UID:GID inside, "" where the engine has the
+    the host, `run` the run's folder there. `user` is UID:GID inside, "" where the engine has the
     caller's; `groups` are its further groups. `shared_memory` is the size of /dev/shm in bytes, 0
     for what the engine gives. `gpus` is "all", or the numbers of some, "" for none; `rdma` adds the
     devices of such networks. `unpack` is true where an image file cannot be mounted. `variables`

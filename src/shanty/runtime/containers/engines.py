@@ -19,13 +19,13 @@ from shanty.runtime.containers.container import READ_ONLY, Container, Mount
 
 _REMOVAL = 10.0  # seconds for an engine to end a container
 RUN_LABEL = "shanty.run"
-# seccomp of docker and podman forbids what goes with these two: CMA between ranks, the binding of
-# memory to NUMA nodes, and a look at a rank's stack.
 # What a queue tells the agents, and which GPUs it gave.
 _HANDED_ON = (
     "SHANTY_SLURM", "SHANTY_WARNING", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
     "ROCR_VISIBLE_DEVICES",
 )  # fmt: skip
+# seccomp of docker and podman forbids what goes with these two: CMA between ranks, the binding of
+# memory to NUMA nodes, and a look at a rank's stack.
 _CAPABILITIES = ("SYS_PTRACE", "SYS_NICE")
 RDMA = "/dev/infiniband"
 
@@ -183,8 +183,8 @@ def _mount_words(mount: Mount) -> str:
     if mount.mode == READ_ONLY:
         words.append("readonly")
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(words)
-    return text.getvalue()
+    csv.writer(text).writerow(words)
+    return text.getvalue()[: -len("\r\n")]
 
 
 def _escaped(path: str) -> str:

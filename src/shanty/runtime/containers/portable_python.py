@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from typing import Iterator, List, Set
 
 from shanty.runtime.errors import PrepareError
@@ -33,49 +32,38 @@ exec "$here/../lib/{linker}" --library-path "$here/../lib" "$here/{name}" "$@"
 """
 
 
-def make(store: str) -> str:
-    """The program, in a folder of `store`; it is made where it is not there yet."""
-    base = getattr(sys, "_base_executable", None) or sys.executable
-    real = os.path.realpath(base)
-    status = os.stat(real)
-    name = f"{real}\0{status.st_size}\0{status.st_mtime_ns}\0{sys.version}"
-    target = os.path.join(store, hashlib.sha256(name.encode()).hexdigest()[:40])
-    program = os.path.join(target, "bin", "python")
-    if os.access(program, os.X_OK):
-        with contextlib.suppress(OSError):
-            os.utime(target)
-        return program
-    os.makedirs(store, exist_ok=True)
-    folder = tempfile.mkdtemp(prefix=".new-", dir=store)
-    try:
-        os.chmod(folder, 0o755)
-        _fill(folder, real)
-        with contextlib.suppress(OSError):  # somebody else has made it
-            os.rename(folder, target)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return program
+def name() -> str:
+    """The name of a copy, which is another one for another interpreter."""
+    status = os.stat(_interpreter())
+    parts = (_interpreter(), str(status.st_size), str(status.st_mtime_ns), sys.version)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
 
 
-def _fill(folder: str, python: str) -> None:
-    for name in ("bin", "lib"):
-        os.mkdir(os.path.join(folder, name))
+def _interpreter() -> str:
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+def fill(folder: str) -> None:
+    """Write a copy into an empty folder; its program is bin/python."""
+    python = _interpreter()
+    for part in ("bin", "lib"):
+        os.mkdir(os.path.join(folder, part))
     stdlib = sysconfig.get_path("stdlib")
     version = "python{}.{}".format(*sys.version_info[:2])
-    library = os.path.join(folder, "lib", version)
+    modules = os.path.join(folder, "lib", version)
     ignored = shutil.ignore_patterns(*_LEFT_OUT)
-    shutil.copytree(stdlib, library, ignore=ignored, symlinks=False, ignore_dangling_symlinks=True)
-    dynload = os.path.join(library, "lib-dynload")
+    shutil.copytree(stdlib, modules, ignore=ignored, symlinks=False, ignore_dangling_symlinks=True)
+    dynload = os.path.join(modules, "lib-dynload")
     if not os.path.isdir(dynload):
         os.mkdir(dynload)  # Python looks for it
     shutil.copy2(python, os.path.join(folder, "bin", version))
-    extensions = [os.path.join(dynload, name) for name in os.listdir(dynload)]
+    extensions = [os.path.join(dynload, file) for file in os.listdir(dynload)]
     linker = ""
     for path in _libraries([python, *extensions]):
-        name = os.path.basename(path)
-        if name.startswith(("ld-", "ld64")):
-            linker = name
-        shutil.copy2(os.path.realpath(path), os.path.join(folder, "lib", name))
+        library = os.path.basename(path)
+        if library.startswith(("ld-", "ld64")):
+            linker = library
+        shutil.copy2(os.path.realpath(path), os.path.join(folder, "lib", library))
     if not linker:
         raise PrepareError(
             "no Python can be brought into the image",

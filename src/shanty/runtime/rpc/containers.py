@@ -9,13 +9,13 @@ import pwd
 import shutil
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from shanty.runtime import gpus, platform
+from shanty.runtime import gpus, platform, stored_tree
 from shanty.runtime.containers import portable_python
 from shanty.runtime.containers.engines import ENGINES, PROGRAMS, RDMA, is_image_file
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
 from shanty.runtime.rpc import Ask, Data, Say
 from shanty.runtime.rpc.images import Found, look, run
-from shanty.runtime.rpc.store import home
+from shanty.runtime.rpc.store import home, mark_used, place_of, placing
 from shanty.runtime.rpc.survey import memory
 
 _LIST_LIMIT = 3.0  # seconds for an engine to list its containers
@@ -193,4 +193,9 @@ def _is_held(name: str, programs: Sequence[str]) -> bool:
 
 def python_anywhere(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """Make a copy of this host's Python that runs in any image; where it is."""
-    return {"python": portable_python.make(os.path.join(home(), "store", "portable"))}
+    path = place_of("portable", portable_python.name())
+    if not mark_used(path) or stored_tree.damage(path):
+        with placing(path) as folder:
+            portable_python.fill(folder)
+            stored_tree.note(folder)
+    return {"python": os.path.join(path, "bin", "python")}

@@ -28,8 +28,9 @@ from shanty.runtime.mpi import detect
 from shanty.runtime.rpc import Ask, Data, Say
 
 # An MPI prefix, uv itself, mpi4py for interpreters that lack it; wheels and environments are
-# kept beside them by `environment`, layers of images and image files by `layers`.
-KINDS = ("mpi", "uv", "mpi4py", "wheels", "env", "layers", "images")
+# kept beside them by `environment`, layers of images and image files by `layers`,
+# the host's Python for images without one by `containers`.
+KINDS = ("mpi", "uv", "mpi4py", "wheels", "env", "layers", "images", "portable")
 _HASH = re.compile(r"[0-9a-f]{16,64}\Z")
 _BLOCK = 1 << 20
 _UNFINISHED = 86400  # seconds after which something that is still being made was given up
