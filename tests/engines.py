@@ -250,8 +250,9 @@ def disk() -> Iterator[Path]:
 
 
 def _children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(word) for word in text.split()]
+    with contextlib.suppress(FileNotFoundError):  # it has ended
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
 
 
 def podman_files(folder: Path, *, rootless: bool = False, images: Path | None = None) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -162,9 +163,11 @@ def test_docker_on_three_hosts(tmp_path_factory: pytest.TempPathFactory, workspa
     """A dockerd on each host, and real data through PyTorch."""
     with ExitStack() as stack:
         lab = stack.enter_context(lab_in(tmp_path_factory.mktemp("lab"), 3))
+        disk = stack.enter_context(engines.disk())
         for host in lab.hosts:
-            folder = tmp_path_factory.mktemp(host)
-            found = engines.dockerd(folder, within=nsenter(lab, host), socket="/run/docker.sock")
+            found = engines.dockerd(
+                disk / host, within=nsenter(lab, host), socket="/run/docker.sock"
+            )
             stack.enter_context(found).load(PYTHON)
         on = ("--on", lab.name, "--image", PYTHON, "--runtime", "docker")
         words = ("-C", workspace, "--env", "none", "-n", "3", "--ppn", "1", "hello.py")
@@ -181,3 +184,5 @@ def test_docker_on_three_hosts(tmp_path_factory: pytest.TempPathFactory, workspa
         accuracy = re.search(r"test accuracy ([\d.]+)", done.stdout)
         assert accuracy, done.stdout
         assert float(accuracy[1]) > 0.9
+        for host in lab.hosts:  # gigabytes, which take longer than the end of a lab may
+            shutil.rmtree(lab.home(host) / ".shanty", ignore_errors=True)
