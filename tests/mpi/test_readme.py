@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +24,7 @@ import pytest
 from runs import Shanty, mpi_folder, wait_for
 from shanty.cli.app import app
 from shanty.launch.cluster.inventory import parse_host
+from shanty.launch.targets.registry import SLURM
 from shanty.runtime.mpi import flavours
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +41,8 @@ INSTALLS_MPI = re.compile(r"shanty mpi install (\w+)")
 BEFORE = {"Find, repeat, stop and delete runs": "shanty run -q -n 2 --name night train.py"}
 # What the text tells to do in another terminal, once the run is on.
 MEANWHILE = {"shanty run --on lab -n 3 --ppn 1 stuck.py": "shanty lab cut lab3"}
-ELSEWHERE = ("--on desk", "--on ann@")  # machines that nobody has: it is only checked
+# What this machine need not have, and other tests run: hosts, Slurm, images. It is only checked.
+ELSEWHERE = ("--on desk", "--on ann@", "--on slurm", "salloc ", "--image ")
 CANNOT = 69  # how `shanty lab up` says that this machine cannot have a lab
 
 
@@ -168,8 +170,11 @@ def test_exit_codes_and_settings_are_those_of_the_code() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     own = {kind.exit_code for kind in kinds if issubclass(kind, errors.ShantyError)}
     assert own | {errors.TIME_LIMIT_EXIT, errors.STOPPED_EXIT} <= codes
+    defaults = {name: getattr(Settings(), name) for name in Settings.__slots__}
+    tables = {name for name, value in defaults.items() if isinstance(value, Mapping)}
+    assert tables == set(re.findall(r"^\| `\[(\w+)\]`", REFERENCE, re.MULTILINE))
     settings = dict(re.findall(r"^\| `(\w+)` \| ([\w.]+) \|", REFERENCE, re.MULTILINE))
-    assert settings == {name: str(getattr(Settings(), name)) for name in Settings.__slots__}
+    assert settings == {name: str(value) for name, value in defaults.items() if name not in tables}
     sentence = REFERENCE[REFERENCE.index("`shanty.toml` takes") :].partition("in its table")[0]
     assert set(re.findall(r"`(\w+)`", sentence)) == set(KEYS)
 
@@ -270,7 +275,8 @@ def interfere(shanty: Shanty, command: str, known: set[Path]) -> None:
 
 def check(command: str) -> None:
     """Fail unless the program has this command, with these options."""
-    words = shlex.split(command.replace("…", ""))[1:]
+    words = shlex.split(command.replace("…", ""))
+    words = words[words.index("shanty") + 1 :]
     group: click.Command = app
     try:
         # With its settings: a command keeps the help option that it is first asked for.
@@ -282,7 +288,7 @@ def check(command: str) -> None:
         if not isinstance(group, click.Group):
             given = group.make_context(group.name, words, parent=context).params
             for host in (given.get("on") or "").split(","):
-                assert not host or parse_host(host)
+                assert not host or host.partition(":")[0] == SLURM or parse_host(host)
     except (click.MissingParameter, click.exceptions.Exit):
         pass  # a verb's name alone, or an option that is all there is to say
     except click.ClickException as error:
