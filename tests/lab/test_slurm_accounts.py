@@ -40,7 +40,7 @@ def test_a_run_is_charged_to_the_account_that_was_asked_for(site: SlurmSite) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--account", "phisics"), ("may not charge 'phisics'", "did you mean physics?")),
+        (("--account", "phisics"), ("cannot use the account 'phisics'", "did you mean physics?")),
         (("--account", "poetry"), ("poetry", "physics")),
         (("--qos", "nihgt"), ("nihgt", "did you mean night?")),
     ],
