@@ -15,6 +15,7 @@ import secrets
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -256,6 +257,11 @@ class SlurmSite(Site):
         done = self(*self.on, "-d", *words)
         assert done.returncode == 0, done.stderr
         return RunDir(self.lab.shanty.home / "runs" / done.stdout.strip())
+
+    def typed(self, host: str, line: str) -> subprocess.CompletedProcess[str]:
+        """A line that is typed on a host, in ~/work there, where `shanty` is this one."""
+        shanty = f'shanty() {{ {sys.executable} -m shanty "$@"; }}'
+        return self.lab.ssh(host, f"cd ~/work; {shanty}; {line}", timeout=120)
 
     def job(self, run: RunDir) -> str:
         """The number of a run's job."""

@@ -131,14 +131,8 @@ def test_a_line_for_srun(site: SlurmSite, flavour: str) -> None:
 # ---------------------------------------------------------------- a login node, an allocation
 
 
-def typed(site: SlurmSite, host: str, line: str) -> subprocess.CompletedProcess[str]:
-    """A line that is typed on a host, where `shanty` is this one."""
-    shanty = f'shanty() {{ {sys.executable} -m shanty "$@"; }}'
-    return site.lab.ssh(host, f"cd ~/work; {shanty}; {line}", timeout=120)
-
-
 def test_from_a_login_node(site: SlurmSite) -> None:
-    done = typed(site, site.cluster.login, "shanty run --on slurm -n 3 --nodes 3 hello.py")
+    done = site.typed(site.cluster.login, "shanty run --on slurm -n 3 --nodes 3 hello.py")
     assert done.returncode == 0, done.stderr
     sums(site, done.stdout)
     assert "expected" not in done.stderr
@@ -149,7 +143,7 @@ def test_what_the_nodes_do_not_see_is_sent(site: SlurmSite) -> None:
         "mkdir -p /tmp/elsewhere; cp hello.py /tmp/elsewhere; cd /tmp/elsewhere; "
         "shanty run --on slurm -n 3 --nodes 3 hello.py"
     )
-    done = typed(site, site.cluster.login, line)
+    done = site.typed(site.cluster.login, line)
     assert done.returncode == 0, done.stderr
     sums(site, done.stdout)
 
@@ -157,14 +151,14 @@ def test_what_the_nodes_do_not_see_is_sent(site: SlurmSite) -> None:
 def test_in_salloc(site: SlurmSite) -> None:
     """The shell of salloc is on the login node, the ranks on the nodes."""
     shanty, three = f"{sys.executable} -m shanty", "-Q -N3 -n3"
-    done = typed(site, site.cluster.login, f"salloc {three} {shanty} run hello.py")
+    done = site.typed(site.cluster.login, f"salloc {three} {shanty} run hello.py")
     assert done.returncode == 0, done.stderr
     sums(site, done.stdout)
     line = f"salloc {three} {shanty} run -- srun -n 3 python hello.py"
-    done = typed(site, site.cluster.login, line)
+    done = site.typed(site.cluster.login, line)
     assert done.returncode == 0, done.stderr
     sums(site, done.stdout)
-    done = typed(site, site.cluster.login, f"salloc {three} {shanty} run -n 7 hello.py")
+    done = site.typed(site.cluster.login, f"salloc {three} {shanty} run -n 7 hello.py")
     assert done.returncode == 2
     assert "7 ranks do not fit" in done.stderr
 
@@ -173,11 +167,11 @@ def test_in_sbatch(site: SlurmSite) -> None:
     shanty = f"{sys.executable} -m shanty"
     lines = f"#!/bin/sh\n{shanty} run hello.py\necho code $?\n{shanty} run --on local hello.py\n"
     (site.home / "work/job.sh").write_text(lines)
-    done = typed(site, site.cluster.login, "sbatch -W -N3 -n3 -o job.out job.sh; cat job.out")
+    done = site.typed(site.cluster.login, "sbatch -W -N3 -n3 -o job.out job.sh; cat job.out")
     assert done.returncode == 0, done.stderr
     sums(site, done.stdout)
     assert "code 0" in done.stdout
-    done = typed(site, site.cluster.login, "sbatch -W -N1 -n2 -o one.out job.sh; cat one.out")
+    done = site.typed(site.cluster.login, "sbatch -W -N1 -n2 -o one.out job.sh; cat one.out")
     assert f"sum 2 rank 1 task 1 {site.cluster.nodes[0]}" in done.stdout  # a single node, too
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,10 +16,11 @@ from typing import Any
 
 import pytest
 from conftest import LabHosts
-from lab_engines import IMAGE_WORDS, podman_on
+from lab_engines import IMAGE_WORDS, containers_on, podman_on
 from site_runs import UP, Site
 from slurm_cluster import Cluster, SlurmSite, cluster_in
 
+from engines import long_only
 from runs import wait_for
 from shanty.runtime import platform
 from shanty.runtime.rundir import RunDir, read_json, write_json
@@ -26,6 +29,11 @@ pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
 LOST_AFTER = 3600.0  # seconds: longer than any run may be without agents
 RANKS = 4
+HELLO = """
+import os
+from mpi4py import MPI
+print("of", MPI.COMM_WORLD.allreduce(1), os.uname().nodename)
+"""
 
 
 @dataclass
@@ -284,3 +292,21 @@ def test_what_nobody_knows_of_is_lost(place: Place) -> None:
     found = place.await_state(run, "failed", "lost")
     assert found["failure"]["what"]
     place.forget(run)
+
+
+@long_only
+def test_an_image_in_a_job_of_ones_own(
+    cluster: Cluster, podman_nodes: None, tmp_path: Path
+) -> None:
+    """The nodes of salloc's job start their containers, one of them alone too."""
+    site = SlurmSite(cluster.lab, tmp_path / "work", cluster=cluster)
+    (site.home / "work").mkdir(exist_ok=True)
+    (site.home / "work/hello.py").write_text(HELLO)
+    shanty = shlex.join([sys.executable, "-m", "shanty", "run", *IMAGE_WORDS])
+    for nodes in (2, 1):
+        line = f"salloc -Q -N{nodes} -n2 {shanty} hello.py"
+        done = site.typed(cluster.login, line)
+        assert done.returncode == 0, done.stderr
+        assert sum(f"of 2 {node}" in done.stdout for node in cluster.nodes) == nodes
+    wait_for(lambda: not containers_on(cluster.lab), 15, "containers are left")
+    cluster.clear()

@@ -80,6 +80,7 @@ def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach:
 
     session = Session(targets, run, show, interrupts, labels=labels, launcher=plan.raw)
     code = session.follow()
+    plan.settle()
     launched = code not in (LaunchError.exit_code, WorldError.exit_code)
     if not (launched or show.quiet or targets.is_queued(job)):
         _look_for_the_cause(context, job, run, show, interrupts)

@@ -77,6 +77,9 @@ class Planned:
     def _submit(self, stdin: int) -> None:
         raise NotImplementedError
 
+    def settle(self) -> None:
+        """Wait for what cleans up after the run, where this process' end would cut it short."""
+
 
 class Target(Protocol):
     """A place where runs go."""

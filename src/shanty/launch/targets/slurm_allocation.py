@@ -5,21 +5,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from shanty.launch.targets.base import Planned, Surroundings, scratch_of
-from shanty.launch.targets.local import LocalTarget, node_of_this_machine, survey, write_down
+from shanty.launch.targets.local import (
+    Facts,
+    LocalTarget,
+    node_of_this_machine,
+    survey,
+    write_down,
+)
 from shanty.launch.targets.queued import waiting_plan
+from shanty.launch.targets.slurm_login import LoginPlan, SlurmLogin
 from shanty.runtime import foreign
 from shanty.runtime.agent.queue_word import WHY
-from shanty.runtime.errors import PrepareError, UsageError
+from shanty.runtime.errors import PrepareError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Node, Plan
 from shanty.runtime.rank.srun import ALLOCATION
@@ -29,6 +37,8 @@ from shanty.runtime.slurm import allocation, batch, submit, tools
 from shanty.runtime.slurm.queue import SlurmQueue
 from shanty.runtime.slurm.request import SIGNAL
 from shanty.runtime.spec import JobSpec
+
+_TO_SETTLE = 20.0  # seconds
 
 
 def plan_in_allocation(here: Surroundings, job: JobSpec, run: RunDir) -> Planned:
@@ -42,15 +52,14 @@ def plan_in_allocation(here: Surroundings, job: JobSpec, run: RunDir) -> Planned
             f"the nodes of job {environ['SLURM_JOB_ID']} are not known", str(error),
             "--on local takes this machine only",
         ) from error  # fmt: skip
-    if job.image is not None:
-        raise UsageError(
-            "--image does not go with the nodes of a job that one is in",
-            "its nodes may have no engine, and nothing is prepared for containers on them",
-            "submit it as a job of its own: --on slurm; or --on local for this machine only",
-        )
-    facts = survey(job, here)
+    entered = None
+    if job.image is not None:  # the nodes share this one's home, where it is prepared
+        entered = SlurmLogin(here).entered(job, run, "localhost")
+        facts = Facts(hosts[0]["cores"], entered.installation, entered.python)
+    else:
+        facts = survey(job, here)
     submit.check_line(job, facts.installation.flavour, environ)
-    if len(hosts) == 1 and is_here(hosts[0]["name"], environ):
+    if entered is None and len(hosts) == 1 and is_here(hosts[0]["name"], environ):
         own = LocalTarget(here).plan_on(replace(facts, cores=hosts[0]["slots"]), job, run)
         os.environ[WHY] = shlex.join(batch.word_command(own.plan.lead.host_boot, run, environ))
         return own
@@ -64,7 +73,7 @@ def plan_in_allocation(here: Surroundings, job: JobSpec, run: RunDir) -> Planned
     ]  # fmt: skip
     layout = layout_of(job, nodes)
     plan = waiting_plan(job, run, here.settings, nodes[0])
-    return AllocationPlan(job, run, here, plan, hosts, layout.ranks)
+    return AllocationPlan(job, run, here, plan, hosts, layout.ranks, entered)
 
 
 def is_here(node: str, environ: Mapping[str, str]) -> bool:
@@ -75,12 +84,18 @@ def is_here(node: str, environ: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class AllocationPlan(Planned):
-    """A job on the nodes of a job of Slurm's, the lead host first."""
+    """A job on the nodes of a job of Slurm's, the lead host first.
+
+    `entered` has the container in which the node of an image is prepared; `steps` is what was
+    started on the first node.
+    """
 
     here: Surroundings
     plan: Plan
     hosts: list[dict[str, Any]]
     count: int | None
+    entered: LoginPlan | None = None
+    steps: list[subprocess.Popen[bytes]] = field(default_factory=list)
     takes_long: ClassVar[bool] = True  # nothing is held against this machine
 
     @property
@@ -95,6 +110,7 @@ class AllocationPlan(Planned):
         number = self.here.environ["SLURM_JOB_ID"]
         lines = [
             f"# MPI     {title} {node.installation.version} ({node.installation.prefix})",
+            *([f"# image   {self.job.image}"] if self.job.image else []),
             *(f"# host    {host['name']}: {host['slots']} slots" for host in self.hosts),
             f"# job     {number} of Slurm's",
             f"# ranks   {self.ranks or 'as the command says'}",
@@ -107,22 +123,25 @@ class AllocationPlan(Planned):
     def _submit(self, stdin: int) -> None:
         """Write the run down and start its agents on the first node."""
         del stdin
-        run, environ = self.run, self.here.environ
+        run, environ, plan = self.run, self.here.environ, self.plan
         submit.need_shared(str(self.here.home), environ.get("HOME", "/"))
-        write_down(self.job, self.plan, run)
+        if self.entered is not None:
+            node = self.entered.target.prepared(self.entered)
+            plan = waiting_plan(self.job, run, self.here.settings, node)
+        write_down(self.job, plan, run)
         try:
             write_json(run.path / "hosts.json", self.hosts)
             site = {"target": SlurmQueue.scheme, "name": environ["SLURM_JOB_ID"], "within": True}
             write_json(run.site, site)
             script = run.path / batch.SCRIPT
-            script.write_text(batch.script(run, self.plan.lead.host_boot, SIGNAL))
+            script.write_text(batch.script(run, plan.lead.host_boot, SIGNAL))
             script.chmod(0o755)
             first = self.hosts[0]
             words = ["/bin/sh", str(script)]
             if not is_here(first["name"], environ):
                 words = [*first["connection"]["argv"], *words]
             with run.agent_log.open("ab") as log:
-                subprocess.Popen(
+                step = subprocess.Popen(
                     words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
                     start_new_session=True,
                     env={**environ, ALLOCATION: json.dumps(foreign.of_allocation(environ))},
@@ -130,3 +149,10 @@ class AllocationPlan(Planned):
         except BaseException:
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
             raise
+        self.steps.append(step)
+
+    def settle(self) -> None:
+        """Wait for the agents: Slurm kills them if the job ends before they have cleaned up."""
+        for step in self.steps:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                step.wait(_TO_SETTLE)

@@ -11,7 +11,7 @@ import contextlib
 import shlex
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
@@ -79,6 +79,13 @@ class SlurmLogin:
 
     def plan(self, job: JobSpec, run: RunDir, login: str) -> LoginPlan:
         """Hold the job against what the cluster can give; nothing is put there yet."""
+        found = self.entered(job, run, login)
+        flavour = found.installation.flavour
+        answer = found.client.ask("slurm-check", job=job.to_json(), mpi=flavour, patience=_TO_CHECK)
+        return replace(found, request=tuple(answer.values["request"]))
+
+    def entered(self, job: JobSpec, run: RunDir, login: str) -> LoginPlan:
+        """Connect to the login node, and to a container there where the job has an image."""
         home, environ = self.here.home, {**self.here.environ, **job.env}
         hosts = inventory.recognised(inventory.resolve(login, home), home)
         if len(hosts) != 1:
@@ -99,11 +106,7 @@ class SlurmLogin:
         if job.image is not None:
             insides = inside.enter_all(job, [client], home, environ, self.here.say)
         installation = installation or inside.own_mpis(insides)[0]
-        answer = client.ask(
-            "slurm-check", job=job.to_json(), mpi=installation.flavour, patience=_TO_CHECK
-        )
-        request = tuple(answer.values["request"])
-        return LoginPlan(job, run, self, client, installation, python, request, tuple(insides))
+        return LoginPlan(job, run, self, client, installation, python, (), tuple(insides))
 
     def submit(self, planned: LoginPlan) -> None:
         """Put on the login node what is missing there, and queue the run."""
@@ -117,7 +120,7 @@ class SlurmLogin:
                 write_json(run.status, Status.new(job.ranks).to_json())
             client.ask("sweep-runs")
             client.ask("store-sweep", days=_UNUSED)
-            node = self._prepared(planned)
+            node = self.prepared(planned)
             plan = waiting_plan(job, run, self.here.settings, node)
             write_json(run.plan, plan.to_json())
             shims = shim_scripts(node, raw=plan.raw, workers=False)
@@ -141,7 +144,7 @@ class SlurmLogin:
         self.here.say("")
         self._hosts.follow(run, RunMirror(run, [host], client).start())
 
-    def _prepared(self, planned: LoginPlan) -> Node:
+    def prepared(self, planned: LoginPlan) -> Node:
         """The nodes as the login node was prepared for them: they share its home."""
         from shanty.launch.cluster.prepare import Prepared, place_workspace, prepare
 
