@@ -31,7 +31,7 @@ CANNOT = 69  # the exit code of a PrepareError
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file is for one worker of pytest-xdist, since its tests share a lab."""
-    thin(items, Path(__file__).parent, every=2)
+    thin(items, Path(__file__).parent, every=3)
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.xdist_group(f"lab {item.path.stem}"))

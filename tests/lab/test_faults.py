@@ -91,13 +91,11 @@ def record() -> None:
         RECORD.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("fault", of_lab("plain"), ids=lambda fault: fault.name)
 def test_a_fault_is_named(plain: World, fault: Fault) -> None:
     named(plain, fault)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("fault", of_lab("two"), ids=lambda fault: fault.name)
 def test_a_fault_of_two_networks_is_named(two: World, fault: Fault) -> None:
     named(two, fault)

@@ -29,7 +29,6 @@ def site(lab: LabHosts, tmp_path: Path) -> Site:
     return here
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("number", range(20))
 def test_a_run_says_nothing(site: Site, number: int) -> None:
     mpi = FLAVOURS[number % len(FLAVOURS)]

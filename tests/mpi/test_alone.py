@@ -14,7 +14,7 @@ from runs import Shanty
 from shanty.runtime.rundir import RunDir
 from torch_runs import LONG
 
-pytestmark = [pytest.mark.mpi]
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
 
 WITHIN = 10.0  # seconds from the first training step to the word
 
@@ -277,21 +277,18 @@ def silent(shanty: Shanty, *words: str | Path, ranks: int = 2) -> None:
     assert json.loads(RunDir(shanty.last.path).status.read_text())["alone"] is None
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("case", QUIET)
 def test_no_word_of_programs(shanty: Shanty, case: str) -> None:
     shanty.script(PLAIN)
     silent(shanty, *QUIET[case])
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("case", SILENT)
 def test_no_word_of_training_that_is_shared_or_meant(shanty: Shanty, case: str) -> None:
     after = "rpc.shutdown()" if case == "rpc" else ""
     silent(shanty, shanty.script(TORCH.format(before=SILENT[case], steps=5, after=after)))
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("case", UNTRAINED)
 def test_no_word_where_nothing_is_trained(shanty: Shanty, case: str) -> None:
     silent(shanty, shanty.script(UNTRAINED[case]))

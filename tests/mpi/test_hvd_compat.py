@@ -19,7 +19,7 @@ from torch_runs import SOURCE, WORKERS, environment, run
 
 __all__ = ["flavour"]
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled, pytest.mark.timeout(400)]
 
 LINE = WORKERS / "hvd_line.py"
 
@@ -27,7 +27,6 @@ LINE = WORKERS / "hvd_line.py"
 # ------------------------------------------------------------------------ unchanged scripts
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["seen", "alone"])
 def test_an_unchanged_script(tmp_path: Path, flavour: str, how: str) -> None:
     pytest.importorskip("torch")

@@ -12,7 +12,7 @@ from torch_runs import Done, run
 __all__ = ["flavour"]
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled, pytest.mark.timeout(600)]
 
 SCRIPT = "hvd_elastic.py"
 

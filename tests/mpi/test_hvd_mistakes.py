@@ -12,7 +12,7 @@ from chrome_trace import lanes, read
 from torch_runs import FLAVOURS, checks, launch, passed, run
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled, pytest.mark.timeout(120)]
 
 ERROR = re.compile(r"rank (\d): ([\d.]+) s: (\w+): (.*)")
 BOUND = 30  # seconds, also on a busy machine
@@ -58,7 +58,6 @@ FATAL = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("mistake", [each for each in FATAL if each != "exits"])
 def test_ranks_that_do_not_come(mistake: str) -> None:
     expected = FATAL[mistake]

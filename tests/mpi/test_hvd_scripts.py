@@ -15,7 +15,7 @@ from torch_runs import LONG
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
-pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled, pytest.mark.slow, pytest.mark.timeout(300)]
 
 FOLDER = Path(__file__).parents[2] / "examples" / "horovod"
 # What one process reaches within, on the 360 images that it is tested on: five standard

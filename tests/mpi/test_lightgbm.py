@@ -13,7 +13,7 @@ from runs import WORKERS, Shanty
 pytest.importorskip("lightgbm")
 pytest.importorskip("sklearn")
 
-pytestmark = [pytest.mark.mpi]
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
 
 WORKER = WORKERS / "lgb_training.py"
 

@@ -12,6 +12,7 @@ from runs import Shanty
 from torch_runs import LONG
 
 pytestmark = [
+    pytest.mark.sampled,
     pytest.mark.mpi,
     pytest.mark.usefixtures("own_tmpdir"),
     pytest.mark.xdist_group("programs"),

@@ -17,6 +17,7 @@ from runs import wait_for
 from shanty.runtime.errors import STALL_EXIT
 from shanty.runtime.rundir import read_lines
 
+pytestmark = pytest.mark.sampled
 AFTER = 2  # seconds; a user's bound is a minute
 HEAD = """
 import fcntl, os, sys, time

@@ -11,7 +11,7 @@ from runs import Shanty
 from torch_runs import FLAVOURS, LONG, Launches, bare, checks, environment, launch, passed
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled, pytest.mark.timeout(300)]
 
 CALLS = ("torch_collectives.py", "torch_ways.py", "torch_properties.py")
 

@@ -10,7 +10,7 @@ import pytest
 from torch_runs import FLAVOURS, checks, launch, passed, run
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled, pytest.mark.timeout(120)]
 
 ERROR = re.compile(r"rank (\d): ([\d.]+) s: (\w+): (.*)")
 

@@ -17,7 +17,7 @@ from torch_runs import FLAVOURS, LONG, WORKERS, Launches, bare, checks, environm
 
 for needed in ("xgboost", "pyarrow", "sklearn", "pandas"):
     pytest.importorskip(needed)
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled, pytest.mark.timeout(300)]
 
 BOUND = 10.0  # seconds from a rank's end to that of the run
 Once = Callable[[str, int, str], subprocess.CompletedProcess[str]]

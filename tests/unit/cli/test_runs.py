@@ -327,7 +327,11 @@ def test_show_has_options_hosts_attempts_and_files(cli: Cli, home: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["status.json", "plan.json", "job.json", "events.jsonl"])
-@pytest.mark.parametrize("text", ["[" * 100_000, "{", "null", '{"created": 1e308}'])
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, "{", "null", '{"created": 1e308}'],
+    ids=["deep", "cut", "null", "far"],
+)
 def test_a_damaged_file_is_no_traceback(cli: Cli, home: Path, name: str, text: str) -> None:
     run = make_run(home, 1)
     (run.path / name).write_text(text)
