@@ -252,6 +252,17 @@ def _cgroup_folders() -> Set[str]:
     return {*tops, *found}
 
 
+def usable_memory() -> int:
+    """Returns how many bytes of memory this process may use, by machine and control group."""
+    total = 0
+    with contextlib.suppress(OSError, ValueError):
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError), open("/sys/fs/cgroup/" + path) as file:
+            total = min(total, int(file.read()))
+    return total
+
+
 def scratch_root() -> str:
     """Returns the folder of all runs' sockets and session files: paths stay short."""
     return f"/tmp/shanty-{os.getuid()}"

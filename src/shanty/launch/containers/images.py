@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shanty.launch.cluster.parallel import Say
-from shanty.runtime.containers.container import Container, Mount
+from shanty.runtime.containers.container import ANY_GPUS, Container, Mount
 from shanty.runtime.containers.engines import ENGINES, is_image_file
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
 from shanty.runtime.rpc.server import VERBS
@@ -97,9 +97,7 @@ def get(
         user=own["user"],
         groups=tuple(own["groups"]),
         mounts=(*(Mount(*one) for one in own["mounts"]), *(Mount(*one) for one in job.mounts)),
-        shared_memory=own["shared_memory"],
-        gpus=_gpus(job, has_gpus=bool(found["gpus"])),
-        rdma=own["rdma"],
+        gpus=_gpus(job),
         unpack=own["unpack"],
         variables=tuple(own["variables"]),
         environment=own["environment"],
@@ -119,10 +117,10 @@ def pull(
     return pulled
 
 
-def _gpus(job: JobSpec, *, has_gpus: bool) -> str:
+def _gpus(job: JobSpec) -> str:
     """The GPUs that a container gets: those that were asked for, else all that there are."""
     if job.gpus is None:
-        return "all" if has_gpus else ""
+        return ANY_GPUS
     return "" if job.gpus == "none" else job.gpus
 
 

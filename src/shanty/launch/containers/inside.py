@@ -52,7 +52,9 @@ class _ContainerConnection:
         """Start `argv` in a container, which ends with it."""
         name = f"shanty-prepare-{os.getpid()}-{os.urandom(4).hex()}"
         run = f"{self._container.environment['SHANTY_HOME']}/{name}"  # by which a sweep finds it
-        return self._outside.start(wrapped(self._container._replace(name=name, run=run), argv))
+        # Nothing computes here, and a login node may lack the GPUs that were asked for.
+        container = self._container._replace(name=name, run=run, gpus="")
+        return self._outside.start(wrapped(container, argv))
 
     def close(self) -> None:
         """Nothing is held."""

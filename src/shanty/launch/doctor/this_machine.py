@@ -46,10 +46,9 @@ def check_capacity(job: JobSpec, ranks: int) -> None:
     from shanty.launch.doctor.facts import HERE, Need, Seen
     from shanty.launch.doctor.hosts import of_capacity
     from shanty.launch.finding import tell
-    from shanty.runtime.rpc import survey
 
     facts = {
-        "memory": survey.memory(),
+        "memory": platform.usable_memory(),
         "gpus": gpus() if job.gpus_per_rank else [],
         "cores": platform.usable_cores(),
         "machine_cores": platform.usable_cores(),

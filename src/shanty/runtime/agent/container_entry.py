@@ -15,7 +15,8 @@ from typing import List, Sequence
 
 from shanty.runtime.agent.control import agents_record
 from shanty.runtime.containers.container import Container, container_name
-from shanty.runtime.containers.engines import remove, with_allocation, wrapped
+from shanty.runtime.containers.engines import remove, wrapped
+from shanty.runtime.containers.this_host import with_this_host
 
 _AGENT = "agent.worker_agent"
 
@@ -42,7 +43,7 @@ def main(argv: List[str]) -> int:
 
 def become(container: Container, argv: Sequence[str]) -> int:
     """Become the engine's command that runs `argv` in the container."""
-    words = wrapped(with_allocation(container), argv)
+    words = wrapped(with_this_host(container), argv)
     try:
         os.execv(words[0], words)
     except OSError as error:

@@ -18,7 +18,8 @@ from shanty.runtime import platform
 from shanty.runtime.agent.channel import Channel
 from shanty.runtime.agent.control import conclude, read_status
 from shanty.runtime.containers.container import Container
-from shanty.runtime.containers.engines import with_allocation, wrapped
+from shanty.runtime.containers.engines import wrapped
+from shanty.runtime.containers.this_host import with_this_host
 from shanty.runtime.errors import LaunchError
 from shanty.runtime.plan import Plan, read_plan
 from shanty.runtime.rundir import RunDir
@@ -32,7 +33,7 @@ _LAST_WORD = 5.0  # seconds for a controller that lives to write how the run end
 
 def start(run: RunDir, plan: Plan) -> Tuple[Channel, subprocess.Popen[bytes]]:
     """Start the container and the node agent in it; our standard input goes to rank 0."""
-    container = with_allocation(Container.from_json(plan.lead.container))
+    container = with_this_host(Container.from_json(plan.lead.container))
     words = wrapped(container, [*plan.lead.boot, "agent.container_lead", str(run.path)])
     _feed(run.of_attempt / _INPUT)
     with log_of(run).open("ab") as log:

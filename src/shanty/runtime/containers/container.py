@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
 READ_WRITE, READ_ONLY = "rw", "ro"
+ANY_GPUS = "any"  # all that the host has, if any
 
 
 class Mount(NamedTuple):
@@ -29,6 +30,9 @@ class Container(NamedTuple):
     for what the engine gives. `gpus` is "all", or the numbers of some, "" for none; `rdma` adds the
     devices of such networks. `unpack` is true where an image file cannot be mounted. `variables`
     are those of the host's environment that are handed on, `environment` is set.
+
+    What depends on the host where the command is started is settled there, by `with_this_host`;
+    until then `gpus` may be ANY_GPUS.
     """
 
     engine: str

@@ -14,16 +14,10 @@ import os
 import subprocess
 from typing import Dict, List, Sequence, Tuple
 
-from shanty.runtime import foreign
 from shanty.runtime.containers.container import READ_ONLY, Container, Mount
 
 _REMOVAL = 10.0  # seconds for an engine to end a container
 RUN_LABEL = "shanty.run"
-# What a queue tells the agents, and which GPUs it gave.
-_HANDED_ON = (
-    "SHANTY_SLURM", "SHANTY_WARNING", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
-    "ROCR_VISIBLE_DEVICES",
-)  # fmt: skip
 # seccomp of docker and podman forbids what goes with these two: CMA between ranks, the binding of
 # memory to NUMA nodes, and a look at a rank's stack.
 _CAPABILITIES = ("SYS_PTRACE", "SYS_NICE")
@@ -151,13 +145,6 @@ PROGRAMS: Dict[str, Tuple[str, ...]] = {
 def wrapped(container: Container, argv: Sequence[str]) -> List[str]:
     """The command line that runs `argv` in a container."""
     return ENGINES[container.engine].run(container, argv)
-
-
-def with_allocation(container: Container) -> Container:
-    """The container with the variables that a scheduler has set here, and our own for agents."""
-    here = [*foreign.of_allocation(os.environ), *(n for n in _HANDED_ON if n in os.environ)]
-    names = dict.fromkeys((*container.variables, *here))
-    return container._replace(variables=tuple(names))
 
 
 def remove(container: Container) -> None:

@@ -9,18 +9,17 @@ import pwd
 import shutil
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from shanty.runtime import gpus, platform, stored_tree
+from shanty.runtime import platform, stored_tree
 from shanty.runtime.containers import portable_python
-from shanty.runtime.containers.engines import ENGINES, PROGRAMS, RDMA, is_image_file
+from shanty.runtime.containers.engines import ENGINES, PROGRAMS, is_image_file
+from shanty.runtime.containers.this_host import has_to_unpack
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
 from shanty.runtime.rpc import Ask, Data, Say
 from shanty.runtime.rpc.images import Found, look, run
 from shanty.runtime.rpc.store import home, mark_used, place_of, placing
-from shanty.runtime.rpc.survey import memory
 
 _LIST_LIMIT = 3.0  # seconds for an engine to list its containers
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
-_FUSE = "/dev/fuse"
 
 
 def container_engine(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
@@ -42,7 +41,6 @@ def container_engine(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
         "program": found.program,
         "image": found.image,
         "container": _of_this_host(found, rootless=rootless),
-        "gpus": bool(gpus.gpus()),
     }
 
 
@@ -76,7 +74,7 @@ def _choose(wanted: Optional[str], image: str) -> Found:
 
 
 def _of_this_host(found: Found, *, rootless: bool) -> Dict[str, Any]:
-    """The fields of a `Container` that say who its processes are, and what else a host has."""
+    """The fields of a `Container` that say who its processes are, and how one starts here."""
     uid, gid = os.getuid(), os.getgid()
     user, groups, mounts = "", [], []
     variables = [name for word in _PROXIES for name in (word, word.upper())]
@@ -92,9 +90,7 @@ def _of_this_host(found: Found, *, rootless: bool) -> Dict[str, Any]:
         "user": user,
         "groups": groups,
         "mounts": mounts,
-        "shared_memory": memory() // 2,  # as a machine's own /dev/shm
-        "rdma": os.path.isdir(RDMA),
-        "unpack": found.engine == "apptainer" and uid != 0 and not _may_mount(),
+        "unpack": has_to_unpack(found.engine),
         "variables": [name for name in variables if name in os.environ],
         "environment": environment,
     }
@@ -140,15 +136,6 @@ def _group(gid: int) -> str:
 def _is_rootless(program: str) -> bool:
     done = run([program, "info", "--format", "{{.SecurityOptions}}"])
     return done is not None and "name=rootless" in done.stdout
-
-
-def _may_mount() -> bool:
-    """True where this user may mount an image file."""
-    try:
-        os.close(os.open(_FUSE, os.O_RDWR))
-    except OSError:
-        return False
-    return True
 
 
 # ---------------------------------------------------------------------------- what was left

@@ -34,7 +34,7 @@ def survey(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
         "libc": list(python_platform.libc_ver()),
         "cores": platform.usable_cores(),
         "machine_cores": os.cpu_count() or 1,
-        "memory": memory(),
+        "memory": platform.usable_memory(),
         "gpus": gpus(),
         "fabrics": fabrics(),
         "addresses": _addresses(),
@@ -68,17 +68,6 @@ def instance() -> str:
         boot = output_of(["sysctl", "-n", "kern.bootsessionuuid"], _SYSCTL_TIMEOUT)
         facts = [socket.gethostname(), (boot or "").strip()]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
-
-
-def memory() -> int:
-    """The memory that this process may use: the machine's, cut down to its control group's."""
-    total = 0
-    with contextlib.suppress(OSError, ValueError):
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError), open("/sys/fs/cgroup/" + path) as file:
-            total = min(total, int(file.read()))
-    return total
 
 
 def fabrics() -> List[str]:

@@ -11,8 +11,8 @@ import pytest
 
 from shanty.launch.doctor import this_machine
 from shanty.launch.doctor.this_machine import check_capacity
+from shanty.runtime import platform
 from shanty.runtime.errors import PrepareError
-from shanty.runtime.rpc import survey
 from shanty.runtime.spec import JobSpec, Program
 
 MIB = 1 << 20
@@ -20,7 +20,7 @@ JOB = Program(("true",))
 
 
 def test_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "memory", lambda: 1000 * MIB)
+    monkeypatch.setattr(platform, "usable_memory", lambda: 1000 * MIB)
     monkeypatch.setattr(this_machine, "gpus", lambda: [{"name": "T4", "uuid": "1"}] * 2)
     check_capacity(JobSpec(JOB, memory_per_rank=500 * MIB), 2)
     check_capacity(JobSpec(JOB, gpus_per_rank=1), 2)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shanty.cli import options
-from shanty.runtime.containers import engines, words
+from shanty.runtime.containers import words
 from shanty.runtime.containers.container import Container, Mount
 from shanty.runtime.containers.engines import ENGINES, PROGRAMS, wrapped
 
@@ -83,15 +83,6 @@ def test_gpus() -> None:
         other = PLAIN._replace(engine="podman", gpus=gpus)
         assert pairs(wrapped(other, ["true"]), "--device") == podman
     assert "--nv" in wrapped(PLAIN._replace(engine="apptainer", gpus="0"), ["true"])
-
-
-def test_what_a_scheduler_set_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
-    monkeypatch.setenv("SECRET", "no")
-    names = engines.with_allocation(PLAIN._replace(variables=("http_proxy",))).variables
-    assert {"http_proxy", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES"} <= set(names)
-    assert "SECRET" not in names
 
 
 NODE: Any = SimpleNamespace(name="lab2", container={"engine": "docker"})

@@ -1,0 +1,63 @@
+"""The image of a run on a host, and the container that is made of it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from shanty.launch.containers import images, inside
+from shanty.launch.host import Host
+from shanty.runtime.containers.container import ANY_GPUS
+from shanty.runtime.spec import JobSpec, Program
+
+FOUND = {
+    "engine": "apptainer",
+    "program": "/usr/bin/apptainer",
+    "image": {"id": "/images/x.sif", "state": "1"},
+    "container": {
+        "user": "", "groups": [], "mounts": [], "unpack": False, "variables": [],
+        "environment": {"SHANTY_HOME": "/home/ann/.shanty"},
+    },
+}  # fmt: skip
+
+
+def image(**job: Any) -> images.Image:
+    """The image as a host has it that answers with FOUND."""
+    spec = JobSpec(Program(("true",)), image="/images/x.sif", **job)
+    return images.get(lambda *_, **__: FOUND, spec, "/images/x.sif", {}, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"), [(None, ANY_GPUS), ("none", ""), ("all", "all"), ("0,1", "0,1")]
+)
+def test_the_gpus_that_are_wanted(asked: str | None, found: str) -> None:
+    assert image(gpus=asked).container.gpus == found
+
+
+class Recorded:
+    """A connection that starts nothing."""
+
+    def __init__(self) -> None:
+        self.host = Host("here")
+        self.words: list[str] = []
+
+    def start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+        self.words = list(argv)
+        return None  # type: ignore[return-value]
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("asked", [None, "all", "0"])
+def test_no_gpus_are_needed_to_prepare(asked: str | None) -> None:
+    """A login node has none, and its nodes have."""
+    outside = Recorded()
+    found = image(gpus=asked).container
+    inside._ContainerConnection(outside.host, outside, found).start(["true"])
+    assert "--nv" not in outside.words
+    docker = found._replace(engine="docker")
+    inside._ContainerConnection(outside.host, outside, docker).start(["true"])
+    assert "--gpus" not in outside.words
