@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from shanty.runtime.containers.engines import ENGINES
 from shanty.runtime.containers.words import explained
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
 from shanty.runtime.rpc import describe_python, images, layers
-from shanty.runtime.rpc.images import look, run
+from shanty.runtime.rpc.images import look, program_of, run
 from shanty.runtime.rundir import read_json, write_json
 
 LABEL = "shanty.inputs"  # of an image: the hash of all that went into it
@@ -339,6 +338,6 @@ def remove(name: str, runtime: str | None = None) -> list[str]:
 
 def _programs(runtime: str | None) -> Iterator[tuple[str, str]]:
     for engine in [runtime] if runtime else _ENGINES:
-        program = shutil.which(engine)
+        program = program_of(engine)
         if program is not None:
             yield engine, program

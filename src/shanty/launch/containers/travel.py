@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +19,9 @@ from shanty.launch.cluster.parallel import Say, Step, read_and_report
 from shanty.launch.containers import images
 from shanty.launch.containers.images import Ask
 from shanty.runtime.containers.archive import layers_of, plain_digest
-from shanty.runtime.containers.engines import PROGRAMS
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.rpc import layers
-from shanty.runtime.rpc.images import look
+from shanty.runtime.rpc.images import look, program_of
 from shanty.runtime.rpc.store import home as store_home
 from shanty.runtime.rpc.store import prune
 from shanty.runtime.rundir import read_json, write_json
@@ -51,7 +49,7 @@ class LocalImage:
 def find_here(image: str, runtime: str | None = None) -> LocalImage | None:
     """The image in an engine of this machine, first in `runtime`, which may be none of these."""
     for engine in sorted(_LATER, key=lambda name: name != runtime):
-        program = next(filter(None, map(shutil.which, PROGRAMS[engine])), None)
+        program = program_of(engine)
         there = look(engine, program, image).image if program else None
         if program and there:
             values = (there["id"], there["arch"], tuple(there["layers"]), there["content"])
@@ -112,7 +110,7 @@ class ImagesHere:
 
     def _pull(self, image: str, say: Say) -> LocalImage | None:
         for engine in sorted(_LATER, key=lambda name: name != self._job.runtime):
-            program = shutil.which(engine)
+            program = program_of(engine)
             if program is None:
                 continue
             say(f"cannot be had there; {engine} pulls {image} here")

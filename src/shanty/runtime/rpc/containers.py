@@ -15,7 +15,7 @@ from shanty.runtime.containers.engines import ENGINES, PROGRAMS, is_image_file
 from shanty.runtime.containers.this_host import has_to_unpack
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
 from shanty.runtime.rpc import Ask, Data, Say
-from shanty.runtime.rpc.images import Found, look, run
+from shanty.runtime.rpc.images import Found, look, program_of, run
 from shanty.runtime.rpc.store import home, mark_used, place_of, placing
 
 _LIST_LIMIT = 3.0  # seconds for an engine to list its containers
@@ -52,7 +52,7 @@ def _choose(wanted: Optional[str], image: str) -> Found:
         )
     seen: List[Found] = []
     for name in names:
-        program = next(filter(None, map(shutil.which, PROGRAMS[name])), None)
+        program = program_of(name)
         if program is None:
             continue
         seen.append(look(name, program, image))
@@ -65,6 +65,8 @@ def _choose(wanted: Optional[str], image: str) -> Found:
         raise PrepareError(
             f"{ENGINES[seen[0].engine].title} cannot be used there", seen[0].problem, seen[0].fix
         )
+    if wanted == "docker" and shutil.which("docker"):
+        raise PrepareError("there is no Docker there", "its docker is podman", "--runtime podman")
     titles = " or ".join(ENGINES[name].title for name in names)
     raise PrepareError(
         f"there is no {titles} there",
@@ -153,14 +155,15 @@ def left() -> List[Tuple[str, List[str]]]:
     """
     found = []
     for engine in ENGINES.values():
-        for program in filter(None, map(shutil.which, PROGRAMS[engine.name])):
-            words = engine.listing(program)
-            done = run(words, _LIST_LIMIT) if words else None
-            for line in done.stdout.splitlines() if done is not None else ():
-                name, _, of_run = line.partition(" ")
-                ours = of_run.startswith(home() + os.sep)
-                if ours and not _is_held(name, PROGRAMS[engine.name]):
-                    found.append((name, engine.removal(program, name)))
+        program = program_of(engine.name)
+        if program is None:
+            continue
+        words = engine.listing(program)
+        done = run(words, _LIST_LIMIT) if words else None
+        for line in done.stdout.splitlines() if done is not None else ():
+            name, _, of_run = line.partition(" ")
+            if of_run.startswith(home() + os.sep) and not _is_held(name):
+                found.append((name, engine.removal(program, name)))
     return found
 
 
@@ -172,8 +175,9 @@ def sweep() -> List[str]:
     return [name for name, _ in found]
 
 
-def _is_held(name: str, programs: Sequence[str]) -> bool:
-    """True while the command of the engine that started a container is there."""
+def _is_held(name: str) -> bool:
+    """True while the command of an engine that started a container is there."""
+    programs = {program for each in PROGRAMS.values() for program in each}
     commands = (platform.command(entry.pid) for entry in platform.with_argument(name))
     return any(words and os.path.basename(words[0]) in programs for words in commands)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from shanty.runtime.containers.archive import plain_digest
-from shanty.runtime.containers.engines import is_image_file
+from shanty.runtime.containers.engines import PROGRAMS, is_image_file
 from shanty.runtime.containers.words import explained, last_line
 from shanty.runtime.errors import NotFoundError, PrepareError
 from shanty.runtime.rpc import Ask, Data, Say
@@ -35,6 +36,24 @@ class Found(NamedTuple):
     image: Optional[Dict[str, Any]]
     problem: str = ""
     fix: str = ""
+
+
+def program_of(engine: str) -> Optional[str]:
+    """The path of an engine's command here, if there is one."""
+    program = next(filter(None, map(shutil.which, PROGRAMS[engine])), None)
+    return None if engine == "docker" and program and _is_podman(program) else program
+
+
+@functools.cache
+def _is_podman(docker: str) -> bool:
+    """True where a `docker` is podman, as the package podman-docker has it.
+
+    That takes other words for who a container's processes are.
+    """
+    if os.path.basename(os.path.realpath(docker)) == "podman":
+        return True
+    done = run([docker, "--version"])
+    return done is not None and "podman" in done.stdout.lower()
 
 
 def look(engine: str, program: str, image: str) -> Found:
