@@ -25,7 +25,7 @@ from shanty.launch.containers.images import Ask, Image
 from shanty.launch.containers.travel import ImagesHere
 from shanty.launch.host import Host
 from shanty.runtime.containers.container import Container, Mount, container_name
-from shanty.runtime.containers.engines import ENGINES, wrapped
+from shanty.runtime.containers.engines import ENGINES, environ_of, wrapped
 from shanty.runtime.containers.words import explained
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.mpi.flavours import FLAVOURS
@@ -54,7 +54,12 @@ class _ContainerConnection:
         run = f"{self._container.environment['SHANTY_HOME']}/{name}"  # by which a sweep finds it
         # Nothing computes here, and a login node may lack the GPUs that were asked for.
         container = self._container._replace(name=name, run=run, gpus="")
-        return self._outside.start(wrapped(container, argv))
+        # The command starts on the host. What is to be set for it goes along, and is no secret;
+        # the variables of this machine are not meant.
+        values = environ_of(container._replace(variables=()))
+        assigned = [f"{name}={value}" for name, value in values.items()]
+        before = ["env", *assigned] if assigned else []
+        return self._outside.start([*before, *wrapped(container, argv)])
 
     def close(self) -> None:
         """Nothing is held."""

@@ -15,7 +15,7 @@ from typing import List, Sequence
 
 from shanty.runtime.agent.control import agents_record
 from shanty.runtime.containers.container import Container, container_name
-from shanty.runtime.containers.engines import remove, wrapped
+from shanty.runtime.containers.engines import environ_of, remove, wrapped
 from shanty.runtime.containers.this_host import with_this_host
 
 _AGENT = "agent.worker_agent"
@@ -43,9 +43,10 @@ def main(argv: List[str]) -> int:
 
 def become(container: Container, argv: Sequence[str]) -> int:
     """Become the engine's command that runs `argv` in the container."""
-    words = wrapped(with_this_host(container), argv)
+    container = with_this_host(container)
+    words = wrapped(container, argv)
     try:
-        os.execv(words[0], words)
+        os.execve(words[0], words, {**os.environ, **environ_of(container)})
     except OSError as error:
         print(f"{words[0]} does not run: {error.strerror}", file=sys.stderr)
         return 127

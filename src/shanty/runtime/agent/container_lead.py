@@ -18,7 +18,7 @@ from shanty.runtime import platform
 from shanty.runtime.agent.channel import Channel
 from shanty.runtime.agent.control import conclude, read_status
 from shanty.runtime.containers.container import Container
-from shanty.runtime.containers.engines import wrapped
+from shanty.runtime.containers.engines import environ_of, wrapped
 from shanty.runtime.containers.this_host import with_this_host
 from shanty.runtime.errors import LaunchError
 from shanty.runtime.plan import Plan, read_plan
@@ -42,6 +42,7 @@ def start(run: RunDir, plan: Plan) -> Tuple[Channel, subprocess.Popen[bytes]]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
+            env={**os.environ, **environ_of(container)},
             start_new_session=True,
         )
     assert process.stdin is not None and process.stdout is not None

@@ -62,6 +62,10 @@ class Engine:
     def _gpus(self, gpus: str) -> List[str]:
         raise NotImplementedError
 
+    def environment(self, container: Container) -> Dict[str, str]:
+        """What is to be set for that command, beside the environment of the host."""
+        return {}
+
     def removal(self, program: str, name: str) -> List[str]:
         """The command line that ends a container at once; none for what is only processes."""
         return [program, "rm", "--force", name]
@@ -116,15 +120,16 @@ class _Apptainer(Engine):
         for mount in container.mounts:
             mode = ":ro" if mount.mode == READ_ONLY else ""
             words += ["--bind", f"{_escaped(mount.source)}:{_escaped(mount.target)}{mode}"]
-        for name, value in self._variables(container).items():
-            words += ["--env", f"{name}={value}"]
         return [*words, container.image, *argv]
 
-    def _variables(self, container: Container) -> Dict[str, str]:
-        handed = {n: os.environ[n] for n in container.variables if n in os.environ}
+    def environment(self, container: Container) -> Dict[str, str]:
+        # --env would show values to all users, and takes some letters for its own.
+        inside = {n: os.environ[n] for n in container.variables if n in os.environ}
         if container.gpus and container.gpus != "all":
-            handed["CUDA_VISIBLE_DEVICES"] = container.gpus
-        return {**handed, **container.environment}
+            inside["CUDA_VISIBLE_DEVICES"] = container.gpus
+        inside.update(container.environment)
+        prefix = os.path.basename(container.program).upper()  # APPTAINERENV_, SINGULARITYENV_
+        return {f"{prefix}ENV_{name}": value for name, value in inside.items()}
 
     def removal(self, program: str, name: str) -> List[str]:
         return []
@@ -145,6 +150,11 @@ PROGRAMS: Dict[str, Tuple[str, ...]] = {
 def wrapped(container: Container, argv: Sequence[str]) -> List[str]:
     """The command line that runs `argv` in a container."""
     return ENGINES[container.engine].run(container, argv)
+
+
+def environ_of(container: Container) -> Dict[str, str]:
+    """What to set for that command on the host, where the variables to hand on are."""
+    return ENGINES[container.engine].environment(container)
 
 
 def remove(container: Container) -> None:

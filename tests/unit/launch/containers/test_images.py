@@ -61,3 +61,13 @@ def test_no_gpus_are_needed_to_prepare(asked: str | None) -> None:
     docker = found._replace(engine="docker")
     inside._ContainerConnection(outside.host, outside, docker).start(["true"])
     assert "--gpus" not in outside.words
+
+
+def test_the_variables_of_this_machine_do_not_go_to_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://me:password@proxy")
+    outside = Recorded()
+    found = image().container._replace(variables=("http_proxy",))
+    inside._ContainerConnection(outside.host, outside, found).start(["true"])
+    assert outside.words[:2] == ["env", "APPTAINERENV_SHANTY_HOME=/home/ann/.shanty"]
+    assert outside.words[2] == "/usr/bin/apptainer"
+    assert not [word for word in outside.words if "password" in word]

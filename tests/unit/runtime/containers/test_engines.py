@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shanty.cli import options
 from shanty.runtime.containers import words
 from shanty.runtime.containers.container import Container, Mount
-from shanty.runtime.containers.engines import ENGINES, PROGRAMS, wrapped
+from shanty.runtime.containers.engines import ENGINES, PROGRAMS, environ_of, wrapped
 
 LETTERS = st.characters(exclude_characters="\0/", exclude_categories=("Cs",))
 PATHS = st.text(LETTERS, min_size=1).map(lambda text: f"/{text}")
@@ -125,3 +125,30 @@ def test_a_container_that_was_killed() -> None:
     ended = words.ended(NODE, 3, "", began=True)
     assert ended.what == "the container on host lab2 ended"
     assert "3" in ended.why
+
+
+SECRET = 'http://me:pass,word="1"@proxy:3128/?a=b'
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_what_is_handed_on_is_on_no_command_line(
+    monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    monkeypatch.setenv("http_proxy", SECRET)
+    container = PLAIN._replace(
+        engine=engine, program=f"/usr/bin/{engine}", variables=("http_proxy", "https_proxy")
+    )
+    assert not [word for word in wrapped(container, ["true"]) if "pass" in word]
+
+
+@pytest.mark.parametrize("program", ["apptainer", "singularity"])
+def test_apptainer_gets_values_as_they_are(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    monkeypatch.setenv("http_proxy", SECRET)
+    monkeypatch.delenv("https_proxy", raising=False)
+    container = PLAIN._replace(
+        engine="apptainer", program=f"/opt/bin/{program}", gpus="0,1",
+        variables=("http_proxy", "https_proxy"), environment={"SHANTY_HOME": "/a,b=c"},
+    )  # fmt: skip
+    values = {"http_proxy": SECRET, "CUDA_VISIBLE_DEVICES": "0,1", "SHANTY_HOME": "/a,b=c"}
+    prefix = f"{program.upper()}ENV_"
+    assert environ_of(container) == {f"{prefix}{name}": value for name, value in values.items()}
