@@ -125,7 +125,8 @@ def image_pull(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     engine, program, image = ask["engine"], ask["program"], str(ask["image"])
     password = data.read().decode()
     pulling = f"the image {image} cannot be pulled"
-    with _credentials(engine, image, str(ask.get("user") or ""), password) as (words, environ):
+    user = str(ask.get("user") or "")
+    with _credentials(engine, program, image, user, password) as (words, environ):
         if engine == "apptainer":
             path = _pulled(image)
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -147,7 +148,7 @@ def image_pull(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
 
 def push(engine: str, program: str, image: str, user: str, password: str) -> None:
     """Have docker or podman push an image to the registry in its name."""
-    with _credentials(engine, image, user, password) as (words, environ):
+    with _credentials(engine, program, image, user, password) as (words, environ):
         what = f"the image {image} cannot be pushed"
         _transfer([program, *words, "push", image], environ, what, lambda _said: None)
 
@@ -180,7 +181,7 @@ def _transfer(words: Sequence[str], environ: Mapping[str, str], what: str, say: 
 
 @contextlib.contextmanager
 def _credentials(
-    engine: str, image: str, user: str, password: str
+    engine: str, program: str, image: str, user: str, password: str
 ) -> Iterator[Tuple[List[str], Dict[str, str]]]:
     """The words and the environment by which an engine logs in; nothing of it is left.
 
@@ -202,19 +203,32 @@ def _credentials(
         path = os.path.join(folder, "config.json")
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({"auths": {_registry(image): {"auth": token}}}, file)
+            json.dump({"auths": {name: {"auth": token} for name in _logins(image)}}, file)
         environ["REGISTRY_AUTH_FILE"] = path
+        if engine == "docker" and not environ.get("DOCKER_HOST"):
+            environ.update(_daemon_of_context(program))
         yield (["--config", folder] if engine == "docker" else []), environ
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _registry(image: str) -> str:
-    """The registry of an image, by the name under which docker keeps its login."""
+def _daemon_of_context(program: str) -> Dict[str, str]:
+    """The variable that names docker's daemon, which the user's settings may name otherwise.
+
+    With `--config` docker does not read those.
+    """
+    done = run([program, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"])
+    found = done.stdout.strip() if done is not None and done.returncode == 0 else ""
+    return {"DOCKER_HOST": found} if found else {}
+
+
+def _logins(image: str) -> Tuple[str, ...]:
+    """The names under which docker and podman keep the login of an image's registry."""
     first = image.split("/")[0]
-    if "/" in image and ("." in first or ":" in first or first == "localhost"):
-        return first
-    return "https://index.docker.io/v1/"
+    named = "/" in image and ("." in first or ":" in first or first == "localhost")
+    if not named or first in ("docker.io", "index.docker.io"):
+        return ("https://index.docker.io/v1/", "docker.io")
+    return (first,)
 
 
 def run(
