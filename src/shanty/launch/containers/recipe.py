@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +32,7 @@ _LARGE = 64 << 20  # bytes of a package that has a layer of its own
 _MOST = 12  # layers for large packages; engines take about a hundred in all
 _INSTALL_LIMIT = 3600  # seconds for pip
 _LAST_LINES = 12
+_OTHER_FILE = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S.*?)(?:\s+#.*)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +94,9 @@ def chosen(
         return environment.local_environment(found, home), found
     if not file.is_file():
         raise NotFoundError(f"there is no {file}", fix="check --requirements")
-    lines = _lines(file)
-    if not lines:
+    if not _lines(file):
         raise PrepareError(f"{file} names no packages", fix="leave --requirements out")
-    made = _made_of(lines, found, folder, home, say)
+    made = _made_of(file, found, folder, home, say)
     return environment.local_environment(made, home), file.name
 
 
@@ -112,9 +112,20 @@ def _lines(file: Path) -> list[str]:
         raise PrepareError(f"{file} cannot be read", str(error)) from error
 
 
-def _made_of(lines: Sequence[str], python: str, folder: Path, home: Path, say: Say) -> str:
-    """The interpreter of an environment with these packages, made where it is not kept."""
-    parts = [*lines, python, str(folder)]
+def _all_lines(file: Path, seen: set[Path]) -> Iterator[str]:
+    """The same, with those of the files that they name (-r, -c)."""
+    if file.is_file() and file.resolve() not in seen:  # the installer tells of one that is missing
+        seen.add(file.resolve())
+        for line in _lines(file):
+            yield line
+            named = _OTHER_FILE.match(line)
+            if named:
+                yield from _all_lines(file.parent / named[1].strip("\"'"), seen)
+
+
+def _made_of(file: Path, python: str, folder: Path, home: Path, say: Say) -> str:
+    """The interpreter of an environment with the packages of a file, made where it is not kept."""
+    parts = [*_all_lines(file, set()), python, str(folder)]
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
     place = home / "cache" / "requirements" / name
     made = place / "bin" / "python"
@@ -123,8 +134,10 @@ def _made_of(lines: Sequence[str], python: str, folder: Path, home: Path, say: S
         say("gets the packages from the index")
         with placing(str(place)) as draft:
             _run([python, "-m", "venv", "--without-pip", draft], folder, "no environment")
-            file = Path(draft, "requirements.txt")
-            file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            if file.suffix == ".toml":
+                lines = _lines(file)
+                file = Path(draft, "requirements.txt")
+                file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             _run(
                 [*_installer(f"{draft}/bin/python"), "-r", str(file)],
                 folder,
