@@ -246,21 +246,21 @@ def test_an_image_file_is_sent_once(make_host, tmp_path: Path) -> None:
     host = make_host("host")
     file = tmp_path / "x.sif"
     file.write_bytes(os.urandom(SIZE))
-    job = JobSpec(Script("train.py"), workdir=str(tmp_path), image="./x.sif")
+    job = JobSpec(Script("train.py"), workdir="/", image=str(file))
     own = ImagesHere(job, tmp_path / "here", os.environ)
-    there = own.file("./x.sif", host.ask, lambda _: None)
+    there = own.file(str(file), host.ask, lambda _: None)
     assert there == str(file)  # both have one file system
     other = tmp_path / "y" / "x.sif"
     other.parent.mkdir()
     file.rename(other)
-    own = ImagesHere(JobSpec(Script("train.py"), workdir=str(other.parent)), tmp_path, os.environ)
+    own = ImagesHere(job, tmp_path, os.environ)
 
     def elsewhere(verb: str, **args: Any) -> dict[str, Any]:
         return host.ask(verb, **{**args, **({"path": "/nosuch"} if "path" in args else {})})
 
     for puts in (1, 0):
         host.asked.clear()
-        there = own.file("./x.sif", elsewhere, lambda _: None)
+        there = own.file(str(other), elsewhere, lambda _: None)
         assert Path(there).read_bytes() == other.read_bytes() and Path(there) != other
         assert host.asked.count("image-file-put") == puts
-    assert own.file("./nosuch.sif", elsewhere, lambda _: None) == "./nosuch.sif"
+    assert own.file("/nosuch.sif", elsewhere, lambda _: None) == "/nosuch.sif"

@@ -124,6 +124,12 @@ def _word(word: str, where: str, words: Collection[str]) -> str:
     return word
 
 
+def _image(text: str, folder: Path) -> str:
+    from shanty.launch.containers.options import image
+
+    return image(text, folder)
+
+
 def _mounts(texts: Sequence[str], folder: Path) -> tuple[tuple[str, str, str], ...]:
     from shanty.launch.containers.options import mount
 
@@ -238,11 +244,11 @@ _ALL = (
     ),
     Option(
         "image", "--image", "Run in a container of this image on each host.",
-        (str,), click={"metavar": "IMAGE"},
+        (str,), lambda text, _where, folder: _image(text, folder), click={"metavar": "IMAGE"},
     ),
     Option(
         "master_image", "--master-image", "Another one for the lead host.",
-        (str,), click={"metavar": "IMAGE"},
+        (str,), lambda text, _where, folder: _image(text, folder), click={"metavar": "IMAGE"},
     ),
     Option(
         "runtime", "--runtime", "By docker, podman or apptainer [what is there].",

@@ -83,6 +83,15 @@ def test_shanty_toml_gives_defaults(cli: Cli) -> None:
     assert (job.time_limit, job.tags) == (120.0, ("b",))
 
 
+def test_an_image_file_is_where_its_path_was_written(tmp_path: Path) -> None:
+    """Whatever folder the ranks run in."""
+    typed = options.typed({"image": "x.sif", "master_image": "./lead"})
+    assert typed == {"image": f"{Path.cwd()}/x.sif", "master_image": f"{Path.cwd()}/lead"}
+    (tmp_path / "shanty.toml").write_text("[run]\nimage = 'x.sif'\nmaster_image = 'python:3'\n")
+    found = options.defaults(tmp_path)
+    assert found == {"image": f"{tmp_path}/x.sif", "master_image": "python:3"}
+
+
 def test_the_settings_of_stalls(tmp_path: Path) -> None:
     file = tmp_path / settings.FILE
     file.write_text("on_stall = 'stop'\nstall_after = 0\n")

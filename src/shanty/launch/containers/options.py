@@ -6,9 +6,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from shanty.runtime.containers.engines import is_image_file
 from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.plan import Node
 from shanty.runtime.spec import JobSpec, Module, Script
+
+
+def image(text: str, folder: Path) -> str:
+    """Read the name of an image, or the path of an image file, below `folder` if relative."""
+    return _absolute(text, folder) if is_image_file(text) else text
 
 
 def mount(text: str, folder: Path) -> tuple[str, str, str]:
@@ -22,8 +28,11 @@ def mount(text: str, folder: Path) -> tuple[str, str, str]:
         raise UsageError(
             f"--mount {text}: {target} is not absolute", fix="a container has no folder to start at"
         )
-    path = os.path.normpath(folder / Path(source).expanduser())
-    return path, os.path.normpath(target), mode
+    return _absolute(source, folder), os.path.normpath(target), mode
+
+
+def _absolute(path: str, folder: Path) -> str:
+    return os.path.normpath(folder / Path(path).expanduser())
 
 
 def refuse_outside(job: JobSpec) -> None:

@@ -149,7 +149,7 @@ class ImagesHere:
 
         One that is not here may be there. Folders are not sent.
         """
-        path = Path(self._job.workdir, Path(image).expanduser())
+        path = Path(image)
         if not path.is_file():
             return image
         status = path.stat()

@@ -101,7 +101,7 @@ def content_hash(said: Mapping[str, Any]) -> str:
 
 def _of_file(image: str) -> Optional[Dict[str, Any]]:
     """An image file or root folder, or what was pulled for a name."""
-    path = os.path.realpath(os.path.expanduser(image))
+    path = os.path.realpath(image)
     if not is_image_file(image):
         path = _pulled(image)
         mark_used(os.path.dirname(path))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.launch.containers.options import mount, refuse_outside
+from shanty.launch.containers.options import image, mount, refuse_outside
 from shanty.launch.doctor.facts import need_of
 from shanty.launch.host import Host
 from shanty.runtime.errors import UsageError
@@ -29,6 +29,23 @@ NAMES = st.text("abc._- ", min_size=1).filter(lambda text: text.strip(". "))
 )
 def test_a_mount(text: str, found: tuple[str, str, str]) -> None:
     assert mount(text, HERE) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("x.sif", "/home/ann/digits/x.sif"),
+        ("../x.sif", "/home/ann/x.sif"),
+        ("./root", "/home/ann/digits/root"),
+        ("/shared/x.sif", "/shared/x.sif"),
+        ("~/x.sif", "/home/ann/x.sif"),
+        ("python:3.12-slim", "python:3.12-slim"),
+        ("docker.io/me/x", "docker.io/me/x"),
+    ],
+)
+def test_the_path_of_an_image_file(monkeypatch: pytest.MonkeyPatch, text: str, found: str) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert image(text, HERE) == found
 
 
 @pytest.mark.parametrize(
