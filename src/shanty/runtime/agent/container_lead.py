@@ -16,6 +16,7 @@ from typing import List, Tuple
 
 from shanty.runtime import platform
 from shanty.runtime.agent.channel import Channel
+from shanty.runtime.agent.cleanup import end_container
 from shanty.runtime.agent.control import conclude, read_status
 from shanty.runtime.containers.container import Container
 from shanty.runtime.containers.engines import environ_of, wrapped
@@ -28,6 +29,7 @@ from shanty.runtime.spec import Failure, State
 _INPUT = "input"  # the FIFO
 _PIECE = 1 << 16
 _ENDING = 2.0  # seconds for an engine's command to end with its container; podman may take 20
+_REMOVING = 25.0  # seconds for it where nobody waits, so that it removes the container itself
 _LAST_WORD = 5.0  # seconds for a controller that lives to write how the run ended
 
 
@@ -54,9 +56,9 @@ def log_of(run: RunDir) -> Path:
     return run.logs / "container.log"
 
 
-def ended(pid: int) -> int:
+def ended(pid: int, patience: float = _ENDING) -> int:
     """How the engine's command ended; one that goes on without its container is killed."""
-    until = time.monotonic() + _ENDING
+    until = time.monotonic() + patience
     while time.monotonic() < until:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
@@ -64,6 +66,13 @@ def ended(pid: int) -> int:
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def leave(pid: int, plan: Plan) -> None:
+    """Let the engine's command remove the container; where its engine hangs, both are ended."""
+    with contextlib.suppress(ChildProcessError):  # how it ended is known already
+        if ended(pid, _REMOVING) == -signal.SIGKILL:
+            end_container(plan)
 
 
 def _feed(path: Path) -> None:

@@ -79,8 +79,13 @@ def _be_controller(run: RunDir, plan: Plan, channel: Channel, agent: int) -> int
     from shanty.runtime.agent.controller import Controller
 
     again = Controller(run, plan).run(channel, agent)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(agent, 0)
+    if plan.lead.container:
+        from shanty.runtime.agent import container_lead
+
+        container_lead.leave(agent, plan)
+    else:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(agent, 0)
     if again:  # in a process that remembers nothing of this attempt
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         words = [*plan.lead.host_boot, "agent.start", str(run.path)]
