@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import select
 import subprocess
 import tempfile
 import time
@@ -31,6 +32,8 @@ _FILE, _SIZE = "layer.tar.gz", "size"
 _IMAGE_FILE = "image.sif"
 _REPORT = 0.5  # seconds between two words on how far it is
 _LIMIT = 7200.0  # seconds for an engine to make an image of what it was given
+# Seconds for it to give or take a byte; docker writes a whole image to its disk before the first.
+_STALLED = 1800.0
 _LAST = 60.0  # seconds for an engine to end once it has all of it, or nothing more
 _COMPLAINTS = 64 << 10
 
@@ -160,8 +163,10 @@ def harvest(engine: str, program: str, image: str, wanted: Sequence[str], say: S
 
     with _Engine([program, *_save(engine), image]) as saving:
         try:
-            config = archive.split(saving.output, take)
+            config = archive.split(saving.pipe, take)
         except PrepareError as error:
+            if saving.pipe.stalled:
+                raise
             saving.stop()
             said = saving.said()
             raise _failure(f"{image} cannot be read", said) if said else error from None
@@ -183,6 +188,40 @@ def _all_layers(engine: str, program: str, image: str) -> List[str]:
     return list(found["layers"]) if found else []
 
 
+class _Pipe:
+    """Our end of a pipe to an engine's command, which is given up when nothing goes through it."""
+
+    def __init__(self, pipe: Any, command: str) -> None:
+        self.stalled = False
+        self._fd: int = pipe.fileno()
+        self._command = command
+        os.set_blocking(self._fd, False)
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes; none at the end."""
+        self._wait_for(select.POLLIN)
+        return os.read(self._fd, size)
+
+    def write(self, data: bytes) -> int:
+        """Write all of it."""
+        rest = memoryview(data)
+        while rest:
+            self._wait_for(select.POLLOUT)
+            rest = rest[os.write(self._fd, rest) :]
+        return len(data)
+
+    def _wait_for(self, event: int) -> None:
+        poll = select.poll()
+        poll.register(self._fd, event)
+        self.stalled = self.stalled or not poll.poll(_STALLED * 1000)
+        if self.stalled:
+            raise PrepareError(
+                f"{self._command} has stopped halfway",
+                f"for {_STALLED:g} s it has neither given nor taken anything",
+                "see whether the engine works at all; run the command again",
+            )
+
+
 class _Engine:
     """A command of an engine that reads or writes an archive; ended with the block."""
 
@@ -195,8 +234,8 @@ class _Engine:
             words, stdin=pipe if reads else nothing,
             stdout=self._errors if reads else pipe, stderr=self._errors, env=environ,
         )  # fmt: skip
-        self.input: Any = self._process.stdin
-        self.output: Any = self._process.stdout
+        self._end: Any = self._process.stdin if reads else self._process.stdout
+        self.pipe = _Pipe(self._end, " ".join(words[:2]))
 
     def __enter__(self) -> _Engine:
         return self
@@ -206,11 +245,9 @@ class _Engine:
         self._errors.close()
 
     def stop(self) -> None:
-        """End it: first by the end of its pipes, which leaves nothing half."""
-        for pipe in (self.input, self.output):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        """End it: first by the end of its pipe, which leaves nothing half."""
+        with contextlib.suppress(OSError):
+            self._end.close()
         try:
             self._process.wait(_LAST)
         except subprocess.TimeoutExpired:
@@ -220,7 +257,7 @@ class _Engine:
     def result(self, say: Callable[[], None]) -> int:
         """Its exit code, once it has read all."""
         with contextlib.suppress(OSError):
-            self.input.close()
+            self._end.close()
         until = time.monotonic() + _LIMIT
         while time.monotonic() < until:
             say()
@@ -359,7 +396,7 @@ def _brought(engine: str, name: str) -> str:
 def _loaded(program: str, config: bytes, layers: Sequence[Layer], name: str, say: Say) -> str:
     """Have docker or podman load an image; what it said."""
     with _Engine([program, "load"], reads=True) as loading:
-        sink = _Counting(loading.input, say, sum(layer.size for layer in layers))
+        sink = _Counting(loading.pipe, say, sum(layer.size for layer in layers))
         broken = False
         try:
             archive.write(config, layers, content, sink)
