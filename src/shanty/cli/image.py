@@ -13,14 +13,14 @@ import click
 from shanty.cli.context import context, note
 from shanty.cli.options import completed, json_option, registry_password
 from shanty.cli.table import print_table
+from shanty.runtime.containers.engines import LAYERED
 from shanty.runtime.errors import UsageError
 
 if TYPE_CHECKING:
     from shanty.launch.containers.build import Plan
 
-_BUILDERS = ("docker", "podman")
 runtime_option = click.option(
-    "--runtime", type=click.Choice(_BUILDERS), help="docker or podman [whichever is there]."
+    "--runtime", type=click.Choice(LAYERED), help="docker or podman [whichever is there]."
 )
 
 

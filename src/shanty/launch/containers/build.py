@@ -21,11 +21,11 @@ from shanty.launch.cluster.environment import Environment
 from shanty.launch.cluster.parallel import Say, Step
 from shanty.launch.containers import layer, recipe
 from shanty.launch.containers.images import ask_here
-from shanty.launch.containers.inside import IMAGE_MPI
+from shanty.launch.containers.options import IMAGE_MPI
 from shanty.launch.containers.recipe import CODE, FOLDER, Base, Part
-from shanty.launch.containers.travel import find_here, keep_here
+from shanty.launch.containers.travel import find_here, keep_here, machine_of
 from shanty.runtime.containers.archive import BLOCK, Reader, layers_of, pieces, plain_digest
-from shanty.runtime.containers.engines import ENGINES
+from shanty.runtime.containers.engines import ENGINES, LAYERED
 from shanty.runtime.containers.words import explained
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
 from shanty.runtime.rpc import describe_python, images, layers
@@ -34,7 +34,6 @@ from shanty.runtime.rundir import read_json, write_json
 
 LABEL = "shanty.inputs"  # of an image: the hash of all that went into it
 _FORM = "1"  # of what is made of the same inputs
-_ENGINES = ("docker", "podman")
 _LOOK_LIMIT = 120  # seconds for a container to say what its image has
 _GLIBC = "import os; print((os.confstr('CS_GNU_LIBC_VERSION') or '').partition('glibc ')[2])"
 # Finds the Python of an image; its arguments are names to try, then two programs for it.
@@ -43,7 +42,6 @@ _FINDS = (
     '"$p" -c "$3" 2>/dev/null || echo; exec "$p" -E -c "$2"; done; echo shanty-no-python'
 )
 _NAME = re.compile(r"[a-z0-9]+(?:[._/:@-]+[a-zA-Z0-9_]+)*\Z")
-_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ def _base(wanted: Wanted, packages: Environment, home: Path, say: Say) -> tuple[
     name = wanted.base or f"docker.io/library/python:{packages.key.rstrip('t')}-slim"
     found = ask_here("container-engine", runtime=wanted.runtime, image=name, mounts=[])
     engine, program, there = found["engine"], found["program"], found["image"]
-    if engine not in _ENGINES:
+    if engine not in LAYERED:
         raise PrepareError(
             f"{ENGINES[engine].title} cannot make an image of layers",
             "it has image files",
@@ -148,8 +146,9 @@ def _base(wanted: Wanted, packages: Environment, home: Path, say: Say) -> tuple[
             f"the packages are for Python {packages.key}",
             f"take --base python:{packages.key}-slim, or choose another environment with --python",
         )
-    architecture = _ARCHITECTURES.get(there["arch"], there["arch"])
-    machine = {"system": "Linux", "architecture": architecture, "glibc": seen["glibc"]}
+    machine = {
+        "system": "Linux", "architecture": machine_of(there["arch"]), "glibc": seen["glibc"],
+    }  # fmt: skip
     versions = {one["name"]: one["version"] for one in seen["distributions"]}
     versions.pop("shanty", None)
     python = (seen["executable"], seen["version"], seen["key"], seen["cache_tag"])
@@ -337,7 +336,7 @@ def remove(name: str, runtime: str | None = None) -> list[str]:
 
 
 def _programs(runtime: str | None) -> Iterator[tuple[str, str]]:
-    for engine in [runtime] if runtime else _ENGINES:
+    for engine in [runtime] if runtime else LAYERED:
         program = program_of(engine)
         if program is not None:
             yield engine, program

@@ -33,7 +33,6 @@ from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node
 from shanty.runtime.spec import JobSpec
 
-IMAGE_MPI = "image"  # the value of --mpi that takes the image's own
 _REMOVAL = 20.0  # seconds for an engine's command to remove its container
 _PATIENCE = 60.0  # seconds for a container to start
 # What comes with an interpreter: an image that has no more was not chosen for its packages.
@@ -152,11 +151,9 @@ def enter_all(
 def _outermost(folders: Sequence[str]) -> list[str]:
     """Those of the folders that are in no other one."""
     normal = list(dict.fromkeys(map(os.path.normpath, folders)))
-    return [one for one in normal if not any(o != one and _is_below(one, o) for o in normal)]
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+    return [
+        one for one in normal if not any(o != one and Path(one).is_relative_to(o) for o in normal)
+    ]
 
 
 def own_mpis(insides: Sequence[Inside]) -> list[Installation]:

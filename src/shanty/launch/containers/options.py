@@ -6,14 +6,17 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from shanty.runtime.containers.engines import is_image_file
 from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.plan import Node
 from shanty.runtime.spec import JobSpec, Module, Script
 
+IMAGE_MPI = "image"  # the value of --mpi that takes the image's own
+
 
 def image(text: str, folder: Path) -> str:
     """Read the name of an image, or the path of an image file, below `folder` if relative."""
+    from shanty.runtime.containers.engines import is_image_file  # most runs have no image
+
     return _absolute(text, folder) if is_image_file(text) else text
 
 
@@ -42,6 +45,7 @@ def refuse_outside(job: JobSpec) -> None:
     given = {
         "--runtime": job.runtime, "--mount": job.mounts, "--gpus": job.gpus,
         "--master-image": job.master_image, "--registry-user": job.registry_user,
+        "--registry-password": job.registry_password,
     }  # fmt: skip
     named = [name for name, value in given.items() if value]
     if named:
@@ -49,8 +53,8 @@ def refuse_outside(job: JobSpec) -> None:
             f"{named[0]} is for containers, and there is no --image",
             fix=f"add --image IMAGE, or leave {named[0]} out",
         )
-    if job.mpi == "image":
-        raise UsageError("--mpi image takes the MPI of an image, and there is no --image")
+    if job.mpi == IMAGE_MPI:
+        raise UsageError(f"--mpi {IMAGE_MPI} takes the MPI of an image, and there is no --image")
 
 
 def refuse_without_python(job: JobSpec, nodes: Sequence[Node]) -> None:

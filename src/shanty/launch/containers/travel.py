@@ -19,6 +19,7 @@ from shanty.launch.cluster.parallel import Say, Step, read_and_report
 from shanty.launch.containers import images
 from shanty.launch.containers.images import Ask
 from shanty.runtime.containers.archive import layers_of, plain_digest
+from shanty.runtime.containers.engines import LAYERED
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.rpc import layers
 from shanty.runtime.rpc.images import look, program_of
@@ -29,7 +30,6 @@ from shanty.runtime.spec import JobSpec
 
 # The names that images have for kinds of processors, and those that kernels have.
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686", "arm": "armv7l"}
-_LATER = ("docker", "podman")  # the engines that can hand an image on
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class LocalImage:
 
 def find_here(image: str, runtime: str | None = None) -> LocalImage | None:
     """The image in an engine of this machine, first in `runtime`, which may be none of these."""
-    for engine in sorted(_LATER, key=lambda name: name != runtime):
+    for engine in sorted(LAYERED, key=lambda name: name != runtime):
         program = program_of(engine)
         there = look(engine, program, image).image if program else None
         if program and there:
@@ -72,7 +72,7 @@ def keep_here(image: LocalImage, home: Path, wanted: Sequence[str], say: Say) ->
     def told(said: Mapping[str, Any]) -> None:
         say(str(Step("", f"reads {image.name} from {image.engine}", said["done"], image.size)))
 
-    config = layers.harvest(image.engine, image.program, image.id, missing, told)
+    config = layers.read_layers(image.engine, image.program, image.id, missing, told)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, {"config": config.decode()})
     return config
@@ -109,7 +109,7 @@ class ImagesHere:
         return None if own is None else self._sent(own, ask, found, say)
 
     def _pull(self, image: str, say: Say) -> LocalImage | None:
-        for engine in sorted(_LATER, key=lambda name: name != self._job.runtime):
+        for engine in sorted(LAYERED, key=lambda name: name != self._job.runtime):
             program = program_of(engine)
             if program is None:
                 continue
@@ -210,4 +210,9 @@ def _is_same(own: LocalImage, there: Mapping[str, Any]) -> bool:
 
 
 def _runs(architecture: str, machine: str) -> bool:
-    return not architecture or _ARCHITECTURES.get(architecture, architecture) == machine
+    return not architecture or machine_of(architecture) == machine
+
+
+def machine_of(architecture: str) -> str:
+    """The name that kernels have for what images call this kind of processor."""
+    return _ARCHITECTURES.get(architecture, architecture)

@@ -19,8 +19,8 @@ from shanty.launch.cluster.rpc_client import bundle
 from shanty.launch.connections.base import LocalTransport
 from shanty.launch.containers import images, inside
 from shanty.launch.containers.images import Image
-from shanty.launch.containers.inside import IMAGE_MPI, Contained, Inside
-from shanty.launch.containers.options import refuse_without_python
+from shanty.launch.containers.inside import Contained, Inside
+from shanty.launch.containers.options import IMAGE_MPI, refuse_without_python
 from shanty.launch.host import Host
 from shanty.launch.targets.base import Planned, Surroundings, plan_of, scratch_of
 from shanty.launch.targets.local import Facts, node_of_this_machine, write_down

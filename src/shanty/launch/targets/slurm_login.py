@@ -20,8 +20,8 @@ from shanty.launch.cluster import connect, inventory, workspace
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.run_mirror import RunMirror
 from shanty.launch.containers import inside
-from shanty.launch.containers.inside import IMAGE_MPI, Inside
-from shanty.launch.containers.options import refuse_without_python
+from shanty.launch.containers.inside import Inside
+from shanty.launch.containers.options import IMAGE_MPI, refuse_without_python
 from shanty.launch.host import Host
 from shanty.launch.targets.base import Planned, Reply, Surroundings, scratch_of
 from shanty.launch.targets.queued import waiting_plan

@@ -21,8 +21,8 @@ from shanty.launch.cluster.parallel import side_by_side
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.run_mirror import RunMirror, forward_stdin, has_input
 from shanty.launch.containers import inside
-from shanty.launch.containers.inside import IMAGE_MPI, Contained, Inside, own_mpis
-from shanty.launch.containers.options import refuse_without_python
+from shanty.launch.containers.inside import Contained, Inside, own_mpis
+from shanty.launch.containers.options import IMAGE_MPI, refuse_without_python
 from shanty.launch.host import Host
 from shanty.launch.network.survey import chosen, connected
 from shanty.launch.network.topology import Route, SurveyedHost

@@ -42,7 +42,7 @@ class QueueWord:
                 self._process = subprocess.Popen(
                     words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL, text=True, start_new_session=True,
-                    preexec_fn=_deaf,
+                    preexec_fn=_ignore_term,
                 )  # fmt: skip
 
     def answer(self) -> Dict[str, Any]:
@@ -67,7 +67,7 @@ def ended_by_term(failure: Optional[Failure], code: Optional[int]) -> bool:
     return failure.rank is None and code == LaunchError.exit_code
 
 
-def _deaf() -> None:
+def _ignore_term() -> None:
     """The queue's SIGTERM goes to all that is in the job."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

@@ -37,7 +37,7 @@ class _Call:
         self.worker = worker
         self.connection = connection
         self.outputs = outputs
-        self._deaf = False
+        self._unread = False
 
     def write(self, stream: int, data: bytes) -> None:
         """Pass on a daemon's words; a launcher that does not read them must not hold us up."""
@@ -45,11 +45,11 @@ class _Call:
         poll = select.poll()
         poll.register(fd, select.POLLOUT)
         with contextlib.suppress(OSError):
-            while data and not self._deaf:
+            while data and not self._unread:
                 if poll.poll(_ROOM * 1000):
                     data = data[os.write(fd, data[:_PIECE]) :]
                 else:
-                    self._deaf = True
+                    self._unread = True
 
     def end(self, code: int) -> None:
         for fd in self.outputs:

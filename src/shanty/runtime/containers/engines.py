@@ -29,6 +29,7 @@ class Engine:
 
     title = ""
     name = ""
+    has_layers = True  # its images can be read and made layer by layer
 
     def run(self, container: Container, argv: Sequence[str]) -> List[str]:
         """The command line that runs `argv` in a new container."""
@@ -109,6 +110,7 @@ class _Apptainer(Engine):
 
     title = "Apptainer"
     name = "apptainer"
+    has_layers = False
 
     def run(self, container: Container, argv: Sequence[str]) -> List[str]:
         words = [container.program, "exec", "--cleanenv", "--no-home", "--no-mount", "cwd"]
@@ -139,6 +141,7 @@ class _Apptainer(Engine):
 
 
 ENGINES: Dict[str, Engine] = {each.name: each for each in (_Docker(), _Podman(), _Apptainer())}
+LAYERED = tuple(name for name, each in ENGINES.items() if each.has_layers)
 # The commands under which an engine may be installed.
 PROGRAMS: Dict[str, Tuple[str, ...]] = {
     "docker": ("docker",),

@@ -137,7 +137,7 @@ def layer_put(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
 # ------------------------------------------------------------------------------ from an engine
 
 
-def harvest(engine: str, program: str, image: str, wanted: Sequence[str], say: Say) -> bytes:
+def read_layers(engine: str, program: str, image: str, wanted: Sequence[str], say: Say) -> bytes:
     """Keep those layers of an engine's image that are `wanted`; the image's description.
 
     `say` hears how many bytes were read.
@@ -302,7 +302,7 @@ def image_have(ask: Ask, _data: Data, say: Say) -> Dict[str, Any]:
         missing = [one for one in dict.fromkeys(layers) if kept(one) is None]
         for image, some in _sources(images, missing):
             with contextlib.suppress(PrepareError):  # then they are sent
-                harvest(engine, program, image, some, say)
+                read_layers(engine, program, image, some, say)
         answer["missing"] = [one for one in missing if kept(one) is None]
     return answer
 

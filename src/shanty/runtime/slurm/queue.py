@@ -27,7 +27,7 @@ _OVER = (
     "CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "PREEMPTED", "NODE_FAIL",
     "BOOT_FAIL", "OUT_OF_MEMORY", "REVOKED",
 )  # fmt: skip
-_HOPELESS = ("launch_failed_requeued_held", "launch failed requeued held", "JobLaunchFailure")
+_LAUNCH_FAILED = ("launch_failed_requeued_held", "launch failed requeued held", "JobLaunchFailure")
 _OOM_EXIT = 137  # 128 + SIGKILL
 
 
@@ -160,7 +160,7 @@ def _number(job: parse.Job) -> int:
 
 def _entry(job: parse.Job, place: tuple[int, int]) -> Entry:
     if job.state in _WAITS:
-        if job.reason.strip("()") in _HOPELESS:
+        if job.reason.strip("()") in _LAUNCH_FAILED:
             return Entry(
                 True, "", Ending(State.FAILED, _not_started(job.id), LaunchError.exit_code)
             )

@@ -178,21 +178,15 @@ def is_shared(path: str, home: str, mounts: str = "") -> bool:
 
     `mounts` is the text of /proc/self/mountinfo.
     """
-    real = os.path.realpath(path)
+    real, top = Path(os.path.realpath(path)), Path(os.path.realpath(home))
     kind = _mounted(real, mounts)
-    if kind[1].startswith(_NETWORK) or kind == _mounted(os.path.realpath(home), mounts):
-        under_tmp = any(_is_below(real, each) for each in _OWN)
-        return (
-            not under_tmp or kind[1].startswith(_NETWORK) or _is_below(real, os.path.realpath(home))
-        )
-    return any(_is_below(real, each) for each in _SYSTEM)
+    if kind[1].startswith(_NETWORK) or kind == _mounted(top, mounts):
+        under_tmp = any(real.is_relative_to(each) for each in _OWN)
+        return not under_tmp or kind[1].startswith(_NETWORK) or real.is_relative_to(top)
+    return any(real.is_relative_to(each) for each in _SYSTEM)
 
 
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def _mounted(path: str, mounts: str) -> tuple[str, str]:
+def _mounted(path: Path, mounts: str) -> tuple[str, str]:
     """The place of the mount that a path is on, and its kind."""
     best = ("/", "")
     for line in mounts.splitlines():
@@ -200,7 +194,7 @@ def _mounted(path: str, mounts: str) -> tuple[str, str]:
         fields = words.split()
         if len(fields) > 4 and rest:
             point = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), fields[4])
-            if _is_below(path, point) and len(point) >= len(best[0]):
+            if path.is_relative_to(point) and len(point) >= len(best[0]):
                 best = (point, rest.split()[0])
     return best
 

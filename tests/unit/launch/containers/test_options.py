@@ -72,6 +72,7 @@ def test_options_of_containers_need_an_image() -> None:
         JobSpec(program, gpus="none"),
         JobSpec(program, master_image="x"),
         JobSpec(program, registry_user="me"),
+        JobSpec(program, registry_password="env:WORD"),
         JobSpec(program, mpi="image"),
     ):
         with pytest.raises(UsageError, match="--image"):

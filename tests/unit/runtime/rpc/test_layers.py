@@ -54,7 +54,7 @@ def test_an_image_goes_through_the_pipes_of_engines(engine: Install, tmp_path: P
     archive.write(CONFIG, [layer], layers.content, sink)
     assert (tmp_path / "archive").read_bytes() == sink.getvalue()
     save = engine(f"cat {tmp_path}/archive")
-    assert layers.harvest("docker", save, "x", [DIGEST], lambda _: None) == CONFIG
+    assert layers.read_layers("docker", save, "x", [DIGEST], lambda _: None) == CONFIG
 
 
 @pytest.mark.usefixtures("impatient")
@@ -64,7 +64,7 @@ def test_an_engine_that_stops_giving_an_image(engine: Install, tmp_path: Path, b
         archive.write(CONFIG, [Layer(DIGEST, len(CONTENT))], lambda _: [CONTENT], file)
     program = engine(f"head -c {begins} {tmp_path}/archive; echo a warning >&2; exec sleep 600")
     with pytest.raises(PrepareError, match="has stopped halfway"):
-        layers.harvest("docker", program, "x", [DIGEST], lambda _: None)
+        layers.read_layers("docker", program, "x", [DIGEST], lambda _: None)
 
 
 @pytest.mark.usefixtures("impatient")
