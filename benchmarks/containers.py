@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-STEPS = 15  # rounds that the ranks of one run make
+STEPS = 5  # rounds that the ranks of one run make
 
 
 def run(options: list[str], script: list[str]) -> tuple[float, str]:

@@ -208,6 +208,16 @@ def test_dry_run_shows_the_image_and_starts_nothing(shanty: ContainedShanty) -> 
     assert after == before
 
 
+def test_dry_run_pulls_nothing(shanty: ContainedShanty) -> None:
+    if shanty.engine.name == "apptainer":
+        pytest.skip("apptainer pulls a name by itself")
+    done = shanty(
+        "run", "--dry-run", "--image", "no.such.registry/x:1", "--runtime", shanty.engine.name, "ls"
+    )
+    assert done.returncode == 66
+    assert "is not there yet" in done.stderr
+
+
 def test_stacks_and_stop_reach_into_the_container(shanty: ContainedShanty) -> None:
     shanty.script(
         "import time\nfrom mpi4py import MPI\nMPI.COMM_WORLD.barrier()\nprint('up', flush=True)\n"

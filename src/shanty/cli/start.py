@@ -35,7 +35,7 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
 
 
 def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool) -> int:
-    targets = context.targets
+    targets = context.targets.looking() if dry_run else context.targets
     context.progress.quiet = show.quiet or show.as_json
     run = RunDir(context.home / "runs" / new_id(time.time()))
     if job.debug_rank is not None:

@@ -41,6 +41,24 @@ def ask_here(verb: str, *, data: bytes = b"", **args: Any) -> dict[str, Any]:
     return found
 
 
+def looking(ask: Ask, image: str) -> Ask:
+    """`ask`, which brings no image anywhere: NotFoundError where one would have to be brought."""
+
+    def look(verb: str, **args: Any) -> dict[str, Any]:
+        found = {} if verb == "image-pull" else ask(verb, **args)
+        lacks = {"image-pull": True, "image-have": not found.get("image"),
+                 "image-file-have": not found.get("have")}  # fmt: skip
+        if lacks.get(verb):
+            raise NotFoundError(
+                f"the image {image} is not there yet",
+                "--dry-run brings nothing, and what is run depends on what is in the image",
+                "leave --dry-run out, or have the engine pull it before",
+            )
+        return found
+
+    return look
+
+
 class Source(Protocol):
     """What has images for a host that lacks them: this machine, where it is another one."""
 

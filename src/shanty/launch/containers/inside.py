@@ -121,11 +121,18 @@ def enter(
 
 
 def enter_all(
-    job: JobSpec, clients: Sequence[RpcClient], home: Path, environ: Mapping[str, str], say: Say
+    job: JobSpec,
+    clients: Sequence[RpcClient],
+    home: Path,
+    environ: Mapping[str, str],
+    say: Say,
+    *,
+    brings: bool = True,
 ) -> list[Inside]:
     """A container of the job's image on every host, in their order; the first is the lead host.
 
-    A host that lacks the image gets it from this machine, if that has it. `home` is shanty's here.
+    A host that lacks the image gets it from this machine, if that has it, unless nothing may be
+    brought. `home` is shanty's here.
     """
     own = ImagesHere(job, home, environ)
 
@@ -140,7 +147,8 @@ def enter_all(
         def told(text: str) -> None:
             say(f"{name}: {text}")
 
-        found = images.get(ask, job, image, environ, told, own)
+        asked = ask if brings else images.looking(ask, image)
+        found = images.get(asked, job, image, environ, told, own)
         told(f"looks into {image}")
         return enter(name, client.connection, ask, found, [client.home], client.python)
 

@@ -26,7 +26,7 @@ class Surroundings:
     """What a target works with: its user's home folder of shanty, environment and settings.
 
     `say` hears what is being done, `warn` what is not as it should be; `terminal` is true where
-    ssh may ask a person for something.
+    ssh may ask a person for something. `brings` is false where images are only looked at.
     """
 
     home: Path
@@ -35,6 +35,7 @@ class Surroundings:
     say: Callable[[str], None] = _unheard
     warn: Callable[[str], None] = _unheard
     terminal: bool = False
+    brings: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ class ContainedPlan(Planned):
     def _submit(self, stdin: int) -> None:
         plan = self.plan
         if self.contained is None:
+            images.ask_here("containers-sweep")
             plan = _planned(self.job, self.run, self.here, self.facts, self._equip())
         if self.inside is not None:
             self.inside.leave()
@@ -108,9 +109,9 @@ class ContainedPlan(Planned):
 def plan_here(job: JobSpec, run: RunDir, here: Surroundings) -> ContainedPlan:
     """Get the image and see what is in it; what the ranks need is put into it with `submit`."""
     name = os.uname().nodename
-    image = images.get(
-        images.ask_here, job, job.master_image or job.image or "", here.environ, here.say
-    )
+    wanted = job.master_image or job.image or ""
+    ask = images.ask_here if here.brings else images.looking(images.ask_here, wanted)
+    image = images.get(ask, job, wanted, here.environ, here.say)
     environ = {**here.environ, **job.env}
     python = interpreter.choose(job.python, Path(job.workdir), environ)
     own = job.mpi == IMAGE_MPI
@@ -120,7 +121,6 @@ def plan_here(job: JobSpec, run: RunDir, here: Surroundings) -> ContainedPlan:
     known = _known(here, key)
     entered = None
     if known is None:
-        images.ask_here("containers-sweep")
         here.say(f"looks into {image.name}")
         folders = [str(here.home), job.workdir]
         connection = LocalTransport(Host(name))

@@ -7,6 +7,7 @@ as in `--on slurm`, its object makes a `base.Target` of `base.Surroundings`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,10 @@ class Targets:
         self.settings = here.settings
         self._here = here
         self._targets: dict[str, Target] = {LOCAL: LocalTarget(here)}
+
+    def looking(self) -> Targets:
+        """The same, which only look: a plan of theirs brings no image anywhere."""
+        return Targets(replace(self._here, brings=False))
 
     @cached_property
     def hosts(self) -> SshTarget:

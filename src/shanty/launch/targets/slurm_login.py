@@ -104,7 +104,9 @@ class SlurmLogin:
         )
         insides: list[Inside] = []
         if job.image is not None:
-            insides = inside.enter_all(job, [client], home, environ, self.here.say)
+            insides = inside.enter_all(
+                job, [client], home, environ, self.here.say, brings=self.here.brings
+            )
         installation = installation or inside.own_mpis(insides)[0]
         return LoginPlan(job, run, self, client, installation, python, (), tuple(insides))
 

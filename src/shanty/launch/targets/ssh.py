@@ -234,6 +234,7 @@ class SshTarget:
     def __init__(self, here: Surroundings) -> None:
         self.home, self.environ, self.settings = here.home, here.environ, here.settings
         self._say, self._warn, self._terminal = here.say, here.warn, here.terminal
+        self._brings = here.brings
         self._links: dict[str, RunMirror] = {}
 
     # ------------------------------------------------------------------------ planning
@@ -258,7 +259,9 @@ class SshTarget:
         surveyed = self._surveyed(hosts, clients, surveys)
         insides: list[Inside] = []
         if job.image is not None:
-            insides = inside.enter_all(job, clients, self.home, self.environ, self._say)
+            insides = inside.enter_all(
+                job, clients, self.home, self.environ, self._say, brings=self._brings
+            )
         installation = installation or own_mpis(insides)[0]
         check.quick(job, list(seen.values()), installation, self._warn)
         route = networks.chosen(job, installation, surveyed, self.home, self._say, self._warn)

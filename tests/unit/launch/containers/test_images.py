@@ -11,6 +11,7 @@ import pytest
 from shanty.launch.containers import images, inside
 from shanty.launch.host import Host
 from shanty.runtime.containers.container import ANY_GPUS
+from shanty.runtime.errors import NotFoundError
 from shanty.runtime.spec import JobSpec, Program
 
 FOUND = {
@@ -71,3 +72,30 @@ def test_the_variables_of_this_machine_do_not_go_to_hosts(monkeypatch: pytest.Mo
     assert outside.words[:2] == ["env", "APPTAINERENV_SHANTY_HOME=/home/ann/.shanty"]
     assert outside.words[2] == "/usr/bin/apptainer"
     assert not [word for word in outside.words if "password" in word]
+
+
+@pytest.mark.parametrize(
+    ("verb", "lacks", "has"),
+    [
+        ("image-have", {"image": None}, {"image": {"id": "1"}}),
+        ("image-file-have", {"have": False}, {"have": True}),
+    ],
+)
+def test_who_only_looks_brings_nothing(
+    verb: str, lacks: dict[str, Any], has: dict[str, Any]
+) -> None:
+    asked = []
+
+    def ask(verb: str, **_args: Any) -> dict[str, Any]:
+        asked.append(verb)
+        return answers[verb]
+
+    answers = {verb: lacks, "container-engine": FOUND}
+    look = images.looking(ask, "x:1")
+    for verbs in ("image-pull", verb):
+        with pytest.raises(NotFoundError, match="x:1 is not there yet"):
+            look(verbs)
+    assert look("container-engine") == FOUND
+    answers[verb] = has
+    assert look(verb) == has
+    assert "image-pull" not in asked
