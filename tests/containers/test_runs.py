@@ -209,8 +209,6 @@ def test_dry_run_shows_the_image_and_starts_nothing(shanty: ContainedShanty) -> 
 
 
 def test_dry_run_pulls_nothing(shanty: ContainedShanty) -> None:
-    if shanty.engine.name == "apptainer":
-        pytest.skip("apptainer pulls a name by itself")
     done = shanty(
         "run", "--dry-run", "--image", "no.such.registry/x:1", "--runtime", shanty.engine.name, "ls"
     )
