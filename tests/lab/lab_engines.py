@@ -9,7 +9,8 @@ from pathlib import Path
 from conftest import LabHosts
 
 import engines
-from engines import PYTHON
+from engines import OPENMPI, PYTHON
+from runs import LONG
 
 IMAGE_WORDS = ("--image", PYTHON, "--runtime", "podman", "--env", "none")
 
@@ -21,6 +22,8 @@ def podman_on(lab: LabHosts) -> Iterator[None]:
         disk = stack.enter_context(engines.disk())
         source = stack.enter_context(engines.podman(disk / "store"))
         source.load(PYTHON)
+        if LONG:
+            source.load(OPENMPI)
         for host in lab.hosts:
             folder = disk / host
             etc = engines.podman_files(folder, images=disk / "store" / "graph")

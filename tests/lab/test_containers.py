@@ -15,7 +15,7 @@ from conftest import LabHosts, lab_in
 from lab_engines import IMAGE_WORDS, containers_on, podman_on
 
 import engines
-from engines import PYTHON, long_only
+from engines import OPENMPI, PYTHON, long_only
 from runs import mpi_folder, wait_for
 from shanty.launch.lab import control
 from shanty.runtime.rundir import RunDir, read_json
@@ -154,6 +154,19 @@ def test_stop(podman_lab: LabHosts, workspace: Path) -> None:
     found = started(podman_lab, workspace)
     assert podman_lab.shanty("stop", found.id).returncode == 0
     wait_for(lambda: not containers_on(podman_lab), 15, "containers are left")
+
+
+@long_only
+def test_the_lead_host_has_an_image_of_its_own(podman_lab: LabHosts, workspace: Path) -> None:
+    (workspace / "which.py").write_text(
+        "import os, shutil\nfrom mpi4py import MPI\n"
+        "print(MPI.COMM_WORLD.allreduce(1), os.uname().nodename, shutil.which('orted'))\n"
+    )
+    words = ("--master-image", OPENMPI, "-C", workspace, "-n", "3", "--ppn", "1", "which.py")
+    done = run(podman_lab, *words)
+    assert done.returncode == 0, done.stderr
+    said = sorted(line.partition("] ")[2] for line in done.stdout.splitlines())
+    assert said == ["3 lab1 /usr/bin/orted", "3 lab2 None", "3 lab3 None"]
 
 
 @long_only
