@@ -140,9 +140,10 @@ class AllocationPlan(Planned):
             words = ["/bin/sh", str(script)]
             if not is_here(first["name"], environ):
                 words = [*first["connection"]["argv"], *words]
+            looked_after = [*plan.lead.host_boot, "slurm.batch", str(run.path), batch.STEP, *words]
             with run.agent_log.open("ab") as log:
                 step = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                    looked_after, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
                     start_new_session=True,
                     env={**environ, ALLOCATION: json.dumps(foreign.of_allocation(environ))},
                 )  # fmt: skip

@@ -3,6 +3,7 @@
 Slurm starts the script (`script`), and the script this. It writes the nodes down, starts the
 agents, passes Slurm's warning on and ends with the run's exit code. A job that was queued again
 begins another attempt. `after` looks whether it was itself killed, and ends what that left.
+`step WORDS…` starts the script in a job of the user's own, where Slurm does not tell of its end.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -34,11 +36,13 @@ from shanty.runtime.spec import Failure, JobSpec, State
 
 SCRIPT = "slurm.sh"
 AFTER = "after"
+STEP = "step"
 _KILL_WAIT = 30.0  # seconds; Slurm's own default
 _MARGIN = 3.0  # of it, for the agents to clean up and to write the end down
 _TO_REAP = 15.0  # seconds
 _TO_CLEAN = 20.0  # seconds for a node agent that has lost its controller
 _LOOK = 0.1
+_COUNTED = re.compile(r"srun: error: \S+: tasks? \S+: (Exited|Terminated|Killed)")  # not the cause
 
 
 def script(run: RunDir, boot: Sequence[str], warning: str) -> str:
@@ -68,8 +72,10 @@ exit "$code"
 
 
 def main(argv: List[str]) -> int:
-    """Run the agents of the run `argv[0]`, or look after their end."""
+    """Run the agents of the run `argv[0]`, have a step do so, or look after their end."""
     run = RunDir(Path(argv[0]))
+    if argv[1:2] == [STEP]:
+        return _stepped(run, argv[2:])
     plan, values = read_plan(run), read_json(run.job)
     if plan is None or values is None:
         print(f"shanty: {run.plan} or {run.job} is missing or damaged", file=sys.stderr)
@@ -179,6 +185,32 @@ def _after(run: RunDir, plan: Plan) -> int:
     _end_of(run, -signal.SIGKILL)
     run_each([request_command(node, plan.lead, REAP) for node in plan.workers], _TO_REAP)
     return 0
+
+
+def _stepped(run: RunDir, words: Sequence[str]) -> int:
+    """Run `words`, which start the script on the first node; without agents the run has failed."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # `words` get them, too; we see their end
+    try:
+        code = subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode
+    except OSError as error:
+        print(f"{words[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        code = LaunchError.exit_code
+    if read_json(run.agents) is None:
+        failure = Failure(
+            "the run's agents never came up on the first node of the job",
+            _last_words(run) or f"what was to start them ended with {code}",
+            "see `shanty logs --agent`; run again",
+        )
+        control.conclude(run, State.FAILED, failure, LaunchError.exit_code)
+    return code
+
+
+def _last_words(run: RunDir) -> str:
+    """The last line of the agents' log, but for those in which srun counts how tasks ended."""
+    lines = run.agent_log.read_text(errors="replace").splitlines() if run.agent_log.exists() else []
+    told = [line.strip() for line in lines if line.strip() and not _COUNTED.match(line)]
+    return told[-1] if told else ""
 
 
 def _begun(run: RunDir, plan: Plan) -> Plan:

@@ -1,0 +1,81 @@
+"""Runs on Slurm before any node has come: what is refused, and what ends by itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shanty
+from plans import node, plan_of
+from runs import wait_for
+from shanty.launch.settings import Settings
+from shanty.launch.targets.base import Surroundings
+from shanty.launch.targets.slurm_allocation import AllocationPlan
+from shanty.runtime.agent.queued import Entry, QueuedRuns
+from shanty.runtime.rundir import RunDir
+from shanty.runtime.spec import JobSpec, Program, State
+
+PACKAGES = str(Path(shanty.__file__).parent.parent)
+
+
+class Running:
+    """A queue in which the job of the allocation goes on."""
+
+    scheme = "slurm"
+
+    def look(self, names: Any, age: float = 0.0) -> dict[str, Entry]:
+        return {name: Entry(False, "its nodes are there: n1") for name in names}
+
+    def dequeue(self, name: str) -> None:
+        raise AssertionError(f"{name} is the user's own job")
+
+
+def in_allocation(home: Path, connection: list[str], **more: Any) -> AllocationPlan:
+    """A run on the node n1, which `connection` reaches."""
+    run = RunDir(home / ".shanty/runs/20240101-000001-bcdf")
+    job = JobSpec(Program(("x",)), ranks=2, workdir=str(home), **more)
+    environ = {"HOME": str(home), "PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    plan = plan_of(2)._replace(waits=True)
+    lead = node(agent_python=sys.executable, package=PACKAGES)
+    plan = plan._replace(attempt=plan.attempt._replace(nodes=(lead,)))
+    hosts = [{"name": "n1", "slots": 2, "cores": 2, "connection": {"argv": connection}}]
+    here = Surroundings(home / ".shanty", environ, Settings())
+    return AllocationPlan(job, run, here, plan, hosts, 2)
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ("echo 'srun: error: n1: no such node' >&2", "srun: error: n1: no such node"),
+        (
+            "echo 'shanty: there is no Python' >&2; "
+            "echo 'srun: error: n1: task 0: Exited with exit code 69' >&2",
+            "shanty: there is no Python",
+        ),
+        ("", "ended with 1"),
+    ],
+)
+def test_a_step_that_never_starts_agents(tmp_path: Path, says: str, why: str) -> None:
+    plan = in_allocation(tmp_path, ["/bin/sh", "-c", f"{says}\nexit 1", "srun"])
+    plan.submit(0)
+
+    def status() -> Any:
+        return QueuedRuns(Running()).describe([plan.run])[plan.run]
+
+    wait_for(lambda: status().state.final, 20, "it waits for agents that never come")
+    plan.settle()
+    assert (status().state, status().exit_code) == (State.FAILED, 71)
+    assert why in status().failure.why
+
+
+def test_a_step_that_cannot_be_started(tmp_path: Path) -> None:
+    plan = in_allocation(tmp_path, ["/no/such/srun"])
+    plan.submit(0)
+    plan.settle()
+    (status,) = QueuedRuns(Running()).describe([plan.run]).values()
+    assert status.state is State.FAILED
+    assert status.failure is not None
+    assert "/no/such/srun" in status.failure.why
