@@ -11,10 +11,14 @@ import pytest
 import shanty
 from plans import node, plan_of
 from runs import wait_for
+from shanty.launch.cluster.rpc_client import Answer
+from shanty.launch.host import Host
 from shanty.launch.settings import Settings
 from shanty.launch.targets.base import Surroundings
 from shanty.launch.targets.slurm_allocation import AllocationPlan
+from shanty.launch.targets.slurm_login import LoginPlan, SlurmLogin
 from shanty.runtime.agent.queued import Entry, QueuedRuns
+from shanty.runtime.errors import PrepareError
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Program, State
 
@@ -79,3 +83,41 @@ def test_a_step_that_cannot_be_started(tmp_path: Path) -> None:
     assert status.state is State.FAILED
     assert status.failure is not None
     assert "/no/such/srun" in status.failure.why
+
+
+# ------------------------------------------------------------------------------ a login node
+
+
+class Login:
+    """A login node whose connection breaks at the verb `breaks`, and is gone then."""
+
+    host = Host("login")
+
+    def __init__(self, breaks: str) -> None:
+        self.breaks = breaks
+        self.asked: list[str] = []
+
+    def ask(self, verb: str, **_args: Any) -> Answer:
+        self.asked.append(verb)
+        if self.breaks in self.asked:
+            raise PrepareError("the connection to login is gone")
+        return Answer({})
+
+
+@pytest.mark.parametrize(
+    ("breaks", "what"),
+    [("slurm-submit", "may have queued the run"), ("store-sweep", "connection to login is gone")],
+)
+def test_a_login_node_that_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: str, what: str
+) -> None:
+    run = RunDir(tmp_path / "runs/20240101-000001-bcdf")
+    job = JobSpec(Program(("x",)), ranks=2, workdir=str(tmp_path))
+    login = SlurmLogin(Surroundings(tmp_path, {}, Settings()))
+    monkeypatch.setattr(login, "prepared", lambda _planned: node())
+    client: Any = Login(breaks)
+    planned = LoginPlan(job, run, login, client, node().installation, "python", ())
+    with pytest.raises(PrepareError, match=what) as error:
+        planned.submit(0)
+    assert (f"shanty run {run.id}" in error.value.fix) == (breaks == "slurm-submit")
+    assert not run.path.exists()

@@ -129,9 +129,6 @@ class SlurmTarget:
         try:
             submit.submit(run, plan, job, self.here.environ)
         except BaseException:  # Ctrl-C too
-            name = (read_json(run.site) or {}).get("name")
-            if name:
-                self.runs.queue.dequeue(str(name))
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
             raise
 

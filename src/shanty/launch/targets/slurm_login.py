@@ -7,7 +7,6 @@ the nodes share, and hands the job to Slurm. This machine then only watches: it 
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import shutil
 from collections.abc import Collection, Mapping
@@ -26,7 +25,7 @@ from shanty.launch.host import Host
 from shanty.launch.targets.base import Planned, Reply, Surroundings, scratch_of
 from shanty.launch.targets.queued import waiting_plan
 from shanty.launch.targets.ssh import SshTarget
-from shanty.runtime.errors import ShantyError, UsageError
+from shanty.runtime.errors import PrepareError, ShantyError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node
@@ -36,6 +35,7 @@ from shanty.runtime.slurm import submit
 from shanty.runtime.spec import JobSpec, Status
 
 _TO_CHECK = 60.0  # seconds, of which Slurm's tools take the most
+_TO_SUBMIT = 120.0  # seconds, of which Slurm's tools take the most
 _UNUSED = 30  # days after which a login node gives up what no run has asked for
 
 
@@ -114,6 +114,7 @@ class SlurmLogin:
         """Put on the login node what is missing there, and queue the run."""
         run, job, client = planned.run, planned.job, planned.client
         host = client.host
+        queueing = False
         run.create()
         try:
             with storage_errors(run.path):
@@ -126,6 +127,7 @@ class SlurmLogin:
             plan = waiting_plan(job, run, self.here.settings, node)
             write_json(run.plan, plan.to_json())
             shims = shim_scripts(node, raw=plan.raw, workers=False)
+            queueing = True
             answer = client.ask(
                 "slurm-submit",
                 run=run.id,
@@ -133,18 +135,32 @@ class SlurmLogin:
                 job=job.to_json(),
                 status=read_json(run.status),
                 files={f"bin/{name}": [text, 0o755] for name, text in shims.items()},
-                patience=60.0,
+                patience=_TO_SUBMIT,
             )
             site = {"target": "slurm", "hosts": [asdict(host)], "name": answer.values["name"]}
             write_json(run.site, site)
         except BaseException:  # Ctrl-C too
-            with contextlib.suppress(ShantyError):  # the job may have been queued before it
-                stop = {"kind": "stop", "grace": 0.0}
-                client.ask("ask-run", run=run.id, request=stop, patience=10.0)
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
+            if queueing:
+                self._take_back(run, client)
             raise
         self.here.say("")
         self._hosts.follow(run, RunMirror(run, [host], client).start())
+
+    def _take_back(self, run: RunDir, client: RpcClient) -> None:
+        """End the job of a run that may have been queued; PrepareError where nobody can be told."""
+        stop = {"kind": "stop", "grace": 0.0}
+        try:
+            client.ask("ask-run", run=run.id, request=stop, patience=10.0)
+        except PrepareError as error:
+            raise PrepareError(
+                f"{client.host.name} may have queued the run, and cannot be told to take it back",
+                error.what,
+                "when it answers, look there with `squeue -u $USER -o '%i %k'`: "
+                f"scancel what says shanty run {run.id}",
+            ) from error
+        except ShantyError:
+            pass  # it was not queued
 
     def prepared(self, planned: LoginPlan) -> Node:
         """The nodes as the login node was prepared for them: they share its home."""

@@ -25,14 +25,18 @@ def slurm_check(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     return {"request": request.words()}
 
 
-def slurm_submit(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
-    """`run plan job status files`: write the run down and queue it; `name` is the job's number."""
+def slurm_submit(ask: Ask, _data: Data, say: Say) -> Dict[str, Any]:
+    """`run plan job status files`: write the run down and queue it; `name` is the job's number.
+
+    No job is left where the client has gone meanwhile.
+    """
     tools.find()
     run = folder_of(ask["run"], 0)
     run.create()
     try:
         write_down(run, ask)
         name = submit.submit(run, Plan.from_json(ask["plan"]), JobSpec.from_json(ask["job"]))
+        say({"queued": name})  # BrokenPipeError where nobody listens any more
     except BaseException:
         queued = (read_json(run.site) or {}).get("name")
         if queued:

@@ -12,7 +12,7 @@ import os
 import pwd
 import threading
 import time
-from typing import ClassVar, Collection, Dict, Mapping, Optional, Sequence
+from typing import ClassVar, Collection, Dict, List, Mapping, Optional, Sequence
 
 from shanty.runtime.agent.queued import Ending, Entry
 from shanty.runtime.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError
@@ -96,6 +96,23 @@ def cancel(name: str, environ: Mapping[str, str] = os.environ) -> None:
             f"Slurm did not take job {name} out of its queue", answer.complaint,
             f"try again, or: scancel {name}",
         )  # fmt: skip
+
+
+def named(comment: str, script: str, environ: Mapping[str, str]) -> Optional[List[str]]:
+    """This user's jobs with that comment or that script; None where Slurm does not answer.
+
+    `--slurm` may have set another comment.
+    """
+    words = ["squeue", "-h", "-a", "-u", _user(), "-o", "%i|%k|%o"]
+    answer = tools.ask(words, environ=environ)
+    if answer.code != 0:
+        return None
+    found = (line.strip().partition("|") for line in answer.out.splitlines())
+    return [
+        number
+        for number, _, rest in found
+        if rest.startswith(f"{comment}|") or rest.endswith(f"|{script}")
+    ]
 
 
 def look(names: Sequence[str], environ: Mapping[str, str]) -> Optional[Dict[str, Entry]]:

@@ -6,6 +6,7 @@ import contextlib
 import getpass
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -20,6 +21,8 @@ from shanty.runtime.slurm.request import Request, line_of, name_of, of_job, warn
 from shanty.runtime.slurm.word import LOG
 from shanty.runtime.spec import JobSpec
 
+_TO_APPEAR = 3.0  # seconds for a job to be in the queue whose sbatch was killed
+_LOOK = 0.5  # between two looks for it
 # What sbatch says, in part; what that means; what to do.
 _REFUSALS = (
     ("invalid partition|Invalid partition", "there is no such partition", "see `sinfo -s`"),
@@ -130,7 +133,7 @@ def _refused(answer: tools.Answer, request: Request) -> PrepareError:
 def submit(run: RunDir, plan: Plan, job: JobSpec, environ: Mapping[str, str] = os.environ) -> str:
     """Queue a run that is written down; returns the job's number.
 
-    From now on `site.json` says that the run is Slurm's.
+    From now on `site.json` says that the run is Slurm's. Whatever goes wrong, no job is left.
     """
     request = _with_defaults(of_job(job), environ)
     known = checks.partitions(tools.partitions(environ), ())
@@ -141,20 +144,47 @@ def submit(run: RunDir, plan: Plan, job: JobSpec, environ: Mapping[str, str] = o
     path.chmod(0o755)
     words = [
         "sbatch", "--parsable", f"--job-name={name_of(job, run.id)}",
-        f"--comment=shanty run {run.id}", f"--output={run.path}/logs/{LOG}",
+        f"--comment={_comment(run)}", f"--output={run.path}/logs/{LOG}",
         "--open-mode=append", "--chdir=/", "--export=ALL", *request.words(), str(path),
     ]  # fmt: skip
     site = {**(read_json(run.site) or {}), "target": queue.SlurmQueue.scheme, "name": ""}
     write_json(run.site, site)
-    answer = tools.ask(words, environ=_outside(environ))
-    if answer.code != 0:
-        raise _refused(answer, request)
+    answer = None
     try:
+        answer = tools.ask(words, environ=_outside(environ))
+        if answer.code != 0:
+            raise _refused(answer, request)
         number = parse.submitted(answer.out)
-    except ValueError as error:
-        raise PrepareError("Slurm took the job, and named no number", str(error)) from error
-    write_json(run.site, {**site, "name": number})
+        write_json(run.site, {**site, "name": number})
+    except BaseException as error:  # Ctrl-C too
+        if answer is None or answer.code == 0 or answer.unheard:
+            _withdraw(run, environ)
+        if isinstance(error, ValueError):
+            raise PrepareError("Slurm took the job, and named no number", str(error)) from error
+        raise
     return number
+
+
+def _comment(run: RunDir) -> str:
+    return f"shanty run {run.id}"
+
+
+def _withdraw(run: RunDir, environ: Mapping[str, str]) -> None:
+    """Take the job of a run out of the queue that may be there, and whose number was not heard."""
+    until = time.monotonic() + _TO_APPEAR
+    while True:
+        found = queue.named(_comment(run), str(run.path / SCRIPT), environ)
+        if found is None:
+            raise PrepareError(
+                "Slurm does not answer, and may have taken the job",
+                "slurmctld cannot be reached, so that it could not be taken out of the queue again",
+                f"when `squeue -u $USER -o '%i %k'` answers, scancel what says {_comment(run)}",
+            )
+        for number in found:
+            queue.cancel(number, environ)
+        if found or time.monotonic() > until:
+            return
+        time.sleep(_LOOK)
 
 
 def _outside(environ: Mapping[str, str]) -> Dict[str, str]:

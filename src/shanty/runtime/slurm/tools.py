@@ -107,12 +107,15 @@ def ask(
         )  # fmt: skip
     except OSError as error:
         return Answer(127, "", f"{words[0]}: {error.strerror}")
-    try:
-        out, err = process.communicate(text, timeout=patience)
-    except subprocess.TimeoutExpired:
-        with process, contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        return Answer(None, "", f"{words[0]} did not answer within {patience:g} s")
+    with process:
+        try:
+            out, err = process.communicate(text, timeout=patience)
+        except BaseException as error:  # Ctrl-C too
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return Answer(None, "", f"{words[0]} did not answer within {patience:g} s")
     return Answer(process.returncode, out, err)
 
 
