@@ -15,10 +15,11 @@ from shanty.launch.cluster.rpc_client import Answer
 from shanty.launch.host import Host
 from shanty.launch.settings import Settings
 from shanty.launch.targets.base import Surroundings
+from shanty.launch.targets.slurm import SlurmTarget
 from shanty.launch.targets.slurm_allocation import AllocationPlan
 from shanty.launch.targets.slurm_login import LoginPlan, SlurmLogin
 from shanty.runtime.agent.queued import Entry, QueuedRuns
-from shanty.runtime.errors import PrepareError
+from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Program, State
 
@@ -83,6 +84,14 @@ def test_a_step_that_cannot_be_started(tmp_path: Path) -> None:
     assert status.state is State.FAILED
     assert status.failure is not None
     assert "/no/such/srun" in status.failure.why
+
+
+@pytest.mark.parametrize("on", ["slurm", "slurm:ann@login", None])
+def test_an_image_for_the_lead_host_is_refused(tmp_path: Path, on: str | None) -> None:
+    here = Surroundings(tmp_path, {"SLURM_JOB_ID": "7"}, Settings())
+    job = JobSpec(Program(("x",)), on=on, image="a", master_image="b")
+    with pytest.raises(UsageError, match="--master-image is not for Slurm"):
+        SlurmTarget(here).plan(job, RunDir(tmp_path / "runs/20240101-000001-bcdf"))
 
 
 # ------------------------------------------------------------------------------ a login node

@@ -95,6 +95,12 @@ class SlurmTarget:
 
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find MPI and Python, and hold the job against what the cluster can give."""
+        if job.master_image:
+            raise UsageError(
+                "--master-image is not for Slurm",
+                "all nodes of a job start containers of one image",
+                "leave it out: --image is that of every node",
+            )
         if not job.on:
             from shanty.launch.targets.slurm_allocation import plan_in_allocation
 

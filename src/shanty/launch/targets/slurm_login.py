@@ -157,7 +157,7 @@ class SlurmLogin:
                 f"{client.host.name} may have queued the run, and cannot be told to take it back",
                 error.what,
                 "when it answers, look there with `squeue -u $USER -o '%i %k'`: "
-                f"scancel what says shanty run {run.id}",
+                f"scancel what says {submit.comment_of(run)}",
             ) from error
         except ShantyError:
             pass  # it was not queued

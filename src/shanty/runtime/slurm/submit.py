@@ -144,7 +144,7 @@ def submit(run: RunDir, plan: Plan, job: JobSpec, environ: Mapping[str, str] = o
     path.chmod(0o755)
     words = [
         "sbatch", "--parsable", f"--job-name={name_of(job, run.id)}",
-        f"--comment={_comment(run)}", f"--output={run.path}/logs/{LOG}",
+        f"--comment={comment_of(run)}", f"--output={run.path}/logs/{LOG}",
         "--open-mode=append", "--chdir=/", "--export=ALL", *request.words(), str(path),
     ]  # fmt: skip
     site = {**(read_json(run.site) or {}), "target": queue.SlurmQueue.scheme, "name": ""}
@@ -165,7 +165,8 @@ def submit(run: RunDir, plan: Plan, job: JobSpec, environ: Mapping[str, str] = o
     return number
 
 
-def _comment(run: RunDir) -> str:
+def comment_of(run: RunDir) -> str:
+    """The comment by which a run's job is known to Slurm."""
     return f"shanty run {run.id}"
 
 
@@ -173,12 +174,12 @@ def _withdraw(run: RunDir, environ: Mapping[str, str]) -> None:
     """Take the job of a run out of the queue that may be there, and whose number was not heard."""
     until = time.monotonic() + _TO_APPEAR
     while True:
-        found = queue.named(_comment(run), str(run.path / SCRIPT), environ)
+        found = queue.named(comment_of(run), str(run.path / SCRIPT), environ)
         if found is None:
             raise PrepareError(
                 "Slurm does not answer, and may have taken the job",
                 "slurmctld cannot be reached, so that it could not be taken out of the queue again",
-                f"when `squeue -u $USER -o '%i %k'` answers, scancel what says {_comment(run)}",
+                f"when `squeue -u $USER -o '%i %k'` answers, scancel what says {comment_of(run)}",
             )
         for number in found:
             queue.cancel(number, environ)
