@@ -113,10 +113,11 @@ def _password(user: str | None, source: str | None) -> str:
         if source is not None:
             raise UsageError("--registry-password goes with --registry-user")
         return ""
-    from shanty.launch.containers.images import PASSWORD, password_from
+    from shanty.launch.containers.images import password_from
+    from shanty.runtime.spec import REGISTRY_PASSWORD
 
     where = registry_password(source, Path.cwd()) if source else None
-    return password_from(where or f"env:{PASSWORD}", user, os.environ)
+    return password_from(where or f"env:{REGISTRY_PASSWORD}", user, os.environ)
 
 
 def _show(planned: Plan, *, as_json: bool) -> None:

@@ -37,6 +37,8 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
 def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool) -> int:
     targets = context.targets.looking() if dry_run else context.targets
     context.progress.quiet = show.quiet or show.as_json
+    for name in job.secrets:  # `context` has them; what is started inherits the rest
+        os.environ.pop(name, None)
     run = RunDir(context.home / "runs" / new_id(time.time()))
     if job.debug_rank is not None:
         job = _with_terminal(job, detach=detach)

@@ -41,6 +41,7 @@ class Raw:
     shell: bool = False
 
 
+REGISTRY_PASSWORD = "SHANTY_REGISTRY_PASSWORD"  # the variable that is read by default
 Command = Union[Script, Module, Program, Raw]
 _KINDS = {"script": Script, "module": Module, "program": Program, "raw": Raw}
 
@@ -108,6 +109,12 @@ class JobSpec:
     gpus: Optional[str] = None
     registry_user: Optional[str] = None
     registry_password: Optional[str] = None
+
+    @property
+    def secrets(self) -> Tuple[str, ...]:
+        """The variables that may hold the registry's password: nothing of a run gets them."""
+        kind, _, name = (self.registry_password or "").partition(":")
+        return (REGISTRY_PASSWORD, name) if kind == "env" else (REGISTRY_PASSWORD,)
 
     def to_json(self) -> Dict[str, Any]:
         """The job as plain JSON."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from command_line import Cli
+from shanty.launch.targets.base import Planned
+from shanty.launch.targets.registry import Targets
+from shanty.runtime.errors import UsageError
 
 
 def test_too_few_cores_may_be_shared_on_request(cli: Cli) -> None:
@@ -110,3 +114,21 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert "No space left on device" in done.stderr
     assert "free some space" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_agents_get_no_password_of_a_registry(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is started inherits the environment."""
+    monkeypatch.setenv("SHANTY_REGISTRY_PASSWORD", "secret1")
+    monkeypatch.setenv("MINE", "secret2")
+    monkeypatch.setenv("OTHER", "kept")
+    inherited: dict[str, str] = {}
+
+    def plan(*_: object) -> Planned:
+        inherited.update(os.environ)
+        raise UsageError("that will do")
+
+    monkeypatch.setattr(Targets, "plan", plan)
+    words = ["--image", "x", "--registry-user", "ann", "--registry-password", "env:MINE"]
+    assert cli("run", *words, "train.py").code == 2
+    assert inherited["OTHER"] == "kept"
+    assert not {"secret1", "secret2"} & {*inherited.values()}

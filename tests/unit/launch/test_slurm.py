@@ -38,11 +38,11 @@ class Running:
         raise AssertionError(f"{name} is the user's own job")
 
 
-def in_allocation(home: Path, connection: list[str], **more: Any) -> AllocationPlan:
+def in_allocation(home: Path, connection: list[str], **variables: str) -> AllocationPlan:
     """A run on the node n1, which `connection` reaches."""
     run = RunDir(home / ".shanty/runs/20240101-000001-bcdf")
-    job = JobSpec(Program(("x",)), ranks=2, workdir=str(home), **more)
-    environ = {"HOME": str(home), "PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    job = JobSpec(Program(("x",)), ranks=2, workdir=str(home), registry_password="env:MINE")
+    environ = {"HOME": str(home), "PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7", **variables}
     plan = plan_of(2)._replace(waits=True)
     lead = node(agent_python=sys.executable, package=PACKAGES)
     plan = plan._replace(attempt=plan.attempt._replace(nodes=(lead,)))
@@ -84,6 +84,17 @@ def test_a_step_that_cannot_be_started(tmp_path: Path) -> None:
     assert status.state is State.FAILED
     assert status.failure is not None
     assert "/no/such/srun" in status.failure.why
+
+
+def test_agents_in_an_allocation_get_no_password(tmp_path: Path) -> None:
+    words = ["/bin/sh", "-c", f"env > {tmp_path}/seen", "srun"]
+    secret = {"SHANTY_REGISTRY_PASSWORD": "secret1", "MINE": "secret2", "OTHER": "kept"}
+    plan = in_allocation(tmp_path, words, **secret)
+    plan.submit(0)
+    plan.settle()
+    text = (tmp_path / "seen").read_text()
+    assert "secret" not in text
+    assert "OTHER=kept" in text
 
 
 @pytest.mark.parametrize("on", ["slurm", "slurm:ann@login", None])

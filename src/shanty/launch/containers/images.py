@@ -12,10 +12,9 @@ from shanty.runtime.containers.container import ANY_GPUS, Container, Mount
 from shanty.runtime.containers.engines import ENGINES, is_image_file
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
 from shanty.runtime.rpc.server import VERBS
-from shanty.runtime.spec import JobSpec
+from shanty.runtime.spec import REGISTRY_PASSWORD, JobSpec
 
 Ask = Callable[..., dict[str, Any]]  # a verb of a host's RPC server, its arguments, and `data`
-PASSWORD = "SHANTY_REGISTRY_PASSWORD"  # the environment variable that is read by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ def _gpus(job: JobSpec) -> str:
 
 def _password(job: JobSpec, environ: Mapping[str, str]) -> str:
     """The registry's password, from where the job says that it is."""
-    source = job.registry_password or f"env:{PASSWORD}"
+    source = job.registry_password or f"env:{REGISTRY_PASSWORD}"
     return password_from(source, job.registry_user or "", environ)
 
 

@@ -123,7 +123,9 @@ class AllocationPlan(Planned):
     def _submit(self, stdin: int) -> None:
         """Write the run down and start its agents on the first node."""
         del stdin
-        run, environ, plan = self.run, self.here.environ, self.plan
+        run, plan = self.run, self.plan
+        secrets = self.job.secrets
+        environ = {k: v for k, v in self.here.environ.items() if k not in secrets}
         submit.need_shared(str(self.here.home), environ.get("HOME", "/"))
         if self.entered is not None:
             node = self.entered.target.prepared(self.entered)

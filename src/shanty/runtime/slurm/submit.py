@@ -57,7 +57,7 @@ def check(job: JobSpec, mpi: str, environ: Mapping[str, str] = os.environ) -> Re
     known = checks.partitions(tools.partitions(environ), tools.nodes(environ))
     checks.check(_with_defaults(request, environ), known, _accounts(environ))
     words = ["sbatch", "--test-only", *request.words()]
-    answer = tools.ask(words, environ=environ, text="#!/bin/sh\nexit 0\n")
+    answer = tools.ask(words, environ=_outside(environ, job), text="#!/bin/sh\nexit 0\n")
     if answer.code != 0:
         raise _refused(answer, request)
     return request
@@ -151,7 +151,7 @@ def submit(run: RunDir, plan: Plan, job: JobSpec, environ: Mapping[str, str] = o
     write_json(run.site, site)
     answer = None
     try:
-        answer = tools.ask(words, environ=_outside(environ))
+        answer = tools.ask(words, environ=_outside(environ, job))
         if answer.code != 0:
             raise _refused(answer, request)
         number = parse.submitted(answer.out)
@@ -188,10 +188,17 @@ def _withdraw(run: RunDir, environ: Mapping[str, str]) -> None:
         time.sleep(_LOOK)
 
 
-def _outside(environ: Mapping[str, str]) -> Dict[str, str]:
-    """The environment without that of a job in which this is typed: it is another job."""
+def _outside(environ: Mapping[str, str], job: JobSpec) -> Dict[str, str]:
+    """The environment for a job, which Slurm writes down, without secrets.
+
+    And without that of a job in which this is typed: it is another one.
+    """
     kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
-    return {k: v for k, v in environ.items() if not k.startswith("SLURM_") or k in kept}
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in job.secrets and (not name.startswith("SLURM_") or name in kept)
+    }
 
 
 # ---------------------------------------------------------------------------- what nodes can see

@@ -27,6 +27,7 @@ from shanty.runtime.slurm import submit, tools
 from shanty.runtime.spec import JobSpec, Program, Status
 
 SBATCH = """
+[ "$1" != --test-only ] || exec env > checked
 for word; do case $word in --comment=*) comment=${word#--comment=};; esac; done
 env > environment
 echo "7|$comment|$word" > queue
@@ -42,6 +43,8 @@ class Slurm:
         self.tool("sbatch", SBATCH + "echo 7")
         self.tool("squeue", "cat queue 2>/dev/null || true")
         self.tool("scancel", 'echo "$1" >> cancelled; rm -f queue')
+        self.tool("sinfo", "echo 'n1|main|8|32000|2|(null)|idle'")
+        self.tool("sacctmgr", "exit 1")
         self.tool("scontrol", "echo PartitionName=main Default=YES MaxTime=30")
 
     def tool(self, name: str, text: str) -> None:
@@ -110,6 +113,17 @@ def test_a_tool_ends_with_what_waits_for_it(slurm: Slurm) -> None:
     with slurm.interrupted("pid"):
         tools.ask(["sinfo"], environ=slurm.environ)
     assert platform.process(int((slurm.folder / "pid").read_text())) is None
+
+
+def test_no_password_is_in_what_slurm_writes_down(run: RunDir, slurm: Slurm) -> None:
+    slurm.environ.update(SHANTY_REGISTRY_PASSWORD="secret1", MINE="secret2", OTHER="kept")
+    job = JobSpec(JOB.command, ranks=2, registry_password="env:MINE")
+    submit.check(job, "openmpi5", slurm.environ)
+    queued(run, slurm, job)
+    for seen in ("checked", "environment"):
+        text = (slurm.folder / seen).read_text()
+        assert "secret" not in text
+        assert "OTHER=kept" in text
 
 
 @pytest.mark.parametrize("typed", [None, "--comment=mine"])
