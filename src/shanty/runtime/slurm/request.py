@@ -16,10 +16,17 @@ SIGNAL = "USR1"  # what Slurm warns with before it ends a job, unless the user n
 WARNING = 60  # seconds before
 _SHARE = 10  # of a short job's time, the warning comes no earlier than one part of so many
 _OURS = ("--output", "-o", "--open-mode", "--wrap", "--array", "-a", "--chdir", "-D", "--parsable")
+# With these sbatch queues nothing, or does not come back before the job's end.
+_NOT_QUEUED = (
+    "--wait", "-W", "--test-only", "--help", "-h", "--usage", "-u", "--version", "-V",
+)  # fmt: skip
 
 
 class Request(NamedTuple):
-    """What a job asks of Slurm; `memory` in bytes and `cpus`, `gpus` are of each rank."""
+    """What a job asks of Slurm; `memory` in bytes and `cpus`, `gpus` are of each rank.
+
+    `warning` is None where neither the user nor the job's time says it.
+    """
 
     nodes: Optional[int]
     tasks: Optional[int]
@@ -37,7 +44,7 @@ class Request(NamedTuple):
     requeue: bool
     keeps_others: bool  # a node that fails does not end the job
     signal: str
-    warning: int  # seconds before the end at which it is sent
+    warning: Optional[int]  # seconds before the end at which it is sent
     others: Tuple[str, ...]
 
     @property
@@ -74,7 +81,7 @@ class Request(NamedTuple):
             "--exclusive" if self.exclusive else "",
             "--requeue" if self.requeue else "--no-requeue",
             "--no-kill" if self.keeps_others else "",
-            f"--signal=B:{self.signal}@{self.warning}",
+            f"--signal=B:{self.signal}@{WARNING if self.warning is None else self.warning}",
         ]
         if self.memory:
             found.append(f"--mem-per-cpu={math.ceil(self.memory / self.cpus / 2**20)}M")
@@ -87,9 +94,14 @@ class Request(NamedTuple):
 
 def warned_in_time(request: Request, limit: Optional[float]) -> Request:
     """The request with a warning that comes late enough in a job of `limit` seconds; None: none."""
-    if request.minutes is not None or limit is None:
+    if request.warning is not None:
         return request
-    return request._replace(warning=max(1, min(request.warning, int(limit) // _SHARE)))
+    return request._replace(warning=WARNING if limit is None else _late(limit))
+
+
+def _late(limit: float) -> int:
+    """The seconds before the end of a job of `limit` seconds at which it is warned."""
+    return max(1, min(WARNING, int(limit) // _SHARE))
 
 
 def _word(name: str, value: object) -> str:
@@ -105,11 +117,16 @@ def of_job(job: JobSpec) -> Request:
             f"--slurm {job.slurm!r} cannot be read", str(error), "see to its quotes"
         ) from error
     for word in others:
-        name = word.partition("=")[0]
-        if name in _OURS:
+        if _is_one_of(word, _OURS):
             raise UsageError(
-                f"--slurm cannot take {name}",
+                f"--slurm cannot take {word}",
                 "it is shanty's own: it follows a run by its log, and starts in the workspace",
+                "leave it out",
+            )
+        if _is_one_of(word, _NOT_QUEUED):
+            raise UsageError(
+                f"--slurm cannot take {word}",
+                "sbatch has to queue the job, and to say its number at once",
                 "leave it out",
             )
         if not word.startswith("-") and others.index(word) == 0:
@@ -120,10 +137,8 @@ def of_job(job: JobSpec) -> Request:
     signal, warning, others = _signal(others)
     line = line_of(job)
     minutes = None if job.time_limit is None else max(1, math.ceil(job.time_limit / 60))
-    if warning is None:
-        warning = WARNING
-        if minutes is not None:
-            warning = max(1, min(WARNING, minutes * 60 // _SHARE))
+    if warning is None and minutes is not None:
+        warning = _late(minutes * 60)
     return Request(
         nodes=job.nodes or (line.nodes if line else None),
         tasks=job.ranks or (line.tasks if line else None),
@@ -144,6 +159,14 @@ def of_job(job: JobSpec) -> Request:
         warning=warning,
         others=tuple(others),
     )
+
+
+def _is_one_of(word: str, names: Sequence[str]) -> bool:
+    """True for a word that means one of these options of sbatch, whose name may be cut short."""
+    if not word.startswith("--"):
+        return word[:2] in names  # its value may follow at once
+    name = word.partition("=")[0]
+    return any(each.startswith(name) for each in names)
 
 
 def line_of(job: JobSpec) -> Optional[SrunLine]:

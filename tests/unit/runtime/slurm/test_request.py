@@ -70,10 +70,28 @@ def test_requeue_and_retries() -> None:
     assert "--no-kill" in words(retries=1)
 
 
-@pytest.mark.parametrize("typed", ["--array=1-3", "-o x", "--wrap=x", "'", "main --mem=1G"])
+def test_a_time_of_the_users_own_stays() -> None:
+    asked = request.of_job(job(slurm="--signal=USR2@300"))
+    assert request.warned_in_time(asked, 1800.0).warning == 300
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "--array=1-3", "--arr=1-3", "-o x", "-oFILE", "-a1-3", "--wrap=x", "'", "main --mem=1G",
+        "--wait", "-W", "--test-only", "--help", "--version", "--", "--mem=1G -D/tmp",
+    ],
+)  # fmt: skip
 def test_what_cannot_be_passed_on(typed: str) -> None:
     with pytest.raises(UsageError):
         words(slurm=typed)
+
+
+@pytest.mark.parametrize(
+    "typed", ["--wait-all-nodes=1", "--exclude=n1", "-x n1", "--nice=5", "-O", "-w n1", "-An"]
+)
+def test_what_can_be_passed_on(typed: str) -> None:
+    assert words(slurm=typed)[-len(typed.split()) :] == typed.split()
 
 
 def test_names_in_squeue() -> None:
