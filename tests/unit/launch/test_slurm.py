@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from shanty.launch.targets.slurm_login import LoginPlan, SlurmLogin
 from shanty.runtime.agent.queued import Entry, QueuedRuns
 from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.rundir import RunDir
-from shanty.runtime.spec import JobSpec, Program, State
+from shanty.runtime.spec import JobSpec, Program, Script, State
 
 PACKAGES = str(Path(shanty.__file__).parent.parent)
 
@@ -103,6 +104,31 @@ def test_an_image_for_the_lead_host_is_refused(tmp_path: Path, on: str | None) -
     job = JobSpec(Program(("x",)), on=on, image="a", master_image="b")
     with pytest.raises(UsageError, match="--master-image is not for Slurm"):
         SlurmTarget(here).plan(job, RunDir(tmp_path / "runs/20240101-000001-bcdf"))
+
+
+@pytest.mark.parametrize(
+    ("version", "bare", "refused"),
+    [("3.9.2", False, True), ("3.99.0", False, False), ("3.9.2", True, False)],
+)
+def test_a_script_for_an_image_with_an_error_in_its_syntax(
+    tmp_path: Path, version: str, bare: bool, refused: bool
+) -> None:
+    """A newer Python in the image may know what the one of here does not."""
+    run = RunDir(tmp_path / "runs/20240101-000001-bcdf")
+    job = JobSpec(Script("train.py"), on="slurm", image="x", workdir=str(tmp_path))
+    (tmp_path / "train.py").write_text("x = 1\nfor in x\n")
+    target = SlurmTarget(Surroundings(tmp_path, {}, Settings()))
+    inside: Any = SimpleNamespace(bare=bare, client=SimpleNamespace(version=version))
+    client: Any = None
+    made = LoginPlan(
+        job, run, target.login, client, node().installation, sys.executable, (), (inside,)
+    )
+    target.login.plan = lambda *_: made  # type: ignore[method-assign]
+    if refused:
+        with pytest.raises(UsageError, match=r"train\.py has an error in its syntax, line 2"):
+            target.plan(job, run)
+    else:
+        assert target.plan(job, run) is made
 
 
 # ------------------------------------------------------------------------------ a login node

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from shanty.launch.targets.slurm_login import SlurmLogin
 
 SCHEME = "slurm"
-_COMPILE = "import ast,sys;ast.parse(open(sys.argv[1],'rb').read(),sys.argv[1])"
+_COMPILE = (
+    "import ast,sys;list(sys.version_info[:2])<[int(n) for n in sys.argv[2].split('.')[:2]]"
+    " or ast.parse(open(sys.argv[1],'rb').read(),sys.argv[1])"
+)
 
 
 def is_inside(environ: Mapping[str, str]) -> bool:
@@ -111,7 +114,11 @@ class SlurmTarget:
             facts = survey(job, self.here)
             check_script(job, facts.python)
         if login or job.image is not None:  # containers are prepared on the login node
-            return self.login.plan(job, run, login or "localhost")
+            planned = self.login.plan(job, run, login or "localhost")
+            for inside in planned.insides:
+                if not inside.bare:
+                    check_script(job, planned.python, inside.client.version)
+            return planned
         request = submit.check(job, facts.installation.flavour, self.here.environ)
         home = self.here.environ.get("HOME", "/")
         submit.need_shared(str(self.here.home), home)
@@ -183,8 +190,11 @@ def site_of(job: JobSpec, sites: Mapping[str, Any]) -> tuple[JobSpec, str]:
     return replace(job, **changes), place
 
 
-def check_script(job: JobSpec, python: str) -> None:
-    """Raise UsageError for a script with an error in its syntax, by the job's own interpreter."""
+def check_script(job: JobSpec, python: str, ranks: str = "0.0") -> None:
+    """Raise UsageError for a script with an error in its syntax, by the interpreter `python`.
+
+    `ranks` is the version of the one that an image has: an older one here cannot tell.
+    """
     if not isinstance(job.command, Script):
         return
     path = Path(job.workdir, job.command.path)
@@ -192,7 +202,7 @@ def check_script(job: JobSpec, python: str) -> None:
         path = path / "__main__.py"
     try:
         done = subprocess.run(
-            [python, "-I", "-S", "-c", _COMPILE, str(path)],
+            [python, "-I", "-S", "-c", _COMPILE, str(path), ranks],
             capture_output=True, text=True, timeout=20, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -67,8 +67,9 @@ _TABLE: Tuple[Tuple[str, str, str], ...] = (
     ),
     (
         r"No such image|image not known|no such object",
-        "the image is gone",
-        "run again, which brings it anew",
+        "the host does not have the image, or no longer",
+        "run again, which brings it anew; to Slurm's nodes nothing brings it: pull it on each of "
+        "them, or take an image file on a disk that they share (--image /shared/x.sif)",
     ),
     (
         r"is already in use by container|name is already in use",

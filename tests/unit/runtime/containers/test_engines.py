@@ -113,6 +113,18 @@ def test_words_of_engines_have_a_meaning_and_a_cure(said: str, meaning: str) -> 
     assert (failure.host, failure.fix) == ("lab2", fix)
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["docker: Error response from daemon: No such image: sha256:1f.", "Error: 1f: image not known"],
+)
+def test_an_image_that_is_not_there_may_be_one_for_slurm(said: str) -> None:
+    """Nothing brings it to nodes that Slurm gives."""
+    why, fix = words.explained(said)
+    assert "does not have the image" in why
+    assert "Slurm's nodes" in fix
+    assert "image file" in fix
+
+
 @given(st.text())
 def test_any_words_do(said: str) -> None:
     why, _ = words.explained(said)
