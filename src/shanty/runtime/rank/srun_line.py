@@ -6,17 +6,19 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from shanty.runtime.errors import UsageError
 
-# Options without a value of their own; those with one may have it behind "=" or as the next word.
+# Options without a value, or with one behind "=" only; that of others may be the next word, too.
 _SWITCHES = frozenset(
     [
-        "--accel-bind",
         "--bcast",
         "--bell",
         "--compress",
+        "--consolidate-segments",
         "--contiguous",
+        "--debugger-test",
         "--disable-status",
         "--exact",
         "--exclusive",
+        "--external",
         "--help",
         "--hold",
         "--immediate",
@@ -24,10 +26,12 @@ _SWITCHES = frozenset(
         "--kill-on-bad-exit",
         "--label",
         "--multi-prog",
+        "--nice",
         "--no-allocate",
         "--no-bcast",
         "--no-kill",
         "--no-shell",
+        "--oom-kill-step",
         "--overcommit",
         "--overlap",
         "--oversubscribe",
@@ -40,18 +44,21 @@ _SWITCHES = frozenset(
         "--resv-ports",
         "--send-libs",
         "--spread-job",
+        "--spread-segments",
+        "--stepmgr",
         "--test-only",
         "--unbuffered",
         "--usage",
         "--use-min-nodes",
         "--verbose",
         "--version",
-        "--wait-all-nodes",
+        "--wait-for-children",
         "--whole",
         "--x11",
     ]
 )
-_LETTERS_WITH_VALUE = "AaBbcCdDeGiJjLmMnNopqrSTtWwx"
+_LETTERS_WITH_VALUE = "AaBbcCdDeFGiJjLmMnNopqrSTtWwx"
+_LETTERS_WITH_OWN = "IKk"  # a value at once behind them, or none
 _COUNTS = {"-n": "tasks", "--ntasks": "tasks", "-N": "nodes", "--nodes": "nodes", "-c": "cpus",
            "--cpus-per-task": "cpus", "--ntasks-per-node": "per_node"}  # fmt: skip
 
@@ -91,6 +98,9 @@ def parse(words: Sequence[str]) -> SrunLine:
                 value = words[index]
                 index += 1
         else:
+            while word[1] not in _LETTERS_WITH_VALUE + _LETTERS_WITH_OWN and len(word) > 2:
+                given.append((word[:2], ""))  # as in -ln4
+                word = f"-{word[2:]}"
             name, value = word[:2], word[2:].lstrip("=")
             if name[1] in _LETTERS_WITH_VALUE and not value:
                 if index == len(words):

@@ -20,6 +20,12 @@ LINES = [
     ("-u -l --gpus-per-task 1 a", ["-u", "-l", "--gpus-per-task", "1"], ["a"]),
     ("--exclusive=user --overlap a", ["--exclusive=user", "--overlap"], ["a"]),
     ("-K1 -c 2 a", ["-K1", "-c", "2"], ["a"]),
+    ("-ul -lN2 -ln 4 a", ["-ul", "-lN2", "-ln", "4"], ["a"]),
+    ("--nice python x.py", ["--nice"], ["python", "x.py"]),
+    ("--nice=5 a", ["--nice=5"], ["a"]),
+    ("--external a", ["--external"], ["a"]),
+    ("--wait-for-children --oom-kill-step a", ["--wait-for-children", "--oom-kill-step"], ["a"]),
+    ("--accel-bind g -F hosts a", ["--accel-bind", "g", "-F", "hosts"], ["a"]),
 ]
 
 
@@ -34,6 +40,7 @@ def test_what_a_line_asks_for() -> None:
         ["-n8", "--nodes=2-4", "-c", "3", "--ntasks-per-node=4", "--mpi=pmix", "a"]
     )
     assert (line.tasks, line.nodes, line.cpus, line.per_node, line.mpi) == (8, 2, 3, 4, "pmix")
+    assert srun_line.parse(["-ln4", "a"]).tasks == 4
     job = JobSpec(Raw(("srun", "-n8", "-N", "2", "a")))
     assert {"--ntasks=8", "--nodes=2"} <= {*of_job(job).words()}
     assert line_of(JobSpec(Raw(("mpirun", "a")))) is None
