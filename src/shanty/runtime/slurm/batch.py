@@ -53,7 +53,7 @@ def script(run: RunDir, boot: Sequence[str], warning: str) -> str:
 #!/bin/sh
 # Written by shanty for the run {run.id}. Slurm starts it on the first node of the job.
 if [ ! -x {python} ]; then
-    echo "shanty: there is no Python at {boot[0]} on $(hostname)" >&2
+    printf 'shanty: there is no Python at %s on %s\\n' {python} "$(hostname)" >&2
     exit 69
 fi
 child=

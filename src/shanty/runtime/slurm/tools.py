@@ -14,6 +14,7 @@ from shanty.runtime.slurm import parse
 
 PATIENCE = 20.0  # seconds for slurmctld to answer; the tools themselves give up after about 10
 _LOGIN = 10.0  # seconds for a login shell
+_SH = "/bin/sh"
 # What users set for their own eyes, and what would change the form of an answer.
 _FORMATS = (
     "SQUEUE_", "SINFO_", "SACCT_FORMAT", "SLURM_TIME_FORMAT", "SCONTROL_", "SLURM_BITSTR_LEN",
@@ -67,7 +68,14 @@ def find() -> None:
     """Look for Slurm's tools as a login shell would: a command by ssh may not have them on PATH."""
     if are_here():
         return
-    shell = os.environ.get("SHELL") or "/bin/sh"
+    for shell in dict.fromkeys([os.environ.get("SHELL") or _SH, _SH]):  # csh takes no -lc
+        _take_from(shell)
+        if are_here():
+            return
+
+
+def _take_from(shell: str) -> None:
+    """Take the folder of the tools, and SLURM_CONF, from a login shell, where it knows them."""
     text = 'command -v sbatch && echo "SLURM_CONF=$SLURM_CONF"'
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(

@@ -171,6 +171,22 @@ def test_a_tool_that_hangs_is_killed() -> None:
     assert tools.ask(["no-such-tool-of-slurm"]).code == 127
 
 
+@pytest.mark.parametrize("shell", ["/bin/sh", "csh"])
+def test_tools_that_only_a_login_shell_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    """Some shells do not take -lc."""
+    (tmp_path / "sbatch").touch(mode=0o755)
+    (tmp_path / "csh").write_text("#!/bin/sh\necho 'Unknown option: -lc'\nexit 1\n")
+    (tmp_path / "csh").chmod(0o755)
+    (tmp_path / ".profile").write_text(f"PATH={tmp_path}:$PATH\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("SHELL", str(tmp_path / shell))
+    tools.find()
+    assert tools.are_here()
+
+
 MOUNTS = """\
 22 1 0:1 / / rw - ext4 /dev/root rw
 23 22 0:2 / /home rw - nfs4 server:/home rw
