@@ -126,6 +126,8 @@ def test_killed_while_the_container_starts(shanty: ContainedShanty) -> None:
     try:
         wait_for(run.agents.exists, 30, "a controller")
         kill([cli.pid, *(p for p, words in processes(run).items() if not is_of_engine(words))])
+        wait_for(lambda: not processes(run), _LEFT, f"processes are left: {processes(run)}")
+        assert shanty("ps", "--json").returncode == 0  # one that never began is removed by that
         nothing_left(shanty, run)
     finally:
         cli.kill()
