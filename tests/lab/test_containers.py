@@ -160,13 +160,15 @@ def test_stop(podman_lab: LabHosts, workspace: Path) -> None:
 def test_the_lead_host_has_an_image_of_its_own(podman_lab: LabHosts, workspace: Path) -> None:
     (workspace / "which.py").write_text(
         "import os, shutil\nfrom mpi4py import MPI\n"
-        "print(MPI.COMM_WORLD.allreduce(1), os.uname().nodename, shutil.which('orted'))\n"
+        "MPI.COMM_WORLD.Barrier()\n"
+        "print(MPI.COMM_WORLD.size, os.uname().nodename, shutil.which('orted'))\n"
     )
     words = ("--master-image", OPENMPI, "-C", workspace, "-n", "3", "--ppn", "1", "which.py")
     done = run(podman_lab, *words)
     assert done.returncode == 0, done.stderr
     said = sorted(line.partition("] ")[2] for line in done.stdout.splitlines())
     assert said == ["3 lab1 /usr/bin/orted", "3 lab2 None", "3 lab3 None"]
+    assert done.stderr.count("and 3.1.4 on lab1") == 2, done.stderr  # mpi4py, of Debian
 
 
 @long_only

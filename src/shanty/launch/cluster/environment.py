@@ -508,6 +508,15 @@ def place_mpi4py_beside(
     return place_mpi4py(clients, there, home, progress)
 
 
+def mpi4py_version(environment: Environment) -> str:
+    """The version of mpi4py that ranks get there: its own, or that of here; "" for none."""
+    own = environment.package("mpi4py")
+    if own is not None:
+        return own.version
+    found = _mpi4py() if _lacks_mpi4py(environment) else None
+    return found[1].name.removesuffix(".dist-info").partition("-")[2] if found else ""
+
+
 def _lacks_mpi4py(environment: Environment) -> bool:
     """True where it has none, and that of the interpreter that runs shanty would fit."""
     fits = environment.cache_tag == sys.implementation.cache_tag

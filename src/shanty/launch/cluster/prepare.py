@@ -103,5 +103,23 @@ def environments(
             "\n       " + environment.table(different).replace("\n", "\n       "),
             "--env sync makes the same one there, --env none takes what is there",
         )
+    _note_mpi4py(clients, differences)
     pythons = {name: each.there.python for name, each in differences.items()}
     return pythons, environment.place_mpi4py(clients, differences, home, told)
+
+
+def _note_mpi4py(
+    clients: Sequence[RpcClient], differences: Mapping[str, environment.Differences]
+) -> None:
+    """Note where mpi4py is another one than on the lead host: objects of the one break the other.
+
+    MPI's own calls do not mind; `allreduce` of Python objects ends with MPI_ERR_TRUNCATE.
+    """
+    versions = {name: environment.mpi4py_version(each.there) for name, each in differences.items()}
+    first = clients[0].host.name
+    for client in clients[1:]:
+        own = versions[client.host.name]
+        if own and versions[first] and own != versions[first]:
+            what = f"mpi4py is {own} here and {versions[first]} on {first}"
+            client.notes.append((f"{what}, so ranks may not read each other's objects",
+                                 "--env sync brings one to all"))  # fmt: skip
