@@ -157,6 +157,23 @@ def test_stop(podman_lab: LabHosts, workspace: Path) -> None:
 
 
 @long_only
+@pytest.mark.parametrize("hostfile", ["$HOSTFILE", "/kube-openmpi/generated/hostfile"])
+def test_lines_of_tutorials_with_the_images_own_mpi(
+    podman_lab: LabHosts, workspace: Path, hostfile: str
+) -> None:
+    line = (
+        f"mpirun --allow-run-as-root -np 3 --hostfile {hostfile} -bind-to none -map-by slot "
+        "-mca pml ob1 -mca btl ^openib python hello.py"
+    )
+    image = ("--image", OPENMPI, "--runtime", "podman", "--env", "none", "--mpi", "image")
+    on = ("--on", ",".join(f"{host}:1" for host in podman_lab.hosts), "-C", workspace)
+    done = podman_lab.shanty("run", *on, *image, "--", *line.split(), timeout=150)
+    assert done.returncode == 0, done.stderr
+    found = sorted(re.findall(r"of 3 on (lab\d)", done.stdout))
+    assert found == ["lab1", "lab2", "lab3"]
+
+
+@long_only
 def test_the_lead_host_has_an_image_of_its_own(podman_lab: LabHosts, workspace: Path) -> None:
     (workspace / "which.py").write_text(
         "import os, shutil\nfrom mpi4py import MPI\n"
@@ -183,6 +200,33 @@ def test_apptainer_on_three_hosts(lab: LabHosts, workspace: Path) -> None:
     assert found == ["0 of 3 on lab1", "1 of 3 on lab2", "2 of 3 on lab3"]
 
 
+def digits(lab: LabHosts, *on: str) -> None:
+    """Train on real data, with PyTorch, which the image lacks."""
+    pytest.importorskip("torch")
+    done = lab.shanty(
+        "run", *on, "-C", Path(__file__).parents[2], "-n", "3", "--ppn", "1",
+        "examples/digits.py", "--epochs", "5", timeout=800,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    accuracy = re.search(r"test accuracy ([\d.]+)", done.stdout)
+    assert accuracy, done.stdout
+    assert float(accuracy[1]) > 0.9
+
+
+def forget(lab: LabHosts) -> None:
+    """Remove what was brought: gigabytes, which take longer than the end of a lab may."""
+    for host in lab.hosts:
+        shutil.rmtree(lab.home(host) / ".shanty", ignore_errors=True)
+
+
+@long_only
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_digits_by_podman(podman_lab: LabHosts) -> None:
+    digits(podman_lab, "--on", podman_lab.name, "--image", PYTHON, "--runtime", "podman")
+    forget(podman_lab)
+
+
 @long_only
 @pytest.mark.slow
 @pytest.mark.timeout(900)
@@ -201,15 +245,5 @@ def test_docker_on_three_hosts(tmp_path_factory: pytest.TempPathFactory, workspa
         done = lab.shanty("run", *on, *words)
         assert done.returncode == 0, done.stderr
         assert len(re.findall(r"\d of 3 on lab\d", done.stdout)) == 3
-        pytest.importorskip("torch")
-        root = Path(__file__).parents[2]
-        done = lab.shanty(
-            "run", *on, "-C", root, "-n", "3", "--ppn", "1", "examples/digits.py", "--epochs", "5",
-            timeout=800,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        accuracy = re.search(r"test accuracy ([\d.]+)", done.stdout)
-        assert accuracy, done.stdout
-        assert float(accuracy[1]) > 0.9
-        for host in lab.hosts:  # gigabytes, which take longer than the end of a lab may
-            shutil.rmtree(lab.home(host) / ".shanty", ignore_errors=True)
+        digits(lab, *on)
+        forget(lab)
