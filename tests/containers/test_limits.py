@@ -57,6 +57,8 @@ def test_a_container_that_nobody_holds_is_found_and_removed(
             f"shanty.run={label}", docker.image, "sleep", "600",
         )  # fmt: skip
     try:
+        assert containers.left() == []  # no run has used docker, which is not even asked
+        containers.note_use("docker")
         assert [name for name, _ in containers.left()] == ["shanty-left"]
         assert containers.sweep() == ["shanty-left"]
         wait_for(lambda: docker.containers() == ["shanty-of-others"], 15, "the sweep")

@@ -35,6 +35,7 @@ def container_engine(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
                 f"there is no {source}, which is to be mounted", fix="check --mount"
             )
     found = _choose(ask.get("runtime"), image)
+    note_use(found.engine)
     rootless = found.engine == "docker" and os.getuid() != 0 and _is_rootless(found.program)
     return {
         "engine": found.engine,
@@ -148,6 +149,21 @@ def containers_sweep(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     return {"removed": sweep()}
 
 
+def note_use(engine: str) -> None:
+    """Remember that runs have used an engine, so that it is looked at for what they left.
+
+    Others are not touched: podman makes its storage, and a process, when it is only asked.
+    """
+    path = _used(engine)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "a", encoding="utf-8"):
+        os.utime(path)
+
+
+def _used(engine: str) -> str:
+    return os.path.join(home(), "cache", "containers", f"{engine}.used")
+
+
 def left() -> List[Tuple[str, List[str]]]:
     """The containers of runs whose agents are gone: each one's name, and what removes it.
 
@@ -155,7 +171,7 @@ def left() -> List[Tuple[str, List[str]]]:
     """
     found = []
     for engine in ENGINES.values():
-        program = program_of(engine.name)
+        program = program_of(engine.name) if os.path.exists(_used(engine.name)) else None
         if program is None:
             continue
         words = engine.listing(program)

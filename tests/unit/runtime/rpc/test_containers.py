@@ -87,6 +87,8 @@ def test_a_container_whose_command_is_there_is_not_left(install: Install, docker
     line = ["-c", 'read line; : "$@"', "podman", "run", "--name", NAME]
     shell, pipe = "/bin/sh", subprocess.PIPE
     with subprocess.Popen(["sh", *line], executable=shell, stdin=pipe) as other:
+        assert containers.left() == []  # nor is podman asked, which no run has used
+        containers.note_use("podman")
         left = [(NAME, [str(podman), "rm", "--force", "--time", "0", NAME])]
         assert containers.left() == left
         other.communicate(b"\n")
