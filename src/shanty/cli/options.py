@@ -16,6 +16,7 @@ import click
 
 from shanty.cli.context import Errors
 from shanty.launch.settings import CHOICES, SLURM_KEYS, choice, read_toml
+from shanty.launch.user_path import user_path
 from shanty.runtime.errors import UsageError
 
 WORKSPACE_FILE = "shanty.toml"
@@ -146,7 +147,7 @@ def registry_password(text: str, folder: Path) -> str:
     """Read where a password is; the password itself would be seen by all users of the machine."""
     if re.fullmatch(r"env:\w+", text):
         return text
-    path = folder / Path(text).expanduser()
+    path = folder / user_path(text)
     if not path.is_file():
         raise UsageError(
             "--registry-password takes no password",

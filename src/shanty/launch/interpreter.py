@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from shanty.launch.user_path import user_path
 from shanty.runtime.errors import NotFoundError
 
 
@@ -29,7 +30,7 @@ def choose(wanted: str | None, workspace: Path, environ: Mapping[str, str]) -> s
 
 def _resolve(wanted: str, workspace: Path, environ: Mapping[str, str]) -> str:
     if os.sep in wanted:
-        path = (workspace / Path(wanted).expanduser()).absolute()
+        path = (workspace / user_path(wanted)).absolute()
         if path.is_dir():
             path = path / "bin" / "python"
         found = str(path) if os.access(path, os.X_OK) else None

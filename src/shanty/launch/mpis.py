@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from shanty.launch.user_path import user_path
 from shanty.runtime.errors import NotFoundError, PrepareError, StorageError
 from shanty.runtime.mpi import detect, flavours
 from shanty.runtime.mpi.flavour import Flavour
@@ -44,7 +45,7 @@ def select(wanted: str | None, home: Path, environ: Mapping[str, str]) -> Instal
     if wanted is None:
         return _default(home, environ)
     if os.sep in wanted or wanted in (".", ".."):
-        return _at(Path(wanted).expanduser())
+        return _at(user_path(wanted))
     value = flavours.flavour(wanted)
     own = detect.inspect_prefix(str(home / "mpi" / value.name), "shanty")
     if own is not None and own.flavour == value.name:

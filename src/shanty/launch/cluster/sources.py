@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from shanty.launch.cluster.parallel import Say
+from shanty.launch.user_path import user_path
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
 from shanty.runtime.rpc.store import UnsafeError, inside, placing, prune, unpack
 from shanty.runtime.rundir import storage_errors
@@ -47,7 +48,7 @@ def open_workspace(source: str, home: Path, say: Say | None = None) -> Path:
     PrepareError for what cannot be fetched or unpacked.
     """
     tell = say or (lambda _text: None)
-    path = Path(source).expanduser()
+    path = user_path(source)
     if path.is_dir():
         return path.resolve()
     if path.is_file():

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from shanty.launch.user_path import user_path
 from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.plan import Node
 from shanty.runtime.spec import JobSpec, Module, Script
@@ -35,7 +36,7 @@ def mount(text: str, folder: Path) -> tuple[str, str, str]:
 
 
 def _absolute(path: str, folder: Path) -> str:
-    return os.path.normpath(folder / Path(path).expanduser())
+    return os.path.normpath(folder / user_path(path))
 
 
 def refuse_outside(job: JobSpec) -> None:

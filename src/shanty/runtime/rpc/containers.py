@@ -68,6 +68,12 @@ def _choose(wanted: Optional[str], image: str) -> Found:
         )
     if wanted == "docker" and shutil.which("docker"):
         raise PrepareError("there is no Docker there", "its docker is podman", "--runtime podman")
+    if is_image_file(image):
+        raise PrepareError(
+            "there is no Apptainer there",
+            f"{image} is the path of an image file or folder, which only it takes",
+            "install apptainer (apptainer.org), or take an image by its name with podman or docker",
+        )
     titles = " or ".join(ENGINES[name].title for name in names)
     raise PrepareError(
         f"there is no {titles} there",

@@ -95,3 +95,10 @@ def test_a_container_whose_command_is_there_is_not_left(install: Install, docker
     with subprocess.Popen(["podman", *line], executable=shell, stdin=pipe) as held:
         assert containers.left() == []
         held.communicate(b"\n")
+
+
+def test_an_image_file_where_there_is_no_apptainer(install: Install) -> None:
+    install("docker", DOCKER)
+    with pytest.raises(PrepareError, match="no Apptainer") as raised:
+        containers._choose(None, "/images/x.sif")
+    assert "which only it takes" in raised.value.why
