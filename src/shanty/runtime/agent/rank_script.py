@@ -30,7 +30,8 @@ _OWN = (
 def prepare(node: Node, scratch: str, shared: Mapping[str, str]) -> None:
     """Make the folders at the path that all hosts share, and the script in it.
 
-    LaunchError when the path is taken: another host of the run is this very machine.
+    LaunchError when the path is taken: another host of the run is this very machine, or its /tmp
+    is this one.
     """
     for folder in cleanup.folders(scratch):
         try:
@@ -38,8 +39,9 @@ def prepare(node: Node, scratch: str, shared: Mapping[str, str]) -> None:
         except FileExistsError:
             raise LaunchError(
                 f"{folder} is there already on {os.uname().nodename}",
-                "two hosts of the run are the same machine, under two names",
-                "name each machine once, with the sum of its slots: host:4",
+                "two hosts of the run are the same machine, under two names, or share that folder",
+                "name each machine once, with the sum of its slots: host:4; each host needs a /tmp "
+                "of its own",
             ) from None
     os.symlink(node.workdir, f"{scratch}/work")
     script = Path(scratch, "rank")
