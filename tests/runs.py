@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -168,6 +169,13 @@ def wait_for(condition: Callable[[], object], seconds: float = 30, what: str = "
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
         time.sleep(0.02)
+
+
+def accuracy(output: str) -> float:
+    """What examples/digits.py says that it reached."""
+    found = re.search(r"test accuracy ([\d.]+)", output)
+    assert found, output
+    return float(found[1])
 
 
 def vanish(paths: set[str], seconds: float = 10) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import engines
 from engines import ContainedShanty, Engine, long_only
-from runs import mpi_folder, wait_for
+from runs import accuracy, mpi_folder, wait_for
 from shanty.runtime.rundir import read_json
 
 HELLO = """
@@ -245,9 +245,7 @@ def test_digits(shanty: ContainedShanty) -> None:
         timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = re.search(r"test accuracy ([\d.]+)", done.stdout)
-    assert found, done.stdout
-    assert float(found[1]) > 0.9
+    assert accuracy(done.stdout) > 0.9
 
 
 def test_json_tells_of_the_image(shanty: ContainedShanty) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 import engines
 from engines import PYTHON, Engine, long_only
-from runs import wait_for
+from runs import accuracy, wait_for
 
 SRC = Path(__file__).parents[2] / "src"
 EXAMPLES = SRC.parent / "examples"
@@ -148,7 +148,7 @@ def test_podman_of_an_ordinary_user(others_python: Path, home: Path) -> None:
         words = (*words[:-1], "digits.py", "--epochs", "5")
         done = as_user(home, environ, others_python, "-m", "shanty", "run", *words, before=before)
         assert done.returncode == 0, done.stderr
-        assert float(done.stdout.split("test accuracy ")[1].split()[0]) > 0.9
+        assert accuracy(done.stdout) > 0.9
         (saved,) = (home / ".shanty/runs").glob("*/artifacts/digits.pt")
         assert saved.stat().st_uid == USER
 

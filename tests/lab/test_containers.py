@@ -16,7 +16,7 @@ from lab_engines import IMAGE_WORDS, containers_on, podman_on
 
 import engines
 from engines import OPENMPI, PYTHON, long_only
-from runs import mpi_folder, wait_for
+from runs import accuracy, mpi_folder, wait_for
 from shanty.launch.lab import control
 from shanty.runtime.rundir import RunDir, read_json
 
@@ -208,9 +208,7 @@ def digits(lab: LabHosts, *on: str) -> None:
         "examples/digits.py", "--epochs", "5", timeout=800,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    accuracy = re.search(r"test accuracy ([\d.]+)", done.stdout)
-    assert accuracy, done.stdout
-    assert float(accuracy[1]) > 0.9
+    assert accuracy(done.stdout) > 0.9
 
 
 def forget(lab: LabHosts) -> None:

@@ -85,10 +85,8 @@ def test_healthy_hosts_have_no_findings(lab: LabHosts, clients: list[RpcClient])
 
 def test_a_host_answers_soon_and_wholly(lab: LabHosts, clients: list[RpcClient]) -> None:
     """Every question has an answer on a host that has nothing but a Python."""
-    looks = [seen(clients) for _ in range(3)]  # of which other work here may hold up some
-    for each in zip(*looks, strict=True):
-        assert min(one.health["took"] for one in each) < QUICK
-    for one in looks[0]:
+    for one in seen(clients):
+        assert one.health["took"] < QUICK
         assert one.health["resolves"][one.name] == [addresses(one)]
         assert one.health["resolves"]["lab1"]
         folders = one.survey["room"]["folders"]

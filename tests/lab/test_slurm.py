@@ -14,7 +14,7 @@ from slurm_cluster import Cluster, SlurmSite, cluster_in
 import fashion
 import rabit_runs
 from installations import installations
-from runs import WORKERS, wait_for
+from runs import WORKERS, accuracy, wait_for
 from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -94,8 +94,7 @@ def test_handwritten_digits(site: SlurmSite) -> None:
     shutil.copy(EXAMPLES / "digits.py", site.folder)
     done = site(*site.on, "-n", "3", "--nodes", "3", "digits.py", timeout=250)
     assert done.returncode == 0, done.stderr
-    accuracy = float(done.stdout.split("test accuracy ")[1].split()[0])
-    assert accuracy > 0.95
+    assert accuracy(done.stdout) > 0.95
     assert (site.last.artifacts / "digits.pt").exists()
 
 

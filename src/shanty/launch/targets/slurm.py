@@ -190,10 +190,10 @@ def site_of(job: JobSpec, sites: Mapping[str, Any]) -> tuple[JobSpec, str]:
     return replace(job, **changes), place
 
 
-def check_script(job: JobSpec, python: str, ranks: str = "0.0") -> None:
+def check_script(job: JobSpec, python: str, newest: str = "0.0") -> None:
     """Raise UsageError for a script with an error in its syntax, by the interpreter `python`.
 
-    `ranks` is the version of the one that an image has: an older one here cannot tell.
+    One that is older than version `newest`, which the ranks have, cannot tell and is not asked.
     """
     if not isinstance(job.command, Script):
         return
@@ -202,7 +202,7 @@ def check_script(job: JobSpec, python: str, ranks: str = "0.0") -> None:
         path = path / "__main__.py"
     try:
         done = subprocess.run(
-            [python, "-I", "-S", "-c", _COMPILE, str(path), ranks],
+            [python, "-I", "-S", "-c", _COMPILE, str(path), newest],
             capture_output=True, text=True, timeout=20, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
