@@ -225,27 +225,44 @@ _Groups = Dict[Tuple[str, str], List[Standing]]
 
 
 def _sort_out(ranks: Sequence[Standing], waiting: Sequence[Standing]) -> Tuple[_Groups, _Groups]:
-    """Returns the stragglers by their kind and what they do, the others by call and place."""
+    """Returns the stragglers by their kind and what they do, the others by call and place.
+
+    A rank that waits in MPI and gets no CPU is one only where nothing worse explains the stall:
+    on a busy machine it gives all of its share away by itself.
+    """
     pids = {(rank.host, rank.told["pid"]): rank.rank for rank in ranks}
     stragglers: _Groups = {}
     calls: _Groups = {}
+    frozen = []
     for rank in ranks:
         if rank.told["state"] in ("T", "t"):
             group = ("stopped", "stopped, as by SIGSTOP")
-        elif rank.starved:
-            used = f"{rank.told['cpu'] * 100:.1f} % of a core"
-            group = ("frozen" if rank.call else "starved", f"ready to run, but gets {used}")
+        elif rank.starved and not rank.call:
+            group = ("starved", _without_cpu(rank))
         elif rank not in waiting and not rank.seeks_consensus:
             kind = "elsewhere" if rank.told["read"] else "unseen"  # it may be in MPI, too
             kind = "child" if rank.told.get("child") else kind
             group = (kind, rank.doing(pids))
         elif rank.call == "MPI_Finalize":
             group = ("ended", "at its end, in MPI_Finalize")
+        elif rank.starved:
+            frozen.append(rank)
+            continue
         else:
             calls.setdefault((rank.call, rank.place), []).append(rank)
             continue
         stragglers.setdefault(group, []).append(rank)
+    explained = any(_KINDS.index(kind) < _KINDS.index("frozen") for kind, _ in stragglers)
+    for rank in frozen:
+        if explained:
+            calls.setdefault((rank.call, rank.place), []).append(rank)
+        else:
+            stragglers.setdefault(("frozen", _without_cpu(rank)), []).append(rank)
     return stragglers, calls
+
+
+def _without_cpu(rank: Standing) -> str:
+    return f"ready to run, but gets {rank.told['cpu'] * 100:.1f} % of a core"
 
 
 def _said(group: Sequence[Standing], text: str) -> str:

@@ -87,6 +87,12 @@ def test_the_worst_comes_first() -> None:
     )
 
 
+def test_a_rank_in_mpi_without_cpu_is_not_blamed_where_another_one_explains_it() -> None:
+    """It spins in MPI_Allreduce and yields, on a machine where others compute."""
+    said = what(rank(0), rank(1, cpu=0.0), away(2, TRAIN))
+    assert said == "rank 2 on a is busy in train (train.py:31), ranks 0, 1 wait in MPI_Allreduce"
+
+
 def test_a_rank_that_has_ended() -> None:
     assert what(rank(0), rank(1), ended={2: "b"}).startswith("rank 2 on b is no more: it has ended")
 
