@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from shanty.cli.context import Errors
-from shanty.launch.settings import CHOICES, SLURM_KEYS, choice, read_toml
+from shanty.launch.settings import CHOICES, KUBERNETES_KEYS, SLURM_KEYS, choice, read_toml
 from shanty.launch.user_path import user_path
 from shanty.runtime.errors import UsageError
 
@@ -203,6 +203,14 @@ def _text(name: str, flags: str, help: str, what: str) -> Option:
     return Option(name, flags, help, (str,), may_be_empty=True, click={"metavar": what})
 
 
+def _texts(name: str, flags: str, help: str, what: str) -> Option:
+    def read(texts: Any, _where: str, _folder: Path) -> tuple[str, ...]:
+        return tuple(texts)
+
+    more = {"multiple": True, "metavar": what}
+    return Option(name, flags, f"{help[:-1]} (repeatable).", (list,), read, click=more)
+
+
 _ALL = (
     _number("ranks", "-n -np --ranks", "Ranks in all [one a slot].", toml=(int,)),
     _number("ranks_per_host", "--ranks-per-host --ppn", "Ranks on each host.", toml=(int,)),
@@ -306,6 +314,23 @@ _ALL = (
         (bool,), click={"is_flag": True},
     ),
     _text("slurm", "--slurm", "More options of sbatch, in one text.", '"OPTIONS"'),
+    _number("uid", "--uid", "The user that the pods' processes have.", 0, toml=(int,)),
+    _texts("node_selector", "--node-selector", "A label that nodes must have.", "KEY=VALUE"),
+    _texts("tolerations", "--toleration", "A taint that pods tolerate.", "KEY[=VALUE][:EFFECT]"),
+    _text("service_account", "--service-account", "The pods' service account.", "NAME"),
+    _text("priority_class", "--priority-class", "The pods' priority class.", "NAME"),
+    _texts("pull_secrets", "--pull-secret", "A Secret to pull the image with.", "NAME"),
+    _texts("labels", "--k8s-label", "A label for the Job and its pods.", "KEY=VALUE"),
+    _text("queue", "--queue", "A queue of Kueue's.", "NAME"),
+    Option(
+        "k8s_patch", "--k8s-patch", "A file that changes the Job: YAML, merged.",
+        (str,), lambda path, _where, folder: str(folder / user_path(str(path))),
+        click={"metavar": "FILE", "shell_complete": completed("files")},
+    ),
+    _time("schedule_timeout", "--schedule-timeout", "In which all pods have to run [5m]."),
+    Option(
+        "keep", "--keep", "Leave the pods there after the end.", (bool,), click={"is_flag": True},
+    ),
     _time("time_limit", "-t --time-limit", "End the run then: 90s, 15m, 2h."),
     _number("retries", "--retries", "More attempts if a host is lost [0].", 0, toml=(int,)),
     _time("start_timeout", "--start-timeout", "How long ranks may take to start [60s]."),
@@ -345,6 +370,7 @@ GROUPS = {
     ),
     "Where": ("on", "hostfile", "workdir", "source"),
     "Slurm": OF_SLURM,
+    "Kubernetes": KUBERNETES_KEYS,
     "MPI": ("mpi", "raw"),
     "Containers": (
         "image", "master_image", "runtime", "mounts", "gpus", "registry_user",

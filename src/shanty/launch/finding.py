@@ -29,6 +29,7 @@ CODES: Mapping[str, str] = {
     "password-needed": "the host lets the user in by password only",
     "proxy-failed": "what the connection goes through (ProxyCommand) ends before the login",
     "jump-refused": "a jump host does not pass connections on",
+    "pod-refused": "the cluster lets nobody into the pod, or does not answer",
     "shell-noise": "the login shell prints text where no person is",
     "shell-broken": "the login shell runs no commands",
     "python-missing": "the host has no Python",

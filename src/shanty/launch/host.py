@@ -11,7 +11,8 @@ class Host:
 
     `name` is what the user wrote, without user and slots, and what messages say; ssh resolves
     it (aliases of ~/.ssh/config count). `slots` None: as many as it has cores. `config` is an
-    ssh configuration file of its own, "" for the user's.
+    ssh configuration file of its own, "" for the user's. A pod has the place that it is in:
+    `pod` is "CONTEXT/NAMESPACE" then.
     """
 
     name: str
@@ -19,6 +20,7 @@ class Host:
     port: int | None = None
     slots: int | None = None
     config: str = ""
+    pod: str = ""
 
     @property
     def login(self) -> str:

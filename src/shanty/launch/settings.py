@@ -15,6 +15,10 @@ SLURM_KEYS = {  # the fields of JobSpec that are for Slurm only
     "partition": str, "account": str, "qos": str, "nodes": int, "constraint": str,
     "reservation": str, "exclusive": bool, "requeue": bool, "slurm": str,
 }  # fmt: skip
+KUBERNETES_KEYS = (  # those that are for Kubernetes only
+    "uid", "node_selector", "tolerations", "service_account", "priority_class", "pull_secrets",
+    "labels", "queue", "k8s_patch", "schedule_timeout", "keep",
+)  # fmt: skip
 CHOICES = {"on_stall": ("warn", "stop"), "alone": ("warn", "stop", "ok")}
 
 

@@ -67,6 +67,12 @@ class JobSpec:
     a source on the host, a target in the container, and "rw" or "ro". `gpus` are "all", "none" or
     their numbers; None: all. `registry_password` says where the password is, which is kept
     nowhere: a file, or env:VARIABLE. `mpi` may be "image" then.
+
+    On Kubernetes (`on` is k8s…) pods are `nodes`, and of a mount the source may be "pvc:CLAIM".
+    `node_selector` and `labels` are KEY=VALUE each, `tolerations` taints as kubectl writes them,
+    `pull_secrets` names of Secrets; `k8s_patch` is the path of a patch of the Job; `queue` is one
+    of Kueue's. `schedule_timeout` is the seconds in which all pods have to run; `keep` leaves them
+    there after the end.
     """
 
     command: Command
@@ -109,6 +115,17 @@ class JobSpec:
     gpus: Optional[str] = None
     registry_user: Optional[str] = None
     registry_password: Optional[str] = None
+    uid: Optional[int] = None
+    node_selector: Tuple[str, ...] = ()
+    tolerations: Tuple[str, ...] = ()
+    service_account: Optional[str] = None
+    priority_class: Optional[str] = None
+    pull_secrets: Tuple[str, ...] = ()
+    labels: Tuple[str, ...] = ()
+    queue: Optional[str] = None
+    k8s_patch: Optional[str] = None
+    schedule_timeout: float = 300.0
+    keep: bool = False
 
     @property
     def secrets(self) -> Tuple[str, ...]:
@@ -133,7 +150,8 @@ class JobSpec:
             if key in command:
                 command[key] = tuple(command[key])
         known["command"] = kind(**command)
-        known["tags"] = tuple(known.get("tags", ()))
+        for key in ("tags", "node_selector", "tolerations", "pull_secrets", "labels"):
+            known[key] = tuple(known.get(key, ()))
         known["mounts"] = tuple(tuple(mount) for mount in known.get("mounts", ()))
         return cls(**known)
 

@@ -187,11 +187,16 @@ class Refusal:
 
 def is_here(host: Host) -> bool:
     """True when the name means this machine, and nothing says to get there by ssh."""
-    return not (host.user or host.port or host.config) and localhost.is_here(host.name)
+    named = host.user or host.port or host.config or host.pod
+    return not named and localhost.is_here(host.name)
 
 
 def connection_to(host: Host) -> Connection:
     """The connection for a host."""
+    if host.pod:
+        from shanty.launch.kubernetes.pod_exec import PodExec  # it takes time to load
+
+        return PodExec(host)
     return LocalTransport(host) if is_here(host) else OpenSSH(host)
 
 
@@ -330,6 +335,7 @@ class _Attempt:
             return _refusal_by_ssh(connection.route, error)
         except ShantyError as error:
             code = "ssh-missing" if "no ssh" in error.what else "ssh-configuration"
+            code = "pod-refused" if host.pod else code
             return Refusal(host, code, error.what, error.fix, error.why)
 
     def _start_again(self, connection: OpenSSH) -> RpcClient:

@@ -16,7 +16,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +54,8 @@ class RunMirror:
     """The copy of one run; `start` it, then read the run's directory here.
 
     `client` is the lead host's; `others` are of hosts that take the run's key, and are to be told
-    when it is needed no more.
+    when it is needed no more. `amend` may say more of how a run has ended before that is written
+    down.
     """
 
     def __init__(
@@ -63,10 +64,12 @@ class RunMirror:
         hosts: Sequence[Host],
         client: RpcClient | None = None,
         others: Sequence[RpcClient] = (),
+        amend: Callable[[Status], Status] = lambda status: status,
     ) -> None:
         self._run = run
         self._hosts = tuple(hosts)
         self._client = client
+        self._amend = amend
         self._others = {hosts.index(other.host): other for other in others}
         self._first = True
         self._last_word = time.monotonic()
@@ -165,6 +168,9 @@ class RunMirror:
         failure = values.get("failure") or {}
         if failure.get("log"):  # the log is a file of ours by now
             failure["log"] = failure["log"].replace(there, str(self._run.path))
+        status = Status.from_json(values)
+        if status.state.final:
+            values = self._amend(status).to_json()
         data = json.dumps(values, indent=1).encode() + b"\n"
         with self._locked():
             if not control.read_status(self._run).state.final:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shanty.launch.cluster import content_store, environment
 from shanty.launch.cluster.parallel import Progress, Say, Step, side_by_side
@@ -166,18 +166,9 @@ def _outermost(folders: Sequence[str]) -> list[str]:
 
 def own_mpis(insides: Sequence[Inside]) -> list[Installation]:
     """The MPI of each container's image; PrepareError where one has none, or they differ."""
-    found: dict[str, Installation] = {}
-    for inside in insides:
-        nothing: dict[str, Any] = {"launcher": "", "flavour": "", "version": ""}
-        there = inside.client.ask("mpi-find", **nothing).values["there"]
-        own = [Installation(**one) for one in there if one["origin"] == "system"]
-        if not own:
-            raise PrepareError(
-                f"the image {inside.image.name} has no MPI",
-                "--mpi image takes the one that is in the image",
-                "leave --mpi out: shanty brings Open MPI along; or name another one",
-            )
-        found[inside.image.name] = own[0]
+    found = {
+        inside.image.name: mpi_of_image(inside.image.name, inside.client) for inside in insides
+    }
     titles = {name: f"{FLAVOURS[one.flavour].title} {one.version}" for name, one in found.items()}
     if len(set(titles.values())) > 1:
         raise PrepareError(
@@ -186,6 +177,20 @@ def own_mpis(insides: Sequence[Inside]) -> list[Installation]:
             "take images with one MPI, or leave --mpi out: shanty brings one along",
         )
     return [found[inside.image.name] for inside in insides]
+
+
+def mpi_of_image(image: str, client: RpcClient) -> Installation:
+    """The MPI that an image has, by a client in a container of it; PrepareError for none."""
+    nothing: dict[str, Any] = {"launcher": "", "flavour": "", "version": ""}
+    there = client.ask("mpi-find", **nothing).values["there"]
+    own = [Installation(**one) for one in there if one["origin"] == "system"]
+    if not own:
+        raise PrepareError(
+            f"the image {image} has no MPI",
+            "--mpi image takes the one that is in the image",
+            "leave --mpi out: shanty brings Open MPI along; or name another one",
+        )
+    return own[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,36 +236,68 @@ def equip(
 ) -> list[Contained]:
     """Put the MPI and the Python packages of a run into its containers, in their order.
 
+    See `furnish`.
+    """
+    clients = [inside.client for inside in insides]
+    bare = [inside.client.host.name for inside in insides if inside.bare]
+    furnished = furnish(clients, installations, python, mode, home, environ, say, bare)
+    return [
+        Contained(
+            inside.container,
+            one.installation,
+            one.python,
+            one.mpi4py,
+            inside.client.python,
+            inside.host_python,
+            inside.client.root,
+            inside.search_path,
+        )
+        for inside, one in zip(insides, furnished, strict=True)
+    ]
+
+
+class Furnished(NamedTuple):
+    """What ranks find in a container; `python` is "" where the image has none."""
+
+    installation: Installation
+    python: str
+    mpi4py: str
+
+
+def furnish(
+    clients: Sequence[RpcClient],
+    installations: Installation | Sequence[Installation],
+    python: str,
+    mode: str | None,
+    home: Path,
+    environ: Mapping[str, str],
+    say: Say,
+    bare: Collection[str] = (),
+) -> list[Furnished]:
+    """Put the MPI and the Python packages of a run into the containers of these clients.
+
     `installations` is the MPI to bring, or those that the images have. `mode` is as for hosts, but
-    None takes the image's packages as they are, where it has any.
+    None takes the image's packages as they are, where it has any. `bare` are the names of clients
+    in images without Python.
     """
 
     def told(step: Step) -> None:
         say(str(step))
 
-    clients = [inside.client for inside in insides]
     if isinstance(installations, Installation):
         placed = _place_mpi(clients, installations, home, told)
         installations = [placed[client.host.name] for client in clients]
-    others = [inside.client for inside in insides if not inside.bare]
+    others = [client for client in clients if client.host.name not in bare]
     pythons: Mapping[str, str] = {}
     mpi4py: Mapping[str, str] = {}
     if others:
         here = environment.local_environment(python, home)
         mode = mode or _fitting_mode(others, here, say)
         pythons, mpi4py = environments(others, here, mode, home, environ, told, say)
+    names = [client.host.name for client in clients]
     return [
-        Contained(
-            inside.container,
-            installation,
-            pythons.get(inside.client.host.name, ""),
-            mpi4py.get(inside.client.host.name, ""),
-            inside.client.python,
-            inside.host_python,
-            inside.client.root,
-            inside.search_path,
-        )
-        for inside, installation in zip(insides, installations, strict=True)
+        Furnished(installation, pythons.get(name, ""), mpi4py.get(name, ""))
+        for name, installation in zip(names, installations, strict=True)
     ]
 
 

@@ -22,9 +22,13 @@ def image(text: str, folder: Path) -> str:
 
 
 def mount(text: str, folder: Path) -> tuple[str, str, str]:
-    """Read SRC:DST or SRC:DST:ro, with SRC below `folder` where it is relative."""
+    """Read SRC:DST or SRC:DST:ro, with SRC below `folder` where it is relative.
+
+    SRC may be pvc:NAME, a claim of volumes in Kubernetes.
+    """
     parts = text.split(":")
     mode = parts.pop() if len(parts) > 2 and parts[-1] in ("ro", "rw") else "rw"
+    claim = parts[0] == "pvc" and len(parts) == 3 and bool(parts.pop(0))
     if len(parts) != 2 or not all(parts):
         raise UsageError(f"{text!r} is no mount", fix="write --mount SRC:DST or SRC:DST:ro")
     source, target = parts
@@ -32,15 +36,21 @@ def mount(text: str, folder: Path) -> tuple[str, str, str]:
         raise UsageError(
             f"--mount {text}: {target} is not absolute", fix="a container has no folder to start at"
         )
-    return _absolute(source, folder), os.path.normpath(target), mode
+    source = f"pvc:{source}" if claim else _absolute(source, folder)
+    return source, os.path.normpath(target), mode
 
 
 def _absolute(path: str, folder: Path) -> str:
     return os.path.normpath(folder / user_path(path))
 
 
-def refuse_outside(job: JobSpec) -> None:
-    """UsageError where options of a container are given, and no image."""
+def refuse_outside(job: JobSpec, *, pods: bool) -> None:
+    """UsageError where options of a container are given, and no image; or claims, without pods."""
+    claims = [source for source, _, _ in job.mounts if source.startswith("pvc:")]
+    if claims and not pods:
+        raise UsageError(
+            f"--mount {claims[0]} is for Kubernetes", fix="add --on k8s, or mount a folder: SRC:DST"
+        )
     if job.image is not None:
         return
     given = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from shanty.launch.settings import SLURM_KEYS, Settings
+from shanty.launch.settings import KUBERNETES_KEYS, SLURM_KEYS, Settings
 from shanty.runtime.agent.control import read_status
 from shanty.runtime.errors import LostError, NotFoundError, ShantyError, UsageError
 from shanty.runtime.plan import Attempt, Limits, Plan
@@ -116,15 +116,30 @@ def lost(run: RunDir, error: ShantyError) -> Status:
     return replace(status, state=State.LOST, failure=failure, exit_code=LostError.exit_code)
 
 
-def refuse_options(job: JobSpec, where: str) -> None:
-    """Raise UsageError where a job that is not for Slurm's queue has options for it."""
+_QUEUES = {  # what has options of its own: its title, its scheme, the fields of JobSpec
+    "slurm": ("Slurm", set(SLURM_KEYS)),
+    "k8s": ("Kubernetes", {"nodes", *KUBERNETES_KEYS}),
+}
+
+
+def refuse_options(job: JobSpec, where: str, scheme: str = "") -> None:
+    """Raise UsageError where a job has options for a queue that it does not go to.
+
+    `scheme` is the queue that it does go to, `where` that for people.
+    """
     plain = JobSpec(job.command)
-    given = [name for name in SLURM_KEYS if getattr(job, name) != getattr(plain, name)]
-    if given:
-        raise UsageError(
-            f"--{given[0]} is for Slurm, and this run goes to {where}",
-            fix="add --on slurm, or leave it out",
-        )
+    own = _QUEUES[scheme][1] if scheme else set()
+    for other, (title, keys) in _QUEUES.items():
+        for name in keys - own if other != scheme else ():
+            if getattr(job, name) != getattr(plain, name):
+                raise UsageError(
+                    f"--{_FLAGS.get(name, name.replace('_', '-'))} is for {title}, and this run "
+                    f"goes to {where}",
+                    fix=f"add --on {other}, or leave it out",
+                )
+
+
+_FLAGS = {"tolerations": "toleration", "pull_secrets": "pull-secret", "labels": "k8s-label"}
 
 
 def plan_of(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shanty.launch.targets.ssh import SshTarget
 
 
-LOCAL, SSH, SLURM = "local", "ssh", "slurm"
+LOCAL, SSH, SLURM, KUBERNETES = "local", "ssh", "slurm", "k8s"
 _GROUP = "shanty.targets"
 
 
@@ -54,6 +54,10 @@ class Targets:
                 from shanty.launch.targets.slurm import SlurmTarget
 
                 self._targets[scheme] = SlurmTarget(self._here)
+            elif scheme == KUBERNETES:
+                from shanty.launch.targets.kubernetes import KubernetesTarget
+
+                self._targets[scheme] = KubernetesTarget(self._here)
             else:
                 self._targets[scheme] = self._installed(scheme)
         return self._targets[scheme]
@@ -83,10 +87,10 @@ class Targets:
 
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""
-        refuse_outside(job)
         scheme = self._scheme_of(job)
-        if scheme != SLURM:
-            refuse_options(job, "this machine" if scheme == LOCAL else job.on or "these hosts")
+        refuse_outside(job, pods=scheme == KUBERNETES)
+        where = "this machine" if scheme == LOCAL else job.on or "these hosts"
+        refuse_options(job, where, scheme if scheme in (SLURM, KUBERNETES) else "")
         if job.image is not None and scheme == LOCAL:
             from shanty.launch.targets.contained import plan_here
 
@@ -113,7 +117,7 @@ class Targets:
             return SSH
         from importlib.metadata import entry_points  # it takes time to load
 
-        known = {LOCAL, SLURM, *entry_points(group=_GROUP).names}
+        known = {LOCAL, SLURM, KUBERNETES, *entry_points(group=_GROUP).names}
         return scheme if scheme in known else SSH
 
     def _of(self, run: RunDir) -> Target:

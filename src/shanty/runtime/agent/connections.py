@@ -44,7 +44,12 @@ def by_exec(node: Node, _lead: Node, words: Sequence[str]) -> List[str]:
     return [*node.connection["argv"], *words]
 
 
-CONNECTIONS: Dict[str, Connect] = {"ssh": by_ssh, "exec": by_exec}
+def by_pod(node: Node, lead: Node, words: Sequence[str]) -> List[str]:
+    """The first process of another pod, over TCP; `connection` has its "port"."""
+    return [*lead.boot, "kubernetes.dial", node.address, str(node.connection["port"]), *words]
+
+
+CONNECTIONS: Dict[str, Connect] = {"ssh": by_ssh, "exec": by_exec, "pod": by_pod}
 
 
 def worker_command(node: Node) -> List[str]:

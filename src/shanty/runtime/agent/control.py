@@ -48,7 +48,7 @@ def start_agents(run: RunDir, plan: Plan, cwd: str, stdin: int) -> None:
     words = [sys.executable, "-I", "-S", boot, "agent.start"]
     with run.agent_log.open("ab") as log:
         subprocess.Popen(
-            [*_survivor_prefix(os.environ), *words, str(run.path)],
+            [*survivor_prefix(os.environ), *words, str(run.path)],
             stdin=stdin,
             stdout=log,
             stderr=log,
@@ -243,7 +243,7 @@ def _kills_at_logout(environ: Mapping[str, str]) -> bool:
     return answer is not None and answer.stdout.strip() == "b true"
 
 
-def _survivor_prefix(environ: Mapping[str, str]) -> List[str]:
+def survivor_prefix(environ: Mapping[str, str]) -> List[str]:
     """The words before a command that must outlive the session; none where all do."""
     if not _kills_at_logout(environ) or not Path("/run/systemd/system").is_dir():
         return []

@@ -36,6 +36,7 @@ _MODULES: Mapping[str, str] = {
     "workspaces": "workspace-has workspace-missing workspace-part workspace-place",
     "runs": "begin-run forward-stdin follow-run ask-run forget-run heartbeat-age sweep-runs",
     "slurm": "slurm-check slurm-submit",
+    "pods": "pods-reach",
     "network_probe": "net-listen net-probe net-send net-close",
 }
 VERBS = {verb: module for module, verbs in _MODULES.items() for verb in verbs.split()}

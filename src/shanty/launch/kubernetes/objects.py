@@ -1,0 +1,255 @@
+"""The objects of a run: a Job that owns its pods, and a ConfigMap and a Secret that it owns.
+
+Pure. They are of the plainest kinds, with what any cluster from 1.20 on knows; what is asked for
+beyond that is put in by a patch (`merged`: a JSON merge patch, RFC 7396, of the Job).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shanty.launch.kubernetes.pod_exec import CONTAINER
+from shanty.runtime import kubernetes
+from shanty.runtime.errors import UsageError
+from shanty.runtime.kubernetes import pod
+from shanty.runtime.spec import JobSpec
+
+Object = dict[str, Any]
+
+LABEL = "shanty.run/id"  # on every object of a run; its value is the run's id
+BATCH = "apis/batch/v1"
+HOME, USER_HOME, START = "/shanty", "/shanty/user", "/etc/shanty"
+GPU = "nvidia.com/gpu"
+_LATE = 600  # seconds beyond a run's time limit after which the cluster ends it itself
+_KEPT = 3600  # seconds after its end for which a Job stays, where nobody removes it
+_GRACE = 15  # seconds that a pod has between SIGTERM and SIGKILL
+_REPLACED = 6  # pods that the cluster may put in place of failed ones until the run is judged
+# Becomes the first Python that is new enough.
+_SCRIPT = (
+    "for p in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python "
+    "/usr/local/bin/python3 /opt/conda/bin/python3 /usr/bin/python3; do "
+    'x=$(command -v "$p") || continue; '
+    '"$x" -I -S -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null || continue; '
+    f'mkdir -p "$HOME"; exec "$x" -I -S {START}/pod.py serve; done; '
+    'echo "shanty: the image has no Python of version 3.9 or newer"; exit 127'
+)
+NO_PYTHON = 127  # the exit code of that
+
+
+def name_of(run: str) -> str:
+    """The name of a run's objects."""
+    return f"shanty-{run}".lower().replace("_", "-")
+
+
+def pods_of(job: JobSpec) -> int:
+    """How many pods a job gets."""
+    if job.nodes is not None:
+        return job.nodes
+    return -(-(job.ranks or 1) // (job.ranks_per_host or 1))
+
+
+def slots_of(job: JobSpec) -> int:
+    """How many ranks each pod has room for."""
+    if job.ranks_per_host is not None:
+        return job.ranks_per_host
+    return -(-(job.ranks or 1) // pods_of(job))
+
+
+def job_of(job: JobSpec, run: str) -> Object:
+    """The Job of a run, patched as its user says."""
+    labels = {LABEL: run, "app.kubernetes.io/managed-by": "shanty"}
+    own = dict(_pair("--k8s-label", text) for text in job.labels)
+    if job.queue:
+        own["kueue.x-k8s.io/queue-name"] = job.queue
+    count = pods_of(job)
+    spec: Object = {
+        "parallelism": count,
+        "completions": count,
+        "backoffLimit": _REPLACED,
+        "ttlSecondsAfterFinished": _KEPT,
+        "template": {"metadata": {"labels": {**own, **labels}}, "spec": pod_of(job, run)},
+    }
+    if job.time_limit is not None:
+        spec["activeDeadlineSeconds"] = int(job.time_limit + job.schedule_timeout + _LATE)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name_of(run), "labels": {**own, **labels}},
+        "spec": spec,
+    }
+
+
+def pod_of(job: JobSpec, run: str) -> Object:
+    """What each pod is."""
+    start = {
+        "name": "start",
+        "projected": {
+            "sources": [
+                {"configMap": {"name": name_of(run)}},
+                {"secret": {"name": name_of(run)}},
+            ]
+        },
+    }
+    places = {"home": HOME, "tmp": "/tmp", "shm": "/dev/shm", "start": START}
+    mounts: list[Object] = [{"name": name, "mountPath": path} for name, path in places.items()]
+    volumes: list[Object] = [
+        {"name": "home", "emptyDir": {}},
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},  # a container has 64 MB of its own
+        start,
+    ]
+    for number, (source, target, mode) in enumerate(job.mounts):
+        claim = {"claimName": source.removeprefix("pvc:"), "readOnly": mode == "ro"}
+        volumes.append({"name": f"mount-{number}", "persistentVolumeClaim": claim})
+        mounts.append(
+            {"name": f"mount-{number}", "mountPath": target, "readOnly": mode == "ro"}
+        )
+    variables = {"HOME": USER_HOME, "SHANTY_HOME": f"{HOME}/shanty"}
+    security: Object = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    if job.uid is not None:
+        security |= {"runAsUser": job.uid, "runAsNonRoot": job.uid != 0}
+    spec: Object = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": _GRACE,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": job.image,
+                "command": ["sh", "-c", _SCRIPT],
+                "env": [{"name": name, "value": value} for name, value in variables.items()],
+                "resources": resources_of(job),
+                "securityContext": security,
+                "volumeMounts": mounts,
+            }
+        ],
+        "volumes": volumes,
+    }
+    if job.uid is not None:
+        spec["securityContext"] = {"fsGroup": job.uid}
+    if job.node_selector:
+        spec["nodeSelector"] = dict(_pair("--node-selector", text) for text in job.node_selector)
+    if job.tolerations:
+        spec["tolerations"] = [toleration(text) for text in job.tolerations]
+    if job.service_account:
+        spec["serviceAccountName"] = job.service_account
+    if job.priority_class:
+        spec["priorityClassName"] = job.priority_class
+    if job.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in job.pull_secrets]
+    return spec
+
+
+def resources_of(job: JobSpec) -> Object:
+    """What a pod asks for: a core for each rank, unless the job says otherwise."""
+    ranks = slots_of(job)
+    requests: Object = {"cpu": str((job.cpus_per_rank or 1) * ranks)}
+    limits: Object = {}
+    if job.cpus_per_rank is not None:
+        limits["cpu"] = requests["cpu"]
+    if job.memory_per_rank is not None:
+        requests["memory"] = limits["memory"] = str(job.memory_per_rank * ranks)
+    if job.gpus_per_rank:
+        requests[GPU] = limits[GPU] = str(job.gpus_per_rank * ranks)
+    return {"requests": requests, **({"limits": limits} if limits else {})}
+
+
+def owned_of(run: str, owner: Object) -> list[Object]:
+    """The ConfigMap and the Secret of a run, whose end is that of their `owner`, the Job."""
+    reference = {
+        "apiVersion": "batch/v1", "kind": "Job", "controller": True,
+        "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"],
+    }  # fmt: skip
+    metadata = {
+        "name": name_of(run),
+        "labels": {LABEL: run},
+        "ownerReferences": [reference],
+    }
+    program = Path(kubernetes.__path__[0], "pod.py").read_text(encoding="utf-8")
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"pod.py": program}}
+    key = {"apiVersion": "v1", "kind": "Secret", "stringData": {"key": secrets.token_hex(32)}}
+    return [{**one, "metadata": metadata} for one in (config, key)]
+
+
+def port_of(job: Object) -> int:
+    """The port at which the pods of a Job serve; a patch may set another one."""
+    containers = job["spec"]["template"]["spec"]["containers"]
+    for one in containers:
+        for variable in one.get("env", ()) if one["name"] == CONTAINER else ():
+            if variable["name"] == pod.PORT_VARIABLE:
+                return int(variable["value"])
+    return pod.PORT
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """A JSON merge patch applied (RFC 7396); lists of named objects are merged by their names.
+
+    So a patch may add to the container `run` what it is to have, and need not repeat it.
+    """
+    if isinstance(target, list) and isinstance(patch, list) and _named(target) and _named(patch):
+        found = {one["name"]: one for one in target}
+        for one in patch:
+            found[one["name"]] = merged(found.get(one["name"], {}), one)
+        return list(found.values())
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def _named(values: list[Any]) -> bool:
+    return all(isinstance(one, dict) and "name" in one for one in values)
+
+
+def toleration(text: str) -> Object:
+    """Read KEY[=VALUE][:EFFECT], as `kubectl taint` writes a taint; "*" tolerates all."""
+    key, _, effect = text.partition(":")
+    if effect not in ("", "NoSchedule", "PreferNoSchedule", "NoExecute"):
+        raise UsageError(
+            f"--toleration {text}: there is no effect {effect}",
+            fix="write KEY, KEY=VALUE, or KEY=VALUE:NoSchedule",
+        )
+    found: Object = {"effect": effect} if effect else {}
+    if key == "*":
+        return {"operator": "Exists", **found}
+    name, equal, value = key.partition("=")
+    if equal:
+        return {"key": name, "operator": "Equal", "value": value, **found}
+    return {"key": name, "operator": "Exists", **found}
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    key, equal, value = text.partition("=")
+    if not equal or not key:
+        raise UsageError(f"{option} {text} is no pair", fix=f"write {option} KEY=VALUE")
+    return key, value
+
+
+def patch_from(path: Path) -> Mapping[str, Any]:
+    """Read a patch of the Job, as YAML or JSON; UsageError where it is none."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"the patch {path} cannot be read", str(error)) from error
+    if not isinstance(found, dict) or not found.keys() <= {"metadata", "spec"}:
+        raise UsageError(
+            f"{path} is no patch of a Job",
+            "it has metadata or spec at its top, as in spec: {template: {spec: {…}}}",
+            "see docs/kubernetes.md",
+        )
+    return found

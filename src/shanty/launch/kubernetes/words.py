@@ -1,0 +1,216 @@
+"""Says in words what Kubernetes says of a run's pods: why one does not start, or is no more.
+
+Pure: of objects as the API gives them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shanty.launch.kubernetes.objects import NO_PYTHON
+from shanty.launch.kubernetes.pod_exec import CONTAINER
+
+Object = Mapping[str, Any]
+
+_PULLS = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError")
+_NO_IMAGE = re.compile(r"not found|no such host|manifest unknown|does not exist", re.IGNORECASE)
+_NO_LOGIN = re.compile(r"unauthorized|denied|forbidden|authentication|no basic auth", re.IGNORECASE)
+# A reason that a container waits for, and what it means; `{image}` and `{message}` are put in.
+_WAITING = {
+    "InvalidImageName": ("{image} is no name of an image", "see --image"),
+    "ErrImageNeverPull": (
+        "the node does not have the image {image}, and may not pull it",
+        "load the image into the nodes, or set another imagePullPolicy by --k8s-patch",
+    ),
+    "CreateContainerConfigError": ("its container cannot be configured", ""),
+    "CreateContainerError": ("its container cannot be made", ""),
+    "RunContainerError": ("its container cannot be started", ""),
+}
+# A reason for which a pod is ended, and what to do.
+_ENDED = {
+    "Evicted": (
+        "was evicted",
+        "its node ran out of what the message names: ask for it (--memory-per-rank), so that the "
+        "pod comes to a node that has it",
+    ),
+    "Preempted": (
+        "was preempted: a pod with a higher priority took its place",
+        "run again, with --retries or another --priority-class",
+    ),
+    "PreemptionByScheduler": (
+        "was preempted: a pod with a higher priority took its place",
+        "run again, with --retries or another --priority-class",
+    ),
+    "EvictionByEvictionAPI": ("was evicted: its node is being drained", "run again"),
+    "DeletionByTaintManager": (
+        "was evicted: its node has a taint that it does not tolerate", "run again, or --toleration"
+    ),
+    "TerminationByKubelet": ("was ended by its node", "see what its events say"),
+    "Shutdown": ("was ended: its node was shut down", "run again"),
+    "NodeShutdown": ("was ended: its node was shut down", "run again"),
+    "Terminated": ("was ended: its node was shut down", "run again"),
+    "NodeLost": (
+        "is lost: its node does not answer any more",
+        "see to the node (kubectl get nodes); run again",
+    ),
+    "DeadlineExceeded": (
+        "was ended: the cluster's time for it was over", "give the run a longer --time-limit",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a pod cannot start, or has ended; `final` where it will not get better by itself."""
+
+    pod: str
+    what: str
+    why: str = ""
+    fix: str = ""
+    final: bool = True
+
+
+def trouble(pod: Object) -> Trouble | None:
+    """What is wrong with a pod; None where nothing is."""
+    name, status = pod["metadata"]["name"], pod.get("status", {})
+    place = f" on node {pod['spec']['nodeName']}" if pod.get("spec", {}).get("nodeName") else ""
+    for condition in status.get("conditions", ()):
+        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+            return _ended(name, place, condition.get("reason", ""), condition.get("message", ""))
+    if status.get("reason") in _ENDED:
+        return _ended(name, place, status["reason"], status.get("message", ""))
+    if status.get("phase") == "Failed" and status.get("reason"):
+        message = status.get("message", "")
+        return Trouble(name, f"pod {name}{place} failed ({status['reason']})", message)
+    for container in status.get("containerStatuses", ()):
+        found = _of_container(name, place, container)
+        if found is not None and container["name"] == CONTAINER:
+            return found
+    if pod["metadata"].get("deletionTimestamp"):
+        return deleted(name, place)
+    if status.get("phase") in ("Failed", "Succeeded"):
+        return Trouble(name, f"pod {name}{place} has ended", "nothing of the run was in it")
+    return None
+
+
+def deleted(name: str, place: str = "") -> Trouble:
+    """What is said of a pod that somebody has deleted."""
+    return Trouble(
+        name,
+        f"pod {name}{place} was deleted",
+        "somebody deleted it or its Job, or its node was taken away",
+        "run again; --retries does so by itself",
+    )
+
+
+def _ended(name: str, place: str, reason: str, message: str) -> Trouble:
+    what, fix = _ENDED.get(reason, (f"was ended ({reason})", ""))
+    return Trouble(name, f"pod {name}{place} {what}", message, fix)
+
+
+def _of_container(name: str, place: str, container: Object) -> Trouble | None:
+    state, image = container.get("state", {}), container.get("image", "")
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    reason, message = waiting.get("reason", ""), str(waiting.get("message", ""))
+    if reason in _PULLS:
+        return _pull(name, place, image, reason, message)
+    if reason in _WAITING:
+        what, fix = _WAITING[reason]
+        if "runAsNonRoot" in message:
+            fix = "give the ranks another user: --uid 1000"
+        return Trouble(name, f"pod {name}{place}: {what.format(image=image)}", message, fix)
+    if ended.get("reason") == "OOMKilled":
+        return Trouble(
+            name,
+            f"pod {name}{place} ran out of memory (OOMKilled)",
+            "it took more than its limit",
+            "give it more: --memory-per-rank; or make the batches smaller",
+        )
+    if ended.get("exitCode") == NO_PYTHON:
+        return Trouble(
+            name,
+            f"the image {image} has no Python of version 3.9 or newer",
+            f"pod {name}{place} found none",
+            "take an image that has it, as python:3.12-slim",
+        )
+    if ended.get("exitCode") in (128, 126, 127) or ended.get("reason") in (
+        "StartError",
+        "ContainerCannotRun",
+    ):
+        message = str(ended.get("message") or f"exit code {ended.get('exitCode')}")
+        fix = "the image needs /bin/sh"
+        return Trouble(name, f"pod {name}{place}: its container cannot be started", message, fix)
+    if ended:
+        message = f"its first process ended with {ended.get('exitCode')}"
+        return Trouble(name, f"pod {name}{place} has ended", message, "run again")
+    return None
+
+
+def _pull(name: str, place: str, image: str, reason: str, message: str) -> Trouble:
+    what = f"the image {image} cannot be pulled for pod {name}{place}"
+    if _NO_LOGIN.search(message):
+        fix = "look at its name; a private image needs --pull-secret NAME"
+    elif _NO_IMAGE.search(message):
+        fix = "look at its name and its tag"
+    else:
+        fix = "see whether the node reaches the registry"
+    certain = bool(_NO_LOGIN.search(message) or _NO_IMAGE.search(message))
+    return Trouble(name, what, message, fix, certain or reason == "ImagePullBackOff")
+
+
+def refusal(events: Sequence[Object]) -> Trouble | None:
+    """Why the cluster makes no pods for a Job, by the Job's events: a quota, admission."""
+    for event in reversed(events):
+        if event.get("reason") != "FailedCreate":
+            continue
+        message = str(event.get("message", ""))
+        what, fix = "the cluster does not let the run's pods in", ""
+        if "exceeded quota" in message:
+            what = "the namespace's quota is too small for the run's pods"
+            fix = "wait until others have ended, ask for less, or for a larger quota"
+        elif "PodSecurity" in message or "security context constraint" in message:
+            what = "the namespace's rules of security do not let the run's pods in"
+            fix = "as root, or without a user: give --uid 1000; the rest by --k8s-patch"
+            if "runAsNonRoot" not in message:
+                fix = "see what it names; --k8s-patch changes it"
+        elif "serviceaccount" in message.lower().replace(" ", ""):
+            fix = "see --service-account"
+        elif "PriorityClass" in message:
+            fix = "see --priority-class, and kubectl get priorityclass"
+        elif "must specify" in message or "limits" in message:
+            fix = "say what the ranks need: --cpus-per-rank, --memory-per-rank"
+        return Trouble("", what, message.partition("Error creating: ")[2] or message, fix)
+    return None
+
+
+def unschedulable(pod: Object) -> str:
+    """The scheduler's words on a pod that finds no node; "" where it has not said any."""
+    for condition in pod.get("status", {}).get("conditions", ()):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return str(condition.get("message") or condition.get("reason", ""))
+    return ""
+
+
+def waits(pod: Object) -> str:
+    """What a pod that does not run yet waits for, for people."""
+    said = unschedulable(pod)
+    if said:
+        return f"no node for it: {said}"
+    if not pod.get("spec", {}).get("nodeName"):
+        return "not scheduled yet"
+    for container in pod.get("status", {}).get("containerStatuses", ()):
+        reason = (container.get("state", {}).get("waiting") or {}).get("reason", "")
+        if reason and reason != "ContainerCreating":
+            return str(reason)
+    return f"node {pod['spec']['nodeName']} gets its image and starts it"
+
+
+def is_running(pod: Object) -> bool:
+    """True for a pod whose container runs, and that nobody deletes."""
+    status = pod.get("status", {})
+    mine = [one for one in status.get("containerStatuses", ()) if one["name"] == CONTAINER]
+    runs = bool(mine) and "running" in mine[0].get("state", {})
+    return runs and bool(status.get("podIP")) and not pod["metadata"].get("deletionTimestamp")

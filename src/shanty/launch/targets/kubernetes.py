@@ -1,0 +1,212 @@
+"""Kubernetes: `shanty run --on k8s[:CONTEXT[/NAMESPACE]] --image IMAGE`.
+
+The pods of a run are hosts that come late. A process of our own on this machine, the watcher
+(`kubernetes_watcher`), makes them, starts the run in them, copies its files here and removes
+them at the end; so where a run stands is read in its directory, and the cluster is asked nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from shanty.launch import interpreter, mpis
+from shanty.launch.containers.options import IMAGE_MPI
+from shanty.launch.targets.base import Planned, Reply, Surroundings
+from shanty.runtime.agent import control
+from shanty.runtime.errors import LostError, PrepareError, UsageError
+from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
+from shanty.runtime.spec import Failure, JobSpec, State, Status
+
+SCHEME = "k8s"
+_LOST = 600.0  # seconds without an answer after which it is not known how a run stands
+_STARTING = 10.0  # seconds for the watcher to be there
+_STOPPING = 20.0  # seconds for the watcher to give up what it is starting
+_NOT_FOR_PODS = {  # fields of JobSpec, and what to do instead
+    "runtime": "the cluster's nodes have one",
+    "gpus": "--gpus-per-rank asks for some",
+    "master_image": "all pods of a run are of one image",
+    "registry_user": "--pull-secret names a Secret with the login",
+    "registry_password": "--pull-secret names a Secret with the login",
+    "hostfile": "the cluster gives the hosts",
+}
+
+
+@dataclass(frozen=True)
+class KubernetesPlan(Planned):
+    """A job before it has pods: the Job that will ask for them."""
+
+    place: str
+    manifests: tuple[dict[str, Any], ...]
+    takes_long: ClassVar[bool] = True  # nothing is held against this machine
+
+    def render(self) -> str:
+        """The objects that would be made, as YAML."""
+        import yaml
+
+        shown = yaml.safe_dump_all(self.manifests, sort_keys=False)
+        return f"# to {self.place}\n{shown}".rstrip()
+
+    def _submit(self, stdin: int) -> None:
+        """Write the run down and have it watched; its ranks read no standard input."""
+        del stdin
+        run = self.run
+        run.create()
+        try:
+            with storage_errors(run.path):
+                write_json(run.job, self.job.to_json())
+                write_json(run.site, {"target": SCHEME, "place": self.place})
+                write_json(run.status, Status.new(self.job.ranks).to_json())
+            watch(run)
+        except BaseException:  # Ctrl-C too
+            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
+            raise
+
+
+class KubernetesTarget:
+    """Runs in the pods of a cluster."""
+
+    scheme: ClassVar[str] = SCHEME
+
+    def __init__(self, here: Surroundings) -> None:
+        self.here = here
+
+    def plan(self, job: JobSpec, run: RunDir) -> KubernetesPlan:
+        """Hold the job against what it needs here and what the cluster allows; makes nothing."""
+        for name, instead in _NOT_FOR_PODS.items():
+            if getattr(job, name):
+                raise UsageError(f"--{name.replace('_', '-')} is not for Kubernetes", instead)
+        if job.image is None:
+            raise UsageError(
+                "a run on Kubernetes needs --image IMAGE",
+                "its pods are of that image",
+                "any image with a Python will do, as python:3.12-slim",
+            )
+        wrong = [source for source, _, _ in job.mounts if not source.startswith("pvc:")]
+        if wrong:
+            raise UsageError(
+                f"--mount {wrong[0]} is a folder, and pods have none of this machine's",
+                fix="mount a claim: --mount pvc:NAME:/data; the workspace comes by itself",
+            )
+        if job.ranks is None:
+            job = replace(job, ranks=(job.nodes or 1) * (job.ranks_per_host or 1))
+        environ = {**self.here.environ, **job.env}
+        if job.mpi != IMAGE_MPI:
+            mpis.select(job.mpi, self.here.home, environ)
+        interpreter.choose(job.python, Path(job.workdir), environ)
+        from shanty.launch.kubernetes import objects
+        from shanty.launch.kubernetes.cluster import Cluster
+
+        cluster = Cluster((job.on or "").partition(":")[2], self.here.environ)
+        manifest = objects.job_of(job, run.id)
+        if job.k8s_patch:
+            manifest = objects.merged(manifest, objects.patch_from(Path(job.k8s_patch)))
+        batch = cluster.path("jobs", group=objects.BATCH)
+        cluster.call("POST", f"{batch}?dryRun=All", manifest)  # it says what is not allowed
+        return KubernetesPlan(job, run, cluster.place, (manifest,))
+
+    def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
+        """Where the runs stand; a run that nobody watches gets a watcher again."""
+        return {run: self._status(run) for run in runs}
+
+    def _status(self, run: RunDir) -> Status:
+        from shanty.launch.targets.kubernetes_watcher import AWAY, is_watched
+
+        status = control.read_status(run)
+        site = read_json(run.site) or {}
+        left = site.get("made") and not site.get("deleted") and not _keeps(run)
+        if (not status.state.final or left) and not is_watched(run):
+            status = control.read_status(run)  # it may have ended just now
+            if not status.state.final or (read_json(run.site) or {}).get("deleted") is None:
+                watch(run, new=False)
+        away = read_json(run.path / AWAY)
+        if away is None or status.state.final:
+            return status
+        if time.time() < float(away["since"]) + _LOST:
+            return replace(status, reason=str(away["what"]))
+        failure = Failure(str(away["what"]), "", str(away["fix"]))
+        return replace(
+            status, state=State.LOST, failure=failure, exit_code=LostError.exit_code
+        )
+
+    def cancel(self, run: RunDir, grace: float) -> Reply:
+        """End the run; one that has ended is no error."""
+        if control.read_status(run).state.final:
+            return Reply(True, "the run has ended")
+        if not (read_json(run.site) or {}).get("hosts"):
+            return _give_up(run)
+        return self._ask(run, {"kind": "stop", "grace": grace})
+
+    def stacks(self, run: RunDir) -> Reply:
+        """Ask for the stack of every rank."""
+        if control.read_status(run).state.final:
+            return Reply(False, "the run has ended")
+        if not (read_json(run.site) or {}).get("hosts"):
+            return Reply(False, "the run has no pods yet")
+        return self._ask(run, {"kind": "stacks"})
+
+    def _ask(self, run: RunDir, request: dict[str, Any]) -> Reply:
+        """Put a request to the controller, in the run's first pod."""
+        from shanty.launch.cluster import connect
+        from shanty.launch.host import Host
+
+        lead = Host(**(read_json(run.site) or {})["hosts"][0])
+        (client,) = connect.connect([lead], terminal=False)
+        try:
+            answer = client.ask("ask-run", run=run.id, request=request, patience=30.0)
+        finally:
+            client.close(0.5)
+        return Reply(**answer.values["reply"])
+
+
+def _keeps(run: RunDir) -> bool:
+    return bool((read_json(run.job) or {}).get("keep"))
+
+
+def watch(run: RunDir, *, new: bool = True) -> None:
+    """Start the process that sees the run through, unless there is one.
+
+    For a `new` run PrepareError where it does not come up.
+    """
+    from shanty.launch.targets import kubernetes_watcher
+
+    words = [sys.executable, "-m", kubernetes_watcher.__name__, str(run.path)]
+    with run.agent_log.open("ab") as log:
+        process = subprocess.Popen(
+            [*control.survivor_prefix(os.environ), *words],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    until = time.monotonic() + _STARTING
+    while not kubernetes_watcher.is_watched(run) and time.monotonic() < until:
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    else:
+        return
+    if new and not control.read_status(run).state.final:
+        said = run.agent_log.read_text(errors="replace").strip()
+        raise PrepareError("the process that watches the run does not come up", said)
+
+
+def _give_up(run: RunDir) -> Reply:
+    """End a run that is being started, by its watcher."""
+    from shanty.launch.targets.kubernetes_watcher import RECORD, is_watched
+
+    until = time.monotonic() + _STOPPING
+    if is_watched(run):
+        os.kill((read_json(run.path / RECORD) or {})["watcher"]["pid"], signal.SIGTERM)
+    while time.monotonic() < until:
+        if control.read_status(run).state.final:
+            return Reply(True, "")
+        if not is_watched(run):
+            watch(run, new=False)  # which finds that the run was given up
+        time.sleep(0.05)
+    return Reply(False, "what starts the run does not answer")

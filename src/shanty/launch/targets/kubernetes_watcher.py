@@ -1,0 +1,364 @@
+"""The process that sees one run on Kubernetes through: `-m shanty.launch.targets.kubernetes_watcher RUN`.
+
+It goes on where its terminal ends, as a run's controller does. It makes the run's objects, waits
+for the pods, prepares them as hosts are prepared, starts the run on the first of them, copies its
+files here, and deletes the objects at the end. What it has come to is in the run's `site.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from shanty.launch.cluster.run_mirror import RunMirror
+from shanty.launch.host import Host
+from shanty.launch.kubernetes import objects, words
+from shanty.launch.kubernetes.cluster import ApiError, UnreachableError
+from shanty.launch.kubernetes.pod_exec import cluster
+from shanty.launch.kubernetes.pods import RunPods
+from shanty.launch.targets.kubernetes_start import start_in
+from shanty.runtime.agent.control import agents_record, conclude, is_alive, read_status
+from shanty.runtime.errors import (
+    STOPPED_EXIT,
+    LaunchError,
+    LostError,
+    PrepareError,
+    ShantyError,
+)
+from shanty.runtime.rundir import RunDir, append_line, read_json, write_json
+from shanty.runtime.spec import Failure, JobSpec, State, Status
+
+RECORD = "watcher.json"  # who watches a run
+AWAY = "cluster.json"  # since when the cluster has not answered, and what it says
+_LOCK = "watcher.lock"
+_LOOK = 0.2  # seconds between two looks at a run
+_ASKED = 2.0  # seconds between two questions why pods are missing
+_WORD = 3.0  # seconds that Kubernetes has to say what became of a pod
+_DELETING = 600.0  # seconds for the objects to be deleted, while the cluster does not answer
+_AWAY = 5.0  # seconds without an answer after which it is said
+
+
+class Stop(BaseException):
+    """Somebody stops the run while it is being started."""
+
+
+class Watcher:
+    """Sees one run through."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.site: dict[str, Any] = read_json(run.site) or {}
+        self.job = JobSpec.from_json(read_json(run.job) or {})
+        self.cluster = cluster(self.site["place"])
+        self.name = objects.name_of(run.id)
+        self.pods = RunPods(self.cluster, run.id)
+        self._saying = threading.Lock()
+
+    def see_through(self) -> None:
+        """Do all that is to be done for the run from where it stands."""
+        try:
+            if self.site.get("hosts"):
+                self._follow([Host(**one) for one in self.site["hosts"]], None)
+            elif self.site.get("tried"):
+                self._end(LostError("what was starting the run was killed", fix="run again"))
+            else:
+                self._begin()
+        except Stop:
+            conclude(self.run, State.STOPPED, None, STOPPED_EXIT)
+        except ShantyError as error:
+            self._end(error)
+        finally:
+            self._clean_up()
+            what = "what sees the run through has failed"  # unless it has come to its end
+            fix = f"this is a bug of shanty's: please report {self.run.agent_log}"
+            conclude(self.run, State.LOST, Failure(what, "", fix), LostError.exit_code)
+
+    def note(self, **changes: Any) -> None:
+        """Write down how far it has come."""
+        self.site = {**self.site, **changes}
+        write_json(self.run.site, self.site)
+
+    def say(self, stage: str, detail: str = "") -> None:
+        """Say why the run has not begun yet."""
+        reason = "; ".join(filter(None, [stage, detail]))
+        with self._saying:
+            status = read_status(self.run)
+            if status.state is State.PENDING and status.reason != reason:
+                write_json(self.run.status, replace(status, reason=reason).to_json())
+
+    def _end(self, error: ShantyError) -> None:
+        state = State.LOST if isinstance(error, LostError) else State.FAILED
+        failure = Failure(error.what, error.why, error.fix)
+        conclude(self.run, state, failure, error.exit_code)
+
+    # ---------------------------------------------------------------------------- starting
+
+    def _begin(self) -> None:
+        signal.signal(signal.SIGTERM, _stop)
+        self.note(tried=True)
+        self.say("its pods are being made")
+        started = self._create()
+        self.pods.start()
+        pods = self._await_pods(started)
+        self.say("its pods are prepared")
+        port = objects.port_of(self._job_object())
+        hosts = [
+            Host(pod["metadata"]["name"], slots=objects.slots_of(self.job), pod=self.cluster.place)
+            for pod in pods
+        ]
+        addresses = [pod["status"]["podIP"] for pod in pods]
+        try:
+            clients = start_in(
+                hosts, addresses, port, self.job, self.run,
+                lambda text: self.say("its pods are prepared", text), self._warn, self._committed,
+            )  # fmt: skip
+        except ShantyError as error:
+            raise self._told_by_pods(hosts, error) from error
+        self._follow(hosts, clients)
+
+    def _committed(self, hosts: list[dict[str, Any]]) -> None:
+        """From now on the run is in its pods, and nobody stops it by ending this process."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.note(hosts=hosts)
+
+    def _job_object(self) -> dict[str, Any]:
+        found = objects.job_of(self.job, self.run.id)
+        if self.job.k8s_patch:
+            patch = objects.patch_from(Path(self.job.k8s_patch))
+            found = objects.merged(found, patch)
+        return found
+
+    def _create(self) -> float:
+        """Make the objects; returns when that was."""
+        batch = self.cluster.path("jobs", group=objects.BATCH)
+        try:
+            owner = self.cluster.call("POST", batch, self._job_object())
+        except ApiError as error:
+            if error.status != 409:  # a request that was repeated, since its answer was lost
+                raise
+            owner = self.cluster.call("GET", f"{batch}/{self.name}")
+        self.note(made=True)
+        for one in objects.owned_of(self.run.id, owner):
+            kind = {"ConfigMap": "configmaps", "Secret": "secrets"}[one["kind"]]
+            with _once():
+                self.cluster.call("POST", self.cluster.path(kind), one)
+        return time.monotonic()
+
+    def _await_pods(self, began: float) -> list[dict[str, Any]]:
+        """The pods, once all of them run; LaunchError with the reason where that will not be."""
+        wanted, asked = objects.pods_of(self.job), 0.0
+
+        def ready() -> list[dict[str, Any]] | None:
+            pods = [pod for pod in self.pods.pods.values() if words.is_running(pod)]
+            return pods if len(pods) >= wanted else None
+
+        while (found := self.pods.wait_for(ready, _LOOK)) is None:
+            now, pods = time.monotonic(), self.pods.pods
+            for name in pods:
+                trouble = self.pods.trouble_of(name)
+                if trouble is not None and trouble.final:
+                    raise LaunchError(trouble.what, trouble.why, trouble.fix)
+            if self.pods.error is not None:
+                raise self.pods.error
+            running = sum(words.is_running(pod) for pod in pods.values())
+            reasons = [words.waits(pod) for pod in pods.values() if not words.is_running(pod)]
+            detail = reasons[0] if reasons else ""
+            if now > asked + _ASKED and len(pods) < wanted:
+                asked = now
+                began = self._ask_of_job(began, bool(pods))
+            self.say("its pods are being started", f"{running} of {wanted} run; {detail}")
+            if now > began + self.job.schedule_timeout:
+                raise self._shortfall(running, wanted)
+        chosen = sorted(found, key=lambda pod: (pod["spec"]["nodeName"], pod["metadata"]["name"]))
+        return chosen[:wanted]
+
+    def _ask_of_job(self, began: float, has_pods: bool) -> float:
+        """See why pods are missing; returns since when they have to come."""
+        try:
+            job = self.cluster.call("GET", self.cluster.path("jobs", self.name, objects.BATCH))
+            selector = f"involvedObject.name%3D{self.name}"
+            events = self.cluster.call(
+                "GET", f"{self.cluster.path('events')}?fieldSelector={selector}"
+            )["items"]
+        except UnreachableError:
+            return began
+        except ApiError as error:
+            if error.status == 404:
+                raise LaunchError("the run's Job was deleted", "somebody else did it") from error
+            if error.status == 403:  # events may not be read; the bound is there
+                return began
+            raise
+        if job["spec"].get("suspend"):
+            self.say(f"it is in the queue {self.job.queue or ''}".rstrip())
+            return time.monotonic()
+        refusal = words.refusal(events)
+        if refusal is not None:
+            raise LaunchError(refusal.what, refusal.why, refusal.fix)
+        return began
+
+    def _shortfall(self, running: int, wanted: int) -> LaunchError:
+        """Why not all pods run, in numbers where the cluster lets us see its nodes."""
+        waiting = [pod for pod in self.pods.pods.values() if not words.is_running(pod)]
+        what = f"{running} of {wanted} pods run after {self.job.schedule_timeout:.0f} s"
+        if not waiting:
+            return LaunchError(what, "the cluster has not made the others", "see its Job's events")
+        pod = waiting[0]
+        why = words.waits(pod)
+        with contextlib.suppress(ApiError, UnreachableError, ValueError, KeyError):
+            from shanty.launch.kubernetes.shortfall import described
+
+            nodes = self.cluster.call("GET", "/api/v1/nodes")["items"]
+            others = self.cluster.call("GET", "/api/v1/pods")["items"]
+            why = described(pod, nodes, others) or why
+        why = f"{pod['metadata']['name']}: {why}"
+        fix = "ask for less (--cpus-per-rank, --memory-per-rank, --nodes), wait until others have "
+        return LaunchError(what, why, fix + "ended, or longer: --schedule-timeout")
+
+    def _told_by_pods(self, hosts: list[Host], error: ShantyError) -> ShantyError:
+        """The cluster's word on why pods could not be prepared, if it has one."""
+
+        def found() -> LaunchError | None:
+            for host in hosts:
+                trouble = self.pods.trouble_of(host.name)
+                if trouble is not None and trouble.final:
+                    return LaunchError(trouble.what, trouble.why, trouble.fix)
+            return None
+
+        return self.pods.wait_for(found, _WORD) or error
+
+    def _warn(self, text: str) -> None:
+        print(f"shanty: {text}", file=sys.stderr, flush=True)
+        append_line(self.run.events, {"time": time.time(), "event": "warning", "text": text})
+
+    # --------------------------------------------------------------------------- following
+
+    def _follow(self, hosts: list[Host], clients: list[Any] | None) -> None:
+        """Copy the run's files here until it has ended."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if clients is None:
+            self.pods.start()
+        first, others = (clients[0], clients[1:]) if clients else (None, [])
+        mirror = RunMirror(self.run, hosts, first, others, amend=self._amended).start()
+        lead = hosts[0].name
+        while not read_status(self.run).state.final:
+            self.pods.wait_for(lambda: None, _LOOK)
+            self._tell_if_away()
+            trouble = self.pods.trouble_of(lead)
+            if trouble is not None and trouble.final and mirror.status(0.0).state is not None:
+                # what its controller had said before may still be on its way
+                self.pods.wait_for(self._has_ended, _WORD)
+                failure = Failure(trouble.what, trouble.why, trouble.fix, host=lead)
+                conclude(self.run, State.FAILED, failure, LaunchError.exit_code)
+        mirror.close()
+
+    def _has_ended(self) -> bool | None:
+        return read_status(self.run).state.final or None
+
+    def _tell_if_away(self) -> None:
+        file, since = self.run.path / AWAY, self.pods.silent_since
+        error = self.pods.error
+        if error is not None:
+            write_json(file, {"since": time.time(), "what": error.what, "fix": error.fix})
+        elif since is not None and time.monotonic() > since + _AWAY:
+            away = time.time() - (time.monotonic() - since)
+            what = f"the cluster {self.cluster.context} has not answered"
+            write_json(file, {"since": away, "what": what, "fix": "the run may go on there"})
+        else:
+            file.unlink(missing_ok=True)
+
+    def _amended(self, status: Status) -> Status:
+        """The end of a run with what Kubernetes says of the pod in which it failed."""
+        failure = status.failure
+        if failure is None or failure.host is None or status.state is not State.FAILED:
+            return status
+        killed = failure.rank is None or failure.signal == "SIGKILL"
+        name = failure.host
+
+        def found() -> words.Trouble | None:
+            trouble = self.pods.trouble_of(name)
+            return trouble if trouble is not None and trouble.final else None
+
+        trouble = self.pods.wait_for(found, _WORD) if killed else None
+        if trouble is None:
+            return status
+        better = replace(failure, what=trouble.what, why=trouble.why, fix=trouble.fix)
+        return replace(status, failure=better)
+
+    # ------------------------------------------------------------------------- cleaning up
+
+    def _clean_up(self) -> None:
+        """Delete the run's objects; what they own goes with the Job."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.pods.close()
+        if self.job.keep or not self.site.get("tried"):
+            return
+        path = self.cluster.path("jobs", self.name, objects.BATCH)
+        until = time.monotonic() + _DELETING
+        while True:
+            try:
+                self.cluster.call("DELETE", path, {"propagationPolicy": "Background"})
+                break
+            except UnreachableError:
+                if time.monotonic() > until:
+                    return
+                time.sleep(_ASKED)
+            except ApiError as error:
+                if error.status != 404:
+                    print(f"shanty: {error}", file=sys.stderr, flush=True)
+                    return
+                break
+        self.note(deleted=True)
+
+
+@contextlib.contextmanager
+def _once() -> Any:
+    """Take it as done where an object is there already: a request was repeated."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status != 409:
+            raise
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Stop
+
+
+def is_watched(run: RunDir) -> bool:
+    """True while the process that sees the run through is there."""
+    return is_alive(read_json(run.path / RECORD) or {}, "watcher")
+
+
+def main(argv: list[str], log: Callable[[str], None] = print) -> int:
+    """See the run in the directory `argv[0]` through, unless somebody does so already."""
+    import os
+
+    run = RunDir(Path(argv[0]))
+    with (run.path / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return 0
+        write_json(run.path / RECORD, agents_record(watcher=os.getpid()))
+        try:
+            watcher = Watcher(run)
+        except (PrepareError, KeyError, ValueError, TypeError) as error:
+            what = error.what if isinstance(error, ShantyError) else f"{run.path} is damaged"
+            log(f"shanty: {what}: {error}")
+            return 70
+        watcher.see_through()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
