@@ -301,9 +301,8 @@ def furnish(
     ]
 
 
-def _place_mpi(
-    clients: Sequence[RpcClient], installation: Installation, home: Path, told: Progress
-) -> dict[str, Installation]:
+def refuse_system(installation: Installation) -> None:
+    """PrepareError for an MPI of this machine that cannot be brought into a container."""
     if installation.origin == "system":
         title = f"{FLAVOURS[installation.flavour].title} {installation.version}"
         raise PrepareError(
@@ -312,6 +311,12 @@ def _place_mpi(
             f"--mpi image takes the image's own; shanty mpi install {installation.flavour} gets "
             "one that can be brought",
         )
+
+
+def _place_mpi(
+    clients: Sequence[RpcClient], installation: Installation, home: Path, told: Progress
+) -> dict[str, Installation]:
+    refuse_system(installation)
     try:
         return content_store.place_mpi(clients, installation, home, told)
     except PrepareError as error:

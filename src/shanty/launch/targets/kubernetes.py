@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shanty.launch import interpreter, mpis
+from shanty.launch.containers.inside import refuse_system
 from shanty.launch.containers.options import IMAGE_MPI
 from shanty.launch.targets.base import Planned, Reply, Surroundings
 from shanty.runtime.agent import control
@@ -100,7 +101,7 @@ class KubernetesTarget:
             job = replace(job, ranks=(job.nodes or 1) * (job.ranks_per_host or 1))
         environ = {**self.here.environ, **job.env}
         if job.mpi != IMAGE_MPI:
-            mpis.select(job.mpi, self.here.home, environ)
+            refuse_system(mpis.select(job.mpi, self.here.home, environ))
         interpreter.choose(job.python, Path(job.workdir), environ)
         from shanty.launch.kubernetes import objects
         from shanty.launch.kubernetes.cluster import Cluster

@@ -76,7 +76,7 @@ def start_in(
         job, nodes,
         AttemptSettings(
             run=run.id, scratch=scratch_of(run), scripted=True, log_limit=own.log_limit,
-            given=job.env,
+            given=job.env, networks=tuple(f"{at}/128" for at in addresses if ":" in at),
         ),
     )  # fmt: skip
     plan = plan_of(job, run, own, attempt)
@@ -138,7 +138,14 @@ def _node(
         mpi4py=furnished.mpi4py,
         segments=f"/dev/shm/{PurePosixPath(scratch_of(run)).name}",
         fabric=bool(survey["fabrics"]),
+        interfaces=_interfaces(survey, address),
     )
+
+
+def _interfaces(survey: Survey, address: str) -> tuple[tuple[str, str], ...]:
+    """The interface of a pod that the others reach; no other pod can look up its name."""
+    names = [one["interface"] for one in survey["addresses"] if one["address"] == address]
+    return ((names[0], address),) if names else ()
 
 
 def _shared_out(nodes: Sequence[Node], surveys: dict[str, Survey]) -> list[Node]:
