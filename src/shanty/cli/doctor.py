@@ -47,6 +47,8 @@ _LAUNCH_FAILED = (LaunchError.exit_code, WorldError.exit_code)
 )
 @OPTIONS["gpus_per_rank"].click_option(flags="--gpus --gpus-per-rank", help="Of each rank.")
 @OPTIONS["mpi"].click_option()
+@OPTIONS["image"].click_option(help="For a cluster: start two pods of it, and see.")
+@OPTIONS["uid"].click_option(help="The user that they have.")
 @OPTIONS["python"].click_option()
 @OPTIONS["environment"].click_option(help="What a run is to do about hosts' Python packages.")
 @OPTIONS["env"].click_option()
@@ -108,6 +110,8 @@ def doctor(
     values = typed(given)
     values["env"] = jobs.environment(given["env"], (), os.environ)
     job = jobs.make_job(Program(("true",)), Path.cwd(), values)
+    if here.targets.is_kubernetes(job):
+        sys.exit(_cluster(here, job, fix=fix, verbose=verbose, as_json=as_json))
     holds_ranks = not (given["on"] or given["hostfile"])
     report = examined(here, job, holds_ranks=holds_ranks)
     repairs: list[Repair] = []
@@ -129,6 +133,22 @@ def doctor(
             _show_versions(known)
         show(report, notes=verbose)
     sys.exit(0 if report.healthy else PrepareError.exit_code)
+
+
+def _cluster(here: Context, job: JobSpec, *, fix: bool, verbose: bool, as_json: bool) -> int:
+    """Examine a cluster of Kubernetes, and with `fix` remove what runs have left there."""
+    from shanty.launch.doctor import kubernetes
+
+    say = here.progress if sys.stderr.isatty() else lambda _text: None
+    removed = kubernetes.sweep(job, here.home, here.environ) if fix else []
+    report = kubernetes.examine(job, here.home, here.environ, say)
+    if as_json:
+        print(json.dumps({**report.to_json(), **({"removed": removed} if fix else {})}))
+    else:
+        for name in removed:
+            note(f"removed the Job {name}")
+        show(report, notes=verbose)
+    return 0 if report.healthy else PrepareError.exit_code
 
 
 def examined(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ from typing import Any
 
 from shanty.cli import options
 from shanty.cli.context import Context, note
+from shanty.launch.settings import KUBERNETES_KEYS
 from shanty.runtime.errors import NotFoundError, UsageError
 from shanty.runtime.mpi.processes import RANK
 from shanty.runtime.mpi.processes import number as first_number
@@ -232,6 +234,30 @@ def _pair(text: str, environ: Mapping[str, str], where: str) -> dict[str, str]:
     return {key: value}
 
 
+def of_manifest(
+    path: Path, command: Sequence[str], folder: Path, given: Mapping[str, Any]
+) -> JobSpec:
+    """Make the job of an MPIJob's file; what was typed comes before what that says."""
+    from shanty.launch.kubernetes import mpijob, objects
+
+    found = mpijob.read(path)
+    own = dict(found.given)
+    typed = {key: value for key, value in given.items() if value not in (None, (), {})}
+    if "ranks" in typed or "nodes" in typed:  # then the other follows
+        own = {key: value for key, value in own.items() if key not in ("ranks", "nodes")}
+    if str(typed.get("on", "")).partition(":")[0] != "k8s":
+        own = {key: value for key, value in own.items() if key not in KUBERNETES_KEYS}
+        own.pop("nodes")
+    elif "k8s_patch" in typed:
+        both = objects.merged(json.loads(own["k8s_patch"]), json.loads(typed["k8s_patch"]))
+        typed["k8s_patch"] = json.dumps(both)
+    for each in found.notes:
+        note(f"-f {path.name}: {each}")
+    what = make_command(command, folder, raw=False) if command else found.command
+    values = {**dict.fromkeys(given), **own, **typed}
+    return make_job(what, folder, {**values, "env": {**own["env"], **given["env"]}})
+
+
 def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> JobSpec:
     """Make the job: what was typed (`given`, None where nothing was) over the defaults."""
     table = options.defaults(workspace)
@@ -240,8 +266,10 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
         table = {key: value for key, value in table.items() if key not in ("on", "hostfile")}
     if str(given.get("on") or table.get("on", "")).partition(":")[0] != "slurm":
         table = {key: value for key, value in table.items() if key not in options.OF_SLURM}
+    if str(given.get("on") or table.get("on", "")).partition(":")[0] != "k8s":
+        table = {key: value for key, value in table.items() if key not in KUBERNETES_KEYS}
     values = {**table, **{key: value for key, value in given.items() if value is not None}}
-    for several in ("tags", "mounts"):
+    for several in ("tags", "mounts", "node_selector", "tolerations", "pull_secrets", "labels"):
         values[several] = tuple(given.get(several) or table.get(several, ()))
     options.check(values)
     return JobSpec(command=command, workdir=str(workspace), **{**values, "env": env})

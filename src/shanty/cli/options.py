@@ -21,6 +21,7 @@ from shanty.runtime.errors import UsageError
 
 WORKSPACE_FILE = "shanty.toml"
 ENVIRONMENTS = ("check", "sync", "none")
+OPERATORS = ("mpijob", "trainjob")
 ENGINES = ("docker", "podman", "apptainer")  # a test holds them to `engines.ENGINES`
 _KINDS: dict[type, str] = {
     int: "a whole number",
@@ -141,6 +142,12 @@ def _gpus(word: str, where: str) -> str:
     if word in ("all", "none") or re.fullmatch(r"\d{1,4}(,\d{1,4})*", word):
         return word
     raise UsageError(f"{where} takes all, none or numbers as 0,1, not {word!r}")
+
+
+def _patch(path: Path) -> str:
+    from shanty.launch.kubernetes.objects import read_patch
+
+    return read_patch(path)
 
 
 def registry_password(text: str, folder: Path) -> str:
@@ -324,8 +331,13 @@ _ALL = (
     _text("queue", "--queue", "A queue of Kueue's.", "NAME"),
     Option(
         "k8s_patch", "--k8s-patch", "A file that changes the Job: YAML, merged.",
-        (str,), lambda path, _where, folder: str(folder / user_path(str(path))),
+        (str,), lambda path, _where, folder: _patch(folder / user_path(str(path))),
         click={"metavar": "FILE", "shell_complete": completed("files")},
+    ),
+    Option(
+        "operator", "--as", "By Kubeflow's operator: mpijob or trainjob.",
+        (str,), lambda word, where, _: _word(word, where, OPERATORS),
+        click={"metavar": "KIND", "shell_complete": _complete(*OPERATORS)},
     ),
     _time("schedule_timeout", "--schedule-timeout", "In which all pods have to run [5m]."),
     Option(

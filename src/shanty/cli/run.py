@@ -41,6 +41,8 @@ _COLUMN = 28  # letters of the column with the options' names
 
 if TYPE_CHECKING:
     from shanty.cli import process_lines
+    from shanty.cli.context import Context
+    from shanty.runtime.spec import JobSpec
 
 
 class RunCommand(click.Command):
@@ -88,12 +90,22 @@ class RunCommand(click.Command):
     "command",
     nargs=-1,
     type=click.UNPROCESSED,
-    required=True,
     shell_complete=completed("files"),
     metavar="SCRIPT | -m MODULE | PROGRAM | -- mpirun … [ARGS]…",
 )
 @options.run_options
 @click.option("--raw", is_flag=True, help="Run the command once; it calls mpirun by itself.")
+@click.option(
+    "-f",
+    "manifest",
+    type=Path,
+    metavar="FILE",
+    shell_complete=completed("files"),
+    help="What an MPIJob of Kubeflow's asks for, anywhere.",
+)
+@click.option(
+    "-o", "form", type=click.Choice(["yaml", "json"]), help="With --dry-run: how objects are shown."
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be run, and run nothing.")
 @detach_option
 @quiet_option
@@ -101,6 +113,8 @@ class RunCommand(click.Command):
 def run(
     command: tuple[str, ...],
     raw: bool,
+    manifest: Path | None,
+    form: str | None,
     dry_run: bool,
     detach: bool,
     quiet: bool,
@@ -125,6 +139,11 @@ def run(
     folder = jobs.workspace_folder(typed["source"], workdir, here)
     given = options.typed(typed)
     given["env"] = jobs.environment(typed["env"], env_file, os.environ)
+    if form and not dry_run:
+        raise UsageError(f"-o {form} says how --dry-run shows objects", fix="add --dry-run")
+    if manifest is not None:
+        job = jobs.of_manifest(manifest, command, folder, given)
+        sys.exit(_started(here, job, dry_run, detach, quiet, as_json, form))
     known = None if raw else _process_line(command, folder, {**os.environ, **given["env"]})
     if known is None:
         job = jobs.make_job(jobs.make_command(command, folder, raw=raw), folder, given)
@@ -142,11 +161,24 @@ def run(
         for each in [] if quiet else known.line.notes:
             note(each)
     job = jobs.bring_script(job)
+    sys.exit(_started(here, job, dry_run, detach, quiet, as_json, form))
+
+
+def _started(
+    here: Context,
+    job: JobSpec,
+    dry_run: bool,
+    detach: bool,
+    quiet: bool,
+    as_json: bool,
+    form: str | None,
+) -> int:
+    """Start the job, or show what would be."""
     from shanty.cli.start import start
     from shanty.cli.terminal import Show
 
     show = Show(quiet=quiet, as_json=as_json)
-    sys.exit(start(here, job, show, dry_run=dry_run, detach=detach))
+    return start(here, job, show, dry_run=dry_run, detach=detach, form=form or "")
 
 
 def _process_line(

@@ -14,13 +14,16 @@ from shanty.runtime.rundir import RunDir, new_id
 from shanty.runtime.spec import JobSpec, Module, Script
 
 
-def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool) -> int:
+def start(
+    context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool, form: str = ""
+) -> int:
     """Start `job` and stay with it to its end, unless detached; returns the exit code.
 
-    Where it cannot even begin, the doctor says more of the cause, if somebody watches.
+    With `dry_run` it is only shown, objects of a cluster in the `form` yaml or json. Where it
+    cannot even begin, the doctor says more of the cause, if somebody watches.
     """
     try:
-        return _start(context, job, show, dry_run=dry_run, detach=detach)
+        return _start(context, job, show, dry_run=dry_run, detach=detach, form=form)
     except (PrepareError, LaunchError) as error:
         if detach or dry_run or show.quiet or show.as_json or context.targets.is_queued(job):
             raise
@@ -34,7 +37,9 @@ def start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: 
         return error.exit_code
 
 
-def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool) -> int:
+def _start(
+    context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool, form: str
+) -> int:
     targets = context.targets.looking() if dry_run else context.targets
     context.progress.quiet = show.quiet or show.as_json
     for name in job.secrets:  # `context` has them; what is started inherits the rest
@@ -50,7 +55,7 @@ def _start(context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach:
             fix=f"the ranks are 0 … {(plan.ranks or 1) - 1}",
         )
     if dry_run:
-        print(plan.render())
+        print(plan.render_as(form) if form else plan.render())
         return 0
     if not plan.takes_long:
         from shanty.launch.doctor import this_machine

@@ -17,7 +17,7 @@ SLURM_KEYS = {  # the fields of JobSpec that are for Slurm only
 }  # fmt: skip
 KUBERNETES_KEYS = (  # those that are for Kubernetes only
     "uid", "node_selector", "tolerations", "service_account", "priority_class", "pull_secrets",
-    "labels", "queue", "k8s_patch", "schedule_timeout", "keep",
+    "labels", "queue", "k8s_patch", "operator", "schedule_timeout", "keep",
 )  # fmt: skip
 CHOICES = {"on_stall": ("warn", "stop"), "alone": ("warn", "stop", "ok")}
 

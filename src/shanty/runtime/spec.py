@@ -70,9 +70,10 @@ class JobSpec:
 
     On Kubernetes (`on` is k8s…) pods are `nodes`, and of a mount the source may be "pvc:CLAIM".
     `node_selector` and `labels` are KEY=VALUE each, `tolerations` taints as kubectl writes them,
-    `pull_secrets` names of Secrets; `k8s_patch` is the path of a patch of the Job; `queue` is one
-    of Kueue's. `schedule_timeout` is the seconds in which all pods have to run; `keep` leaves them
-    there after the end.
+    `pull_secrets` names of Secrets; `k8s_patch` is a patch of the Job, as JSON; `queue` is one
+    of Kueue's, `operator` the kind of Kubeflow's objects that are made instead of a Job.
+    `schedule_timeout` is the seconds in which all pods have to run; `keep` leaves them there after
+    the end.
     """
 
     command: Command
@@ -124,6 +125,7 @@ class JobSpec:
     labels: Tuple[str, ...] = ()
     queue: Optional[str] = None
     k8s_patch: Optional[str] = None
+    operator: Optional[str] = None
     schedule_timeout: float = 300.0
     keep: bool = False
 

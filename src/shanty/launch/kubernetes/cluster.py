@@ -74,11 +74,7 @@ class Cluster:
         try:
             from kubernetes import client, config
         except ImportError as error:
-            raise PrepareError(
-                "the package kubernetes is not installed",
-                f"runs on Kubernetes need it ({error})",
-                _EXTRA,
-            ) from error
+            raise lacks_client(error) from error
         configuration = client.Configuration()
         files = self._environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
         here = any(Path(path).expanduser().is_file() for path in files.split(":"))
@@ -254,6 +250,12 @@ class Cluster:
             answer.close()
 
 
+def lacks_client(error: ImportError) -> PrepareError:
+    """The error where the client library is not installed."""
+    why = f"runs on Kubernetes need it ({error})"
+    return PrepareError("the package kubernetes is not installed", why, _EXTRA)
+
+
 def selector_of(labels: Mapping[str, str]) -> str:
     """A label selector as a query has it."""
     return ",".join(f"{key}%3D{value}" for key, value in labels.items())
@@ -281,5 +283,3 @@ def _refused(status: int, body: bytes | str, place: str) -> ApiError:
     else:
         what, fix = f"the cluster refuses a request (HTTP {status})", ""
     return ApiError(what, message, fix, status, reason)
-
-

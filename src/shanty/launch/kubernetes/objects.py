@@ -6,11 +6,12 @@ beyond that is put in by a patch (`merged`: a JSON merge patch, RFC 7396, of the
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shanty.launch.kubernetes.cluster import lacks_client
 from shanty.launch.kubernetes.pod_exec import CONTAINER
 from shanty.runtime import kubernetes
 from shanty.runtime.errors import UsageError
@@ -60,6 +61,11 @@ def slots_of(job: JobSpec) -> int:
 
 def job_of(job: JobSpec, run: str) -> Object:
     """The Job of a run, patched as its user says."""
+    made = _job_of(job, run)
+    return dict(merged(made, json.loads(job.k8s_patch))) if job.k8s_patch else made
+
+
+def _job_of(job: JobSpec, run: str) -> Object:
     labels = {LABEL: run, "app.kubernetes.io/managed-by": "shanty"}
     own = dict(_pair("--k8s-label", text) for text in job.labels)
     if job.queue:
@@ -104,9 +110,7 @@ def pod_of(job: JobSpec, run: str) -> Object:
     for number, (source, target, mode) in enumerate(job.mounts):
         claim = {"claimName": source.removeprefix("pvc:"), "readOnly": mode == "ro"}
         volumes.append({"name": f"mount-{number}", "persistentVolumeClaim": claim})
-        mounts.append(
-            {"name": f"mount-{number}", "mountPath": target, "readOnly": mode == "ro"}
-        )
+        mounts.append({"name": f"mount-{number}", "mountPath": target, "readOnly": mode == "ro"})
     variables = {"HOME": USER_HOME, "SHANTY_HOME": f"{HOME}/shanty"}
     security: Object = {
         "allowPrivilegeEscalation": False,
@@ -194,11 +198,13 @@ def merged(target: Any, patch: Any) -> Any:
 
     So a patch may add to the container `run` what it is to have, and need not repeat it.
     """
-    if isinstance(target, list) and isinstance(patch, list) and _named(target) and _named(patch):
-        found = {one["name"]: one for one in target}
-        for one in patch:
-            found[one["name"]] = merged(found.get(one["name"], {}), one)
-        return list(found.values())
+    if isinstance(target, list) and isinstance(patch, list):
+        key = next((key for key in ("mountPath", "name") if _have(key, [*target, *patch])), "")
+        if key:
+            found = {one[key]: one for one in target}
+            for one in patch:
+                found[one[key]] = merged(found.get(one[key], {}), one)
+            return list(found.values())
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -210,8 +216,8 @@ def merged(target: Any, patch: Any) -> Any:
     return result
 
 
-def _named(values: list[Any]) -> bool:
-    return all(isinstance(one, dict) and "name" in one for one in values)
+def _have(key: str, values: list[Any]) -> bool:
+    return all(isinstance(one, dict) and key in one for one in values)
 
 
 def toleration(text: str) -> Object:
@@ -238,10 +244,12 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     return key, value
 
 
-def patch_from(path: Path) -> Mapping[str, Any]:
-    """Read a patch of the Job, as YAML or JSON; UsageError where it is none."""
-    import yaml
-
+def read_patch(path: Path) -> str:
+    """Read a patch of the Job, as YAML or JSON; it as JSON. UsageError where it is none."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise lacks_client(error) from error
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -252,4 +260,4 @@ def patch_from(path: Path) -> Mapping[str, Any]:
             "it has metadata or spec at its top, as in spec: {template: {spec: {…}}}",
             "see docs/kubernetes.md",
         )
-    return found
+    return json.dumps(found)

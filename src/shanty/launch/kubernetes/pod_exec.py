@@ -138,4 +138,3 @@ def _code_of(data: bytes) -> int:
         if cause.get("reason") == "ExitCode":
             return int(cause["message"])
     return _FAILED
-

@@ -9,9 +9,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
-from shanty.launch.kubernetes.cluster import ApiError, Cluster, Object, UnreachableError, selector_of
+from shanty.launch.kubernetes.cluster import (
+    ApiError,
+    Cluster,
+    Object,
+    UnreachableError,
+    selector_of,
+)
 from shanty.launch.kubernetes.objects import LABEL
 from shanty.launch.kubernetes.words import Trouble, deleted, trouble
 
@@ -117,6 +124,8 @@ class RunPods:
             self._pods[name] = pod
             if found is not None:  # the first word says most, but for a mere deletion
                 known = self._troubles.get(name)
+                if known is not None and not known.final and found.what == known.what:
+                    found = replace(found, why=known.why, fix=known.fix)  # it said more
                 if known is None or not known.final or known == deleted(name):
                     self._troubles[name] = found
             elif name in self._troubles and not self._troubles[name].final:

@@ -16,7 +16,7 @@ from shanty.launch.kubernetes.pod_exec import CONTAINER
 Object = Mapping[str, Any]
 
 _PULLS = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError")
-_NO_IMAGE = re.compile(r"not found|no such host|manifest unknown|does not exist", re.IGNORECASE)
+_NO_IMAGE = re.compile(r"not found|manifest unknown|does not exist", re.IGNORECASE)
 _NO_LOGIN = re.compile(r"unauthorized|denied|forbidden|authentication|no basic auth", re.IGNORECASE)
 # A reason that a container waits for, and what it means; `{image}` and `{message}` are put in.
 _WAITING = {
@@ -192,6 +192,20 @@ def unschedulable(pod: Object) -> str:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message") or condition.get("reason", ""))
     return ""
+
+
+def cure_of(message: str) -> str:
+    """What to do where the scheduler finds no node, by its words."""
+    if "persistentvolumeclaim" in message:
+        return "see --mount pvc:NAME:… and kubectl get pvc"
+    if "node selector" in message or "node affinity" in message:
+        return "see --node-selector, and the nodes' labels"
+    if "taint" in message and "Insufficient" not in message:
+        return "the nodes are reserved: --toleration says that the pods may go there"
+    return (
+        "ask for less (--cpus-per-rank, --memory-per-rank, --nodes), wait until others have ended, "
+        "or longer: --schedule-timeout"
+    )
 
 
 def waits(pod: Object) -> str:

@@ -69,6 +69,11 @@ class Planned:
         """What would be run, for a person to read."""
         raise NotImplementedError
 
+    def render_as(self, form: str) -> str:
+        """The objects of a cluster that would be made, as yaml or json."""
+        what = f"-o {form} is for Kubernetes, where a run has objects"
+        raise UsageError(what, fix="add --on k8s")
+
     def submit(self, stdin: int) -> None:
         """Write the run down and start its agents; `stdin` is what rank 0 will read."""
         if not Path(self.job.workdir).is_dir():
@@ -139,7 +144,8 @@ def refuse_options(job: JobSpec, where: str, scheme: str = "") -> None:
                 )
 
 
-_FLAGS = {"tolerations": "toleration", "pull_secrets": "pull-secret", "labels": "k8s-label"}
+_FLAGS = {"tolerations": "toleration", "pull_secrets": "pull-secret", "labels": "k8s-label",
+          "operator": "as"}  # fmt: skip
 
 
 def plan_of(

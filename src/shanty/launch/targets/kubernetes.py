@@ -7,6 +7,7 @@ them at the end; so where a run stands is read in its directory, and the cluster
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -47,14 +48,26 @@ class KubernetesPlan(Planned):
 
     place: str
     manifests: tuple[dict[str, Any], ...]
+    flavour: str = ""  # of the MPI that an operator's image has
     takes_long: ClassVar[bool] = True  # nothing is held against this machine
 
+    @property
+    def raw(self) -> bool:
+        """True also where an operator's pod starts the launcher."""
+        return super().raw or bool(self.job.operator)
+
     def render(self) -> str:
-        """The objects that would be made, as YAML."""
+        """The objects that would be made, for a person to read."""
+        return f"# to {self.place}\n{self.render_as('yaml')}"
+
+    def render_as(self, form: str) -> str:
+        """The objects that would be made, as YAML or JSON."""
+        if form == "json":
+            return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(self.manifests)})
         import yaml
 
-        shown = yaml.safe_dump_all(self.manifests, sort_keys=False)
-        return f"# to {self.place}\n{shown}".rstrip()
+        plain = json.loads(json.dumps(self.manifests))  # without references to what comes twice
+        return str(yaml.safe_dump_all(plain, sort_keys=False)).rstrip()
 
     def _submit(self, stdin: int) -> None:
         """Write the run down and have it watched; its ranks read no standard input."""
@@ -64,7 +77,8 @@ class KubernetesPlan(Planned):
         try:
             with storage_errors(run.path):
                 write_json(run.job, self.job.to_json())
-                write_json(run.site, {"target": SCHEME, "place": self.place})
+                site = {"target": SCHEME, "place": self.place, "flavour": self.flavour}
+                write_json(run.site, site)
                 write_json(run.status, Status.new(self.job.ranks).to_json())
             watch(run)
         except BaseException:  # Ctrl-C too
@@ -100,16 +114,24 @@ class KubernetesTarget:
         if job.ranks is None:
             job = replace(job, ranks=(job.nodes or 1) * (job.ranks_per_host or 1))
         environ = {**self.here.environ, **job.env}
+        flavour = "openmpi5"
         if job.mpi != IMAGE_MPI:
-            refuse_system(mpis.select(job.mpi, self.here.home, environ))
+            installation = mpis.select(job.mpi, self.here.home, environ)
+            flavour = installation.flavour
+            if not job.operator:  # whose image has to have one
+                refuse_system(installation)
         interpreter.choose(job.python, Path(job.workdir), environ)
         from shanty.launch.kubernetes import objects
         from shanty.launch.kubernetes.cluster import Cluster
 
         cluster = Cluster((job.on or "").partition(":")[2], self.here.environ)
+        if job.operator:
+            from shanty.launch.targets.kubernetes_operator import manifests, try_out
+
+            made = manifests(job, run.id, flavour)
+            try_out(cluster, job, made)
+            return KubernetesPlan(job, run, cluster.place, tuple(made), flavour)
         manifest = objects.job_of(job, run.id)
-        if job.k8s_patch:
-            manifest = objects.merged(manifest, objects.patch_from(Path(job.k8s_patch)))
         batch = cluster.path("jobs", group=objects.BATCH)
         cluster.call("POST", f"{batch}?dryRun=All", manifest)  # it says what is not allowed
         return KubernetesPlan(job, run, cluster.place, (manifest,))
@@ -134,9 +156,7 @@ class KubernetesTarget:
         if time.time() < float(away["since"]) + _LOST:
             return replace(status, reason=str(away["what"]))
         failure = Failure(str(away["what"]), "", str(away["fix"]))
-        return replace(
-            status, state=State.LOST, failure=failure, exit_code=LostError.exit_code
-        )
+        return replace(status, state=State.LOST, failure=failure, exit_code=LostError.exit_code)
 
     def cancel(self, run: RunDir, grace: float) -> Reply:
         """End the run; one that has ended is no error."""

@@ -89,14 +89,12 @@ def start_in(
     committed([asdict(host) for host in hosts])
     clients[0].ask(
         "begin-run", run=run.id, plan=plan.to_json(), job=job.to_json(),
-        status=read_json(run.status), files=files, stdin=False,
+        status={**(read_json(run.status) or {}), "reason": ""}, files=files, stdin=False,
     )  # fmt: skip
     return clients
 
 
-def _try_calls(
-    lead: RpcClient, hosts: Sequence[Host], addresses: Sequence[str], port: int
-) -> None:
+def _try_calls(lead: RpcClient, hosts: Sequence[Host], addresses: Sequence[str], port: int) -> None:
     """LaunchError where the first pod does not reach all others."""
     pods = [[host.name, at, port] for host, at in zip(hosts, addresses, strict=True)][1:]
     failed = lead.ask("pods-reach", pods=pods).values["failed"] if pods else {}

@@ -1,4 +1,4 @@
-"""The process that sees one run on Kubernetes through: `-m shanty.launch.targets.kubernetes_watcher RUN`.
+"""The process that sees one run on Kubernetes through: `-m …targets.kubernetes_watcher RUN_DIR`.
 
 It goes on where its terminal ends, as a run's controller does. It makes the run's objects, waits
 for the pods, prepares them as hosts are prepared, starts the run on the first of them, copies its
@@ -25,6 +25,7 @@ from shanty.launch.kubernetes import objects, words
 from shanty.launch.kubernetes.cluster import ApiError, UnreachableError
 from shanty.launch.kubernetes.pod_exec import cluster
 from shanty.launch.kubernetes.pods import RunPods
+from shanty.launch.targets.kubernetes_operator import OperatorRun
 from shanty.launch.targets.kubernetes_start import start_in
 from shanty.runtime.agent.control import agents_record, conclude, is_alive, read_status
 from shanty.runtime.errors import (
@@ -66,7 +67,9 @@ class Watcher:
     def see_through(self) -> None:
         """Do all that is to be done for the run from where it stands."""
         try:
-            if self.site.get("hosts"):
+            if self.job.operator:
+                self._by_operator()
+            elif self.site.get("hosts"):
                 self._follow([Host(**one) for one in self.site["hosts"]], None)
             elif self.site.get("tried"):
                 self._end(LostError("what was starting the run was killed", fix="run again"))
@@ -100,6 +103,20 @@ class Watcher:
         failure = Failure(error.what, error.why, error.fix)
         conclude(self.run, state, failure, error.exit_code)
 
+    def _by_operator(self) -> None:
+        """Have an operator make the run, or go on following one that it makes."""
+        operator = OperatorRun(self.cluster, self.run, self.job, self.site["flavour"])
+        signal.signal(signal.SIGTERM, _stop)
+        try:
+            if not self.site.get("made"):
+                operator.make()
+                self.note(made=True)
+            operator.follow()
+        finally:
+            if not self.job.keep:
+                operator.delete()
+                self.note(deleted=True)
+
     # ---------------------------------------------------------------------------- starting
 
     def _begin(self) -> None:
@@ -110,7 +127,7 @@ class Watcher:
         self.pods.start()
         pods = self._await_pods(started)
         self.say("its pods are prepared")
-        port = objects.port_of(self._job_object())
+        port = objects.port_of(objects.job_of(self.job, self.run.id))
         hosts = [
             Host(pod["metadata"]["name"], slots=objects.slots_of(self.job), pod=self.cluster.place)
             for pod in pods
@@ -130,18 +147,11 @@ class Watcher:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.note(hosts=hosts)
 
-    def _job_object(self) -> dict[str, Any]:
-        found = objects.job_of(self.job, self.run.id)
-        if self.job.k8s_patch:
-            patch = objects.patch_from(Path(self.job.k8s_patch))
-            found = objects.merged(found, patch)
-        return found
-
     def _create(self) -> float:
         """Make the objects; returns when that was."""
         batch = self.cluster.path("jobs", group=objects.BATCH)
         try:
-            owner = self.cluster.call("POST", batch, self._job_object())
+            owner = self.cluster.call("POST", batch, objects.job_of(self.job, self.run.id))
         except ApiError as error:
             if error.status != 409:  # a request that was repeated, since its answer was lost
                 raise
@@ -220,8 +230,7 @@ class Watcher:
             others = self.cluster.call("GET", "/api/v1/pods")["items"]
             why = described(pod, nodes, others) or why
         why = f"{pod['metadata']['name']}: {why}"
-        fix = "ask for less (--cpus-per-rank, --memory-per-rank, --nodes), wait until others have "
-        return LaunchError(what, why, fix + "ended, or longer: --schedule-timeout")
+        return LaunchError(what, why, words.cure_of(why))
 
     def _told_by_pods(self, hosts: list[Host], error: ShantyError) -> ShantyError:
         """The cluster's word on why pods could not be prepared, if it has one."""
@@ -277,6 +286,11 @@ class Watcher:
 
     def _amended(self, status: Status) -> Status:
         """The end of a run with what Kubernetes says of the pod in which it failed."""
+        lead = self.pods.trouble_of(self.site["hosts"][0]["name"])
+        if status.state is State.STOPPED and lead is not None and lead.final:
+            failure = Failure(lead.what, lead.why, lead.fix, host=lead.pod)
+            code = LaunchError.exit_code
+            return replace(status, state=State.FAILED, failure=failure, exit_code=code)
         failure = status.failure
         if failure is None or failure.host is None or status.state is not State.FAILED:
             return status
@@ -287,7 +301,14 @@ class Watcher:
             trouble = self.pods.trouble_of(name)
             return trouble if trouble is not None and trouble.final else None
 
+        if "out of memory" in failure.what:
+            more = "use less memory a rank, or give the ranks more: --memory-per-rank"
+            return replace(status, failure=replace(failure, fix=more))
         trouble = self.pods.wait_for(found, _WORD) if killed else None
+        if trouble is None and failure.rank is None:
+            node = (self.pods.pods.get(name) or {}).get("spec", {}).get("nodeName")
+            see = f"see to its node: kubectl get node {node}" if node else failure.fix
+            return replace(status, failure=replace(failure, fix=see))
         if trouble is None:
             return status
         better = replace(failure, what=trouble.what, why=trouble.why, fix=trouble.fix)

@@ -101,6 +101,10 @@ class Targets:
         """True where a queue gives the hosts, so that there are none to be looked at from here."""
         return self._scheme_of(job) not in (LOCAL, SSH)
 
+    def is_kubernetes(self, job: JobSpec) -> bool:
+        """True where the job goes to a cluster of Kubernetes."""
+        return self._scheme_of(job) == KUBERNETES
+
     def _scheme_of(self, job: JobSpec) -> str:
         """Which target a job goes to: `--on` has its name first, as in `slurm` or `k8s:CONTEXT`.
 

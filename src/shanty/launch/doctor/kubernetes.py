@@ -1,0 +1,237 @@
+"""Examines a cluster of Kubernetes: what the user may do there, what a run's pods find, strays.
+
+Only what is allowed is looked at; what is not shows as not checked. With an image two pods of it
+are started, which tell the rest, and removed again.
+"""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shanty.launch.cluster import connect
+from shanty.launch.doctor.check import Report
+from shanty.launch.finding import Finding, Level
+from shanty.launch.host import Host
+from shanty.launch.kubernetes import objects, role, words
+from shanty.launch.kubernetes.cluster import ApiError, Cluster
+from shanty.launch.kubernetes.pods import RunPods
+from shanty.runtime.agent.control import read_status
+from shanty.runtime.errors import PrepareError, ShantyError
+from shanty.runtime.rundir import RunDir, new_id
+from shanty.runtime.spec import JobSpec
+
+_OLDEST = (1, 20)  # minor versions before that were not tried
+_STARTING = 60.0  # seconds for two pods to run
+_SMALL = 256 << 20  # bytes of shared memory with which most training stops
+_OLD = 600.0  # seconds after which a Job of ours that nobody here knows is taken for a stray
+_ENFORCED = "pod-security.kubernetes.io/enforce"
+Object = dict[str, Any]
+Say = Callable[[str], None]
+
+
+def examine(job: JobSpec, home: Path, environ: Mapping[str, str], say: Say) -> Report:
+    """Examine the cluster and namespace that `job.on` names; PrepareError where it is not there."""
+    began = time.monotonic()
+    cluster = Cluster((job.on or "").partition(":")[2], environ)
+    examination = _Examination(cluster, job, home)
+    checks = {
+        "the version": examination.version,
+        "the Role": examination.permissions,
+        "Pod Security": examination.security,
+        "network policies": examination.policies,
+        "quotas": examination.quotas,
+        "strays": examination.strays,
+        **({"the image": examination.trial} if job.image else {}),
+    }
+    findings: list[Finding] = []
+    unfinished = []
+    for name, check in checks.items():
+        say(f"{cluster.place}: looks at {name}")
+        try:
+            findings += check()
+        except ApiError as error:
+            unfinished.append(f"{name} ({error.message or error.what})")
+    if not job.image:
+        unfinished.append("what pods find there (--image IMAGE starts two of them)")
+    say("")
+    order = list(Level)
+    findings.sort(key=lambda each: order.index(each.level))
+    taken = time.monotonic() - began
+    return Report((cluster.place,), tuple(findings), tuple(unfinished), taken)
+
+
+def sweep(job: JobSpec, home: Path, environ: Mapping[str, str]) -> list[str]:
+    """Remove the Jobs of runs that nobody follows; their names."""
+    cluster = Cluster((job.on or "").partition(":")[2], environ)
+    names = [one["metadata"]["name"] for one in _Examination(cluster, job, home).stray_jobs()]
+    for name in names:
+        _delete(cluster, name)
+    return names
+
+
+def _delete(cluster: Cluster, name: str) -> None:
+    path = cluster.path("jobs", name, objects.BATCH)
+    cluster.call("DELETE", path, {"propagationPolicy": "Background"})
+
+
+class _Examination:
+    def __init__(self, cluster: Cluster, job: JobSpec, home: Path) -> None:
+        self._cluster, self._job, self._home = cluster, job, home
+
+    def _found(self, code: str, level: Level, what: str, *more: str, **kw: Any) -> Finding:
+        return Finding(code, level, self._cluster.place, what, *more, **kw)
+
+    def _items(self, kind: str, group: str = "api/v1") -> list[Object]:
+        return list(self._cluster.call("GET", self._cluster.path(kind, group=group))["items"])
+
+    def version(self) -> Iterator[Finding]:
+        said = self._cluster.call("GET", "/version")["gitVersion"]
+        yield self._found("cluster-version", Level.NOTE, f"the API server is Kubernetes {said}")
+
+    def permissions(self) -> Iterator[Finding]:
+        missing = role.lacking(self._cluster)
+        if missing:
+            yield self._found(
+                "cluster-forbidden", Level.ERROR, "runs need what you may not do there",
+                ", ".join(missing), "ask the cluster's administrator for this Role",
+                f"shanty k8s role --namespace {self._cluster.namespace}",
+            )  # fmt: skip
+
+    def security(self) -> Iterator[Finding]:
+        found = self._cluster.call("GET", f"/api/v1/namespaces/{self._cluster.namespace}")
+        enforced = (found["metadata"].get("labels") or {}).get(_ENFORCED, "")
+        if enforced == "restricted" and self._job.uid in (None, 0):
+            yield self._found(
+                "cluster-security", Level.WARNING, "the namespace lets no root in",
+                f"{_ENFORCED}: {enforced}", "give the ranks a user: --uid 1000",
+            )  # fmt: skip
+
+    def policies(self) -> Iterator[Finding]:
+        """A policy that selects all pods and names what may come in may keep them apart."""
+        for policy in self._items("networkpolicies", "apis/networking.k8s.io/v1"):
+            spec = policy["spec"]
+            if not any((spec.get("podSelector") or {}).values()):
+                yield self._found(
+                    "cluster-policies", Level.WARNING,
+                    f"the network policy {policy['metadata']['name']} holds for all pods",
+                    "ranks need TCP between the pods of a run, at all ports",
+                    f"let pods with the label {objects.LABEL} reach each other; --image IMAGE "
+                    "tries it",
+                )  # fmt: skip
+
+    def quotas(self) -> Iterator[Finding]:
+        for quota in self._items("resourcequotas"):
+            status = quota.get("status") or {}
+            used, hard = status.get("used") or {}, status.get("hard") or {}
+            said = ", ".join(f"{name} {used.get(name, 0)} of {most}" for name, most in hard.items())
+            name = quota["metadata"]["name"]
+            yield self._found("cluster-quota", Level.NOTE, f"the quota {name} has {said}")
+
+    def stray_jobs(self) -> list[Object]:
+        """Jobs of runs that are over, or that nobody here has heard of, and that are old."""
+        selector = "labelSelector=app.kubernetes.io%2Fmanaged-by%3Dshanty"
+        path = self._cluster.path("jobs", group=objects.BATCH)
+        found = []
+        for job in self._cluster.call("GET", f"{path}?{selector}")["items"]:
+            run = RunDir(self._home / "runs" / job["metadata"]["labels"].get(objects.LABEL, "?"))
+            status = job.get("status") or {}
+            if run.path.is_dir():
+                over = read_status(run).state.final
+            else:
+                over = _age(job) > _OLD and not status.get("active")
+            if over or status.get("completionTime"):
+                found.append(job)
+        return found
+
+    def strays(self) -> Iterator[Finding]:
+        for job in self.stray_jobs():
+            name = job["metadata"]["name"]
+            yield self._found(
+                "cluster-strays", Level.WARNING, f"the Job {name} is of a run that is over", "",
+                "remove it", f"kubectl delete job {name} -n {self._cluster.namespace}",
+                fixable=True,
+            )  # fmt: skip
+
+    def trial(self) -> Iterator[Finding]:
+        """Start two pods of the image, and see what they find."""
+        with self._pods() as (pods, port, error):
+            if error is not None:
+                yield self._found("cluster-image", Level.ERROR, error.what, error.why, error.fix)
+                return
+            place = self._cluster.place
+            hosts = [Host(pod["metadata"]["name"], pod=place) for pod in pods]
+            try:
+                clients = connect.connect(hosts, terminal=False)
+            except ShantyError as refused:
+                yield self._found(
+                    "pod-refused", Level.ERROR, refused.what, refused.why, refused.fix
+                )
+                return
+            room = clients[0].ask("survey").values["room"]
+            shared = int(room["folders"]["shm"].get("size", _SMALL))
+            if shared < _SMALL:
+                yield self._found(
+                    "cluster-shm", Level.WARNING,
+                    f"pods have {shared >> 20} MiB of shared memory", "/dev/shm",
+                    "see what a --k8s-patch or an admission webhook mounts there",
+                )  # fmt: skip
+            others = [[pod["metadata"]["name"], pod["status"]["podIP"], port] for pod in pods[1:]]
+            failed = clients[0].ask("pods-reach", pods=others).values["failed"]
+            for why in failed.values():
+                yield self._found(
+                    "cluster-reach", Level.ERROR, "pods do not reach each other", why,
+                    "see the namespace's network policies", "kubectl get networkpolicies",
+                )  # fmt: skip
+            for client in clients:
+                client.close(0.5)
+
+    @contextmanager
+    def _pods(self) -> Iterator[tuple[list[Object], int, ShantyError | None]]:
+        """Two pods of a Job that is removed afterwards, or why there are none."""
+        run = new_id(time.time())
+        job = replace(self._job, ranks=2, nodes=2, ranks_per_host=1)
+        manifest = objects.job_of(job, run)
+        path = self._cluster.path("jobs", group=objects.BATCH)
+        owner = self._cluster.call("POST", path, manifest)
+        watched = RunPods(self._cluster, run)
+        try:
+            for one in objects.owned_of(run, owner):
+                kind = {"ConfigMap": "configmaps", "Secret": "secrets"}[one["kind"]]
+                self._cluster.call("POST", self._cluster.path(kind), one)
+            watched.start()
+            pods, error = _started(watched)
+            yield pods, objects.port_of(manifest), error
+        finally:
+            watched.close()
+            _delete(self._cluster, objects.name_of(run))
+
+
+def _started(watched: RunPods) -> tuple[list[Object], ShantyError | None]:
+    def found() -> tuple[list[Object], ShantyError | None] | None:
+        pods = watched.pods
+        for name in pods:
+            trouble = watched.trouble_of(name)
+            if trouble is not None and trouble.final:
+                return [], PrepareError(trouble.what, trouble.why, trouble.fix)
+        running = [pod for pod in pods.values() if words.is_running(pod)]
+        return (running[:2], None) if len(running) >= 2 else None
+
+    waits = watched.wait_for(found, _STARTING)
+    if waits is not None:
+        return waits
+    reasons = {words.waits(pod) for pod in watched.pods.values() if not words.is_running(pod)}
+    why = "; ".join(sorted(reasons)) or "the cluster has made none"
+    return [], PrepareError(
+        f"two pods do not run within {_STARTING:.0f} s", why, words.cure_of(why)
+    )
+
+
+def _age(job: Object) -> float:
+    made = time.strptime(job["metadata"]["creationTimestamp"], "%Y-%m-%dT%H:%M:%SZ")
+    return time.time() - calendar.timegm(made)

@@ -1,0 +1,221 @@
+"""The objects of Kubeflow's operators for a job: `--as mpijob` or `trainjob`.
+
+Pure. The operator's own settings are for Open MPI 4: what PRRTE, the launcher of Open MPI 5, reads
+is set beside, and the host file is named on the line, so that one object is right for both. The
+image has to have the MPI, sshd and the packages; the workspace comes by a ConfigMap.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from shanty.launch.kubernetes import objects
+from shanty.runtime.errors import UsageError
+from shanty.runtime.spec import JobSpec, Module, Raw, Script
+
+Object = dict[str, Any]
+
+MPIJOB, TRAINJOB = "mpijob", "trainjob"
+GROUPS = {MPIJOB: "apis/kubeflow.org/v2beta1", TRAINJOB: "apis/trainer.kubeflow.org/v1alpha1"}
+PLURALS = {
+    "MPIJob": "mpijobs", "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes",
+    "ConfigMap": "configmaps",
+}  # fmt: skip
+_HOSTFILE = "/etc/mpi/hostfile"  # where the operators put it
+_WORKSPACE = "/shanty/workspace"
+_MOST = 900 << 10  # bytes of a ConfigMap, which may have 1 MiB with all that is around
+_IMPLEMENTATIONS = {
+    "openmpi5": "OpenMPI", "openmpi4": "OpenMPI", "mpich": "MPICH", "intel": "Intel",
+}  # fmt: skip
+_SSH = "-o ConnectionAttempts=10"
+# Beside what the operators set themselves, which is for Open MPI 4, Intel's and MPICH.
+_OF_OPENMPI = {
+    "PRTE_MCA_prte_default_hostfile": _HOSTFILE,
+    "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
+    "PRTE_MCA_plm_ssh_args": _SSH,
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+
+
+def made_of(
+    kind: str, job: JobSpec, run: str, flavour: str, files: Mapping[str, bytes]
+) -> list[Object]:
+    """The objects of a job, the ConfigMap of its workspace first; `files` are by relative path."""
+    implementation = _IMPLEMENTATIONS[flavour]
+    config, items = _workspace(run, files)
+    pods = {
+        role: _pod(job, run, items, implementation, starts=role == "launcher")
+        for role in ("launcher", "worker")
+    }
+    make = _mpijob if kind == MPIJOB else _trainjob
+    return [config, *make(job, run, implementation, pods)]
+
+
+def _mpijob(
+    job: JobSpec, run: str, implementation: str, pods: Mapping[str, Object]
+) -> list[Object]:
+    policy: Object = {
+        "cleanPodPolicy": "None" if job.keep else "Running",
+        "backoffLimit": job.retries,
+    }
+    if job.time_limit is not None:
+        policy["activeDeadlineSeconds"] = int(job.time_limit)
+    scheduling: Object = {}
+    if job.queue:
+        scheduling["queue"] = job.queue
+    if job.priority_class:
+        scheduling["priorityClass"] = job.priority_class
+    if scheduling:
+        policy["schedulingPolicy"] = scheduling
+    spec = {
+        "slotsPerWorker": objects.slots_of(job),
+        "mpiImplementation": implementation,
+        "launcherCreationPolicy": "WaitForWorkersReady",
+        "runPolicy": policy,
+        "mpiReplicaSpecs": {
+            "Launcher": {
+                "replicas": 1, "restartPolicy": "Never",
+                "template": _template(job, run, pods["launcher"]),
+            },
+            "Worker": {
+                "replicas": objects.pods_of(job), "restartPolicy": "Never",
+                "template": _template(job, run, pods["worker"]),
+            },
+        },
+    }  # fmt: skip
+    return [_object("kubeflow.org/v2beta1", "MPIJob", job, run, spec)]
+
+
+def _trainjob(
+    job: JobSpec, run: str, implementation: str, pods: Mapping[str, Object]
+) -> list[Object]:
+    """A TrainJob, and the TrainingRuntime that it refers to: none that comes with Trainer is for
+    any MPI program."""
+    name, slots = objects.name_of(run), objects.slots_of(job)
+    jobs = [
+        {"name": role, "template": {"spec": {"template": {
+            "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+            "spec": pods[which],
+        }}}}
+        for role, which in (("launcher", "launcher"), ("node", "worker"))
+    ]  # fmt: skip
+    runtime = {
+        "mlPolicy": {
+            "numNodes": objects.pods_of(job),
+            "mpi": {"numProcPerNode": slots, "mpiImplementation": implementation},
+        },
+        "template": {"spec": {"replicatedJobs": jobs}},
+    }
+    launcher = pods["launcher"]["containers"][0]
+    train = {
+        "runtimeRef": {"name": name, "kind": "TrainingRuntime", "apiGroup": "trainer.kubeflow.org"},
+        "trainer": {
+            "image": job.image,
+            "command": launcher["command"],
+            "numNodes": objects.pods_of(job),
+            "numProcPerNode": slots,
+            "env": launcher["env"],
+            "resourcesPerNode": objects.resources_of(job),
+        },
+    }
+    if job.queue:
+        train["labels"] = {"kueue.x-k8s.io/queue-name": job.queue}
+    version = "trainer.kubeflow.org/v1alpha1"
+    return [
+        _object(version, "TrainingRuntime", job, run, runtime),
+        _object(version, "TrainJob", job, run, train),
+    ]
+
+
+def _object(version: str, kind: str, job: JobSpec, run: str, spec: Object) -> Object:
+    own = dict(text.partition("=")[::2] for text in job.labels)
+    labels = {**own, objects.LABEL: run, "app.kubernetes.io/managed-by": "shanty"}
+    if job.queue and kind == "MPIJob":
+        labels["kueue.x-k8s.io/queue-name"] = job.queue
+    metadata = {"name": objects.name_of(run), "labels": labels}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _template(job: JobSpec, run: str, pod: Object) -> Object:
+    return {"metadata": {"labels": {objects.LABEL: run}}, "spec": pod}
+
+
+def _pod(
+    job: JobSpec, run: str, items: list[Object], implementation: str, *, starts: bool
+) -> Object:
+    """A launcher with its line, or a worker, whose command is the operator's (sshd)."""
+    plain = objects.pod_of(job, run)
+    own = {"home", "tmp", "start"}  # what our own pods need
+    container = plain["containers"][0]
+    mounts = [one for one in container["volumeMounts"] if one["name"] not in own]
+    mounts.append({"name": "workspace", "mountPath": _WORKSPACE})
+    volumes = [one for one in plain["volumes"] if one["name"] not in own]
+    volumes.append(
+        {"name": "workspace", "configMap": {"name": objects.name_of(run), "items": items}}
+    )
+    its: Object = {
+        "name": "launcher" if starts else "worker",
+        "image": job.image,
+        "workingDir": _WORKSPACE,
+        "volumeMounts": mounts,
+    }
+    if starts:
+        its["command"] = _line(job, implementation)
+        variables = {**(_OF_OPENMPI if implementation == "OpenMPI" else {}), **job.env}
+        its["env"] = [{"name": name, "value": value} for name, value in variables.items()]
+    else:
+        its["resources"] = container["resources"]
+        its["env"] = [{"name": name, "value": value} for name, value in job.env.items()]
+    kept = ("nodeSelector", "tolerations", "serviceAccountName", "imagePullSecrets",
+            "priorityClassName")  # fmt: skip
+    found = {key: plain[key] for key in kept if key in plain}
+    return {**found, "containers": [its], "volumes": volumes}
+
+
+def _line(job: JobSpec, implementation: str) -> list[str]:
+    """The launcher's command line in its pod."""
+    command = job.command
+    if isinstance(command, Raw):
+        return ["sh", "-c", *command.argv] if command.shell else list(command.argv)
+    if isinstance(command, Script):
+        program = ["python3", command.path, *command.args]
+    elif isinstance(command, Module):
+        program = ["python3", "-m", command.name, *command.args]
+    else:
+        program = list(command.argv)
+    ranks, slots = job.ranks or 1, objects.slots_of(job)
+    if implementation == "OpenMPI":
+        options = ["--hostfile", _HOSTFILE, "--map-by", "slot", "--bind-to", "none"]
+        exported = [word for name in job.env for word in ("-x", name)]
+        return ["mpirun", "-n", str(ranks), *options, *exported, *program]
+    each = ["-genvlist", ",".join(job.env)] if job.env else []
+    return ["mpirun", "-n", str(ranks), "-f", _HOSTFILE, "-ppn", str(slots), *each, *program]
+
+
+def _workspace(run: str, files: Mapping[str, bytes]) -> tuple[Object, list[Object]]:
+    """The ConfigMap with the workspace, and at which paths its keys are to be seen."""
+    size = sum(map(len, files.values()))
+    if size > _MOST:
+        raise UsageError(
+            f"the workspace has {size / 1e6:.1f} MB, and a ConfigMap takes {_MOST / 1e6:.1f} MB",
+            "the operator's pods get their code by one",
+            "put it into the image, leave out what is no code (.shantyignore), or run without "
+            "--as: shanty's own pods get any workspace",
+        )
+    keys = {f"f{number}": path for number, path in enumerate(sorted(files))}
+    data = {key: base64.b64encode(files[path]).decode() for key, path in keys.items()}
+    items = [{"key": key, "path": str(PurePosixPath(path))} for key, path in keys.items()]
+    metadata = {"name": objects.name_of(run), "labels": {objects.LABEL: run}}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
+    return config, items
+
+
+def files_of(folder: Path, names: list[str]) -> dict[str, bytes]:
+    """The content of a workspace's files, by their relative paths."""
+    return {name: (folder / name).read_bytes() for name in names}

@@ -1,0 +1,195 @@
+"""Follows a run that one of Kubeflow's operators makes: `--as mpijob`, `--as trainjob`.
+
+Its pods are the operator's, so nothing of shanty's is in them: what is known is what the operator
+says of its object, what the launcher's pod prints, and how that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shanty.launch.cluster import workspace
+from shanty.launch.kubernetes import kubeflow, words
+from shanty.launch.kubernetes.cluster import ApiError, Cluster, UnreachableError
+from shanty.launch.kubernetes.pods import RunPods
+from shanty.runtime.agent.control import conclude, read_status
+from shanty.runtime.errors import LaunchError, PrepareError
+from shanty.runtime.rundir import RunDir, write_json
+from shanty.runtime.spec import Failure, JobSpec, State
+
+Object = dict[str, Any]
+
+_LOOK = 0.5  # seconds between two questions to the API
+_LAST_LINES = 20
+_FINAL = {
+    "Succeeded": State.SUCCEEDED, "Complete": State.SUCCEEDED, "Failed": State.FAILED,
+}  # fmt: skip
+
+
+def manifests(job: JobSpec, run: str, flavour: str) -> list[Object]:
+    """All objects of the run, the operator's own one last."""
+    folder = Path(job.workdir)
+    files = kubeflow.files_of(folder, workspace.listing(folder)[0])
+    return kubeflow.made_of(job.operator or "", job, run, flavour, files)
+
+
+def try_out(cluster: Cluster, job: JobSpec, made: list[Object]) -> None:
+    """Have the API server check the objects; PrepareError where it does not know their kind."""
+    for one in made:
+        try:
+            cluster.call("POST", f"{_path(cluster, one)}?dryRun=All", one)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            raise PrepareError(
+                f"the cluster has no {one['kind']}",
+                f"it does not know {one['apiVersion']}: Kubeflow's operator is not installed there",
+                "leave --as out: shanty's own pods need no operator",
+            ) from error
+
+
+def _path(cluster: Cluster, one: Object, *, named: bool = False) -> str:
+    group = f"apis/{one['apiVersion']}" if "/" in one["apiVersion"] else "api/v1"
+    name = one["metadata"]["name"] if named else ""
+    return cluster.path(kubeflow.PLURALS[one["kind"]], name, group)
+
+
+class OperatorRun:
+    """A run that an operator makes."""
+
+    def __init__(self, cluster: Cluster, run: RunDir, job: JobSpec, flavour: str) -> None:
+        self._cluster, self._run = cluster, run
+        self._made = manifests(job, run.id, flavour)
+        self._pods = RunPods(cluster, run.id)
+        self._ended = threading.Event()
+
+    @property
+    def path(self) -> str:
+        """The path of the operator's object, which owns all else."""
+        return _path(self._cluster, self._made[-1], named=True)
+
+    def make(self) -> None:
+        """Make the objects."""
+        *others, own = self._made
+        for one in others:
+            if one["kind"] != "ConfigMap":
+                self._post(one)
+        owner = self._post(own)
+        reference = {
+            "apiVersion": own["apiVersion"], "kind": own["kind"],
+            "name": own["metadata"]["name"], "uid": owner["metadata"]["uid"],
+        }  # fmt: skip
+        for one in others:
+            if one["kind"] == "ConfigMap":
+                metadata = {**one["metadata"], "ownerReferences": [reference]}
+                self._post({**one, "metadata": metadata})
+
+    def _post(self, one: Object) -> Object:
+        try:
+            return self._cluster.call("POST", _path(self._cluster, one), one)
+        except ApiError as error:
+            if error.status != 409:  # it was repeated, since its answer was lost
+                raise
+            return self._cluster.call("GET", _path(self._cluster, one, named=True))
+
+    def delete(self) -> None:
+        """Delete what owns no others' objects, the operator's object first."""
+        for one in reversed([one for one in self._made if one["kind"] != "ConfigMap"]):
+            with contextlib.suppress(ApiError):
+                path = _path(self._cluster, one, named=True)
+                self._cluster.call("DELETE", path, {"propagationPolicy": "Background"})
+
+    def follow(self) -> None:
+        """Follow it to its end; the last status is written then."""
+        self._pods.start()
+        copier = threading.Thread(target=self._copy_log, daemon=True)
+        copier.start()
+        while True:
+            with contextlib.suppress(UnreachableError):
+                if self._look():
+                    break
+            time.sleep(_LOOK)
+        self._ended.set()
+        copier.join(10)
+        self._pods.close()
+
+    def _look(self) -> bool:
+        """Write down how it stands; True at its end."""
+        try:
+            found = self._cluster.call("GET", self.path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            what = f"the {self._made[-1]['kind']} {self._made[-1]['metadata']['name']} was deleted"
+            conclude(self._run, State.FAILED, Failure(what), LaunchError.exit_code)
+            return True
+        conditions = {
+            one["type"]: one
+            for one in (found.get("status") or {}).get("conditions") or ()
+            if one.get("status") == "True"
+        }
+        for kind, state in _FINAL.items():
+            if kind in conditions:
+                self._conclude(state, conditions[kind])
+                return True
+        status = read_status(self._run)
+        running = [pod for pod in self._pods.pods.values() if words.is_running(pod)]
+        if "Running" in conditions and status.state is not State.RUNNING:
+            status = replace(status, state=State.RUNNING, started=time.time(), reason="")
+            write_json(self._run.status, status.to_json())
+        elif status.state is State.PENDING:
+            waiting = [pod for pod in self._pods.pods.values() if not words.is_running(pod)]
+            troubles = [self._pods.trouble_of(pod["metadata"]["name"]) for pod in waiting]
+            said = [one.what for one in troubles if one] or [words.waits(pod) for pod in waiting]
+            reason = f"the operator starts its pods; {len(running)} run"
+            reason += f", {said[0]}" if said else ""
+            if reason != status.reason:
+                write_json(self._run.status, replace(status, reason=reason).to_json())
+        return False
+
+    def _launchers(self) -> list[Object]:
+        return [
+            pod
+            for pod in self._pods.pods.values()
+            if any(one["name"] == "launcher" for one in pod["spec"]["containers"])
+        ]
+
+    def _conclude(self, state: State, condition: Object) -> None:
+        code = 0 if state is State.SUCCEEDED else LaunchError.exit_code
+        failure = None
+        if state is State.FAILED:
+            why = str(condition.get("message", ""))
+            failure = Failure("the operator says that the launcher failed", why)
+            for pod in self._launchers():
+                for one in (pod.get("status") or {}).get("containerStatuses") or ():
+                    ended = (one.get("state") or {}).get("terminated")
+                    if ended:
+                        code = int(ended["exitCode"])
+                        log = self._run.logs / "launcher.log"
+                        lines = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+                        what = f"the launcher ended with exit code {code}"
+                        failure = Failure(what, why, lines=tuple(lines), log=str(log))
+        conclude(self._run, state, failure, code)
+
+    def _copy_log(self) -> None:
+        """Copy what the launcher's pod prints; where the stream breaks, from where it was."""
+        written = 0
+        log = self._run.logs / "launcher.log"
+        while True:
+            last = self._ended.is_set()
+            for pod in self._launchers():
+                path = self._cluster.path("pods", f"{pod['metadata']['name']}/log")
+                with contextlib.suppress(ApiError, UnreachableError):
+                    text = self._cluster.text(f"{path}?container=launcher").encode()
+                    if len(text) > written:
+                        with log.open("ab") as file:
+                            file.write(text[written:])
+                        written = len(text)
+            if last:
+                return
+            self._ended.wait(_LOOK)
