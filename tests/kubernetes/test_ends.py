@@ -128,18 +128,33 @@ def test_a_pod_is_evicted(kube: Kube) -> None:
 
 
 def test_a_kubelet_is_killed(kube: Kube) -> None:
+    """Its containers go on, and so does the run; it is stopped from here all the same."""
     run = kube.submit("-n", "2", "up.py")
     kube.await_state(run, "running")
     pods = kube.pods(run)
     plan = (read_json(run.plan) or {})["attempt"]["nodes"]
-    node = pods[plan[1]["name"]]["spec"]["nodeName"]
+    name = plan[1]["name"]
+    node = pods[name]["spec"]["nodeName"]
     kube.change("kill-kubelet", node)
     try:
-        time.sleep(15)  # its containers go on, and so does the run
+        lost = lambda: _ready(kube, name) == "False"  # noqa: E731
+        wait_for(lost, 90, "the cluster takes the pod for well")
         assert kube.described(run)["state"] == "running"
+        kube.do("stop", run.id)
+        assert kube.await_state(run, "stopped")["state"] == "stopped"
     finally:
         kube.change("start-kubelet", node)
-    end(kube, run)
+        # A kubelet that starts anew looks for what its pods had mounted, and that is gone.
+        its = kube.cluster(kube.admin)
+        its.namespace = kube.cluster().namespace
+        for pod in kube.pods(run):
+            its.call("DELETE", its.path("pods", pod), {"gracePeriodSeconds": 0})
+
+
+def _ready(kube: Kube, name: str) -> str:
+    its = kube.cluster()
+    conditions = its.call("GET", its.path("pods", name))["status"]["conditions"]
+    return next(str(one["status"]) for one in conditions if one["type"] == "Ready")
 
 
 def test_the_api_server_is_restarted(kube: Kube) -> None:
@@ -253,7 +268,7 @@ def test_killed_at_each_stage(kube: Kube, stage: str, who: str) -> None:
     wait_for(lambda: _is_at(kube, stage), 60, f"it is not {stage}")
     run = kube.last
     process.kill()
-    process.wait()
+    process.communicate()
     if who == "watcher":
         os.kill((read_json(run.path / "watcher.json") or {})["watcher"]["pid"], signal.SIGKILL)
         if stage != "running":

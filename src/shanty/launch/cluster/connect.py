@@ -23,7 +23,7 @@ from shanty.launch.cluster.inventory import similar_group
 from shanty.launch.cluster.keys import known_name
 from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
 from shanty.launch.connections import openssh
-from shanty.launch.connections.base import Connection, LocalTransport
+from shanty.launch.connections.base import Connection, LocalTransport, Process
 from shanty.launch.connections.openssh import OpenSSH, Route
 from shanty.launch.host import Host
 from shanty.runtime import localhost
@@ -279,7 +279,7 @@ class _Attempt:
         self._gates: dict[str, threading.Semaphore] = {}
         self._turns: dict[str, threading.Lock] = {}
         self._hops: dict[str, Refusal | None] = {}  # jump hosts that have been seen to
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Process] = []
         self._given_up = False
 
     def side_by_side(self, connections: Sequence[Connection]) -> list[RpcClient | Refusal]:
@@ -335,7 +335,9 @@ class _Attempt:
             return _refusal_by_ssh(connection.route, error)
         except ShantyError as error:
             code = "ssh-missing" if "no ssh" in error.what else "ssh-configuration"
-            code = "pod-refused" if host.pod else code
+            if host.pod:
+                what = f"{error.what} ({error.why})" if error.why else error.what
+                return Refusal(host, "pod-refused", what, error.fix)
             return Refusal(host, code, error.what, error.fix, error.why)
 
     def _start_again(self, connection: OpenSSH) -> RpcClient:
@@ -397,7 +399,7 @@ class _Attempt:
             return None
         return _refusal_by_ssh(route, NoAnswerError("ended", text, code))
 
-    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+    def _watch(self, process: Process) -> None:
         with self._lock:
             self._processes.append(process)
             late = self._given_up

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import shanty
-from shanty.launch.connections.base import Connection
+from shanty.launch.connections.base import Connection, Process
 from shanty.launch.host import Host
 from shanty.runtime import errors
 from shanty.runtime.errors import PrepareError, ShantyError
@@ -135,7 +135,7 @@ class EndedError(Exception):
 class Stream:
     """Talks with a process; to write never blocks on what it says meanwhile."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: Process) -> None:
         assert process.stdin and process.stdout and process.stderr  # a connection sees to it
         self.process = process
         self.sent = 0  # bytes written
@@ -281,7 +281,7 @@ class RpcClient:
         pythons: Iterable[str] = (),
         patience: float = 30.0,
         told: Callable[[str], None] | None = None,
-        started: Callable[[subprocess.Popen[bytes]], None] | None = None,
+        started: Callable[[Process], None] | None = None,
     ) -> RpcClient:
         """Start an RPC server; NoAnswerError when that fails.
 
@@ -312,7 +312,7 @@ class RpcClient:
         pythons: Sequence[str],
         patience: float,
         told: Callable[[str], None] | None,
-        started: Callable[[subprocess.Popen[bytes]], None] | None,
+        started: Callable[[Process], None] | None,
         ended: str = "",
         without: str = "",
     ) -> RpcClient:
@@ -489,7 +489,7 @@ class _Hearing:
         raise EndedError
 
 
-def _code(stream: Stream) -> int:
+def _code(stream: Stream) -> int | None:
     stream.close()
     return stream.process.returncode
 

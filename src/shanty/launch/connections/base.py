@@ -5,9 +5,38 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from shanty.launch.host import Host
+
+
+class Process(Protocol):
+    """A command on a host, as `subprocess.Popen` shows one."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """Where its input is written."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """Where its output is read."""
+
+    @property
+    def stderr(self) -> IO[bytes] | None:
+        """Where its standard error is read."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code; None while it runs."""
+
+    def poll(self) -> int | None:
+        """Look whether it has ended; its exit code."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; subprocess.TimeoutExpired where that takes longer."""
+
+    def kill(self) -> None:
+        """End it, or let go of it where it then ends by itself."""
 
 
 class Connection(Protocol):
@@ -15,7 +44,7 @@ class Connection(Protocol):
 
     host: Host
 
-    def start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    def start(self, argv: Sequence[str]) -> Process:
         """Start `argv` there with pipes for its three streams; nothing in it is expanded.
 
         The process ends when its standard input does (programs that shanty starts see to it).

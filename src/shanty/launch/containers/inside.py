@@ -8,7 +8,6 @@ the same path, so what is brought for one container is there for all.
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from shanty.launch.cluster import content_store, environment
 from shanty.launch.cluster.parallel import Progress, Say, Step, side_by_side
 from shanty.launch.cluster.prepare import environments
 from shanty.launch.cluster.rpc_client import NoAnswerError, RpcClient
-from shanty.launch.connections.base import Connection
+from shanty.launch.connections.base import Connection, Process
 from shanty.launch.containers import images
 from shanty.launch.containers.images import Ask, Image
 from shanty.launch.containers.travel import ImagesHere
@@ -47,7 +46,7 @@ class _ContainerConnection:
         self._outside = outside
         self._container = container
 
-    def start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    def start(self, argv: Sequence[str]) -> Process:
         """Start `argv` in a container, which ends with it."""
         name = f"shanty-prepare-{os.getpid()}-{os.urandom(4).hex()}"
         run = f"{self._container.environment['SHANTY_HOME']}/{name}"  # by which a sweep finds it
@@ -183,7 +182,7 @@ def mpi_of_image(image: str, client: RpcClient) -> Installation:
     """The MPI that an image has, by a client in a container of it; PrepareError for none."""
     nothing: dict[str, Any] = {"launcher": "", "flavour": "", "version": ""}
     there = client.ask("mpi-find", **nothing).values["there"]
-    own = [Installation(**one) for one in there if one["origin"] == "system"]
+    own = [Installation(**one) for one in there if one["origin"] != "shanty"]
     if not own:
         raise PrepareError(
             f"the image {image} has no MPI",

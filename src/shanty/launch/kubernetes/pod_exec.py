@@ -67,7 +67,7 @@ class ExecProcess:
 
     def _send(self, source: IO[bytes]) -> None:
         """Pass on what is written to it. Its end cannot be told (v4), so that is ours, too."""
-        with contextlib.suppress(OSError, ValueError, *_broken()), source:
+        with contextlib.suppress(*_broken()), source:
             while data := os.read(source.fileno(), _PIECE):
                 self._link.send_binary(bytes([_STDIN]) + data)
         self._hang_up()
@@ -86,7 +86,7 @@ class ExecProcess:
                 rest = memoryview(data)[1:]
                 while rest and sink is not None:
                     rest = rest[os.write(sink.fileno(), rest) :]
-        except (OSError, ValueError, IndexError, *_broken()):
+        except _broken():
             pass
         self._hang_up()
         self._link.shutdown()  # which closes the socket
@@ -124,9 +124,10 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def _broken() -> tuple[type[Exception], ...]:
+    """What comes of a connection that breaks."""
     from websocket import WebSocketException
 
-    return (WebSocketException,)
+    return (WebSocketException, OSError, ValueError, IndexError)
 
 
 def _code_of(data: bytes) -> int:

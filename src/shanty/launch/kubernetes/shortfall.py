@@ -78,7 +78,9 @@ def described(pod: Object, nodes: Sequence[Object], pods: Sequence[Object]) -> s
     words = []
     for name in short:
         most = sorted(left.items(), key=lambda item: -item[1].get(name, 0.0))[:_SHOWN]
-        have = ", ".join(f"{node} has {_shown(name, v.get(name, 0.0))} free" for node, v in most)
+        (first, its), *others = most
+        have = f"node {first} has {_shown(name, its.get(name, 0.0))} free"
+        have += "".join(f", {node} {_shown(name, has.get(name, 0.0))}" for node, has in others)
         more = f", {len(left) - _SHOWN} more have less" if len(left) > _SHOWN else ""
         words.append(f"needs {_shown(name, needs[name])} {_NAMES.get(name, name)}: {have}{more}")
     return "; ".join(words)

@@ -288,9 +288,9 @@ class Watcher:
         """The end of a run with what Kubernetes says of the pod in which it failed."""
         lead = self.pods.trouble_of(self.site["hosts"][0]["name"])
         if status.state is State.STOPPED and lead is not None and lead.final:
-            failure = Failure(lead.what, lead.why, lead.fix, host=lead.pod)
+            ended = Failure(lead.what, lead.why, lead.fix, host=lead.pod)
             code = LaunchError.exit_code
-            return replace(status, state=State.FAILED, failure=failure, exit_code=code)
+            return replace(status, state=State.FAILED, failure=ended, exit_code=code)
         failure = status.failure
         if failure is None or failure.host is None or status.state is not State.FAILED:
             return status

@@ -250,7 +250,7 @@ class NodeAgent:
 
     def prepare(self, shared: Mapping[str, str]) -> bool:
         """Make this host ready for ranks and say so; false where that cannot be."""
-        if self.plan.lead.container:
+        if self.plan.lead.container or self.plan.lead.connection.get("kind") == "pod":
             self._look_at_limits()
         self.environment = environment(self.plan.lead.environment, shared, os.environ)
         if self.plan.scripted:

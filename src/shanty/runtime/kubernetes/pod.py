@@ -11,6 +11,7 @@ those (HMAC: RFC 2104). Nothing is encrypted, as the ranks' own messages are not
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import json
@@ -151,7 +152,9 @@ class Server:
         while True:
             try:
                 link, _ = self._listener.accept()
-            except OSError:  # too many open files: later
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED):
+                    return  # it was closed
                 time.sleep(_LOOK)
                 continue
             threading.Thread(target=self._serve, args=(link,), daemon=True).start()
@@ -179,6 +182,7 @@ class Server:
             line.send(ERR, f"{argv[0]}: {error.strerror}\n".encode())
             line.send(END, b"127")
             return
+        assert process.stdout and process.stderr
         streams = [(process.stdout, OUT), (process.stderr, ERR)]
         threads = [
             threading.Thread(target=_pass_on, args=(stream, line, kind), daemon=True)
@@ -214,7 +218,7 @@ def _listener(port: int) -> socket.socket:
 
 
 def _pass_on(stream: Any, line: Line, kind: int) -> None:
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError), stream:
         while data := os.read(stream.fileno(), _CHUNK):
             line.send(kind, data)
 

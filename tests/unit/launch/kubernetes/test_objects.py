@@ -1,0 +1,152 @@
+"""The objects of a run: what a job asks for is in them, and a patch changes only what it names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shanty.launch.kubernetes import objects
+from shanty.runtime.errors import UsageError
+from shanty.runtime.spec import JobSpec, Script
+
+RUN = "20261125-120000-abcd"
+JOB = JobSpec(Script("train.py"), ranks=4, image="python:3.12-slim")
+
+
+def container(made: dict[str, Any]) -> dict[str, Any]:
+    (found,) = made["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "each", "pods", "slots"),
+    [(4, None, None, 4, 1), (4, 2, None, 2, 2), (5, 2, None, 2, 3), (4, None, 2, 2, 2),
+     (1, None, None, 1, 1), (5, None, 2, 3, 2)],
+)  # fmt: skip
+def test_how_many_pods(
+    ranks: int, nodes: int | None, each: int | None, pods: int, slots: int
+) -> None:
+    job = JobSpec(Script("x"), ranks=ranks, nodes=nodes, ranks_per_host=each, image="i")
+    assert (objects.pods_of(job), objects.slots_of(job)) == (pods, slots)
+    assert pods * slots >= ranks
+
+
+def test_pods_are_plain_and_restricted() -> None:
+    made = objects.job_of(JOB, RUN)
+    pod = made["spec"]["template"]["spec"]
+    assert made["kind"] == "Job"
+    assert made["spec"]["parallelism"] == made["spec"]["completions"] == 4
+    security = container(made)["securityContext"]
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert pod["automountServiceAccountToken"] is False
+    assert "runAsUser" not in security  # so that OpenShift's own counts
+
+
+def test_what_is_asked_for() -> None:
+    job = JobSpec(
+        Script("x"), ranks=4, nodes=2, image="i", cpus_per_rank=2, memory_per_rank=1 << 30,
+        gpus_per_rank=1, uid=1000, node_selector=("disk=ssd",), tolerations=("gpu:NoExecute",),
+        service_account="me", priority_class="high", pull_secrets=("login",), labels=("team=ml",),
+        queue="batch", mounts=(("pvc:data", "/data", "ro"),), time_limit=60.0,
+    )  # fmt: skip
+    made = objects.job_of(job, RUN)
+    pod = made["spec"]["template"]["spec"]
+    resources = container(made)["resources"]
+    assert resources["limits"] == {"cpu": "4", "memory": str(2 << 30), "nvidia.com/gpu": "2"}
+    assert resources["requests"] == resources["limits"]
+    assert pod["nodeSelector"] == {"disk": "ssd"}
+    assert pod["tolerations"] == [{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}]
+    assert pod["serviceAccountName"] == "me"
+    assert pod["priorityClassName"] == "high"
+    assert pod["imagePullSecrets"] == [{"name": "login"}]
+    assert pod["securityContext"] == {"fsGroup": 1000}
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "batch"
+    assert made["spec"]["template"]["metadata"]["labels"]["team"] == "ml"
+    claims = [one for one in pod["volumes"] if "persistentVolumeClaim" in one]
+    assert claims[0]["persistentVolumeClaim"] == {"claimName": "data", "readOnly": True}
+    assert {"name": "mount-0", "mountPath": "/data", "readOnly": True} in container(made)[
+        "volumeMounts"
+    ]
+    assert made["spec"]["activeDeadlineSeconds"] > 60
+
+
+def test_what_the_job_owns_goes_with_it() -> None:
+    owner = {"metadata": {"name": objects.name_of(RUN), "uid": "u"}}
+    config, secret = objects.owned_of(RUN, owner)
+    for one in (config, secret):
+        assert one["metadata"]["ownerReferences"][0]["uid"] == "u"
+    assert "def serve()" in config["data"]["pod.py"]
+    other = objects.owned_of(RUN, owner)[1]
+    assert secret["stringData"]["key"] != other["stringData"]["key"]
+
+
+def test_a_patch() -> None:
+    patch = {
+        "spec": {"template": {"spec": {
+            "hostNetwork": True,
+            "containers": [
+                {"name": "run", "resources": {"requests": {"cpu": None, "rdma/ib": "1"}},
+                 "env": [{"name": "SHANTY_POD_PORT", "value": "4000"}],
+                 "volumeMounts": [{"name": "x", "mountPath": "/x"}]},
+                {"name": "beside", "image": "i"},
+            ],
+        }}}
+    }  # fmt: skip
+    job = JobSpec(Script("x"), ranks=1, image="i", k8s_patch=json.dumps(patch))
+    made = objects.job_of(job, RUN)
+    pod = made["spec"]["template"]["spec"]
+    assert pod["hostNetwork"] is True
+    assert [one["name"] for one in pod["containers"]] == ["run", "beside"]
+    own = pod["containers"][0]
+    assert own["resources"]["requests"] == {"rdma/ib": "1"}
+    assert {one["mountPath"] for one in own["volumeMounts"]} >= {"/x", "/tmp", "/dev/shm"}
+    assert {one["name"] for one in own["env"]} >= {"HOME", "SHANTY_HOME", "SHANTY_POD_PORT"}
+    assert objects.port_of(made) == 4000
+    assert objects.port_of(objects.job_of(JOB, RUN)) == 24180
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(JSON, JSON)
+def test_a_merge_patch_twice_is_once(target: Any, patch: Any) -> None:
+    once = objects.merged(target, patch)
+    assert objects.merged(once, patch) == once
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("gpu", {"key": "gpu", "operator": "Exists"}),
+        ("gpu=yes:NoSchedule",
+         {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}),
+        ("*", {"operator": "Exists"}),
+    ],
+)  # fmt: skip
+def test_tolerations(text: str, found: dict[str, str]) -> None:
+    assert objects.toleration(text) == found
+
+
+def test_bad_words() -> None:
+    with pytest.raises(UsageError, match="no effect"):
+        objects.toleration("gpu:Sometimes")
+    with pytest.raises(UsageError, match="is no pair"):
+        objects.job_of(JobSpec(Script("x"), ranks=1, image="i", node_selector=("ssd",)), RUN)
+
+
+@pytest.mark.parametrize("text", ["[]", "a: 1", "spec: [", "\x00"])
+def test_what_is_no_patch(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "patch.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError):
+        objects.read_patch(file)
