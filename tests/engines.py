@@ -1,7 +1,8 @@
 """Real container engines for tests: images made of Debian's packages, a dockerd of our own, podman.
 
 Images are made once and kept below .dev/images: a Debian with Python and nothing else, the same
-with Debian's Open MPI 4.1 and mpi4py, and one with a shell alone.
+with Debian's Open MPI 4.1 and mpi4py, or with MPICH or Intel MPI as pip has them, and one with a
+shell alone.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+import mpi4py
 import pytest
 
-from runs import LONG, Shanty, wait_for
+from runs import LONG, Shanty, mpi_folder, wait_for
 
 CACHE = Path(__file__).parents[1] / ".dev" / "images"
 PYTHON, OPENMPI, SHELL = "shanty-test/python:1", "shanty-test/openmpi:1", "shanty-test/shell:1"
+MPICH, INTEL = "shanty-test/mpich:1", "shanty-test/intel:1"
 long_only = pytest.mark.skipif(not LONG, reason="takes long: SHANTY_TEST_LONG=1")
 _VERSION = "1"  # of how images are made
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -53,7 +57,8 @@ def root_of(image: str) -> Path:
         if not folder.is_dir():
             draft = CACHE / f".draft-{name}"
             shutil.rmtree(draft, ignore_errors=True)
-            {PYTHON: _debian, OPENMPI: _with_openmpi, SHELL: _shell}[image](draft)
+            makers = {PYTHON: _debian, OPENMPI: _with_openmpi, SHELL: _shell}
+            makers.get(image, partial(_with_wheel, name))(draft)
             draft.rename(folder)
     return folder
 
@@ -102,6 +107,19 @@ def _with_openmpi(folder: Path) -> None:
     _run(*inside, "apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages)
     for junk in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man"):
         shutil.rmtree(folder / junk, ignore_errors=True)
+
+
+def _with_wheel(flavour: str, folder: Path) -> None:
+    """An MPI as pip installs one, beside the image's Python, and mpi4py."""
+    prefix = mpi_folder() / flavour
+    if not prefix.is_dir():
+        pytest.skip(f"{flavour} is not installed in {mpi_folder()}")
+    _run("cp", "-a", root_of(PYTHON), folder)
+    _run("cp", "-a", f"{prefix.resolve()}/.", folder / "usr/local")
+    packages = folder / "usr/local/lib/python3.11/dist-packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    (own,) = mpi4py.__path__
+    shutil.copytree(own, packages / "mpi4py")
 
 
 def _shell(folder: Path) -> None:

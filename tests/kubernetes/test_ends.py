@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kube_runs import Kube, end
+from kube_runs import Kube
 
 from runs import wait_for
 from shanty.runtime.errors import LaunchError, PrepareError, UsageError

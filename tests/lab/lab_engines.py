@@ -9,7 +9,7 @@ from pathlib import Path
 from conftest import LabHosts
 
 import engines
-from engines import OPENMPI, PYTHON
+from engines import INTEL, MPICH, OPENMPI, PYTHON
 from runs import LONG
 
 IMAGE_WORDS = ("--image", PYTHON, "--runtime", "podman", "--env", "none")
@@ -22,8 +22,8 @@ def podman_on(lab: LabHosts) -> Iterator[None]:
         disk = stack.enter_context(engines.disk())
         source = stack.enter_context(engines.podman(disk / "store"))
         source.load(PYTHON)
-        if LONG:
-            source.load(OPENMPI)
+        for image in (OPENMPI, MPICH, INTEL) if LONG else ():
+            source.load(image)
         for host in lab.hosts:
             folder = disk / host
             etc = engines.podman_files(folder, images=disk / "store" / "graph")

@@ -15,7 +15,8 @@ from conftest import LabHosts, lab_in
 from lab_engines import IMAGE_WORDS, containers_on, podman_on
 
 import engines
-from engines import OPENMPI, PYTHON, long_only
+import mpijobs
+from engines import INTEL, MPICH, OPENMPI, PYTHON, long_only
 from runs import accuracy, mpi_folder, wait_for
 from shanty.launch.lab import control
 from shanty.runtime.rundir import RunDir, read_json
@@ -171,6 +172,21 @@ def test_lines_of_tutorials_with_the_images_own_mpi(
     assert done.returncode == 0, done.stderr
     found = sorted(re.findall(r"of 3 on (lab\d)", done.stdout))
     assert found == ["lab1", "lab2", "lab3"]
+
+
+@long_only
+@pytest.mark.parametrize(
+    ("image", "implementation"), [(OPENMPI, "OpenMPI"), (MPICH, "MPICH"), (INTEL, "Intel")]
+)
+def test_an_mpijob_on_hosts(
+    podman_lab: LabHosts, tmp_path: Path, image: str, implementation: str
+) -> None:
+    """Two workers with two slots each: two of three hosts have the ranks."""
+    file = mpijobs.write(tmp_path, implementation, image)
+    on = ("--on", podman_lab.name, "--runtime", "podman", "-C", tmp_path)
+    done = podman_lab.shanty("run", *on, "-f", file, timeout=150)
+    assert done.returncode == 0, done.stderr
+    assert mpijobs.hosts_of(done.stdout) == ["lab1", "lab2"]
 
 
 @long_only

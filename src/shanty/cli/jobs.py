@@ -247,7 +247,9 @@ def of_manifest(
         own = {key: value for key, value in own.items() if key not in ("ranks", "nodes")}
     if str(typed.get("on", "")).partition(":")[0] != "k8s":
         own = {key: value for key, value in own.items() if key not in KUBERNETES_KEYS}
-        own.pop("nodes")
+        own.pop("nodes", None)
+        if not (typed.get("on") or typed.get("hostfile")):  # all of it is on this machine
+            own |= {"ranks_per_host": None, "oversubscribe": True}
     elif "k8s_patch" in typed:
         both = objects.merged(json.loads(own["k8s_patch"]), json.loads(typed["k8s_patch"]))
         typed["k8s_patch"] = json.dumps(both)

@@ -141,8 +141,11 @@ def test_dial(server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     )
     words = [sys.executable, "-c", program, "127.0.0.1"]
     done = subprocess.run(
-        [*words, str(server), "sh", "-c", "cat; exit 5"], input=b"in", capture_output=True, timeout=20
-    )  # fmt: skip
+        [*words, str(server), "sh", "-c", "cat; exit 5"],
+        input=b"in",
+        capture_output=True,
+        timeout=20,
+    )
     assert (done.returncode, done.stdout) == (5, b"in")
     free = socket.create_server(("127.0.0.1", 0))
     port = free.getsockname()[1]
@@ -177,8 +180,11 @@ def test_the_first_process_ends_when_nobody_needs_it(tmp_path: Path) -> None:
     words = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable]
     try:
         done = subprocess.run(
-            [*words, "-I", "-S", str(program), "serve"], env=environ, capture_output=True, timeout=30
-        )  # fmt: skip
+            [*words, "-I", "-S", str(program), "serve"],
+            env=environ,
+            capture_output=True,
+            timeout=30,
+        )
     except FileNotFoundError:
         pytest.skip("there is no unshare")
     if b"unshare failed" in done.stderr:
