@@ -71,14 +71,15 @@ def test_our_mpijob_by_the_operator(kube: Kube, operator: None, flavour: str) ->
     words = ("--on", "k8s", "--image", image_of(flavour), *mpi, "--as", "mpijob")
     done = kube.shanty("run", *words, "-n", "4", "--nodes", "2", "hello.py", env=kube.env)
     assert done.returncode == 0, done.stderr
-    assert [pod.rpartition("-")[2] for pod in placed(done.stdout, 4)] == ["0", "1"]
+    assert [pod.rpartition("-")[2] for pod in placed(done.stderr, 4)] == ["0", "1"]
 
 
 def test_open_mpi_5_with_what_the_operator_sets_alone(
     kube: Kube, admin: Cluster, operator: None
 ) -> None:
     """All ranks are on the launcher: it has no host file that PRRTE would read."""
-    text = mpijobs.mpijob("OpenMPI", image_of("openmpi5"), name="plain").replace('"4"', '"2"')
+    text = mpijobs.mpijob("OpenMPI", image_of("openmpi5"), name="plain")
+    text = text.replace('"4"', '"2"').replace('"-bind-to"', '"--bind-to"')  # as PRRTE takes it
     job = json.loads(text.partition("---\n")[2])
     admin.call("POST", admin.path("mpijobs", group=MPIJOBS), job)
     try:

@@ -24,6 +24,8 @@ from faults_mpi import MPIS
 from faults_running import RUNNING
 from faults_ways import WAYS
 
+from shanty.launch.finding import CODES
+
 PARTS: Mapping[str, list[Fault]] = {
     "The way to a host": WAYS,
     "A host itself": HOSTS,
@@ -36,6 +38,10 @@ BARE = Path(__file__).with_name("faults_bare.json")
 # Codes that no case of the table has, and why.
 NOT_PLANTED: Mapping[str, str] = {
     "libc-old": "a host of a lab has the C library of the machine",
+    **dict.fromkeys(
+        (code for code in CODES if code.startswith(("cluster-", "pod-"))),
+        "of a cluster, which a lab is not: tests/kubernetes",
+    ),
 }
 _HEAD = """\
 # Faults, and what becomes of them

@@ -12,7 +12,7 @@ from shanty.runtime.errors import UsageError
 
 @click.group()
 def k8s() -> None:
-    """What runs on Kubernetes need of a cluster."""
+    """Say what runs on Kubernetes need of a cluster."""
 
 
 @k8s.command()
@@ -26,7 +26,7 @@ def role(namespace: str, place: str, user: str, account: str, as_json: bool) -> 
 
     \b
     Examples:
-      shanty k8s role --namespace team --user ada | kubectl apply -f -
+      shanty k8s role --namespace team --user ada > role.yaml
     """
     import os
 

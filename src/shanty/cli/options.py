@@ -236,7 +236,7 @@ _ALL = (
         (bool,), click={"is_flag": True},
     ),
     Option(
-        "on", "--on", "Where: a,b:4,user@10.0.0.3, a group or slurm [here].",
+        "on", "--on", "Where: a,b:4,user@10.0.0.3, a group, slurm or k8s [here].",
         (str,), click={"metavar": "HOSTS", "shell_complete": completed("hosts")},
     ),
     Option(
@@ -382,7 +382,7 @@ GROUPS = {
     ),
     "Where": ("on", "hostfile", "workdir", "source"),
     "Slurm": OF_SLURM,
-    "Kubernetes": KUBERNETES_KEYS,
+    "Kubernetes": (*KUBERNETES_KEYS, "manifest", "form"),
     "MPI": ("mpi", "raw"),
     "Containers": (
         "image", "master_image", "runtime", "mounts", "gpus", "registry_user",

@@ -134,6 +134,10 @@ def run(
       shanty run --on 10.0.0.2,10.0.0.3 train.py
       shanty run -- mpirun -np 2 -bind-to none python train.py
     """
+    if not command and manifest is None:
+        now = click.get_current_context()
+        (missing,) = [each for each in now.command.params if each.name == "command"]
+        raise click.MissingParameter(ctx=now, param=missing)
     jobs.refuse_in_ranks(os.environ)
     here = context()
     folder = jobs.workspace_folder(typed["source"], workdir, here)

@@ -44,7 +44,7 @@ def _absolute(path: str, folder: Path) -> str:
     return os.path.normpath(folder / user_path(path))
 
 
-def refuse_outside(job: JobSpec, *, pods: bool) -> None:
+def refuse_outside(job: JobSpec, *, pods: bool = False) -> None:
     """UsageError where options of a container are given, and no image; or claims, without pods."""
     claims = [source for source, _, _ in job.mounts if source.startswith("pvc:")]
     if claims and not pods:
