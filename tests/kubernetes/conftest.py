@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kube_runs import HELLO, UP, Kube, end
+from kube_runs import Kube, end, kube_in
 
-from runs import Shanty, flavour, mpi_folder, thin
+from runs import flavour, thin
 from shanty.runtime.rundir import read_json
 
 __all__ = ["flavour"]
@@ -28,17 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def kube(tmp_path: Path) -> Iterator[Kube]:
     """A cluster; afterwards nothing of the test's runs is in it, and nobody watches them."""
-    names = ("SHANTY_TEST_KUBECONFIG", "SHANTY_TEST_KUBECONFIG_ADMIN", "SHANTY_TEST_KUBE_IMAGE")
-    given = [os.environ.get(name, "") for name in names]
-    if not all(given):
-        pytest.skip(f"{names[given.index('')]} names no cluster")
-    home, work = tmp_path / "home", tmp_path / "work"
-    home.mkdir()
-    work.mkdir()
-    (home / "mpi").symlink_to(mpi_folder())
-    found = Kube(Path(given[0]), Path(given[1]), given[2], Shanty(home, work))
-    (work / "hello.py").write_text(HELLO)
-    (work / "up.py").write_text(UP)
+    found = kube_in(tmp_path)
     yield found
     for run in found.runs:
         if not (read_json(run.job) or {}).get("keep"):

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from runs import Shanty, wait_for
+from runs import Shanty, mpi_folder, wait_for
 from shanty.launch.kubernetes import objects
 from shanty.launch.kubernetes.cluster import ApiError, Cluster
 from shanty.runtime.rundir import RunDir, read_json
@@ -149,3 +149,18 @@ def placed(text: str, ranks: int) -> Sequence[str]:
     assert sorted(int(one[one.index("rank") + 1]) for one in lines) == list(range(ranks)), text
     assert all(one[one.index("sum") + 1] == str(ranks) for one in lines)
     return sorted({one[-1] for one in lines})
+
+
+def kube_in(folder: Path) -> Kube:
+    """The cluster that the variables name, and a home and a workspace in `folder`."""
+    names = ("SHANTY_TEST_KUBECONFIG", "SHANTY_TEST_KUBECONFIG_ADMIN", "SHANTY_TEST_KUBE_IMAGE")
+    given = [os.environ.get(name, "") for name in names]
+    if not all(given):
+        pytest.skip(f"{names[given.index('')]} names no cluster")
+    home, work = folder / "home", folder / "work"
+    home.mkdir()
+    work.mkdir()
+    (home / "mpi").symlink_to(mpi_folder())
+    (work / "hello.py").write_text(HELLO)
+    (work / "up.py").write_text(UP)
+    return Kube(Path(given[0]), Path(given[1]), given[2], Shanty(home, work))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,9 +177,64 @@ def podman_nodes(cluster: Cluster) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=["local", "ssh", "ssh-image", "procs", "slurm", "slurm-image"])
+@dataclass
+class KubePlace(Place):
+    """A cluster of Kubernetes; its pods want a node that there is not before."""
+
+    kube: Any = None
+    reason: str = "its pods are being started; 0 of 2 run; no node for it"
+
+    @property
+    def admin(self) -> Any:
+        found = self.kube.cluster(self.kube.admin)
+        found.namespace = self.kube.cluster().namespace
+        return found
+
+    def submit(self, *command: str) -> RunDir:
+        self._label(None)
+        return super().submit("--node-selector", "shanty-test=yes", *command)
+
+    def grant(self, run: RunDir) -> None:
+        self._label("yes")
+
+        def nodes() -> list[tuple[str, str]]:
+            pods = self.kube.pods(run).values()
+            return sorted((p["spec"].get("nodeName", ""), p["metadata"]["name"]) for p in pods)
+
+        wait_for(lambda: len(nodes()) == 2 and all(node for node, _ in nodes()), 60, "no pods")
+        self.hosts[:] = [name for _, name in nodes()]
+
+    def _label(self, value: str | None) -> None:
+        for node in self.admin.call("GET", "/api/v1/nodes")["items"]:
+            change = {"metadata": {"labels": {"shanty-test": value}}}
+            path = f"/api/v1/nodes/{node['metadata']['name']}"
+            self.admin.call("PATCH", path, change, kind="application/merge-patch+json")
+
+    def is_queued(self, run: RunDir) -> bool:
+        return "jobs" in self.kube.left(run)
+
+    @contextmanager
+    def without_host(self, run: RunDir, host: str) -> Iterator[None]:
+        self.admin.call("DELETE", self.admin.path("pods", host))
+        yield
+
+    def kill_all(self, run: RunDir) -> None:
+        watcher = (read_json(run.path / "watcher.json") or {})["watcher"]["pid"]
+        os.kill(watcher, signal.SIGKILL)
+        path = self.admin.path("jobs", f"shanty-{run.id}", "apis/batch/v1")
+        self.admin.call("DELETE", path, {"propagationPolicy": "Background"})
+        wait_for(lambda: not self.kube.left(run), 90, "the run is still there")
+
+    def forget(self, run: RunDir) -> None:
+        """Nobody else has anything of it."""
+
+
+@pytest.fixture(params=["local", "ssh", "ssh-image", "procs", "slurm", "slurm-image", "k8s"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Each target; afterwards nothing of its runs is there."""
+    if request.param == "k8s":
+        yield from _on_kubernetes(tmp_path)
+        return
     if request.param.startswith("slurm"):
         more = []
         if request.param == "slurm-image":
@@ -210,6 +266,20 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     yield here
     for run in (lab.shanty.home / "runs").glob("*"):
         wait_for(lambda run=run: not site.remains(run.name), 15, f"left: {site.remains(run.name)}")
+
+
+def _on_kubernetes(tmp_path: Path) -> Iterator[Place]:
+    from kube_runs import end, kube_in
+
+    kube = kube_in(tmp_path)
+    site = Site(SimpleNamespace(shanty=kube.shanty), kube.shanty.folder)  # type: ignore[arg-type]
+    site.write("up.py", UP)
+    words = [*kube.words, "-n", str(RANKS), "--nodes", "2", "--ranks-per-host", "2"]
+    place = KubePlace(site, words, ["", ""], True, kube.env, kube=kube)
+    yield place
+    place._label(None)
+    for run in kube.runs:
+        end(kube, run)
 
 
 def _on_slurm(cluster: Cluster, tmp_path: Path, more: list[str]) -> Iterator[Place]:

@@ -48,6 +48,7 @@ class Cluster:
 
         PrepareError where there is no such context, or the client library is missing.
         """
+        self.requests = 0  # that were made, those for WebSockets too
         self._environ = environ
         self._lock = threading.Lock()
         context, _, namespace = place.rpartition("/") if "/" in place else (place, "", "")
@@ -130,6 +131,7 @@ class Cluster:
 
         url = f"{self.server}{path}?{urlencode(query)}".replace("http", "ws", 1)
         for last in (False, True):
+            self.requests += 1
             headers = {"sec-websocket-protocol": "v4.channel.k8s.io", **self._headers()}
             try:
                 return ws_client.create_websocket(self._configuration, url, headers)
@@ -200,6 +202,7 @@ class Cluster:
             status_forcelist=_TEMPORARY, allowed_methods=None, raise_on_status=False,
         )  # fmt: skip
         for last in (False, True):
+            self.requests += 1
             headers = {"accept": "application/json, */*", **self._headers()}
             if body is not None:
                 headers["content-type"] = kind

@@ -40,6 +40,7 @@ class RunPods:
         self._pods: dict[str, Object] = {}
         self._troubles: dict[str, Trouble] = {}
         self._changed = threading.Condition()
+        self._listed = False
         self._ended = False
         self.silent_since: float | None = None
         self.error: ApiError | None = None
@@ -61,8 +62,10 @@ class RunPods:
             return dict(self._pods)
 
     def trouble_of(self, name: str) -> Trouble | None:
-        """What has happened to a pod; also to one that is gone."""
+        """What has happened to a pod of the run; also to one that is gone."""
         with self._changed:
+            if self._listed and name not in self._pods and name not in self._troubles:
+                return deleted(name)  # before we looked
             return self._troubles.get(name)
 
     def wait_for(self, found: Callable[[], R | None], patience: float) -> R | None:
@@ -101,6 +104,7 @@ class RunPods:
             self._gone(name)
         for pod in found["items"]:
             self._take(pod)
+        self._listed = True
         return str(found["metadata"]["resourceVersion"])
 
     def _watch(self, version: str) -> None:

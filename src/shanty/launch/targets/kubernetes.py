@@ -225,7 +225,8 @@ def _give_up(run: RunDir) -> Reply:
     if is_watched(run):
         os.kill((read_json(run.path / RECORD) or {})["watcher"]["pid"], signal.SIGTERM)
     while time.monotonic() < until:
-        if control.read_status(run).state.final:
+        gone = bool((read_json(run.site) or {}).get("deleted")) or _keeps(run)
+        if control.read_status(run).state.final and (gone or not is_watched(run)):
             return Reply(True, "")
         if not is_watched(run):
             watch(run, new=False)  # which finds that the run was given up

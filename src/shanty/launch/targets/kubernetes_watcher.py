@@ -40,6 +40,7 @@ from shanty.runtime.spec import Failure, JobSpec, State, Status
 
 RECORD = "watcher.json"  # who watches a run
 AWAY = "cluster.json"  # since when the cluster has not answered, and what it says
+LOG = "watcher.jsonl"  # how far it came, and when: `events.jsonl` is a copy of the controller's
 _LOCK = "watcher.lock"
 _LOOK = 0.2  # seconds between two looks at a run
 _ASKED = 2.0  # seconds between two questions why pods are missing
@@ -126,6 +127,7 @@ class Watcher:
         started = self._create()
         self.pods.start()
         pods = self._await_pods(started)
+        self._event("pods-running", requests=self.cluster.requests)
         self.say("its pods are prepared")
         port = objects.port_of(objects.job_of(self.job, self.run.id))
         hosts = [
@@ -140,7 +142,12 @@ class Watcher:
             )  # fmt: skip
         except ShantyError as error:
             raise self._told_by_pods(hosts, error) from error
+        sent = {client.host.name: client.bytes_sent for client in clients}
+        self._event("prepared", requests=self.cluster.requests, sent=sent)
         self._follow(hosts, clients)
+
+    def _event(self, kind: str, **more: Any) -> None:
+        append_line(self.run.path / LOG, {"time": time.time(), "event": kind, **more})
 
     def _committed(self, hosts: list[dict[str, Any]]) -> None:
         """From now on the run is in its pods, and nobody stops it by ending this process."""
@@ -246,7 +253,7 @@ class Watcher:
 
     def _warn(self, text: str) -> None:
         print(f"shanty: {text}", file=sys.stderr, flush=True)
-        append_line(self.run.events, {"time": time.time(), "event": "warning", "text": text})
+        self._event("warning", text=text)
 
     # --------------------------------------------------------------------------- following
 
