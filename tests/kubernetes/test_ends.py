@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -304,6 +303,5 @@ def test_ctrl_c_while_pods_start(kube: Kube) -> None:
 def test_the_watchers_log_is_empty(kube: Kube) -> None:
     done = kube("-n", "2", "hello.py")
     assert done.returncode == 0, done.stderr
-    watcher = Path(kube.last.agent_log)
     wait_for(lambda: not kube.left(kube.last), 60, "objects are left")
-    assert watcher.read_text() == ""
+    assert (kube.last.logs / "watcher.log").read_text() == ""

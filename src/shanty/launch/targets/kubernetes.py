@@ -200,7 +200,7 @@ def watch(run: RunDir, *, new: bool = True) -> None:
     from shanty.launch.targets import kubernetes_watcher
 
     words = [sys.executable, "-m", kubernetes_watcher.__name__, str(run.path)]
-    with run.agent_log.open("ab") as log:
+    with kubernetes_watcher.log_of(run).open("ab") as log:
         process = subprocess.Popen(
             [*control.survivor_prefix(os.environ), *words],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
@@ -213,7 +213,7 @@ def watch(run: RunDir, *, new: bool = True) -> None:
     else:
         return
     if new and not control.read_status(run).state.final:
-        said = run.agent_log.read_text(errors="replace").strip()
+        said = kubernetes_watcher.log_of(run).read_text(errors="replace").strip()
         raise PrepareError("the process that watches the run does not come up", said)
 
 

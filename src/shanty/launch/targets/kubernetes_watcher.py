@@ -83,7 +83,7 @@ class Watcher:
         finally:
             self._clean_up()
             what = "what sees the run through has failed"  # unless it has come to its end
-            fix = f"this is a bug of shanty's: please report {self.run.agent_log}"
+            fix = f"this is a bug of shanty's: please report {log_of(self.run)}"
             conclude(self.run, State.LOST, Failure(what, "", fix), LostError.exit_code)
 
     def note(self, **changes: Any) -> None:
@@ -115,7 +115,7 @@ class Watcher:
             operator.follow()
         finally:
             if not self.job.keep:
-                operator.delete()
+                operator.delete()  # UnreachableError: the next one does it
                 self.note(deleted=True)
 
     # ---------------------------------------------------------------------------- starting
@@ -360,6 +360,11 @@ def _once() -> Any:
 def _stop(_number: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Stop
+
+
+def log_of(run: RunDir) -> Path:
+    """What the process that sees a run through has to say: warnings, and its own failure."""
+    return run.logs / "watcher.log"
 
 
 def is_watched(run: RunDir) -> bool:
