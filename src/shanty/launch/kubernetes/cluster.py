@@ -73,6 +73,7 @@ class Cluster:
     def _load(self) -> tuple[str, str]:
         """Read the kubeconfig, or a pod's own account; returns the context and its namespace."""
         try:
+            import yaml
             from kubernetes import client, config
         except ImportError as error:
             raise lacks_client(error) from error
@@ -100,7 +101,9 @@ class Cluster:
             chosen = next(one for one in contexts if one["name"] == self.context or (
                 not self.context and one is active))  # fmt: skip
             config.load_kube_config(files, chosen["name"], configuration, persist_config=False)
-        except (config.ConfigException, KeyError, TypeError, ValueError, OSError) as error:
+        except (
+            config.ConfigException, yaml.YAMLError, KeyError, TypeError, ValueError, OSError,
+        ) as error:  # fmt: skip
             raise PrepareError(
                 f"{files} cannot be used", str(error), "see what `kubectl cluster-info` says"
             ) from error
