@@ -74,6 +74,7 @@ class Cluster:
         """Read the kubeconfig, or a pod's own account; returns the context and its namespace."""
         try:
             import yaml
+
             from kubernetes import client, config
         except ImportError as error:
             raise lacks_client(error) from error
