@@ -76,7 +76,9 @@ def test_cpu_that_no_node_has_in_numbers(kube: Kube) -> None:
 def test_a_quota(kube: Kube) -> None:
     quota = {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "0"}}}
     with admins(kube, "resourcequotas", quota):
-        time.sleep(1)  # until it counts
+        its = kube.cluster()
+        counts = lambda: its.call("GET", its.path("resourcequotas", "small")).get("status")  # noqa: E731
+        wait_for(counts, 30, "the quota does not count")
         done = kube("-n", "2", "hello.py")
     assert done.returncode == LAUNCH, done.stderr
     assert "quota is too small" in done.stderr
@@ -170,6 +172,7 @@ def test_the_api_server_is_restarted(kube: Kube) -> None:
     kube.change("restart-api", "8")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
+    assert "has not answered: the run may go on there" in err.decode()  # 8 s, said after 5
     assert [int(line.split()[-1]) for line in out.decode().splitlines()] == list(range(40))
 
 

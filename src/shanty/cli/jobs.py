@@ -234,6 +234,15 @@ def _pair(text: str, environ: Mapping[str, str], where: str) -> dict[str, str]:
     return {key: value}
 
 
+# The options of queues, which stand in shanty.toml for runs that go there.
+_OF_QUEUES = {"slurm": options.OF_SLURM, "k8s": ("nodes", *KUBERNETES_KEYS)}
+
+
+def _queue(given: Mapping[str, Any], table: Mapping[str, Any]) -> str:
+    """The first part of `--on`, typed or from shanty.toml: slurm, k8s, or hosts."""
+    return str(given.get("on") or table.get("on", "")).partition(":")[0]
+
+
 def of_manifest(
     path: Path, command: Sequence[str], folder: Path, given: Mapping[str, Any]
 ) -> JobSpec:
@@ -245,10 +254,12 @@ def of_manifest(
     typed = {key: value for key, value in given.items() if value not in (None, (), {})}
     if "ranks" in typed or "nodes" in typed:  # then the other follows
         own = {key: value for key, value in own.items() if key not in ("ranks", "nodes")}
-    if str(typed.get("on", "")).partition(":")[0] != "k8s":
+    table = options.defaults(folder)
+    if _queue(typed, table) != "k8s":
         own = {key: value for key, value in own.items() if key not in KUBERNETES_KEYS}
         own.pop("nodes", None)
-        if not (typed.get("on") or typed.get("hostfile")):  # all of it is on this machine
+        if not any(each.get(key) for each in (typed, table) for key in ("on", "hostfile")):
+            # all of it is on this machine
             own |= {"ranks_per_host": None, "oversubscribe": True}
     elif "k8s_patch" in typed:
         both = objects.merged(json.loads(own["k8s_patch"]), json.loads(typed["k8s_patch"]))
@@ -266,10 +277,10 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
     env = {**{key: str(value) for key, value in table.pop("env", {}).items()}, **given["env"]}
     if given.get("on") or given.get("hostfile"):  # what was typed is not added to, but replaces
         table = {key: value for key, value in table.items() if key not in ("on", "hostfile")}
-    if str(given.get("on") or table.get("on", "")).partition(":")[0] != "slurm":
-        table = {key: value for key, value in table.items() if key not in options.OF_SLURM}
-    if str(given.get("on") or table.get("on", "")).partition(":")[0] != "k8s":
-        table = {key: value for key, value in table.items() if key not in KUBERNETES_KEYS}
+    queue = _queue(given, table)
+    foreign = [key for name, keys in _OF_QUEUES.items() if name != queue for key in keys]
+    foreign = [key for key in foreign if key not in _OF_QUEUES.get(queue, ())]
+    table = {key: value for key, value in table.items() if key not in foreign}
     values = {**table, **{key: value for key, value in given.items() if value is not None}}
     for several in ("tags", "mounts", "node_selector", "tolerations", "pull_secrets", "labels"):
         values[several] = tuple(given.get(several) or table.get(several, ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import click
 
@@ -28,8 +29,6 @@ def role(namespace: str, place: str, user: str, account: str, as_json: bool) -> 
     Examples:
       shanty k8s role --namespace team --user ada > role.yaml
     """
-    import os
-
     from shanty.launch.kubernetes.cluster import Cluster
     from shanty.launch.kubernetes.role import manifests
 

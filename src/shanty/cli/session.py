@@ -52,6 +52,7 @@ class Session:
         self._interrupts = interrupts
         self._answered = 0
         self._pending_since = 0.0  # 0: it is not
+        self._trouble = ""  # as it was shown
         self._waits = ""  # why, as it was shown
         self._stalls = 0  # how many have been seen
         self._told: set[str] = set()  # the failures that have been shown in whole
@@ -95,6 +96,7 @@ class Session:
                 if status.attempt != before.attempt and status.attempt > 1:
                     self._show_attempt(status)
                 self._show_waiting(status)
+                self._show_trouble(status)
                 if status.alone is not None and before.alone is None:
                     self._show_alone(status.alone)
                 final = status.state.final
@@ -142,6 +144,17 @@ class Session:
             self._event("waits", reason=reason)
         else:
             note(f"run {self._run.id} waits: {reason}")
+
+    def _show_trouble(self, status: Status) -> None:
+        """Say what is wrong with the way to a run that goes on all the same, once."""
+        known, self._trouble = self._trouble, status.trouble
+        if status.trouble and status.trouble != known and not self._show.quiet:
+            self._line.hide()
+            self._printer.break_line()
+            if self._show.as_json:
+                self._event("trouble", text=status.trouble)
+            else:
+                note(status.trouble)
 
     def _show_alone(self, failure: Failure) -> None:
         """Say that the ranks each train by themselves."""

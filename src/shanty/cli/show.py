@@ -71,6 +71,7 @@ def show(run: str, as_json: bool) -> None:
         ("alone", status.alone.what if status.alone else ""),
         ("doing", status.activity),
         ("waits", status.reason if status.state is State.PENDING else ""),
+        ("trouble", status.trouble),
         ("started", _date(status.created)),
         ("took", ago(status.took())),
         ("progress", progress_text(found)),

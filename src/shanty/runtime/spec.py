@@ -210,7 +210,7 @@ class Status:
     is since when no rank has made progress, None while they do; `activity` is what the ranks do
     while none of them says anything, as far as it shows from outside; `alone` tells that ranks each
     train by themselves. `attempt` counts from 1; `reason` is why there is another one, or why
-    the run has no hosts yet.
+    the run has no hosts yet. `trouble` is what is wrong with the way to a run that goes on.
 
     Clocks that tell the date may jump, so what takes time is measured by those that never do:
     `born` is the one of the machine that submitted the run, since it was `boot`ed, at `created`;
@@ -231,6 +231,7 @@ class Status:
     reason: str = ""
     alone: Optional[Failure] = None
     activity: str = ""
+    trouble: str = ""
     born: Optional[float] = None
     boot: str = ""
     began: Optional[float] = None

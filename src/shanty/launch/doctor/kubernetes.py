@@ -18,7 +18,7 @@ from shanty.launch.cluster import connect
 from shanty.launch.doctor.check import Report
 from shanty.launch.finding import Finding, Level
 from shanty.launch.host import Host
-from shanty.launch.kubernetes import objects, role, words
+from shanty.launch.kubernetes import lifecycle, objects, role, words
 from shanty.launch.kubernetes.cluster import ApiError, Cluster
 from shanty.launch.kubernetes.pods import RunPods
 from shanty.runtime.agent.control import read_status
@@ -26,7 +26,6 @@ from shanty.runtime.errors import PrepareError, ShantyError
 from shanty.runtime.rundir import RunDir, new_id
 from shanty.runtime.spec import JobSpec
 
-_OLDEST = (1, 20)  # minor versions before that were not tried
 _STARTING = 60.0  # seconds for two pods to run
 _SMALL = 256 << 20  # bytes of shared memory with which most training stops
 _OLD = 600.0  # seconds after which a Job of ours that nobody here knows is taken for a stray
@@ -71,13 +70,8 @@ def sweep(job: JobSpec, home: Path, environ: Mapping[str, str]) -> list[str]:
     cluster = Cluster((job.on or "").partition(":")[2], environ)
     names = [one["metadata"]["name"] for one in _Examination(cluster, job, home).stray_jobs()]
     for name in names:
-        _delete(cluster, name)
+        lifecycle.delete(cluster, cluster.path("jobs", name, objects.BATCH))
     return names
-
-
-def _delete(cluster: Cluster, name: str) -> None:
-    path = cluster.path("jobs", name, objects.BATCH)
-    cluster.call("DELETE", path, {"propagationPolicy": "Background"})
 
 
 class _Examination:
@@ -197,19 +191,15 @@ class _Examination:
         run = new_id(time.time())
         job = replace(self._job, ranks=2, nodes=2, ranks_per_host=1)
         manifest = objects.job_of(job, run)
-        path = self._cluster.path("jobs", group=objects.BATCH)
-        owner = self._cluster.call("POST", path, manifest)
         watched = RunPods(self._cluster, run)
         try:
-            for one in objects.owned_of(run, owner):
-                kind = {"ConfigMap": "configmaps", "Secret": "secrets"}[one["kind"]]
-                self._cluster.call("POST", self._cluster.path(kind), one)
+            lifecycle.make(self._cluster, manifest, run)
             watched.start()
             pods, error = _started(watched)
             yield pods, objects.port_of(manifest), error
         finally:
             watched.close()
-            _delete(self._cluster, objects.name_of(run))
+            lifecycle.delete(self._cluster, lifecycle.job_path(self._cluster, run))
 
 
 def _started(watched: RunPods) -> tuple[list[Object], ShantyError | None]:

@@ -183,10 +183,17 @@ class Cluster:
         """
         return dict(json.loads(self._ask(method, path, body, kind, patience, retries).data or "{}"))
 
-    def text(self, path: str) -> str:
-        """What a GET returns that is no JSON, as logs."""
-        found = self._ask("GET", path, None, "", PATIENCE, _RETRIES)
-        return bytes(found.data).decode(errors="replace")
+    def stream(self, path: str) -> Iterator[bytes]:
+        """What a GET returns, piece by piece as it comes: logs, a watch. Raises as `call`."""
+        import urllib3
+
+        answer = self._ask("GET", path, None, "", _WATCHED + PATIENCE, 0, whole=False)
+        try:
+            yield from answer.stream(decode_content=True)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._silent(error) from error
+        finally:
+            answer.close()
 
     def _ask(
         self,
@@ -235,26 +242,20 @@ class Cluster:
 
         Ends when the server ends it; raises as `call`, ApiError 410 for a version that is too old.
         """
-        import urllib3
-
         query = f"?watch=1&allowWatchBookmarks=true&labelSelector={selector}"
         query += f"&resourceVersion={version}&timeoutSeconds={_WATCHED}"
-        answer = self._ask("GET", path + query, None, "", _WATCHED + PATIENCE, 0, whole=False)
-        try:
-            rest = b""
-            for piece in answer.stream(decode_content=True):
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in filter(None, lines):
+        rest = b""
+        for piece in self.stream(path + query):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in filter(None, lines):
+                try:
                     event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        raise _refused(
-                            int(event["object"].get("code", 500)), json.dumps(event["object"]), ""
-                        )
-                    yield event["type"], event["object"]
-        except (urllib3.exceptions.HTTPError, ValueError, OSError) as error:
-            raise self._silent(error) from error
-        finally:
-            answer.close()
+                except ValueError as error:
+                    raise self._silent(error) from error
+                if event["type"] == "ERROR":
+                    said = event["object"]
+                    raise _refused(int(said.get("code", 500)), json.dumps(said), "")
+                yield event["type"], event["object"]
 
 
 def lacks_client(error: ImportError) -> PrepareError:

@@ -1,8 +1,8 @@
 """The objects of Kubeflow's operators for a job: `--as mpijob` or `trainjob`.
 
-Pure. The operator's own settings are for Open MPI 4: what PRRTE, the launcher of Open MPI 5, reads
-is set beside, and the host file is named on the line, so that one object is right for both. The
-image has to have the MPI, sshd and the packages; the workspace comes by a ConfigMap.
+Pure. The host file is named on the line, and what a flavour needs beside the operator's own
+settings is set (`Flavour.in_operator`), so one object is right for Open MPI 4 and 5. The image has
+to have the MPI, sshd and the packages; the workspace comes by a ConfigMap.
 """
 
 from __future__ import annotations
@@ -14,47 +14,40 @@ from typing import Any
 
 from shanty.launch.kubernetes import objects
 from shanty.runtime.errors import UsageError
-from shanty.runtime.spec import JobSpec, Module, Raw, Script
+from shanty.runtime.mpi.flavour import Flavour
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.mpi.layout import Layout
+from shanty.runtime.spec import JobSpec, Program, Raw
 
 Object = dict[str, Any]
 
 MPIJOB, TRAINJOB = "mpijob", "trainjob"
-GROUPS = {MPIJOB: "apis/kubeflow.org/v2beta1", TRAINJOB: "apis/trainer.kubeflow.org/v1alpha1"}
-PLURALS = {
-    "MPIJob": "mpijobs", "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes",
-    "ConfigMap": "configmaps",
-}  # fmt: skip
 _HOSTFILE = "/etc/mpi/hostfile"  # where the operators put it
 _WORKSPACE = "/shanty/workspace"
 _MOST = 900 << 10  # bytes of a ConfigMap, which may have 1 MiB with all that is around
-_IMPLEMENTATIONS = {
-    "openmpi5": "OpenMPI", "openmpi4": "OpenMPI", "mpich": "MPICH", "intel": "Intel",
-}  # fmt: skip
-_SSH = "-o ConnectionAttempts=10"
-# Beside what the operators set themselves, which is for Open MPI 4, Intel's and MPICH.
-_OF_OPENMPI = {
-    "PRTE_MCA_prte_default_hostfile": _HOSTFILE,
-    "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
-    "PRTE_MCA_plm_ssh_args": _SSH,
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_ALLOW_RUN_AS_ROOT": "1",
-    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-}
 
 
 def made_of(
     kind: str, job: JobSpec, run: str, flavour: str, files: Mapping[str, bytes]
 ) -> list[Object]:
     """The objects of a job, the ConfigMap of its workspace first; `files` are by relative path."""
-    implementation = _IMPLEMENTATIONS[flavour]
+    its = FLAVOURS[flavour]
     config, items = _workspace(run, files)
-    pods = {
-        role: _pod(job, run, items, implementation, starts=role == "launcher")
-        for role in ("launcher", "worker")
+    worker, launcher = _pod(job, run, items), _pod(job, run, items)
+    worker["containers"][0] |= {
+        "name": "worker",
+        "env": _variables(job.env),
+        "resources": objects.resources_of(job),
     }
+    launcher["containers"][0] |= {
+        "name": "launcher",
+        "command": _line(job, its),
+        "env": _variables({**dict(its.in_operator), **job.env}),
+    }
+    pods = {"launcher": launcher, "worker": worker}
     make = _mpijob if kind == MPIJOB else _trainjob
-    return [config, *make(job, run, implementation, pods)]
+    return [config, *make(job, run, its.kubeflow, pods)]
 
 
 def _mpijob(
@@ -146,56 +139,37 @@ def _template(job: JobSpec, run: str, pod: Object) -> Object:
     return {"metadata": {"labels": {objects.LABEL: run}}, "spec": pod}
 
 
-def _pod(
-    job: JobSpec, run: str, items: list[Object], implementation: str, *, starts: bool
-) -> Object:
-    """A launcher with its line, or a worker, whose command is the operator's (sshd)."""
+def _pod(job: JobSpec, run: str, items: list[Object]) -> Object:
+    """What a launcher and a worker have alike; a worker's command is the operator's (sshd)."""
     plain = objects.pod_of(job, run)
     own = {"home", "tmp", "start"}  # what our own pods need
-    container = plain["containers"][0]
-    mounts = [one for one in container["volumeMounts"] if one["name"] not in own]
+    mounts = [one for one in plain["containers"][0]["volumeMounts"] if one["name"] not in own]
     mounts.append({"name": "workspace", "mountPath": _WORKSPACE})
     volumes = [one for one in plain["volumes"] if one["name"] not in own]
     volumes.append(
         {"name": "workspace", "configMap": {"name": objects.name_of(run), "items": items}}
     )
-    its: Object = {
-        "name": "launcher" if starts else "worker",
-        "image": job.image,
-        "workingDir": _WORKSPACE,
-        "volumeMounts": mounts,
-    }
-    if starts:
-        its["command"] = _line(job, implementation)
-        variables = {**(_OF_OPENMPI if implementation == "OpenMPI" else {}), **job.env}
-        its["env"] = [{"name": name, "value": value} for name, value in variables.items()]
-    else:
-        its["resources"] = container["resources"]
-        its["env"] = [{"name": name, "value": value} for name, value in job.env.items()]
     kept = ("nodeSelector", "tolerations", "serviceAccountName", "imagePullSecrets",
             "priorityClassName")  # fmt: skip
+    container = {"image": job.image, "workingDir": _WORKSPACE, "volumeMounts": mounts}
     found = {key: plain[key] for key in kept if key in plain}
-    return {**found, "containers": [its], "volumes": volumes}
+    return {**found, "containers": [container], "volumes": volumes}
 
 
-def _line(job: JobSpec, implementation: str) -> list[str]:
+def _variables(values: Mapping[str, str]) -> list[Object]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _line(job: JobSpec, flavour: Flavour) -> list[str]:
     """The launcher's command line in its pod."""
     command = job.command
     if isinstance(command, Raw):
         return ["sh", "-c", *command.argv] if command.shell else list(command.argv)
-    if isinstance(command, Script):
-        program = ["python3", command.path, *command.args]
-    elif isinstance(command, Module):
-        program = ["python3", "-m", command.name, *command.args]
-    else:
-        program = list(command.argv)
-    ranks, slots = job.ranks or 1, objects.slots_of(job)
-    if implementation == "OpenMPI":
-        options = ["--hostfile", _HOSTFILE, "--map-by", "slot", "--bind-to", "none"]
-        exported = [word for name in job.env for word in ("-x", name)]
-        return ["mpirun", "-n", str(ranks), *options, *exported, *program]
-    each = ["-genvlist", ",".join(job.env)] if job.env else []
-    return ["mpirun", "-n", str(ranks), "-f", _HOSTFILE, "-ppn", str(slots), *each, *program]
+    python = () if isinstance(command, Program) else ("python3",)
+    program = (*flavour.exporting(list(job.env)), *python, *job.words())
+    mpi = Installation(flavour.name, "", "", "mpirun", "", "")  # that of the image, on its PATH
+    layout = Layout((), job.ranks or 1, None, None, False, 1, _HOSTFILE)
+    return flavour.command(mpi, layout, program)
 
 
 def _workspace(run: str, files: Mapping[str, bytes]) -> tuple[Object, list[Object]]:

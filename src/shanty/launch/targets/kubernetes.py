@@ -143,18 +143,15 @@ class KubernetesTarget:
     def _status(self, run: RunDir) -> Status:
         from shanty.launch.targets.kubernetes_watcher import AWAY, is_watched
 
+        watched = is_watched(run)  # before the rest is read, which nobody changes then
         status = control.read_status(run)
-        site = read_json(run.site) or {}
-        left = site.get("made") and not site.get("deleted") and not _keeps(run)
-        if (not status.state.final or left) and not is_watched(run):
-            status = control.read_status(run)  # it may have ended just now
-            if not status.state.final or (read_json(run.site) or {}).get("deleted") is None:
-                watch(run, new=False)
+        if not watched and not (status.state.final and _is_removed(run)):
+            watch(run, new=False)
         away = read_json(run.path / AWAY)
         if away is None or status.state.final:
             return status
         if time.time() < float(away["since"]) + _LOST:
-            return replace(status, reason=str(away["what"]))
+            return replace(status, trouble=f"{away['what']}: {away['fix']}")
         failure = Failure(str(away["what"]), "", str(away["fix"]))
         return replace(status, state=State.LOST, failure=failure, exit_code=LostError.exit_code)
 
@@ -188,8 +185,12 @@ class KubernetesTarget:
         return Reply(**answer.values["reply"])
 
 
-def _keeps(run: RunDir) -> bool:
-    return bool((read_json(run.job) or {}).get("keep"))
+def _is_removed(run: RunDir) -> bool:
+    """True where nothing of the run is in the cluster, or is to stay there."""
+    site = read_json(run.site) or {}
+    return bool(
+        site.get("deleted") or not site.get("made") or (read_json(run.job) or {}).get("keep")
+    )
 
 
 def watch(run: RunDir, *, new: bool = True) -> None:
@@ -225,8 +226,7 @@ def _give_up(run: RunDir) -> Reply:
     if is_watched(run):
         os.kill((read_json(run.path / RECORD) or {})["watcher"]["pid"], signal.SIGTERM)
     while time.monotonic() < until:
-        gone = bool((read_json(run.site) or {}).get("deleted")) or _keeps(run)
-        if control.read_status(run).state.final and (gone or not is_watched(run)):
+        if control.read_status(run).state.final and (_is_removed(run) or not is_watched(run)):
             return Reply(True, "")
         if not is_watched(run):
             watch(run, new=False)  # which finds that the run was given up

@@ -16,6 +16,7 @@ from typing import Any
 from shanty.launch.cluster import workspace
 from shanty.launch.kubernetes import kubeflow, words
 from shanty.launch.kubernetes.cluster import ApiError, Cluster, UnreachableError
+from shanty.launch.kubernetes.lifecycle import create, delete, path_of
 from shanty.launch.kubernetes.pods import RunPods
 from shanty.runtime.agent.control import conclude, read_status
 from shanty.runtime.errors import LaunchError, PrepareError
@@ -42,7 +43,7 @@ def try_out(cluster: Cluster, job: JobSpec, made: list[Object]) -> None:
     """Have the API server check the objects; PrepareError where it does not know their kind."""
     for one in made:
         try:
-            cluster.call("POST", f"{_path(cluster, one)}?dryRun=All", one)
+            cluster.call("POST", f"{path_of(cluster, one)}?dryRun=All", one)
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -51,12 +52,6 @@ def try_out(cluster: Cluster, job: JobSpec, made: list[Object]) -> None:
                 f"it does not know {one['apiVersion']}: Kubeflow's operator is not installed there",
                 "leave --as out: shanty's own pods need no operator",
             ) from error
-
-
-def _path(cluster: Cluster, one: Object, *, named: bool = False) -> str:
-    group = f"apis/{one['apiVersion']}" if "/" in one["apiVersion"] else "api/v1"
-    name = one["metadata"]["name"] if named else ""
-    return cluster.path(kubeflow.PLURALS[one["kind"]], name, group)
 
 
 class OperatorRun:
@@ -71,38 +66,25 @@ class OperatorRun:
     @property
     def path(self) -> str:
         """The path of the operator's object, which owns all else."""
-        return _path(self._cluster, self._made[-1], named=True)
+        return path_of(self._cluster, self._made[-1], named=True)
 
     def make(self) -> None:
-        """Make the objects."""
-        *others, own = self._made
+        """Make the objects; the ConfigMap is owned by the operator's own."""
+        config, *others, own = self._made
         for one in others:
-            if one["kind"] != "ConfigMap":
-                self._post(one)
-        owner = self._post(own)
+            create(self._cluster, one)
+        owner = create(self._cluster, own)
         reference = {
             "apiVersion": own["apiVersion"], "kind": own["kind"],
             "name": own["metadata"]["name"], "uid": owner["metadata"]["uid"],
         }  # fmt: skip
-        for one in others:
-            if one["kind"] == "ConfigMap":
-                metadata = {**one["metadata"], "ownerReferences": [reference]}
-                self._post({**one, "metadata": metadata})
-
-    def _post(self, one: Object) -> Object:
-        try:
-            return self._cluster.call("POST", _path(self._cluster, one), one)
-        except ApiError as error:
-            if error.status != 409:  # it was repeated, since its answer was lost
-                raise
-            return self._cluster.call("GET", _path(self._cluster, one, named=True))
+        owned = {**config["metadata"], "ownerReferences": [reference]}
+        create(self._cluster, {**config, "metadata": owned})
 
     def delete(self) -> None:
-        """Delete what owns no others' objects, the operator's object first."""
-        for one in reversed([one for one in self._made if one["kind"] != "ConfigMap"]):
-            with contextlib.suppress(ApiError):
-                path = _path(self._cluster, one, named=True)
-                self._cluster.call("DELETE", path, {"propagationPolicy": "Background"})
+        """Delete the objects, the operator's own first, and with it what it owns."""
+        for one in reversed(self._made[1:]):
+            delete(self._cluster, path_of(self._cluster, one, named=True))
 
     def follow(self) -> None:
         """Follow it to its end; the last status is written then."""
@@ -177,19 +159,27 @@ class OperatorRun:
         conclude(self._run, state, failure, code)
 
     def _copy_log(self) -> None:
-        """Copy what the launcher's pod prints; where the stream breaks, from where it was."""
-        written = 0
-        log = self._run.logs / "launcher.log"
+        """Copy what the launchers print, one after the other; from where a stream broke off."""
+        written: dict[str, int] = {}
         while True:
             last = self._ended.is_set()
             for pod in self._launchers():
-                path = self._cluster.path("pods", f"{pod['metadata']['name']}/log")
+                name = pod["metadata"]["name"]
                 with contextlib.suppress(ApiError, UnreachableError):
-                    text = self._cluster.text(f"{path}?container=launcher").encode()
-                    if len(text) > written:
-                        with log.open("ab") as file:
-                            file.write(text[written:])
-                        written = len(text)
+                    written[name] = self._copied(name, written.get(name, 0))
             if last:
                 return
             self._ended.wait(_LOOK)
+
+    def _copied(self, name: str, before: int) -> int:
+        """Follow the log of a pod, of which `before` bytes are here, to its end; its length."""
+        path = f"{self._cluster.path('pods', f'{name}/log')}?container=launcher&follow=true"
+        seen = 0
+        with (self._run.logs / "launcher.log").open("ab", buffering=0) as file:
+            try:
+                for piece in self._cluster.stream(path):
+                    file.write(piece[max(0, before - seen) :])
+                    seen += len(piece)
+            except UnreachableError:
+                pass  # nobody has printed anything for a while, too
+        return max(before, seen)

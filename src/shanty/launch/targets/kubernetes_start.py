@@ -18,6 +18,7 @@ from shanty.launch.containers.inside import Furnished
 from shanty.launch.containers.options import IMAGE_MPI, refuse_without_python
 from shanty.launch.host import Host
 from shanty.launch.targets.base import plan_of, scratch_of
+from shanty.launch.targets.ssh import shared_out
 from shanty.runtime.errors import LaunchError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Node
@@ -63,13 +64,15 @@ def start_in(
     for client in clients:
         for what, fix in client.notes:
             warn(f"{client.host.name}: {what} ({fix})")
+    cores = shared_out(surveys)
     nodes = [
-        _node(number, client, surveys[client.host.name], address, port, run, one, placed)
+        _node(number, client, surveys[client.host.name], address, port, run, one)._replace(
+            workdir=placed[client.host.name], cores=cores[client.host.name]
+        )
         for number, (client, address, one) in enumerate(
             zip(clients, addresses, furnished, strict=True)
         )
     ]
-    nodes = _shared_out(nodes, surveys)
     refuse_without_python(job, nodes)
     own = settings.load(place)
     attempt = resolve(
@@ -115,7 +118,6 @@ def _node(
     port: int,
     run: RunDir,
     furnished: Furnished,
-    placed: dict[str, str],
 ) -> Node:
     host = client.host
     return Node(
@@ -123,9 +125,9 @@ def _node(
         name=host.name,
         address=address,
         slots=host.slots or 1,
-        cores=int(survey["cores"]),
+        cores=1,
         run_dir=str(PurePosixPath(client.home, "work", f"{run.id}.{number}")),
-        workdir=placed[host.name],
+        workdir="",
         python=furnished.python,
         agent_python=client.python,
         package=client.root,
@@ -144,11 +146,3 @@ def _interfaces(survey: Survey, address: str) -> tuple[tuple[str, str], ...]:
     """The interface of a pod that the others reach; no other pod can look up its name."""
     names = [one["interface"] for one in survey["addresses"] if one["address"] == address]
     return ((names[0], address),) if names else ()
-
-
-def _shared_out(nodes: Sequence[Node], surveys: dict[str, Survey]) -> list[Node]:
-    """The nodes with the cores that each pod has for itself: several may see all of a machine."""
-    from shanty.launch.targets.ssh import shared_out
-
-    cores = shared_out(surveys)
-    return [node._replace(cores=cores[node.name]) for node in nodes]

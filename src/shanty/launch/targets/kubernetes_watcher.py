@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,7 @@ from typing import Any
 
 from shanty.launch.cluster.run_mirror import RunMirror
 from shanty.launch.host import Host
-from shanty.launch.kubernetes import objects, words
+from shanty.launch.kubernetes import lifecycle, objects, words
 from shanty.launch.kubernetes.cluster import ApiError, UnreachableError
 from shanty.launch.kubernetes.pod_exec import cluster
 from shanty.launch.kubernetes.pods import RunPods
@@ -61,7 +61,6 @@ class Watcher:
         self.site: dict[str, Any] = read_json(run.site) or {}
         self.job = JobSpec.from_json(read_json(run.job) or {})
         self.cluster = cluster(self.site["place"])
-        self.name = objects.name_of(run.id)
         self.pods = RunPods(self.cluster, run.id)
         self._saying = threading.Lock()
 
@@ -156,18 +155,8 @@ class Watcher:
 
     def _create(self) -> float:
         """Make the objects; returns when that was."""
-        batch = self.cluster.path("jobs", group=objects.BATCH)
-        try:
-            owner = self.cluster.call("POST", batch, objects.job_of(self.job, self.run.id))
-        except ApiError as error:
-            if error.status != 409:  # a request that was repeated, since its answer was lost
-                raise
-            owner = self.cluster.call("GET", f"{batch}/{self.name}")
-        self.note(made=True)
-        for one in objects.owned_of(self.run.id, owner):
-            kind = {"ConfigMap": "configmaps", "Secret": "secrets"}[one["kind"]]
-            with _once():
-                self.cluster.call("POST", self.cluster.path(kind), one)
+        self.note(made=True)  # it may be, whatever becomes of the answer
+        lifecycle.make(self.cluster, objects.job_of(self.job, self.run.id), self.run.id)
         return time.monotonic()
 
     def _await_pods(self, began: float) -> list[dict[str, Any]]:
@@ -191,18 +180,18 @@ class Watcher:
             detail = reasons[0] if reasons else ""
             if now > asked + _ASKED and len(pods) < wanted:
                 asked = now
-                began = self._ask_of_job(began, bool(pods))
+                began = self._ask_of_job(began)
             self.say("its pods are being started", f"{running} of {wanted} run; {detail}")
             if now > began + self.job.schedule_timeout:
                 raise self._shortfall(running, wanted)
         chosen = sorted(found, key=lambda pod: (pod["spec"]["nodeName"], pod["metadata"]["name"]))
         return chosen[:wanted]
 
-    def _ask_of_job(self, began: float, has_pods: bool) -> float:
+    def _ask_of_job(self, began: float) -> float:
         """See why pods are missing; returns since when they have to come."""
         try:
-            job = self.cluster.call("GET", self.cluster.path("jobs", self.name, objects.BATCH))
-            selector = f"involvedObject.name%3D{self.name}"
+            job = self.cluster.call("GET", lifecycle.job_path(self.cluster, self.run.id))
+            selector = f"involvedObject.name%3D{objects.name_of(self.run.id)}"
             events = self.cluster.call(
                 "GET", f"{self.cluster.path('events')}?fieldSelector={selector}"
             )["items"]
@@ -269,7 +258,7 @@ class Watcher:
             self.pods.wait_for(lambda: None, _LOOK)
             self._tell_if_away()
             trouble = self.pods.trouble_of(lead)
-            if trouble is not None and trouble.final and mirror.status(0.0).state is not None:
+            if trouble is not None and trouble.final:
                 # what its controller had said before may still be on its way
                 self.pods.wait_for(self._has_ended, _WORD)
                 failure = Failure(trouble.what, trouble.why, trouble.fix, host=lead)
@@ -308,9 +297,6 @@ class Watcher:
             trouble = self.pods.trouble_of(name)
             return trouble if trouble is not None and trouble.final else None
 
-        if "out of memory" in failure.what:
-            more = "use less memory a rank, or give the ranks more: --memory-per-rank"
-            return replace(status, failure=replace(failure, fix=more))
         trouble = self.pods.wait_for(found, _WORD) if killed else None
         if trouble is None and failure.rank is None:
             node = (self.pods.pods.get(name) or {}).get("spec", {}).get("nodeName")
@@ -329,32 +315,19 @@ class Watcher:
         self.pods.close()
         if self.job.keep or not self.site.get("tried"):
             return
-        path = self.cluster.path("jobs", self.name, objects.BATCH)
         until = time.monotonic() + _DELETING
         while True:
             try:
-                self.cluster.call("DELETE", path, {"propagationPolicy": "Background"})
+                lifecycle.delete(self.cluster, lifecycle.job_path(self.cluster, self.run.id))
                 break
             except UnreachableError:
                 if time.monotonic() > until:
                     return
                 time.sleep(_ASKED)
             except ApiError as error:
-                if error.status != 404:
-                    print(f"shanty: {error}", file=sys.stderr, flush=True)
-                    return
-                break
+                print(f"shanty: {error}", file=sys.stderr, flush=True)
+                return
         self.note(deleted=True)
-
-
-@contextlib.contextmanager
-def _once() -> Any:
-    """Take it as done where an object is there already: a request was repeated."""
-    try:
-        yield
-    except ApiError as error:
-        if error.status != 409:
-            raise
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
@@ -372,10 +345,8 @@ def is_watched(run: RunDir) -> bool:
     return is_alive(read_json(run.path / RECORD) or {}, "watcher")
 
 
-def main(argv: list[str], log: Callable[[str], None] = print) -> int:
+def main(argv: list[str]) -> int:
     """See the run in the directory `argv[0]` through, unless somebody does so already."""
-    import os
-
     run = RunDir(Path(argv[0]))
     with (run.path / _LOCK).open("w") as lock:
         try:
@@ -387,7 +358,7 @@ def main(argv: list[str], log: Callable[[str], None] = print) -> int:
             watcher = Watcher(run)
         except (PrepareError, KeyError, ValueError, TypeError) as error:
             what = error.what if isinstance(error, ShantyError) else f"{run.path} is damaged"
-            log(f"shanty: {what}: {error}")
+            print(f"shanty: {what}: {error}", file=sys.stderr, flush=True)
             return 70
         watcher.see_through()
     return 0

@@ -307,6 +307,7 @@ class MpiWorld:
                 what = f"{where} was ended by the kernel: out of memory (SIGKILL)"
                 why = "this host ran out of memory while the rank ran"
                 fix = "use less memory a rank, fewer ranks a host, or a host with more memory"
+                fix += " (pods get what --memory-per-rank says)"
             return Failure(what, why, fix, rank.rank, rank.host, name)
         if rank.why.startswith(UNWRITABLE):
             fix = "free some space, or point SHANTY_HOME at another disk"

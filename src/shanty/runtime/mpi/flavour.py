@@ -68,6 +68,7 @@ class Flavour(ABC):
     shared_memory_files: Tuple[str, ...]  # what a killed job leaves behind in /dev/shm
     temporary_files: Tuple[str, ...] = ()  # and in the folder for temporary files, and the scratch
     footprint: Footprint
+    kubeflow: str  # its name in the objects of Kubeflow's operators
     to_spawn = ""  # the options of `shanty run` with which ranks can start processes
     pmi: Tuple[str, ...] = ()  # the kinds of it, as srun names them, by which its ranks find it
     ipv6 = False  # it can launch, and exchange data, where hosts have IPv6 only
@@ -92,6 +93,7 @@ class Flavour(ABC):
     shared_cores: Settings = ()
     oversubscribed: Settings = ()
     without_cma: Settings = ()  # where ranks may not copy from each other's memory
+    in_operator: Settings = ()  # in the launcher's pod, beside what Kubeflow's operators set
 
     def hostfile(self, hosts: Sequence[HostSlots]) -> str:
         """Returns the text of the host file; hosts without slots are left out."""
@@ -104,6 +106,10 @@ class Flavour(ABC):
         The host file named by `layout.hostfile` is used unless that is empty. Without
         `layout.ranks` as many ranks start as there are slots.
         """
+
+    @abstractmethod
+    def exporting(self, names: Sequence[str]) -> List[str]:
+        """Returns the words of a launcher's line that give ranks its own variables `names`."""
 
     def environment(
         self, mpi: Installation, layout: Layout, given: Environ, scratch: str

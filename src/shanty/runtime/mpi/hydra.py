@@ -83,6 +83,10 @@ class Hydra(Flavour):
                 argv += ["-genv", name, value.format(layout.cpus_per_rank)]
         return [*argv, *program]
 
+    def exporting(self, names: Sequence[str]) -> List[str]:
+        """Returns the words of a launcher's line that give ranks its own variables `names`."""
+        return ["-genvlist", ",".join(names)] if names else []
+
     def transport(self, layout: Layout, decided: FrozenSet[str]) -> Dict[str, str]:
         """Returns the settings for the ranks a host, and for what they talk over."""
         settings: Dict[str, str] = {}
@@ -111,6 +115,7 @@ class Mpich(Hydra):
     """MPICH itself, from version 3 on."""
 
     name = "mpich"
+    kubeflow = "MPICH"
     without_cma = (("MPIR_CVAR_CH4_CMA_ENABLE", "0"),)
     setting_prefixes = ("MPIR_CVAR_", "MPICH_")
     title = "MPICH"
@@ -134,6 +139,7 @@ class Intel(Hydra):
     """Intel MPI, whose Hydra has settings of its own."""
 
     name = "intel"
+    kubeflow = "Intel"
     setting_prefixes = ("I_MPI_",)
     title = "Intel MPI"
     requirement = "impi-rt==2021.18.1"  # 2021.19.0 wants a libfabric that PyPI does not have

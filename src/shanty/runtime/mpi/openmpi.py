@@ -74,6 +74,16 @@ class OpenMPI(Flavour):
     pmi = ("pmix",)
     setting_prefixes = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
     family = "openmpi"
+    kubeflow = "OpenMPI"
+    # The operators set what 4 reads; what PRRTE does is set for both, since one name means both.
+    in_operator = (
+        *_AS_ROOT,
+        ("PRTE_ALLOW_RUN_AS_ROOT", "1"),
+        ("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+        ("PRTE_MCA_prte_default_hostfile", "/etc/mpi/hostfile"),
+        ("PRTE_MCA_prte_keep_fqdn_hostnames", "true"),
+        ("PRTE_MCA_plm_ssh_args", "-o ConnectionAttempts=10"),
+    )
     launcher_names = ("mpirun", "mpiexec")
     to_spawn = "--oversubscribe"  # or a free slot for each
     rank_networks = (_INCLUDE,)
@@ -111,6 +121,10 @@ class OpenMPI(Flavour):
         if layout.hostfile:
             argv += ["--hostfile", layout.hostfile]
         return [*argv, "--map-by", mapping, "--bind-to", binding, *program]
+
+    def exporting(self, names: Sequence[str]) -> List[str]:
+        """Returns the words of a launcher's line that give ranks its own variables `names`."""
+        return [word for name in names for word in ("-x", name)]
 
     def transport(self, layout: Layout, decided: FrozenSet[str]) -> Dict[str, str]:
         """Returns the settings for what the ranks and the launcher talk over."""

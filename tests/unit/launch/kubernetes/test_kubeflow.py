@@ -138,7 +138,8 @@ def test_our_mpijob(flavour: str, name: str) -> None:
     assert made["spec"]["slotsPerWorker"] == 2
     assert made["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 2
     line = launcher(made)["command"]
-    assert line[:3] == ["mpirun", "-n", "4"]
+    assert line[0] == "mpirun"
+    assert line[line.index("-n") + 1] == "4"
     assert "/etc/mpi/hostfile" in line
     assert line[-4:] == ["python3", "train.py", "--lr", "1"]
     variables = {one["name"]: one["value"] for one in launcher(made)["env"]}

@@ -1,0 +1,56 @@
+"""Makes objects in a cluster, and deletes them: those of a run, and any others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shanty.launch.kubernetes import objects
+from shanty.launch.kubernetes.cluster import ApiError, Cluster
+
+Object = dict[str, Any]
+
+_PLURALS = {
+    "Job": "jobs", "ConfigMap": "configmaps", "Secret": "secrets", "MPIJob": "mpijobs",
+    "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes",
+}  # fmt: skip
+_EXISTS, _GONE = 409, 404  # of HTTP
+
+
+def path_of(cluster: Cluster, one: Object, *, named: bool = False) -> str:
+    """The path of an object's kind in the namespace, or of the object itself."""
+    group = f"apis/{one['apiVersion']}" if "/" in one["apiVersion"] else "api/v1"
+    name = one["metadata"]["name"] if named else ""
+    return cluster.path(_PLURALS[one["kind"]], name, group)
+
+
+def create(cluster: Cluster, one: Object) -> Object:
+    """Make an object; one that is there already is taken as it is: a request was repeated."""
+    try:
+        return cluster.call("POST", path_of(cluster, one), one)
+    except ApiError as error:
+        if error.status != _EXISTS:
+            raise
+    if one["kind"] in ("ConfigMap", "Secret"):  # which nobody needs to read
+        return one
+    return cluster.call("GET", path_of(cluster, one, named=True))
+
+
+def make(cluster: Cluster, job: Object, run: str) -> None:
+    """Make the Job of a run, and what it owns."""
+    owner = create(cluster, job)
+    for one in objects.owned_of(run, owner):
+        create(cluster, one)
+
+
+def delete(cluster: Cluster, path: str) -> None:
+    """Delete an object and all that it owns; one that is gone is no error."""
+    try:
+        cluster.call("DELETE", path, {"propagationPolicy": "Background"})
+    except ApiError as error:
+        if error.status != _GONE:
+            raise
+
+
+def job_path(cluster: Cluster, run: str) -> str:
+    """The path of a run's Job."""
+    return cluster.path("jobs", objects.name_of(run), objects.BATCH)
