@@ -177,6 +177,13 @@ def podman_nodes(cluster: Cluster) -> Iterator[None]:
         yield
 
 
+class KubeSite(Site):
+    """A workspace for a cluster, which is no lab."""
+
+    def start(self, *words: str | Path, **options: Any) -> subprocess.Popen[str]:
+        return super().start(*words, text=True, **options)
+
+
 @dataclass
 class KubePlace(Place):
     """A cluster of Kubernetes; its pods want a node that there is not before."""
@@ -192,7 +199,13 @@ class KubePlace(Place):
 
     def submit(self, *command: str) -> RunDir:
         self._label(None)
-        return super().submit("--node-selector", "shanty-test=yes", *command)
+        run = super().submit("--node-selector", "shanty-test=yes", *command)
+
+        def said() -> bool:
+            return str((read_json(run.status) or {}).get("reason")).startswith(self.reason)
+
+        wait_for(said, 30, "the scheduler says nothing")
+        return run
 
     def grant(self, run: RunDir) -> None:
         self._label("yes")
@@ -272,7 +285,7 @@ def _on_kubernetes(tmp_path: Path) -> Iterator[Place]:
     from kube_runs import end, kube_in
 
     kube = kube_in(tmp_path)
-    site = Site(SimpleNamespace(shanty=kube.shanty), kube.shanty.folder)  # type: ignore[arg-type]
+    site = KubeSite(SimpleNamespace(shanty=kube.shanty), kube.shanty.folder)  # type: ignore[arg-type]
     site.write("up.py", UP)
     words = [*kube.words, "-n", str(RANKS), "--nodes", "2", "--ranks-per-host", "2"]
     place = KubePlace(site, words, ["", ""], True, kube.env, kube=kube)

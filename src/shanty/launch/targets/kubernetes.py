@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,8 @@ from typing import Any, ClassVar
 from shanty.launch import interpreter, mpis
 from shanty.launch.containers.inside import refuse_system
 from shanty.launch.containers.options import IMAGE_MPI
+from shanty.launch.kubernetes import objects
+from shanty.launch.kubernetes.cluster import Cluster
 from shanty.launch.targets.base import Planned, Reply, Surroundings
 from shanty.runtime.agent import control
 from shanty.runtime.errors import LostError, PrepareError, UsageError
@@ -58,7 +61,13 @@ class KubernetesPlan(Planned):
 
     def render(self) -> str:
         """The objects that would be made, for a person to read."""
-        return f"# to {self.place}\n{self.render_as('yaml')}"
+        pods = objects.pods_of(self.job)
+        head = [
+            f"# to      {self.place}",
+            f"# ranks   {self.ranks} in {pods} pod{'s' if pods > 1 else ''}",
+            f"# command {shlex.join(self.job.words())}",
+        ]
+        return "\n".join([*head, self.render_as("yaml")])
 
     def render_as(self, form: str) -> str:
         """The objects that would be made, as YAML or JSON."""
@@ -121,9 +130,6 @@ class KubernetesTarget:
             if not job.operator:  # whose image has to have one
                 refuse_system(installation)
         interpreter.choose(job.python, Path(job.workdir), environ)
-        from shanty.launch.kubernetes import objects
-        from shanty.launch.kubernetes.cluster import Cluster
-
         cluster = Cluster((job.on or "").partition(":")[2], self.here.environ)
         if job.operator:
             from shanty.launch.targets.kubernetes_operator import manifests, try_out
