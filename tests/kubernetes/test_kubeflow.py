@@ -96,7 +96,7 @@ def test_open_mpi_5_with_what_the_operator_sets_alone(
             return bool(names)
 
         wait_for(ended, 90, "the launcher does not end")
-        said = admin.text(admin.path("pods", f"{names[0]}/log"))
+        said = b"".join(admin.stream(admin.path("pods", f"{names[0]}/log"))).decode()
     finally:
         admin.call("DELETE", admin.path("mpijobs", "plain", MPIJOBS))
     hosts = mpijobs.hosts_of(said, ranks=2)
