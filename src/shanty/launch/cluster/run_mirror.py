@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import io
 import json
+import math
 import os
 import stat
 import threading
@@ -36,7 +37,8 @@ from shanty.runtime.spec import Failure, State, Status
 _WAIT = 1.0  # seconds that the lead host waits for something new before it says there is nothing
 _SILENCE = 5.0  # seconds beyond that after which the lead host counts as unreachable
 _FRESH = 3.0  # seconds within which a worker hears a controller that is well
-_LEFT = -1.0  # in place of an age: the worker is done, and the controller was there to say so
+# In place of an age: the worker is done, and the controller was there to say so; or it was not.
+_LEFT, _GIVEN_UP = -1.0, math.inf
 _COPIED = (
     *LEAD_APPENDED,
     *REPLACED,
@@ -197,9 +199,9 @@ class RunMirror:
     def _ask_around(self) -> None:
         """The lead host does not answer: ask its workers, then come back to it.
 
-        A worker that has not heard it for SILENCE has ended its ranks, so the run is lost for
-        good; one that hears it tells that only the way from here is broken. So does one that is
-        done: the run has ended well while nobody here looked (this machine may have slept).
+        A worker that has not heard it for SILENCE ends its ranks and is gone, so the run is lost
+        for good; one that hears it tells that only the way from here is broken. So does one that
+        is done: the run has ended well while nobody here looked (this machine may have slept).
         """
         until = time.monotonic() + SILENCE
         ages = self._ages()
@@ -223,7 +225,7 @@ class RunMirror:
     def _ages(self) -> dict[str, float]:
         """The seconds since each worker that answers heard the controller.
 
-        SILENCE where it has given it up, _LEFT where it has left in order.
+        _GIVEN_UP where it has gone without it, _LEFT where it has left in order.
         """
         ages: dict[str, float] = {}
         for index, outcome in enumerate(connect.attempt(self._hosts[1:], terminal=False), 1):
@@ -231,7 +233,7 @@ class RunMirror:
                 ask: dict[str, Any] = {"run": self._run.id, "index": index}
                 with contextlib.suppress(ShantyError):
                     values = outcome.ask("heartbeat-age", patience=_SILENCE, **ask).values
-                    age = SILENCE if values["age"] is None else values["age"]
+                    age = _GIVEN_UP if values["age"] is None else values["age"]
                     ages[outcome.host.name] = _LEFT if values["left"] else age
                 outcome.close(0.5)
         return ages
@@ -248,9 +250,10 @@ class RunMirror:
 def _over(ages: Mapping[str, float]) -> bool:
     """True when some worker has given the controller up and none hears it: then all of them will.
 
-    One that is not in the latest attempt has given it up long ago.
+    One that is not in the latest attempt has given it up long ago. An age alone is no proof: a
+    worker that got no CPU hears nothing, and gives nobody up for it.
     """
-    return bool(ages) and min(ages.values()) > _FRESH and max(ages.values()) >= SILENCE
+    return bool(ages) and min(ages.values()) > _FRESH and max(ages.values()) == _GIVEN_UP
 
 
 def has_input(fd: int) -> bool:

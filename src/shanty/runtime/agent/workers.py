@@ -208,9 +208,11 @@ class Workers:
                 worker.channel.send(**message)
 
     def _tick(self, now: float) -> None:
-        """Give up workers that have been silent for too long."""
+        """Give up workers that are gone, or have been silent for too long."""
         for worker in self.workers:
             worker.channel.flush()
+            if worker.live and not worker.channel.open:
+                self._receive(worker)  # a word to it could not be written: it was not polled since
             if worker.live:
                 patience = CONNECTING if worker.state == "connecting" else SILENCE
                 if worker.silence.look(now) > patience:

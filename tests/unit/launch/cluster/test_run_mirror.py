@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shanty.launch.cluster.run_mirror import RunMirror, _over
+from shanty.launch.cluster.run_mirror import _GIVEN_UP, RunMirror, _over
 from shanty.launch.host import Host
 from shanty.runtime.agent import control
-from shanty.runtime.agent.node_agent import SILENCE
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import State, Status
 
@@ -28,11 +27,12 @@ def test_the_end_of_a_run_is_not_overwritten_by_what_came_before(tmp_path: Path)
     ("ages", "over"),
     [
         ({"b": 1.0, "c": 1.5}, False),
-        ({"b": 11.0, "c": 9.0}, True),
-        ({"b": SILENCE}, True),  # its node agent has gone and left its folder behind
+        ({"b": 11.0, "c": 9.0}, False),  # they may have had no CPU to hear with
+        ({"b": _GIVEN_UP, "c": 9.0}, True),
+        ({"b": _GIVEN_UP}, True),  # its node agent has gone and left its folder behind
         ({"b": -1.0, "c": -1.0}, False),  # they are done: so the controller was there to say so
-        ({"b": -1.0, "c": SILENCE}, False),
-        ({"b": SILENCE, "c": 0.5}, False),  # b is not in the latest attempt
+        ({"b": -1.0, "c": _GIVEN_UP}, False),
+        ({"b": _GIVEN_UP, "c": 0.5}, False),  # b is not in the latest attempt
         ({}, False),
     ],
 )

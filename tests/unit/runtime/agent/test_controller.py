@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
 from plans import plan_of
 from shanty.runtime.agent.channel import Channel
 from shanty.runtime.agent.controller import Controller
+from shanty.runtime.agent.worker import Worker
 from shanty.runtime.agent.workers import Workers
 from shanty.runtime.errors import LaunchError
 from shanty.runtime.rundir import RunDir
@@ -58,3 +60,22 @@ def test_a_lost_host_comes_before_a_rank_that_its_mpi_ended(tmp_path: Path) -> N
     assert controller.failure is not None
     assert controller.failure.what == "host lab2 is lost"
     assert controller._may_try_again()
+
+
+def test_a_host_is_lost_that_takes_no_word_any_more(tmp_path: Path) -> None:
+    """Its agent died, and a word to it could not be written before its end was read."""
+    controller = make_controller(tmp_path)
+    controller.workers = Workers(controller)
+    with subprocess.Popen(["true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.wait()
+        way = {"kind": "exec", "argv": ["true"]}
+        node = controller.plan.attempt.nodes[0]._replace(name="lab2", connection=way)
+        worker = Worker(node, process)
+        worker.state = "ready"
+        controller.workers.workers.append(worker)
+        controller.tell(flush="0")
+        assert not worker.channel.open
+        controller._judge(time.monotonic())
+        controller.workers.dismiss("for good")
+    assert controller.failure is not None
+    assert controller.failure.host == "lab2"
