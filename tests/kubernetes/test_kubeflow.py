@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
+import pathspec
 import pytest
 from kube_runs import Kube, placed
 
 import mpijobs
+import shanty
 from runs import wait_for
+from shanty.launch.host import Host
 from shanty.launch.kubernetes.cluster import Cluster
+from shanty.launch.kubernetes.pod_exec import CONTAINER, PodExec
 from shanty.runtime.errors import PrepareError
 
 MPIJOBS = "apis/kubeflow.org/v2beta1"
@@ -54,6 +61,23 @@ def admin(kube: Kube) -> Cluster:
     return found
 
 
+def launcher_of(admin: Cluster, job: str, phase: str) -> str:
+    """The launcher's pod of an MPIJob, once it is in that phase."""
+    path = f"{admin.path('pods')}?labelSelector=training.kubeflow.org%2Fjob-name%3D{job}"
+    names: list[str] = []
+
+    def is_there() -> bool:
+        found = {
+            pod["metadata"]["name"]: pod["status"]["phase"]
+            for pod in admin.call("GET", path)["items"]
+        }
+        names[:] = [name for name in found if "launcher" in name and found[name] == phase]
+        return bool(names)
+
+    wait_for(is_there, 90, f"the launcher is not {phase}")
+    return names[0]
+
+
 @pytest.mark.parametrize("version", ["v2beta1", "v1"])
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_somebodys_mpijob_without_the_operator(kube: Kube, flavour: str, version: str) -> None:
@@ -83,24 +107,54 @@ def test_open_mpi_5_with_what_the_operator_sets_alone(
     job = json.loads(text.partition("---\n")[2])
     admin.call("POST", admin.path("mpijobs", group=MPIJOBS), job)
     try:
-        names: list[str] = []
-
-        def ended() -> bool:
-            selector = "training.kubeflow.org%2Fjob-name%3Dplain"
-            pods = admin.call("GET", f"{admin.path('pods')}?labelSelector={selector}")["items"]
-            names[:] = [
-                pod["metadata"]["name"]
-                for pod in pods
-                if "launcher" in pod["metadata"]["name"] and pod["status"]["phase"] == "Succeeded"
-            ]
-            return bool(names)
-
-        wait_for(ended, 90, "the launcher does not end")
-        said = b"".join(admin.stream(admin.path("pods", f"{names[0]}/log"))).decode()
+        name = launcher_of(admin, "plain", "Succeeded")
+        said = b"".join(admin.stream(admin.path("pods", f"{name}/log"))).decode()
     finally:
         admin.call("DELETE", admin.path("mpijobs", "plain", MPIJOBS))
     hosts = mpijobs.hosts_of(said, ranks=2)
     assert len(hosts) == 1 and "launcher" in hosts[0]
+
+
+def library(work: Path) -> bytes:
+    """A tar of what an image with shanty has more: it, what its commands need, and a script."""
+    found = io.BytesIO()
+    with tarfile.open(fileobj=found, mode="w") as tar:
+        for module in (shanty, click, pathspec):
+            folder = Path(str(module.__file__)).parent
+            tar.add(folder, folder.name)
+        tar.add(work, "work")
+    return found.getvalue()
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_inside_the_operators_launcher(
+    kube: Kube, admin: Cluster, operator: None, flavour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but the command: the hosts are the workers, in whose pods no key can be added."""
+    name = f"inner-{flavour}"
+    text = mpijobs.mpijob(FLAVOURS[flavour], image_of(flavour), name=name)
+    job = json.loads(text.partition("---\n")[2])
+    (launcher,) = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+    launcher |= {"name": CONTAINER, "command": ["sleep", "600"], "args": []}
+    launcher["resources"]["limits"]["memory"] = "512Mi"
+    monkeypatch.setenv("KUBECONFIG", str(kube.admin))
+    admin.call("POST", admin.path("mpijobs", group=MPIJOBS), job)
+    try:
+        there = launcher_of(admin, name, "Running")
+        pod = PodExec(Host(there, pod=f"/{admin.namespace}"))
+        data = library(kube.shanty.folder)
+        unpack = f"import io, sys, tarfile; data = sys.stdin.buffer.read({len(data)}); "
+        unpack += "tarfile.open(fileobj=io.BytesIO(data)).extractall('/tmp/lib')"
+        unpacking = pod.start(["python3", "-c", unpack])
+        unpacking.stdin.write(data)
+        assert unpacking.wait(60) == 0, unpacking.stderr.read()
+        line = ["env", "PYTHONPATH=/tmp/lib", "python3", "-m", "shanty", "run"]
+        running = pod.start([*line, "-C", "/tmp/lib/work", "-n", "4", "hello.py"])
+        said = running.stdout.read().decode()
+        assert running.wait(10) == 0, running.stderr.read().decode()
+    finally:
+        admin.call("DELETE", admin.path("mpijobs", name, MPIJOBS))
+    assert placed(said, 4) == [f"{name}-worker-{index}" for index in range(2)]
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

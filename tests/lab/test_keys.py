@@ -21,6 +21,7 @@ from shanty.launch.cluster import keys
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.host import Host
 from shanty.launch.lab import control
+from shanty.runtime.errors import PrepareError
 from shanty.runtime.rundir import read_json
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
@@ -244,6 +245,37 @@ def test_a_host_that_does_not_let_the_lead_in(site: Site, before: dict[str, Stat
     finally:
         settings.write_text(text)
         assert site.lab.exec("lab4", "kill", "-HUP", "1").returncode == 0
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_keys_that_nobody_may_change(site: Site, before: dict[str, State], *, own: bool) -> None:
+    """As in pods, where they are mounted: then the lead host needs a key of its own."""
+    folder, host = keys_file(site.lab, "lab4").parent, "lab4"
+    pair = keys_file(site.lab, "lab1").with_name("id_ed25519")
+    ways = folder / "authorized_keys2"
+    known = ways.read_text()
+    if own:
+        assert not keys.keygen("-q", "-t", "ed25519", "-N", "", "-f", str(pair)).returncode
+        ways.write_text(known + pair.with_suffix(".pub").read_text())
+    mount = "mount --bind $HOME/.ssh $HOME/.ssh && mount -o remount,bind,ro $HOME/.ssh"
+    assert site.lab.exec(host, "sh", "-c", mount).returncode == 0
+    try:
+        done = run(site, "hostname")
+        seen = site("doctor", "lab", "--json")
+    finally:
+        assert site.lab.exec(host, "sh", "-c", "umount $HOME/.ssh").returncode == 0
+        ways.write_text(known)
+        for file in (pair, pair.with_suffix(".pub")):
+            file.unlink(missing_ok=True)
+    if own:
+        assert done.returncode == 0, done.stderr
+        assert sorted(line.split()[-1] for line in done.stdout.splitlines()) == list(HOSTS)
+    else:
+        assert done.returncode == PrepareError.exit_code, done.stderr
+        assert "host lab4 does not let the lead host lab1 in" in done.stderr
+        assert "read-only" in done.stderr and "Permission denied" in done.stderr
+    assert ("run-key-refused" in seen.stdout) == (not own), seen.stdout
+    assert look(site.lab) == before
 
 
 def test_what_a_user_writes_meanwhile_stays_when_a_run_is_stopped(site: Site) -> None:

@@ -36,7 +36,7 @@ from typing import (
 )
 
 from shanty.runtime import platform, rundir
-from shanty.runtime.errors import ShantyError, UsageError
+from shanty.runtime.errors import ShantyError, StorageError, UsageError
 from shanty.runtime.file_edit import edit_file, read_file
 
 OPTIONS = ("restrict", "from", "expiry-time")  # what an old sshd may lack, see `authorize`
@@ -198,21 +198,27 @@ def run_is_alive(run: str, index: int) -> Optional[bool]:
 
 
 def authorize(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
-    """`run index key command from seconds [without]`: let a run's key in for that many seconds."""
+    """`run index key command from seconds [without]`: let a run's key in for that many seconds.
+
+    `refused` says why where the file cannot be written.
+    """
     path = keys_file()
     run, index = ask["run"], int(ask["index"])
     _authorized.add((path, run, index))
-    authorize_key(
-        path,
-        run,
-        index,
-        ask["key"],
-        ask["command"],
-        ask["from"],
-        time.time() + float(ask["seconds"]),
-        ask.get("without", ()),
-    )
-    return {"findings": _obstacles(path)}
+    try:
+        authorize_key(
+            path,
+            run,
+            index,
+            ask["key"],
+            ask["command"],
+            ask["from"],
+            time.time() + float(ask["seconds"]),
+            ask.get("without", ()),
+        )
+    except StorageError as error:
+        return {"findings": [], "refused": f"{error.what}: {error.why}"}
+    return {"findings": _obstacles(path), "refused": ""}
 
 
 def revoke(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:

@@ -194,15 +194,16 @@ def _key_trial(
 ) -> list[Finding]:
     """Authorizes a new key on every worker, lets the lead host try it, and removes it.
 
-    Returns a finding for each worker that refuses it; `ways` are the lead's to each.
+    Where no key can be added, the lead host's own are tried, as in a run. Returns a finding for
+    each worker that refuses; `ways` are the lead's to each.
     """
     run = new_id(time.time())
     index = {one.name: number for number, one in enumerate(workers, 1)}
     with tempfile.TemporaryDirectory(prefix="shanty-") as folder:
         pair = keys.make_pair(Path(folder))
 
-    def authorize(one: Seen) -> tuple[str, str]:
-        """Adds the key; returns an error or "", and what may keep sshd from reading it."""
+    def authorize(one: Seen) -> tuple[str, str, str]:
+        """Adds the key; returns an error or "", why it cannot be added, and what sshd may mind."""
         way = ways[one.name]
         args: dict[str, Any] = {
             "run": run,
@@ -214,10 +215,31 @@ def _key_trial(
             "without": list(keys.options_lacking(way["banner"])),
         }
         try:
-            doubts = one.asked.ask("authorize", **args, patience=5.0).values["findings"]
+            answer = one.asked.ask("authorize", **args, patience=5.0).values
         except ShantyError as error:
-            return error.what, error.why
-        return "", "; ".join(doubts)
+            return error.what, "", error.why
+        return "", answer["refused"], "; ".join(answer["findings"])
+
+    def attempt(key: str, tried: Sequence[Seen]) -> dict[str, Any]:
+        """Returns what became of the lead host's logins, by the names of the hosts."""
+        timeout = max(_LEAST, until - time.monotonic() - _SHORTEST)
+        answer = lead.asked.ask(
+            "try-key",
+            key=key,
+            known_hosts="".join(f"{line}\n" for one in tried for line in known[one.name]),
+            hosts=[
+                {
+                    "alias": _alias(known[one.name]),
+                    "address": ways[one.name]["peer"],
+                    "port": ways[one.name]["port"],
+                    "user": one.survey["user"],
+                }
+                for one in tried
+            ],
+            timeout=timeout,
+            patience=timeout + 5.0,
+        )
+        return dict(zip((o.name for o in tried), answer.values["tries"], strict=True))
 
     def revoke(one: Seen) -> None:
         # the line expires by itself, and the RPC client takes it out when it goes
@@ -226,34 +248,19 @@ def _key_trial(
 
     with ThreadPoolExecutor(min(_AT_ONCE, len(workers))) as pool:
         try:
-            authorized = list(pool.map(authorize, workers))
-            tried = [one for one, (error, _) in zip(workers, authorized, strict=True) if not error]
-            timeout = max(_LEAST, until - time.monotonic() - _SHORTEST)
-            answer = lead.asked.ask(
-                "try-key",
-                key=pair.private.decode(),
-                known_hosts="".join(f"{line}\n" for one in tried for line in known[one.name]),
-                hosts=[
-                    {
-                        "alias": _alias(known[one.name]),
-                        "address": ways[one.name]["peer"],
-                        "port": ways[one.name]["port"],
-                        "user": one.survey["user"],
-                    }
-                    for one in tried
-                ],
-                timeout=timeout,
-                patience=timeout + 5.0,
-            )
-            outcomes = dict(zip((o.name for o in tried), answer.values["tries"], strict=True))
+            authorized = list(zip(workers, pool.map(authorize, workers), strict=True))
+            taken = [one for one, (error, why, _) in authorized if not (error or why)]
+            closed = [one for one, (error, why, _) in authorized if why and not error]
+            outcomes = attempt(pair.private.decode(), taken) if taken else {}
+            outcomes.update(attempt("", closed) if closed else {})
         finally:
             list(pool.map(revoke, workers))
     found = []
-    for one, (error, doubts) in zip(workers, authorized, strict=True):
+    for one, (error, closed_by, doubts) in authorized:
         outcome = outcomes.get(one.name, {"code": 1, "text": error})
         if outcome["code"]:  # None is no answer in time: a slow host, no refusal
             address = ways[one.name]["peer"]
-            found.append(_refused(lead, one, address, str(outcome["text"]), doubts))
+            found.append(_refused(lead, one, address, str(outcome["text"]), closed_by or doubts))
     return found
 
 

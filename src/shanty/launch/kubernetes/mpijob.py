@@ -22,7 +22,7 @@ from shanty.runtime.spec import Command, Raw
 
 Object = Mapping[str, Any]
 
-_VERSIONS = ("kubeflow.org/v1", "kubeflow.org/v2beta1", "kubeflow.org/v1alpha2")
+_VERSIONS = ("kubeflow.org/v1", "kubeflow.org/v2beta1")
 _OWN = ("name", "image", "command", "args", "env", "ports", "workingDir", "resources")
 _NOT_OF_PODS = ("containers", "restartPolicy", "hostname", "subdomain")
 

@@ -88,6 +88,10 @@ class Targets:
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""
         scheme = self._scheme_of(job)
+        if scheme == SSH and not (job.on or job.hostfile):
+            from shanty.launch.kubernetes.launcher_pod import on_workers
+
+            job = on_workers(job, self._here.say)
         refuse_outside(job, pods=scheme == KUBERNETES)
         where = "this machine" if scheme == LOCAL else job.on or "these hosts"
         refuse_options(job, where, scheme if scheme in (SLURM, KUBERNETES) else "")
@@ -115,6 +119,10 @@ class Targets:
                 from shanty.launch.targets.slurm import is_inside
 
                 return SLURM if is_inside(self._here.environ) else LOCAL
+            if "K_MPI_JOB_ROLE" in self._here.environ and not job.hostfile:
+                from shanty.launch.kubernetes import launcher_pod
+
+                return SSH if launcher_pod.is_inside(self._here.environ) else LOCAL
             return SSH if job.hostfile else LOCAL
         scheme = job.on.partition(":")[0]
         if not scheme.isidentifier() or (self._here.home / "hosts" / f"{scheme}.json").exists():

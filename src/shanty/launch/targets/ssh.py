@@ -31,7 +31,7 @@ from shanty.launch.targets import networks
 from shanty.launch.targets.base import Planned, Reply, Surroundings, lost, plan_of, scratch_of
 from shanty.runtime.agent.connections import worker_command
 from shanty.runtime.agent.control import read_status
-from shanty.runtime.errors import NotFoundError, ShantyError
+from shanty.runtime.errors import NotFoundError, PrepareError, ShantyError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Attempt, Node, Plan
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from shanty.launch.cluster.prepare import Prepared
 
 _FIRST_LOOK = 4.0  # seconds that `ps` waits for lead hosts; what is known is shown then
+_OWN_KEY = 10.0  # seconds for a login by the lead host's own key
 _UNUSED = 30  # days after which a host gives up what no run has asked for
 
 
@@ -403,7 +404,7 @@ class SshTarget:
         try:
             if workers:
                 pair = keys.make_pair(run.path)
-                self._authorize(planned, plan, pair)
+                refused = self._authorize(planned, plan, pair)
                 known = [
                     line
                     for node, host in zip(plan.workers, workers, strict=True)
@@ -413,6 +414,8 @@ class SshTarget:
                 ]
                 files["key"] = [pair.private.decode(), 0o600]
                 files["known_hosts"] = ["\n".join(known) + "\n", 0o644]
+                if refused:
+                    plan = _by_own_keys(plan, lead.client, refused, files["known_hosts"][0])
             begin: dict[str, Any] = {
                 "run": run.id,
                 "plan": plan.to_json(),
@@ -431,13 +434,14 @@ class SshTarget:
                     host.client.ask("revoke", run=run.id, index=number, patience=5.0)
             raise
 
-    def _authorize(self, planned: SshPlan, plan: Plan, pair: keys.KeyPair) -> None:
+    def _authorize(self, planned: SshPlan, plan: Plan, pair: keys.KeyPair) -> dict[str, str]:
+        """Have the workers let the run's key in; why, for each that cannot, by its name."""
         from shanty.runtime.agent.worker_agent import KEY_LIFE
 
         workers = planned.facts.hosts[1:]
         pairs = {host.name: (host, node) for host, node in zip(workers, plan.workers, strict=True)}
 
-        def authorize(client: RpcClient) -> list[str]:
+        def authorize(client: RpcClient) -> tuple[list[str], str]:
             host, node = pairs[client.host.name]
             lacking = keys.options_lacking(host.banner)
             args: dict[str, Any] = {
@@ -449,17 +453,20 @@ class SshTarget:
                 "seconds": KEY_LIFE,
                 "without": list(lacking),
             }
-            findings: list[str] = client.ask("authorize", **args).values["findings"]
+            answer = client.ask("authorize", **args).values
+            findings = list(answer["findings"])
             if lacking:
                 findings.append(
                     f"its sshd ({host.banner}) does not know {', '.join(lacking)} in "
                     "authorized_keys, so the run's key is accepted without"
                 )
-            return findings
+            return findings, answer["refused"]
 
-        for name, findings in side_by_side([host.client for host in workers], authorize).items():
+        answers = side_by_side([host.client for host in workers], authorize)
+        for name, (findings, _) in answers.items():
             for finding in findings:
                 self._warn(f"{name}: {finding}")
+        return {name: why for name, (_, why) in answers.items() if why}
 
     # ----------------------------------------------------------------------- following
 
@@ -508,6 +515,30 @@ class SshTarget:
         if self._has_ended(run):
             return Reply(False, "the run has ended")
         return Reply(**self._link(run).ask({"kind": "stacks"}))
+
+
+def _by_own_keys(plan: Plan, lead: RpcClient, refused: Mapping[str, str], known: str) -> Plan:
+    """The plan with the lead host's own keys for hosts that let no run's key in.
+
+    PrepareError where these do not let it in either. `known` is the text of a known_hosts file.
+    """
+    workers = [node for node in plan.workers if node.name in refused]
+    there = [{**node.connection, "address": node.address} for node in workers]
+    asked: dict[str, Any] = {"key": "", "known_hosts": known, "hosts": there, "timeout": _OWN_KEY}
+    answers = lead.ask("try-key", **asked, patience=_OWN_KEY + _FIRST_LOOK).values["tries"]
+    for node, answer in zip(workers, answers, strict=True):
+        if answer["code"] != 0:
+            raise PrepareError(
+                f"host {node.name} does not let the lead host {plan.lead.name} in",
+                f"{refused[node.name]}; by a key of its own: {answer['text'] or 'no answer'}",
+                f"make the file writable, or let {plan.lead.name} log in there by a key of its own",
+            )
+    own = {node.number: {**node.connection, "own": True} for node in workers}
+    nodes = [
+        node._replace(connection=own.get(node.number, node.connection))
+        for node in plan.attempt.nodes
+    ]
+    return plan._replace(attempt=plan.attempt._replace(nodes=tuple(nodes)))
 
 
 def _users(run: RunDir, clients: Sequence[RpcClient]) -> dict[str, str]:

@@ -32,10 +32,12 @@ def command(node: Node, lead: Node, words: Sequence[str]) -> List[str]:
 def by_ssh(node: Node, lead: Node, words: Sequence[str]) -> List[str]:
     """OpenSSH, by the run's key and nobody else's; the key can start the node agent only.
 
-    `connection` has "user", "port" and "alias", the name of the host's key in `known_hosts`.
+    `connection` has "user", "port" and "alias", the name of the host's key in `known_hosts`; and
+    "own", true where the lead host's own keys are taken, since the host lets no run's key in.
     """
     there = {**node.connection, "address": node.address}
-    key, known_hosts = f"{lead.run_dir}/key", f"{lead.run_dir}/known_hosts"
+    key = "" if node.connection.get("own") else f"{lead.run_dir}/key"
+    known_hosts = f"{lead.run_dir}/known_hosts"
     return [*ssh_command(there, key, known_hosts), shlex.join(words)]
 
 
@@ -102,12 +104,13 @@ def ssh_command(
 ) -> List[str]:
     """The ssh command up to a host, by one key only; `key` and `known_hosts` are files.
 
-    `host` has "address", "port", "user", and "alias", the name that `known_hosts` has for it.
-    `timeout` is in seconds, for the connection.
+    No key stands for those that the login has where ssh looks for them. `host` has "address",
+    "port", "user", and "alias", the name that `known_hosts` has for it. `timeout` is in seconds,
+    for the connection.
     """
+    own = {"IdentityFile": quoted(key), "IdentitiesOnly": "yes"} if key else {}
     options = {
-        "IdentityFile": quoted(key),
-        "IdentitiesOnly": "yes",
+        **own,
         "IdentityAgent": "none",
         "BatchMode": "yes",
         "UserKnownHostsFile": quoted(known_hosts),

@@ -220,16 +220,18 @@ def _echoed(sock: socket.socket, version: int, place: Tuple[Any, ...], until: fl
 def try_key(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """`key known_hosts hosts timeout`: try an ssh to each of `hosts`, all at once.
 
-    `key` is a private key and `known_hosts` the text of such a file; both are gone from here at
-    the end. `hosts` are as in `ssh_command`. `tries` has `{"code", "text"}` for each, in
-    their order: ssh's exit code, None where it had none after `timeout` seconds, and what it said.
+    `key` is a private key ("" for those of this login) and `known_hosts` the text of such a file;
+    both are gone from here at the end. `hosts` are as in `ssh_command`. `tries` has
+    `{"code", "text"}` for each, in their order: ssh's exit code, None where it had none after
+    `timeout` seconds, and what it said.
     """
     timeout, hosts = float(ask["timeout"]), ask["hosts"]
     folder = tempfile.mkdtemp(prefix="shanty-try-")  # for this user alone
     files = {name: os.path.join(folder, name) for name in ("key", "known_hosts")}
 
     def attempt(host: Mapping[str, Any]) -> Dict[str, Any]:
-        return _try_ssh(host, files["key"], files["known_hosts"], timeout)
+        key = files["key"] if ask["key"] else ""
+        return _try_ssh(host, key, files["known_hosts"], timeout)
 
     try:
         for name, path in files.items():
