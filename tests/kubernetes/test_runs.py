@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kube_runs import UID, Kube, placed
 
-from runs import LONG, accuracy, wait_for
+from runs import LONG, WORKERS, accuracy, wait_for
 from shanty.runtime.rundir import read_json
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -50,6 +50,16 @@ def test_digits(kube: Kube, flavour: str) -> None:
     done = kube.shanty(*words, env=kube.env, timeout=280)
     assert done.returncode == 0, done.stderr
     assert accuracy(done.stdout) > 0.9
+
+
+@pytest.mark.skipif(not LONG, reason="takes minutes: SHANTY_TEST_LONG=1 runs it")
+def test_an_unchanged_script_of_horovods(kube: Kube, flavour: str) -> None:
+    pytest.importorskip("torch")
+    shutil.copy(WORKERS / "hvd_unchanged.py", kube.shanty.folder)
+    words = ["run", *kube.words[:-2], "--mpi", flavour, "-n", "2", "hvd_unchanged.py"]
+    done = kube.shanty(*words, env=kube.env, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] sum 3 loss True", "[1] sum 3 loss True"]
 
 
 def test_artifacts_and_metrics_come_back(kube: Kube) -> None:
