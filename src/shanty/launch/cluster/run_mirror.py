@@ -117,7 +117,7 @@ class RunMirror:
                 self._pull()
                 self._last_word, self._lost = time.monotonic(), None
             except NotFoundError as error:
-                self._conclude(Failure(error.what, error.why, error.fix), State.LOST)
+                self.conclude(Failure(error.what, error.why, error.fix), State.LOST)
             except (ShantyError, OSError):
                 if self._client is not None:
                     self._client.close(0.0)
@@ -214,7 +214,7 @@ class RunMirror:
             what = f"the lead host {lead} cannot be reached"
             why = f"{', '.join(ages)} {do} not hear it either: it is cut off, frozen or down"
             fix = "see to the host and its network; run again"
-            self._conclude(Failure(what, why, fix, host=lead), State.FAILED)
+            self.conclude(Failure(what, why, fix, host=lead), State.FAILED)
         elif time.monotonic() > self._last_word + (_GIVE_UP if ages else _GIVE_UP / 4):
             why = "no host of the run answers: is the network of this machine up?"
             why = "the run may be going on there" if ages else why
@@ -238,7 +238,8 @@ class RunMirror:
                 outcome.close(0.5)
         return ages
 
-    def _conclude(self, failure: Failure, state: State) -> None:
+    def conclude(self, failure: Failure, state: State) -> None:
+        """Write that the run is over, unless its end is known already: FAILED, or LOST."""
         code = LaunchError.exit_code if state is State.FAILED else LostError.exit_code
         with self._locked():
             control.conclude(self._run, state, failure, code)

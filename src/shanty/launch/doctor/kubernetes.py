@@ -23,7 +23,7 @@ from shanty.launch.kubernetes.cluster import ApiError, Cluster
 from shanty.launch.kubernetes.pods import RunPods
 from shanty.runtime.agent.control import read_status
 from shanty.runtime.errors import PrepareError, ShantyError
-from shanty.runtime.rundir import RunDir, new_id
+from shanty.runtime.rundir import RunDir, new_id, read_json
 from shanty.runtime.spec import JobSpec
 
 _STARTING = 60.0  # seconds for two pods to run
@@ -66,9 +66,10 @@ def examine(job: JobSpec, home: Path, environ: Mapping[str, str], say: Say) -> R
 
 
 def sweep(job: JobSpec, home: Path, environ: Mapping[str, str]) -> list[str]:
-    """Remove the Jobs of runs that nobody follows; their names."""
+    """Remove the Jobs of this machine's runs that are over; their names."""
     cluster = Cluster((job.on or "").partition(":")[2], environ)
-    names = [one["metadata"]["name"] for one in _Examination(cluster, job, home).stray_jobs()]
+    strays = _Examination(cluster, job, home).stray_jobs()
+    names = [one["metadata"]["name"] for one, own in strays if own]
     for name in names:
         lifecycle.delete(cluster, cluster.path("jobs", name, objects.BATCH))
     return names
@@ -127,29 +128,36 @@ class _Examination:
             name = quota["metadata"]["name"]
             yield self._found("cluster-quota", Level.NOTE, f"the quota {name} has {said}")
 
-    def stray_jobs(self) -> list[Object]:
-        """Jobs of runs that are over, or that nobody here has heard of, and that are old."""
+    def stray_jobs(self) -> list[tuple[Object, bool]]:
+        """Jobs of runs that are over, and whether the run is one of this machine's.
+
+        Of others' it is told by their pods: one that waits in a queue has none yet.
+        """
         selector = "labelSelector=app.kubernetes.io%2Fmanaged-by%3Dshanty"
         path = self._cluster.path("jobs", group=objects.BATCH)
         found = []
         for job in self._cluster.call("GET", f"{path}?{selector}")["items"]:
             run = RunDir(self._home / "runs" / job["metadata"]["labels"].get(objects.LABEL, "?"))
             status = job.get("status") or {}
-            if run.path.is_dir():
-                over = read_status(run).state.final
+            own = run.path.is_dir()
+            if own:
+                kept = (read_json(run.job) or {}).get("keep")
+                over = read_status(run).state.final and not kept
             else:
-                over = _age(job) > _OLD and not status.get("active")
-            if over or status.get("completionTime"):
-                found.append(job)
+                ended = status.get("succeeded") or status.get("failed")
+                over = _age(job) > _OLD and bool(ended) and not status.get("active")
+            if over:
+                found.append((job, own))
         return found
 
     def strays(self) -> Iterator[Finding]:
-        for job in self.stray_jobs():
+        for job, own in self.stray_jobs():
             name = job["metadata"]["name"]
             yield self._found(
-                "cluster-strays", Level.WARNING, f"the Job {name} is of a run that is over", "",
+                "cluster-strays", Level.WARNING, f"the Job {name} is of a run that is over",
+                "" if own else "another machine's, or another user's: it may be wanted",
                 "remove it", f"kubectl delete job {name} -n {self._cluster.namespace}",
-                fixable=True,
+                fixable=own,
             )  # fmt: skip
 
     def trial(self) -> Iterator[Finding]:

@@ -7,8 +7,12 @@ is imported when a cluster is needed, and by nothing else. Objects are plain JSO
 from __future__ import annotations
 
 import json
+import logging
+import socket
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,10 @@ _CONNECTING = 8.0  # seconds for a connection
 _RETRIES = 6  # of a request that the server could not take at the moment
 _BACKOFF = 0.2  # seconds before the first of them, then twice as many each time
 _TEMPORARY = (429, 500, 502, 503, 504)
+_UNABLE = (429, 502, 503, 504)  # those that say nothing of the request itself
 _WATCHED = 240  # seconds after which a watch is to be begun anew, so that dead ones are noticed
+_RENEWED = 30.0  # seconds between two renewals of credentials
+_KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))  # seconds, tries
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _EXTRA = "pip install 'shanty[kubernetes]'"
 
@@ -44,19 +51,16 @@ class Cluster:
     """One cluster, by a context of the user's kubeconfig; any thread may ask it."""
 
     def __init__(self, place: str, environ: Mapping[str, str]) -> None:
-        """`place` is "CONTEXT/NAMESPACE", either empty for the current one.
+        """`place` is "CONTEXT/NAMESPACE", either empty for the current one, or a context.
 
         PrepareError where there is no such context, or the client library is missing.
         """
         self.requests = 0  # that were made, those for WebSockets too
         self._environ = environ
         self._lock = threading.Lock()
-        context, _, namespace = place.rpartition("/") if "/" in place else (place, "", "")
-        self.context = context
+        self._renewed = 0.0
         self._configuration: Any = None
-        found = self._load()
-        self.context = found[0]
-        self.namespace = namespace or found[1]
+        self.context, self.namespace = self._load(place)
 
     @property
     def place(self) -> str:
@@ -70,46 +74,38 @@ class Cluster:
 
     # ------------------------------------------------------------------- who we are there
 
-    def _load(self) -> tuple[str, str]:
-        """Read the kubeconfig, or a pod's own account; returns the context and its namespace."""
+    def _load(self, place: str) -> tuple[str, str]:
+        """Read the kubeconfig, or a pod's own account; returns the context and the namespace."""
         try:
-            import yaml
-
-            from kubernetes import client, config
+            from kubernetes import client
         except ImportError as error:
             raise lacks_client(error) from error
-        configuration = client.Configuration()
         files = self._environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-        here = any(Path(path).expanduser().is_file() for path in files.split(":"))
-        if not here and (_SERVICE_ACCOUNT / "token").exists() and not self.context:
-            config.load_incluster_config(configuration)
-            self._take(configuration)
-            return "", (_SERVICE_ACCOUNT / "namespace").read_text().strip()
-        if not here:
+        here = any(Path(path).expanduser().is_file() for path in files.split(":") if path)
+        context = place.rpartition("/")[0] if "/" in place else place
+        mounted = (_SERVICE_ACCOUNT / "token").exists() and not here and not context
+        if not here and not mounted:
             raise PrepareError(
                 "there is no cluster to go to", f"{files} is not there",
                 "get a kubeconfig from whoever runs the cluster, and name it in KUBECONFIG",
             )  # fmt: skip
+        configuration = client.Configuration()
+        configuration.socket_options = _socket_options()
         try:
-            contexts, active = config.list_kube_config_contexts(files)
-            names = [one["name"] for one in contexts]
-            if self.context and self.context not in names:
-                raise PrepareError(
-                    f"{files} has no context {self.context}",
-                    f"it has {', '.join(names)}",
-                    "name one of these: --on k8s:CONTEXT, or --on k8s for the current one",
-                )
-            chosen = next(one for one in contexts if one["name"] == self.context or (
-                not self.context and one is active))  # fmt: skip
-            config.load_kube_config(files, chosen["name"], configuration, persist_config=False)
-        except (
-            config.ConfigException, yaml.YAMLError, KeyError, TypeError, ValueError, OSError,
-        ) as error:  # fmt: skip
-            raise PrepareError(
-                f"{files} cannot be used", str(error), "see what `kubectl cluster-info` says"
-            ) from error
-        self._take(configuration)
-        return chosen["name"], chosen["context"].get("namespace") or "default"
+            if mounted:
+                found = _of_pod(configuration)
+            else:
+                found = _of_kubeconfig(configuration, files, place)
+            self._take(configuration)
+        except PrepareError:
+            raise
+        except Exception as error:  # the library has no one kind for what may be wrong there
+            source = "this pod's account" if mounted else files
+            why = str(error) or type(error).__name__
+            fix = "see what `kubectl cluster-info` says"
+            raise PrepareError(f"{source} cannot be used", why, fix) from error
+        namespace = place.rpartition("/")[2] if found[0] != place and "/" in place else ""
+        return found[0], namespace or found[1]
 
     def _take(self, configuration: Any) -> None:
         from kubernetes.client import ApiClient
@@ -118,46 +114,60 @@ class Cluster:
         self._pool = ApiClient(configuration).rest_client.pool_manager
 
     def _headers(self) -> dict[str, str]:
-        with self._lock:  # a credential plugin is asked once
-            bearer = self._configuration.auth_settings().get("BearerToken")
-            if bearer is not None:
-                return {"authorization": bearer["value"]}
-            if self._configuration.username:
-                return {"authorization": self._configuration.get_basic_auth_token()}
+        try:
+            with self._lock:  # a credential plugin is asked once
+                bearer = self._configuration.auth_settings().get("BearerToken")
+                if bearer is not None:
+                    return {"authorization": bearer["value"]}
+                if self._configuration.username:
+                    return {"authorization": self._configuration.get_basic_auth_token()}
+        except Exception as error:  # whatever a credential plugin, or its service, does
+            raise UnreachableError(
+                f"there are no credentials for the cluster {self.context}", str(error),
+                "log in again, as your cluster's manual says (kubectl get pods must work)",
+            ) from error  # fmt: skip
         return {}  # a client's certificate
 
     def websocket(self, path: str, query: list[tuple[str, str]]) -> Any:
         """A WebSocket to a subresource as `exec`; raises as `call`."""
         from urllib.parse import urlencode
 
-        from kubernetes.stream import ws_client
         from websocket import WebSocketBadStatusException, WebSocketException
 
         url = f"{self.server}{path}?{urlencode(query)}".replace("http", "ws", 1)
         for last in (False, True):
             self.requests += 1
-            headers = {"sec-websocket-protocol": "v4.channel.k8s.io", **self._headers()}
+            own = self._headers()
+            headers = {"sec-websocket-protocol": "v4.channel.k8s.io", **own}
             try:
-                return ws_client.create_websocket(self._configuration, url, headers)
+                return _websocket(self._configuration, url, headers)
             except WebSocketBadStatusException as error:
-                if error.status_code == 401 and not last and self._renew():
+                if error.status_code == 401 and not last and self._renew(own):
                     continue
+                if error.status_code in _UNABLE:
+                    raise self._silent(error) from error
                 body = error.resp_body or b""
                 raise _refused(error.status_code, body, self.place) from error
             except (WebSocketException, OSError) as error:
                 raise self._silent(error) from error
         raise AssertionError
 
-    def _renew(self) -> bool:
-        """Read the credentials anew, which somebody may have renewed; False where it failed."""
-        with self._lock:
-            try:
-                self._load()
-            except PrepareError:
-                return False
-        return True
+    def _renew(self, used: Mapping[str, str]) -> bool:
+        """Read the credentials anew, which somebody may have renewed; False where that is no use.
 
-    def _silent(self, error: Exception) -> UnreachableError:
+        `used` are those that were not accepted: another thread may have others by now.
+        """
+        with self._lock:
+            due = time.monotonic() > self._renewed + _RENEWED or not self._renewed
+            if due:
+                self._renewed = time.monotonic()
+                try:
+                    self._load(self.place)
+                except PrepareError:
+                    return False
+        return due or self._headers() != used
+
+    def _silent(self, error: Exception | str) -> UnreachableError:
         reason = getattr(error, "reason", None) or error
         return UnreachableError(
             f"the cluster {self.context or 'that this pod is in'} does not answer",
@@ -181,7 +191,12 @@ class Cluster:
 
         ApiError where it is refused, UnreachableError where nobody answers.
         """
-        return dict(json.loads(self._ask(method, path, body, kind, patience, retries).data or "{}"))
+        answer = self._ask(method, path, body, kind, patience, retries).data
+        try:
+            return dict(json.loads(answer or "{}"))
+        except (ValueError, TypeError) as error:  # a proxy's page, most often
+            said = bytes(answer[:80]).decode(errors="replace")
+            raise self._silent(f"what answers is no API server: {said!r}") from error
 
     def stream(self, path: str) -> Iterator[bytes]:
         """What a GET returns, piece by piece as it comes: logs, a watch. Raises as `call`."""
@@ -214,7 +229,8 @@ class Cluster:
         )  # fmt: skip
         for last in (False, True):
             self.requests += 1
-            headers = {"accept": "application/json, */*", **self._headers()}
+            own = self._headers()
+            headers = {"accept": "application/json, */*", **own}
             if body is not None:
                 headers["content-type"] = kind
             try:
@@ -226,10 +242,13 @@ class Cluster:
                 )  # fmt: skip
             except urllib3.exceptions.HTTPError as error:
                 raise self._silent(error) from error
-            if answer.status == 401 and not last and self._renew():
+            if answer.status == 401 and not last and self._renew(own):
                 continue
             if answer.status >= 400:
-                raise _refused(answer.status, answer.data, self.place)
+                refused = _refused(answer.status, _body_of(answer), self.place)
+                if answer.status in _UNABLE:  # still, after all retries
+                    raise self._silent(f"HTTP {answer.status}: {refused.why}")
+                raise refused
             return answer
         raise AssertionError
 
@@ -256,6 +275,109 @@ class Cluster:
                     said = event["object"]
                     raise _refused(int(said.get("code", 500)), json.dumps(said), "")
                 yield event["type"], event["object"]
+
+
+def _socket_options() -> list[tuple[int, int, int]]:
+    """A connection whose other end is gone is noticed within half a minute."""
+    options = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
+    options.append((socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1))
+    known = [(name, value) for name, value in _KEEPALIVE if hasattr(socket, name)]
+    return options + [(socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in known]
+
+
+def _websocket(configuration: Any, url: str, headers: Mapping[str, str]) -> Any:
+    """A WebSocket by the client's configuration; its own function for that waits for ever."""
+    import ssl
+
+    from kubernetes.stream.ws_client import websocket_proxycare
+    from websocket import WebSocket
+
+    options: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
+    if configuration.verify_ssl:
+        options = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": configuration.ssl_ca_cert}
+        if configuration.assert_hostname is not None:
+            options["check_hostname"] = configuration.assert_hostname
+    given = {
+        "certfile": configuration.cert_file,
+        "keyfile": configuration.key_file,
+        "server_hostname": configuration.tls_server_name,
+    }
+    options.update({name: value for name, value in given.items() if value})
+    known = {name: value for name, value in options.items() if value is not None}
+    link = WebSocket(sockopt=_socket_options(), sslopt=known)
+    more: dict[str, Any] = {"header": [f"{name}: {value}" for name, value in headers.items()]}
+    if configuration.proxy or configuration.proxy_headers:
+        more = websocket_proxycare(more, configuration, url, headers)
+    connect: Callable[..., None] = link.connect
+    connect(url, timeout=PATIENCE, **more)
+    link.settimeout(None)
+    return link
+
+
+def _body_of(answer: Any) -> bytes:
+    """The body of an answer, as far as it comes."""
+    import urllib3
+
+    try:
+        return bytes(answer.data)
+    except (urllib3.exceptions.HTTPError, OSError):
+        return b""
+
+
+def _of_pod(configuration: Any) -> tuple[str, str]:
+    """Take the account of the pod that we are in."""
+    from kubernetes import config
+
+    config.load_incluster_config(configuration)
+    return "", (_SERVICE_ACCOUNT / "namespace").read_text().strip()
+
+
+def _of_kubeconfig(configuration: Any, files: str, place: str) -> tuple[str, str]:
+    """Take a context of kubeconfig files: `place` as a whole, or what is before its last "/"."""
+    from kubernetes.config.kube_config import KubeConfigMerger
+
+    from kubernetes import config
+
+    whole = KubeConfigMerger(files).config
+    value = {} if whole is None else whole.value
+    contexts = {one.value["name"]: one.value["context"] for one in value.get("contexts") or ()}
+    name = place if place in contexts or "/" not in place else place.rpartition("/")[0]
+    chosen = name or str(value.get("current-context") or "")
+    if chosen not in contexts:
+        raise PrepareError(
+            f"{files} has no context {chosen}" if chosen else f"{files} names no current context",
+            f"it has {', '.join(contexts) or 'none'}",
+            "name one of these: --on k8s:CONTEXT",
+        )
+    context = contexts[chosen]
+    with _heard() as said:
+        config.load_kube_config(files, chosen, configuration)
+    users = {one.value["name"]: one.value["user"] for one in value.get("users") or ()}
+    plugin = (users.get(context.get("user")) or {}).get("exec")
+    if plugin and not (configuration.api_key or configuration.cert_file):
+        raise PrepareError(
+            f"the credential plugin {plugin.get('command')} gives no credentials",
+            "; ".join(said),
+            "log in again, as your cluster's manual says (kubectl get pods must work)",
+        )
+    return chosen, context.get("namespace") or "default"
+
+
+@contextmanager
+def _heard() -> Iterator[list[str]]:
+    """What the library logs meanwhile, which would come upon the terminal else."""
+    said: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    keep = Keep()
+    logging.getLogger().addHandler(keep)
+    try:
+        yield said
+    finally:
+        logging.getLogger().removeHandler(keep)
 
 
 def lacks_client(error: ImportError) -> PrepareError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from shanty.launch.kubernetes import objects
@@ -13,7 +14,8 @@ _PLURALS = {
     "Job": "jobs", "ConfigMap": "configmaps", "Secret": "secrets", "MPIJob": "mpijobs",
     "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes",
 }  # fmt: skip
-_EXISTS, _GONE = 409, 404  # of HTTP
+_CONFLICT, _GONE = 409, 404  # of HTTP
+_TRIES, _PAUSE = 5, 0.5  # of a request that met another one (a quota's), and seconds between them
 
 
 def path_of(cluster: Cluster, one: Object, *, named: bool = False) -> str:
@@ -25,11 +27,15 @@ def path_of(cluster: Cluster, one: Object, *, named: bool = False) -> str:
 
 def create(cluster: Cluster, one: Object) -> Object:
     """Make an object; one that is there already is taken as it is: a request was repeated."""
-    try:
-        return cluster.call("POST", path_of(cluster, one), one)
-    except ApiError as error:
-        if error.status != _EXISTS:
-            raise
+    for left in reversed(range(_TRIES)):
+        try:
+            return cluster.call("POST", path_of(cluster, one), one)
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                break
+            if error.status != _CONFLICT or not left:
+                raise
+            time.sleep(_PAUSE)
     if one["kind"] in ("ConfigMap", "Secret"):  # which nobody needs to read
         return one
     return cluster.call("GET", path_of(cluster, one, named=True))

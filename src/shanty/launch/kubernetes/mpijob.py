@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shanty.launch.kubernetes.cluster import lacks_client
 from shanty.launch.kubernetes.objects import GPU
 from shanty.launch.kubernetes.pod_exec import CONTAINER
 from shanty.launch.kubernetes.shortfall import quantity
@@ -38,8 +39,10 @@ class Manifest:
 
 def read(path: Path) -> Manifest:
     """Read the MPIJob in a file; UsageError where there is none, or not one."""
-    import yaml
-
+    try:
+        import yaml
+    except ImportError as error:
+        raise lacks_client(error) from error
     try:
         documents = [one for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if one]
     except FileNotFoundError as error:

@@ -24,7 +24,8 @@ LABEL = "shanty.run/id"  # on every object of a run; its value is the run's id
 BATCH = "apis/batch/v1"
 HOME, USER_HOME, START = "/shanty", "/shanty/user", "/etc/shanty"
 GPU = "nvidia.com/gpu"
-_LATE = 600  # seconds beyond a run's time limit after which the cluster ends it itself
+# Seconds beyond a run's time limit after which the cluster ends it itself: its files may wait.
+_LATE = int(pod.KEEP) + 600
 _KEPT = 3600  # seconds after its end for which a Job stays, where nobody removes it
 _GRACE = 15  # seconds that a pod has between SIGTERM and SIGKILL
 _REPLACED = 6  # pods that the cluster may put in place of failed ones until the run is judged
@@ -75,7 +76,7 @@ def _job_of(job: JobSpec, run: str) -> Object:
         "parallelism": count,
         "completions": count,
         "backoffLimit": _REPLACED,
-        "ttlSecondsAfterFinished": _KEPT,
+        **({} if job.keep else {"ttlSecondsAfterFinished": _KEPT}),
         "template": {"metadata": {"labels": {**own, **labels}}, "spec": pod_of(job, run)},
     }
     if job.time_limit is not None:
@@ -112,6 +113,8 @@ def pod_of(job: JobSpec, run: str) -> Object:
         volumes.append({"name": f"mount-{number}", "persistentVolumeClaim": claim})
         mounts.append({"name": f"mount-{number}", "mountPath": target, "readOnly": mode == "ro"})
     variables = {"HOME": USER_HOME, "SHANTY_HOME": f"{HOME}/shanty"}
+    # The first of them waits for the last.
+    variables[pod.IDLE_VARIABLE] = str(int(job.schedule_timeout + pod.IDLE))
     security: Object = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},

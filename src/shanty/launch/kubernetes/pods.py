@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -92,6 +93,9 @@ class RunPods:
                 self.error = error
             except UnreachableError:
                 self.silent_since = self.silent_since or time.monotonic()
+            except (ValueError, KeyError, TypeError, AttributeError):  # no API server's answer
+                self.silent_since = self.silent_since or time.monotonic()
+                traceback.print_exc()
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
 

@@ -16,16 +16,30 @@ RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "pods/exec", ("create", "get")),  # over a WebSocket it is a GET
     ("", "events", ("list",)),
 )
+# What `--as` needs: the operator makes the pods, and what they print is their log.
+BY_OPERATOR: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("kubeflow.org", "mpijobs", ("create", "get", "delete")),
+    ("trainer.kubeflow.org", "trainjobs", ("create", "get", "delete")),
+    ("trainer.kubeflow.org", "trainingruntimes", ("create", "get", "delete")),
+    ("", "configmaps", ("create",)),
+    ("", "pods", ("list", "watch")),
+    ("", "pods/log", ("get",)),
+)
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-def manifests(namespace: str, user: str = "", account: str = "") -> list[dict[str, Any]]:
-    """The Role and, for a user or a service account, the RoleBinding that gives it to him."""
+def manifests(
+    namespace: str, user: str = "", account: str = "", *, operator: bool = False
+) -> list[dict[str, Any]]:
+    """The Role and, for a user or a service account, the RoleBinding that gives it to him.
+
+    `operator`: with what `--as` needs.
+    """
     group = "rbac.authorization.k8s.io"
     metadata = {"name": NAME, "namespace": namespace}
     rules = [
         {"apiGroups": [api], "resources": [resource], "verbs": list(verbs)}
-        for api, resource, verbs in RULES
+        for api, resource, verbs in dict.fromkeys((*RULES, *(BY_OPERATOR if operator else ())))
     ]
     found: list[dict[str, Any]] = [
         {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": rules}

@@ -162,15 +162,19 @@ def _pull(name: str, place: str, image: str, reason: str, message: str) -> Troub
 
 
 def refusal(events: Sequence[Object]) -> Trouble | None:
-    """Why the cluster makes no pods for a Job, by the Job's events: a quota, admission."""
+    """Why the cluster makes no pods for a Job, by the Job's events: a quota, admission.
+
+    It is final where another try will not do: the cluster goes on trying.
+    """
     for event in reversed(events):
         if event.get("reason") != "FailedCreate":
             continue
         message = str(event.get("message", ""))
-        what, fix = "the cluster does not let the run's pods in", ""
+        what, fix, final = "the cluster does not let the run's pods in", "", True
         if "exceeded quota" in message:
             what = "the namespace's quota is too small for the run's pods"
             fix = "wait until others have ended, ask for less, or for a larger quota"
+            final = False  # pods that are ending still count
         elif "PodSecurity" in message or "security context constraint" in message:
             what = "the namespace's rules of security do not let the run's pods in"
             fix = "as root, or without a user: give --uid 1000; the rest by --k8s-patch"
@@ -182,7 +186,9 @@ def refusal(events: Sequence[Object]) -> Trouble | None:
             fix = "see --priority-class, and kubectl get priorityclass"
         elif "must specify" in message or "limits" in message:
             fix = "say what the ranks need: --cpus-per-rank, --memory-per-rank"
-        return Trouble("", what, message.partition("Error creating: ")[2] or message, fix)
+        else:
+            final = False  # a webhook that is away, a request that met another one
+        return Trouble("", what, message.partition("Error creating: ")[2] or message, fix, final)
     return None
 
 

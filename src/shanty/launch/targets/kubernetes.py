@@ -7,6 +7,7 @@ them at the end; so where a run stands is read in its directory, and the cluster
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -27,7 +28,7 @@ from shanty.launch.kubernetes import objects
 from shanty.launch.kubernetes.cluster import Cluster
 from shanty.launch.targets.base import Planned, Reply, Surroundings
 from shanty.runtime.agent import control
-from shanty.runtime.errors import LostError, PrepareError, UsageError
+from shanty.runtime.errors import LostError, PrepareError, ShantyError, UsageError
 from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
 from shanty.runtime.spec import Failure, JobSpec, State, Status
 
@@ -52,6 +53,7 @@ class KubernetesPlan(Planned):
     place: str
     manifests: tuple[dict[str, Any], ...]
     flavour: str = ""  # of the MPI that an operator's image has
+    kubeconfig: str = ""  # what KUBECONFIG says, with whole paths
     takes_long: ClassVar[bool] = True  # nothing is held against this machine
 
     @property
@@ -87,7 +89,7 @@ class KubernetesPlan(Planned):
             with storage_errors(run.path):
                 write_json(run.job, self.job.to_json())
                 site = {"target": SCHEME, "place": self.place, "flavour": self.flavour}
-                write_json(run.site, site)
+                write_json(run.site, {**site, "kubeconfig": self.kubeconfig})
                 write_json(run.status, Status.new(self.job.ranks).to_json())
             watch(run)
         except BaseException:  # Ctrl-C too
@@ -131,16 +133,18 @@ class KubernetesTarget:
                 refuse_system(installation)
         interpreter.choose(job.python, Path(job.workdir), environ)
         cluster = Cluster((job.on or "").partition(":")[2], self.here.environ)
+        given = filter(None, self.here.environ.get("KUBECONFIG", "").split(":"))
+        files = ":".join(str(Path(path).expanduser().absolute()) for path in given)
         if job.operator:
             from shanty.launch.targets.kubernetes_operator import manifests, try_out
 
             made = manifests(job, run.id, flavour)
             try_out(cluster, job, made)
-            return KubernetesPlan(job, run, cluster.place, tuple(made), flavour)
+            return KubernetesPlan(job, run, cluster.place, tuple(made), flavour, files)
         manifest = objects.job_of(job, run.id)
         batch = cluster.path("jobs", group=objects.BATCH)
         cluster.call("POST", f"{batch}?dryRun=All", manifest)  # it says what is not allowed
-        return KubernetesPlan(job, run, cluster.place, (manifest,))
+        return KubernetesPlan(job, run, cluster.place, (manifest,), kubeconfig=files)
 
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
         """Where the runs stand; a run that nobody watches gets a watcher again."""
@@ -151,9 +155,10 @@ class KubernetesTarget:
 
         watched = is_watched(run)  # before the rest is read, which nobody changes then
         status = control.read_status(run)
-        if not watched and not (status.state.final and _is_removed(run)):
-            watch(run, new=False)
         away = read_json(run.path / AWAY)
+        waits = away is not None and time.time() < float(away.get("again", 0.0))
+        if not watched and not waits and not (status.state.final and _is_removed(run)):
+            watch(run, new=False)
         if away is None or status.state.final:
             return status
         if time.time() < float(away["since"]) + _LOST:
@@ -167,7 +172,12 @@ class KubernetesTarget:
             return Reply(True, "the run has ended")
         if not (read_json(run.site) or {}).get("hosts"):
             return _give_up(run)
-        return self._ask(run, {"kind": "stop", "grace": grace})
+        try:
+            return self._ask(run, {"kind": "stop", "grace": grace})
+        except ShantyError:
+            if _give_up(run).ok:  # its pods are told by being deleted
+                return Reply(True, "")
+            raise
 
     def stacks(self, run: RunDir) -> Reply:
         """Ask for the stack of every rank."""
@@ -181,7 +191,9 @@ class KubernetesTarget:
         """Put a request to the controller, in the run's first pod."""
         from shanty.launch.cluster import connect
         from shanty.launch.host import Host
+        from shanty.launch.targets.kubernetes_watcher import use_kubeconfig
 
+        use_kubeconfig(run)
         lead = Host(**(read_json(run.site) or {})["hosts"][0])
         (client,) = connect.connect([lead], terminal=False)
         try:
@@ -225,12 +237,14 @@ def watch(run: RunDir, *, new: bool = True) -> None:
 
 
 def _give_up(run: RunDir) -> Reply:
-    """End a run that is being started, by its watcher."""
-    from shanty.launch.targets.kubernetes_watcher import RECORD, is_watched
+    """End a run by its watcher: one that is being started, or whose controller does not answer."""
+    from shanty.launch.targets.kubernetes_watcher import ASKED_TO_STOP, RECORD, is_watched
 
     until = time.monotonic() + _STOPPING
+    (run.path / ASKED_TO_STOP).touch()
     if is_watched(run):
-        os.kill((read_json(run.path / RECORD) or {})["watcher"]["pid"], signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill((read_json(run.path / RECORD) or {})["watcher"]["pid"], signal.SIGTERM)
     while time.monotonic() < until:
         if control.read_status(run).state.final and (_is_removed(run) or not is_watched(run)):
             return Reply(True, "")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from shanty.runtime.spec import Failure, JobSpec, State
 
 Object = dict[str, Any]
 
-_LOOK = 0.5  # seconds between two questions to the API
+_LOOK = 1.0  # seconds between two questions to the API
 _LAST_LINES = 20
 _FINAL = {
     "Succeeded": State.SUCCEEDED, "Complete": State.SUCCEEDED, "Failed": State.FAILED,
@@ -86,8 +87,8 @@ class OperatorRun:
         for one in reversed(self._made[1:]):
             delete(self._cluster, path_of(self._cluster, one, named=True))
 
-    def follow(self) -> None:
-        """Follow it to its end; the last status is written then."""
+    def follow(self, tell: Callable[[RunPods], None]) -> None:
+        """Follow it to its end; the last status is written then. `tell` sees how the watch goes."""
         self._pods.start()
         copier = threading.Thread(target=self._copy_log, daemon=True)
         copier.start()
@@ -95,6 +96,7 @@ class OperatorRun:
             with contextlib.suppress(UnreachableError):
                 if self._look():
                     break
+            tell(self._pods)
             time.sleep(_LOOK)
         self._ended.set()
         copier.join(10)
@@ -121,7 +123,9 @@ class OperatorRun:
                 return True
         status = read_status(self._run)
         running = [pod for pod in self._pods.pods.values() if words.is_running(pod)]
-        if "Running" in conditions and status.state is not State.RUNNING:
+        # Trainer has no condition for it, and does not start its pods apart.
+        runs = "Running" in conditions or (running and self._made[-1]["kind"] == "TrainJob")
+        if runs and status.state is not State.RUNNING:
             status = replace(status, state=State.RUNNING, started=time.time(), reason="")
             write_json(self._run.status, status.to_json())
         elif status.state is State.PENDING:
@@ -155,12 +159,18 @@ class OperatorRun:
                         log = self._run.logs / "launcher.log"
                         lines = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
                         what = f"the launcher ended with exit code {code}"
+                        code = code or LaunchError.exit_code  # of one that was tried again
                         failure = Failure(what, why, lines=tuple(lines), log=str(log))
         conclude(self._run, state, failure, code)
 
     def _copy_log(self) -> None:
         """Copy what the launchers print, one after the other; from where a stream broke off."""
         written: dict[str, int] = {}
+        file = self._run.logs / "launcher.log"
+        if file.exists():  # who watched the run before has copied that of the first one
+            written = {
+                pod["metadata"]["name"]: file.stat().st_size for pod in self._launchers()[:1]
+            }
         while True:
             last = self._ended.is_set()
             for pod in self._launchers():

@@ -14,6 +14,8 @@ import signal
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -40,6 +42,7 @@ from shanty.runtime.spec import Failure, JobSpec, State, Status
 
 RECORD = "watcher.json"  # who watches a run
 AWAY = "cluster.json"  # since when the cluster has not answered, and what it says
+ASKED_TO_STOP = "stop"  # is there where somebody wants the run ended, whoever sees it through
 LOG = "watcher.jsonl"  # how far it came, and when: `events.jsonl` is a copy of the controller's
 _LOCK = "watcher.lock"
 _LOOK = 0.2  # seconds between two looks at a run
@@ -47,6 +50,9 @@ _ASKED = 2.0  # seconds between two questions why pods are missing
 _WORD = 3.0  # seconds that Kubernetes has to say what became of a pod
 _DELETING = 600.0  # seconds for the objects to be deleted, while the cluster does not answer
 _AWAY = 5.0  # seconds without an answer after which it is said
+_PERSISTS = 20.0  # seconds for which the cluster refuses pods until that counts: others may end
+_SUSPENDED = "suspended"  # a Job that a queue holds back
+_AGAIN = 30.0  # seconds after a failure of ours until a run is watched again
 
 
 class Stop(BaseException):
@@ -63,10 +69,14 @@ class Watcher:
         self.cluster = cluster(self.site["place"])
         self.pods = RunPods(self.cluster, run.id)
         self._saying = threading.Lock()
+        self._refused_since: float | None = None  # the run's pods
+        self._delete: Callable[[], None] = self._delete_job
 
     def see_through(self) -> None:
         """Do all that is to be done for the run from where it stands."""
         try:
+            if self._is_to_stop and not self.is_on:
+                raise Stop
             if self.job.operator:
                 self._by_operator()
             elif self.site.get("hosts"):
@@ -76,14 +86,30 @@ class Watcher:
             else:
                 self._begin()
         except Stop:
-            conclude(self.run, State.STOPPED, None, STOPPED_EXIT)
-        except ShantyError as error:
-            self._end(error)
-        finally:
-            self._clean_up()
-            what = "what sees the run through has failed"  # unless it has come to its end
-            fix = f"this is a bug of shanty's: please report {log_of(self.run)}"
-            conclude(self.run, State.LOST, Failure(what, "", fix), LostError.exit_code)
+            if not self.is_on or self._is_to_stop:
+                conclude(self.run, State.STOPPED, None, STOPPED_EXIT)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run is not to suffer
+            if not isinstance(error, ShantyError):
+                traceback.print_exc()
+            if self.is_on:  # the run is well, whatever we are
+                write_away(self.run, "what sees the run through has failed", str(error), _AGAIN)
+            elif isinstance(error, ShantyError):
+                self._end(error)
+        if self.is_on and not read_status(self.run).state.final:
+            return  # the next one goes on from here
+        self._clean_up()
+        what = "what sees the run through has failed"  # unless it has come to its end
+        fix = f"this is a bug of shanty's: please report {log_of(self.run)}"
+        conclude(self.run, State.LOST, Failure(what, "", fix), LostError.exit_code)
+
+    @property
+    def is_on(self) -> bool:
+        """True where the run goes on in the cluster without us."""
+        return bool(self.site.get("hosts") or self.site.get("begun"))
+
+    @property
+    def _is_to_stop(self) -> bool:
+        return (self.run.path / ASKED_TO_STOP).exists()
 
     def note(self, **changes: Any) -> None:
         """Write down how far it has come."""
@@ -107,15 +133,12 @@ class Watcher:
         """Have an operator make the run, or go on following one that it makes."""
         operator = OperatorRun(self.cluster, self.run, self.job, self.site["flavour"])
         signal.signal(signal.SIGTERM, _stop)
-        try:
-            if not self.site.get("made"):
-                operator.make()
-                self.note(made=True)
-            operator.follow()
-        finally:
-            if not self.job.keep:
-                operator.delete()  # UnreachableError: the next one does it
-                self.note(deleted=True)
+        self._delete = operator.delete
+        if not self.site.get("begun"):
+            self.note(tried=True, made=True)  # it may be, whatever becomes of the answer
+            operator.make()
+            self.note(begun=True)
+        operator.follow(self._tell_if_away)
 
     # ---------------------------------------------------------------------------- starting
 
@@ -161,7 +184,7 @@ class Watcher:
 
     def _await_pods(self, began: float) -> list[dict[str, Any]]:
         """The pods, once all of them run; LaunchError with the reason where that will not be."""
-        wanted, asked = objects.pods_of(self.job), 0.0
+        wanted, asked, word = objects.pods_of(self.job), 0.0, ""
 
         def ready() -> list[dict[str, Any]] | None:
             pods = [pod for pod in self.pods.pods.values() if words.is_running(pod)]
@@ -180,36 +203,45 @@ class Watcher:
             detail = reasons[0] if reasons else ""
             if now > asked + _ASKED and len(pods) < wanted:
                 asked = now
-                began = self._ask_of_job(began)
-            self.say("its pods are being started", f"{running} of {wanted} run; {detail}")
+                word = self._word_on_job()
+            if word == _SUSPENDED:
+                began = now
+                self.say(f"it is in the queue {self.job.queue or ''}".rstrip())
+            else:
+                self.say(
+                    "its pods are being started", word or f"{running} of {wanted} run; {detail}"
+                )
             if now > began + self.job.schedule_timeout:
                 raise self._shortfall(running, wanted)
         chosen = sorted(found, key=lambda pod: (pod["spec"]["nodeName"], pod["metadata"]["name"]))
         return chosen[:wanted]
 
-    def _ask_of_job(self, began: float) -> float:
-        """See why pods are missing; returns since when they have to come."""
+    def _word_on_job(self) -> str:
+        """Why pods are missing, as far as the Job tells; LaunchError where they will not come."""
         try:
             job = self.cluster.call("GET", lifecycle.job_path(self.cluster, self.run.id))
+            if job["spec"].get("suspend"):
+                return _SUSPENDED
             selector = f"involvedObject.name%3D{objects.name_of(self.run.id)}"
             events = self.cluster.call(
                 "GET", f"{self.cluster.path('events')}?fieldSelector={selector}"
             )["items"]
         except UnreachableError:
-            return began
+            return ""
         except ApiError as error:
             if error.status == 404:
                 raise LaunchError("the run's Job was deleted", "somebody else did it") from error
             if error.status == 403:  # events may not be read; the bound is there
-                return began
+                return ""
             raise
-        if job["spec"].get("suspend"):
-            self.say(f"it is in the queue {self.job.queue or ''}".rstrip())
-            return time.monotonic()
         refusal = words.refusal(events)
-        if refusal is not None:
+        if refusal is None:
+            return ""
+        now = time.monotonic()
+        self._refused_since = self._refused_since or now
+        if refusal.final or now > self._refused_since + _PERSISTS:
             raise LaunchError(refusal.what, refusal.why, refusal.fix)
-        return began
+        return f"{refusal.what}: {refusal.why}"
 
     def _shortfall(self, running: int, wanted: int) -> LaunchError:
         """Why not all pods run, in numbers where the cluster lets us see its nodes."""
@@ -256,29 +288,31 @@ class Watcher:
         lead = hosts[0].name
         while not read_status(self.run).state.final:
             self.pods.wait_for(lambda: None, _LOOK)
-            self._tell_if_away()
+            self._tell_if_away(self.pods)
+            if self._is_to_stop:  # and its controller could not be told
+                conclude(self.run, State.STOPPED, None, STOPPED_EXIT)
+                break
             trouble = self.pods.trouble_of(lead)
             if trouble is not None and trouble.final:
                 # what its controller had said before may still be on its way
                 self.pods.wait_for(self._has_ended, _WORD)
                 failure = Failure(trouble.what, trouble.why, trouble.fix, host=lead)
-                conclude(self.run, State.FAILED, failure, LaunchError.exit_code)
+                mirror.conclude(failure, State.FAILED)
         mirror.close()
 
     def _has_ended(self) -> bool | None:
         return read_status(self.run).state.final or None
 
-    def _tell_if_away(self) -> None:
-        file, since = self.run.path / AWAY, self.pods.silent_since
-        error = self.pods.error
+    def _tell_if_away(self, pods: RunPods) -> None:
+        """Write down since when the cluster does not answer, or does not let us look."""
+        since, error = pods.silent_since, pods.error
         if error is not None:
-            write_json(file, {"since": time.time(), "what": error.what, "fix": error.fix})
+            write_away(self.run, error.what, error.fix)
         elif since is not None and time.monotonic() > since + _AWAY:
-            away = time.time() - (time.monotonic() - since)
             what = f"the cluster {self.cluster.context} has not answered"
-            write_json(file, {"since": away, "what": what, "fix": "the run may go on there"})
+            write_away(self.run, what, "the run may go on there")
         else:
-            file.unlink(missing_ok=True)
+            (self.run.path / AWAY).unlink(missing_ok=True)
 
     def _amended(self, status: Status) -> Status:
         """The end of a run with what Kubernetes says of the pod in which it failed."""
@@ -318,7 +352,7 @@ class Watcher:
         until = time.monotonic() + _DELETING
         while True:
             try:
-                lifecycle.delete(self.cluster, lifecycle.job_path(self.cluster, self.run.id))
+                self._delete()
                 break
             except UnreachableError:
                 if time.monotonic() > until:
@@ -328,6 +362,17 @@ class Watcher:
                 print(f"shanty: {error}", file=sys.stderr, flush=True)
                 return
         self.note(deleted=True)
+
+    def _delete_job(self) -> None:
+        lifecycle.delete(self.cluster, lifecycle.job_path(self.cluster, self.run.id))
+
+
+def write_away(run: RunDir, what: str, fix: str, pause: float = 0.0) -> None:
+    """Note that a run is out of reach, since when first; `pause`: seconds until the next try."""
+    before = read_json(run.path / AWAY) or {}
+    since = before.get("since", time.time())
+    again = time.time() + pause if pause else 0.0
+    write_json(run.path / AWAY, {"since": since, "what": what, "fix": fix, "again": again})
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
@@ -345,6 +390,13 @@ def is_watched(run: RunDir) -> bool:
     return is_alive(read_json(run.path / RECORD) or {}, "watcher")
 
 
+def use_kubeconfig(run: RunDir) -> None:
+    """Take the kubeconfig that the run was begun with, whatever the shell says by now."""
+    given = (read_json(run.site) or {}).get("kubeconfig")
+    if given:
+        os.environ["KUBECONFIG"] = given
+
+
 def main(argv: list[str]) -> int:
     """See the run in the directory `argv[0]` through, unless somebody does so already."""
     run = RunDir(Path(argv[0]))
@@ -353,14 +405,22 @@ def main(argv: list[str]) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return 0
-        write_json(run.path / RECORD, agents_record(watcher=os.getpid()))
+        signal.signal(signal.SIGTERM, _stop)  # before anybody knows whom to send it to
         try:
-            watcher = Watcher(run)
-        except (PrepareError, KeyError, ValueError, TypeError) as error:
-            what = error.what if isinstance(error, ShantyError) else f"{run.path} is damaged"
-            print(f"shanty: {what}: {error}", file=sys.stderr, flush=True)
-            return 70
-        watcher.see_through()
+            write_json(run.path / RECORD, agents_record(watcher=os.getpid()))
+            use_kubeconfig(run)
+            try:
+                watcher = Watcher(run)
+            except (PrepareError, KeyError, ValueError, TypeError) as error:
+                what, fix = f"{run.path} is damaged", "see its files"
+                if isinstance(error, PrepareError):
+                    what, fix = error.what, error.fix
+                print(f"shanty: {what}: {error}", file=sys.stderr, flush=True)
+                write_away(run, what, fix, _AGAIN)
+                return 70
+            watcher.see_through()
+        except Stop:
+            return 0  # the next one finds that somebody wants it ended
     return 0
 
 

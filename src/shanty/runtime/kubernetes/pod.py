@@ -33,7 +33,7 @@ PORT_VARIABLE, IDLE_VARIABLE, KEEP_VARIABLE = (
     "SHANTY_POD_KEEP",
 )
 OPEN, DATA, OUT, ERR, END = range(5)  # kinds of frames: start, stdin, stdout, stderr, exit code
-IDLE = 180.0  # seconds without any other process after which a pod has no use
+IDLE = 180.0  # seconds without any other process after which a pod that had one has no use
 KEEP = 3600.0  # seconds that a run which has ended waits for its files to be fetched
 _GREETING = 10.0  # seconds for a caller to prove that it has the key
 _LEAVING = 8.0  # seconds that the run has to end in, when the pod is being deleted
@@ -280,7 +280,7 @@ def serve() -> int:
         server.reap()
         now = time.monotonic()
         if others():
-            busy = now
+            busy, idle = now, min(idle, IDLE)
         elif now > busy + (keep if unfetched(environ.get("SHANTY_HOME", "")) else idle):
             print(f"shanty: nothing of the run has been here for {now - busy:.0f} s", flush=True)
             return 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +16,8 @@ import pytest
 
 pytest.importorskip("kubernetes")
 
+from shanty.launch.kubernetes import cluster as cluster_module
+from shanty.launch.kubernetes import lifecycle
 from shanty.launch.kubernetes.cluster import ApiError, Cluster, UnreachableError
 from shanty.launch.kubernetes.pods import RunPods
 from shanty.runtime.errors import PrepareError
@@ -30,10 +34,10 @@ class Server:
     answers: list[Callable[[str, str], tuple[int, Any]]] = field(default_factory=list)
     asked: list[tuple[str, str]] = field(default_factory=list)
 
-    def cluster(self, token: str = "good", place: str = "") -> Cluster:
-        return Cluster(place, {"KUBECONFIG": str(self.config(token))})
+    def cluster(self, token: str = "good", place: str = "", **changes: Any) -> Cluster:
+        return Cluster(place, {"KUBECONFIG": str(self.config(token, **changes))})
 
-    def config(self, token: str) -> Path:
+    def config(self, token: str, **changes: Any) -> Path:
         address = f"http://127.0.0.1:{self.port}"
         path = self.folder / "config"
         context = {"cluster": "c", "user": "u", "namespace": "team"}
@@ -44,6 +48,7 @@ class Server:
                     "clusters": [{"name": "c", "cluster": {"server": address}}],
                     "users": [{"name": "u", "user": {"token": token}}],
                     "contexts": [{"name": "here", "context": context}],
+                    **changes,
                 }
             )
         )  # fmt: skip
@@ -101,13 +106,95 @@ def test_another_namespace(server: Server) -> None:
         server.cluster(place="nowhere")
 
 
-def test_a_token_that_somebody_renews(server: Server) -> None:
-    """The kubeconfig is read anew where the credentials are refused."""
+ARN = "arn:aws:eks:eu-west-1:1:cluster/prod"
+
+
+@pytest.mark.parametrize(
+    ("place", "context", "namespace"),
+    [(ARN, ARN, "team"), (f"{ARN}/other", ARN, "other"), (f"{ARN}/", ARN, "team")],
+)
+def test_names_of_contexts_with_a_slash(
+    server: Server, place: str, context: str, namespace: str
+) -> None:
+    """As those of EKS and OpenShift; another one than named need not be there."""
+    own = {"name": ARN, "context": {"cluster": "c", "user": "u", "namespace": "team"}}
+    changes = {"contexts": [own], "current-context": "gone"}
+    found = server.cluster(place=place, **changes)
+    assert (found.context, found.namespace) == (context, namespace)
+    with pytest.raises(PrepareError, match="no context gone"):
+        server.cluster(**changes)
+
+
+EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never"}
+
+
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        ({"exec": {**EXEC, "command": "no-such-plugin"}}, "gives no credentials.*No such file"),
+        ({"exec": {**EXEC, "command": "false"}}, "gives no credentials.*process returned 1"),
+        ({"auth-provider": {"name": "gcp", "config": {}}}, "cannot be used"),
+    ],
+)
+def test_credentials_that_cannot_be_had(
+    server: Server, user: dict[str, Any], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(PrepareError) as caught:
+        server.cluster(users=[{"name": "u", "user": user}])
+    assert re.search(said, f"{caught.value.what} {caught.value.why}"), caught.value
+    assert capfd.readouterr().err == ""  # where the library would say it
+
+
+def test_a_proxy_that_the_client_does_not_know(server: Server) -> None:
+    cluster = {"server": "http://127.0.0.1:1", "proxy-url": "socks5://127.0.0.1:1"}
+    with pytest.raises(PrepareError):
+        server.cluster(clusters=[{"name": "c", "cluster": cluster}]).call("GET", "/x", retries=0)
+
+
+def test_what_is_no_api_server(server: Server) -> None:
+    server.answers = [always(200, b"<html>Sign in</html>")]
+    with pytest.raises(UnreachableError, match="does not answer") as caught:
+        server.cluster().call("GET", "/x")
+    assert "<html>Sign in" in caught.value.why
+
+
+def test_a_server_that_stays_busy(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That says nothing of the request: it is no refusal."""
+    monkeypatch.setattr(cluster_module, "_BACKOFF", 0.0)
+    server.answers = [always(503, {"message": "starting"})]
+    with pytest.raises(UnreachableError) as caught:
+        server.cluster().call("GET", "/x")
+    assert "HTTP 503: starting" in caught.value.why
+
+
+def test_a_websocket_that_nobody_answers(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    monkeypatch.setattr(cluster_module, "PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server.port = silent.getsockname()[1]
+        with pytest.raises(UnreachableError):
+            server.cluster().websocket("/exec", [("command", "true")])
+
+
+def test_an_object_that_meets_another_request(server: Server) -> None:
+    """A quota that is being changed is 409, too, and says nothing of the object."""
+    made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}
+    busy = always(409, {"reason": "Conflict", "message": "the object has been modified"})
+    server.answers = [busy, always(201, {"made": 1})]
+    assert lifecycle.create(server.cluster(), made) == {"made": 1}
+    server.answers = [always(409, {"reason": "AlreadyExists"})]
+    assert lifecycle.create(server.cluster(), made) is made
+
+
+def test_a_token_that_somebody_renews(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubeconfig is read anew where the credentials are refused, and not at every request."""
     server.answers = [lambda _path, token: (200 if token == "new" else 401, {})]
     cluster = server.cluster("old")
     with pytest.raises(ApiError, match="does not accept your credentials"):
         cluster.call("GET", "/x")
     server.config("new")
+    with pytest.raises(ApiError):
+        cluster.call("GET", "/x")
+    monkeypatch.setattr(cluster_module, "_RENEWED", 0.0)
     assert cluster.call("GET", "/x") == {}
 
 
