@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ def test_pods_are_plain_and_restricted() -> None:
     assert security["capabilities"] == {"drop": ["ALL"]}
     assert pod["automountServiceAccountToken"] is False
     assert "runAsUser" not in security  # so that OpenShift's own counts
+    variables = {one["name"]: one["value"] for one in container(made)["env"]}
+    assert float(variables["SHANTY_POD_IDLE"]) > JOB.schedule_timeout  # the first waits so long
+    assert made["spec"]["ttlSecondsAfterFinished"] > 0
+    kept = objects.job_of(replace(JOB, keep=True), RUN)
+    assert "ttlSecondsAfterFinished" not in kept["spec"]
 
 
 def test_what_is_asked_for() -> None:

@@ -90,6 +90,7 @@ def test_a_first_failure_to_pull_may_pass() -> None:
          "--service-account"),
         ("no PriorityClass with name x was found", "does not let", "--priority-class"),
         ("failed quota: q: must specify limits.cpu", "does not let", "--cpus-per-rank"),
+        ('quotas "q": the object has been modified', "does not let", ""),
     ],
 )  # fmt: skip
 def test_refusals(message: str, said: str, cure: str) -> None:
@@ -99,6 +100,7 @@ def test_refusals(message: str, said: str, cure: str) -> None:
     assert said in found.what
     assert found.why == message
     assert cure in found.fix
+    assert found.final == ("quota: small" not in message and "modified" not in message)
     assert words.refusal([{"reason": "SuccessfulCreate"}]) is None
 
 
