@@ -23,7 +23,7 @@ from runs import wait_for
 from shanty.launch.host import Host
 from shanty.launch.kubernetes.cluster import Cluster
 from shanty.launch.kubernetes.pod_exec import CONTAINER, PodExec
-from shanty.runtime.errors import PrepareError
+from shanty.runtime.errors import LaunchError, PrepareError
 
 MPIJOBS = "apis/kubeflow.org/v2beta1"
 TRAINJOBS = "apis/trainer.kubeflow.org/v1alpha1"
@@ -96,6 +96,13 @@ def test_our_mpijob_by_the_operator(kube: Kube, operator: None, flavour: str) ->
     done = kube.shanty("run", *words, "-n", "4", "--nodes", "2", "hello.py", env=kube.env)
     assert done.returncode == 0, done.stderr
     assert [pod.rpartition("-")[2] for pod in placed(done.stderr, 4)] == ["0", "1"]
+
+
+def test_a_cluster_with_the_kind_and_no_operator(kube: Kube) -> None:
+    words = ("--on", "k8s", "--image", "example/any:1", "--as", "mpijob", "-n", "2")
+    done = kube.shanty("run", *words, "--schedule-timeout", "8s", "hello.py", env=kube.env)
+    assert done.returncode == LaunchError.exit_code, done.stderr
+    assert "no operator has taken up the MPIJob" in done.stderr
 
 
 def test_open_mpi_5_with_what_the_operator_sets_alone(

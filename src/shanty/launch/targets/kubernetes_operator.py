@@ -22,10 +22,11 @@ from shanty.launch.kubernetes.pods import RunPods
 from shanty.runtime.agent.control import conclude, read_status
 from shanty.runtime.errors import LaunchError, PrepareError
 from shanty.runtime.rundir import RunDir, write_json
-from shanty.runtime.spec import Failure, JobSpec, State
+from shanty.runtime.spec import Failure, JobSpec, State, Status
 
 Object = dict[str, Any]
 
+_ATTENDED = 5.0  # seconds in which an operator says that it has seen an object
 _LOOK = 1.0  # seconds between two questions to the API
 _LAST_LINES = 20
 _FINAL = {
@@ -59,7 +60,7 @@ class OperatorRun:
     """A run that an operator makes."""
 
     def __init__(self, cluster: Cluster, run: RunDir, job: JobSpec, flavour: str) -> None:
-        self._cluster, self._run = cluster, run
+        self._cluster, self._run, self._job = cluster, run, job
         self._made = manifests(job, run.id, flavour)
         self._pods = RunPods(cluster, run.id)
         self._ended = threading.Event()
@@ -112,11 +113,8 @@ class OperatorRun:
             what = f"the {self._made[-1]['kind']} {self._made[-1]['metadata']['name']} was deleted"
             conclude(self._run, State.FAILED, Failure(what), LaunchError.exit_code)
             return True
-        conditions = {
-            one["type"]: one
-            for one in (found.get("status") or {}).get("conditions") or ()
-            if one.get("status") == "True"
-        }
+        said = (found.get("status") or {}).get("conditions") or ()
+        conditions = {one["type"]: one for one in said if one.get("status") == "True"}
         for kind, state in _FINAL.items():
             if kind in conditions:
                 self._conclude(state, conditions[kind])
@@ -128,15 +126,30 @@ class OperatorRun:
         if runs and status.state is not State.RUNNING:
             status = replace(status, state=State.RUNNING, started=time.time(), reason="")
             write_json(self._run.status, status.to_json())
+        elif status.state is State.PENDING and not (said or self._pods.pods):
+            self._unattended(status)
         elif status.state is State.PENDING:
             waiting = [pod for pod in self._pods.pods.values() if not words.is_running(pod)]
             troubles = [self._pods.trouble_of(pod["metadata"]["name"]) for pod in waiting]
-            said = [one.what for one in troubles if one] or [words.waits(pod) for pod in waiting]
+            why = [one.what for one in troubles if one] or [words.waits(pod) for pod in waiting]
             reason = f"the operator starts its pods; {len(running)} run"
-            reason += f", {said[0]}" if said else ""
+            reason += f", {why[0]}" if why else ""
             if reason != status.reason:
                 write_json(self._run.status, replace(status, reason=reason).to_json())
         return False
+
+    def _unattended(self, status: Status) -> None:
+        """Nobody has said a word of the object yet; after its time that is a failure."""
+        waited, kind = time.time() - (status.created or time.time()), self._made[-1]["kind"]
+        what = f"no operator has taken up the {kind}"
+        if waited > self._job.schedule_timeout:
+            raise LaunchError(
+                f"{what} for {waited:.0f} s",
+                "the cluster knows the kind, but nothing that makes pods for it is at work there",
+                "see whether Kubeflow's operator runs; shanty's own pods need none (no --as)",
+            )
+        if waited > _ATTENDED and not status.reason.startswith(what):
+            write_json(self._run.status, replace(status, reason=f"{what} yet").to_json())
 
     def _launchers(self) -> list[Object]:
         return [

@@ -91,10 +91,10 @@ class Watcher:
         except Exception as error:  # noqa: BLE001 - whatever it is, the run is not to suffer
             if not isinstance(error, ShantyError):
                 traceback.print_exc()
-            if self.is_on:  # the run is well, whatever we are
+            if self.is_on and not isinstance(error, LaunchError):  # it is well, whatever we are
                 write_away(self.run, "what sees the run through has failed", str(error), _AGAIN)
             elif isinstance(error, ShantyError):
-                self._end(error)
+                self._end(error)  # LaunchError is of the run itself
         if self.is_on and not read_status(self.run).state.final:
             return  # the next one goes on from here
         self._clean_up()
