@@ -29,6 +29,7 @@ from shanty.runtime.spec import JobSpec
 _STARTING = 60.0  # seconds for two pods to run
 _SMALL = 256 << 20  # bytes of shared memory with which most training stops
 _OLD = 600.0  # seconds after which a Job of ours that nobody here knows is taken for a stray
+_NOT_LET_IN = 401  # of HTTP
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 Object = dict[str, Any]
 Say = Callable[[str], None]
@@ -55,6 +56,8 @@ def examine(job: JobSpec, home: Path, environ: Mapping[str, str], say: Say) -> R
         try:
             findings += check()
         except ApiError as error:
+            if error.status == _NOT_LET_IN:
+                raise
             unfinished.append(f"{name} ({error.message or error.what})")
     if not job.image:
         unfinished.append("what pods find there (--image IMAGE starts two of them)")
@@ -86,7 +89,12 @@ class _Examination:
         return list(self._cluster.call("GET", self._cluster.path(kind, group=group))["items"])
 
     def version(self) -> Iterator[Finding]:
-        said = self._cluster.call("GET", "/version")["gitVersion"]
+        said = self._cluster.call("GET", "/version").get("gitVersion")
+        if not said:
+            raise PrepareError(
+                f"what answers at {self._cluster.server} is no API server of Kubernetes",
+                fix="see what `kubectl cluster-info` says",
+            )
         yield self._found("cluster-version", Level.NOTE, f"the API server is Kubernetes {said}")
 
     def permissions(self) -> Iterator[Finding]:

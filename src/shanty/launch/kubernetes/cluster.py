@@ -148,7 +148,7 @@ class Cluster:
                     raise self._silent(error) from error
                 body = error.resp_body or b""
                 raise _refused(error.status_code, body, self.place) from error
-            except (WebSocketException, OSError) as error:
+            except (WebSocketException, OSError, ValueError) as error:
                 raise self._silent(error) from error
         raise AssertionError
 
@@ -226,6 +226,7 @@ class Cluster:
         policy = urllib3.Retry(
             retries, connect=min(2, retries), read=min(2, retries), backoff_factor=_BACKOFF,
             status_forcelist=_TEMPORARY, allowed_methods=None, raise_on_status=False,
+            respect_retry_after_header=False,
         )  # fmt: skip
         for last in (False, True):
             self.requests += 1
@@ -240,7 +241,7 @@ class Cluster:
                     timeout=urllib3.Timeout(connect=_CONNECTING, read=patience),
                     preload_content=whole,
                 )  # fmt: skip
-            except urllib3.exceptions.HTTPError as error:
+            except (urllib3.exceptions.HTTPError, ValueError) as error:  # of bad characters, too
                 raise self._silent(error) from error
             if answer.status == 401 and not last and self._renew(own):
                 continue

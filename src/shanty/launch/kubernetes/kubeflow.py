@@ -32,6 +32,13 @@ def made_of(
     kind: str, job: JobSpec, run: str, flavour: str, files: Mapping[str, bytes]
 ) -> list[Object]:
     """The objects of a job, the ConfigMap of its workspace first; `files` are by relative path."""
+    for name in ("uid", "k8s_patch"):
+        if getattr(job, name) is not None:
+            raise UsageError(
+                f"--{name.replace('_', '-')} is not for --as {kind}",
+                "the operator's pods are as their image has them",
+                "change what --dry-run -o yaml prints, or leave out --as",
+            )
     its = FLAVOURS[flavour]
     config, items = _workspace(run, files)
     worker, launcher = _pod(job, run, items), _pod(job, run, items)
@@ -127,7 +134,7 @@ def _trainjob(
 
 
 def _object(version: str, kind: str, job: JobSpec, run: str, spec: Object) -> Object:
-    own = dict(text.partition("=")[::2] for text in job.labels)
+    own = dict(objects.pair("--k8s-label", text) for text in job.labels)
     labels = {**own, objects.LABEL: run, "app.kubernetes.io/managed-by": "shanty"}
     if job.queue and kind == "MPIJob":
         labels["kueue.x-k8s.io/queue-name"] = job.queue
@@ -136,16 +143,17 @@ def _object(version: str, kind: str, job: JobSpec, run: str, spec: Object) -> Ob
 
 
 def _template(job: JobSpec, run: str, pod: Object) -> Object:
-    return {"metadata": {"labels": {objects.LABEL: run}}, "spec": pod}
+    own = dict(objects.pair("--k8s-label", text) for text in job.labels)
+    return {"metadata": {"labels": {**own, objects.LABEL: run}}, "spec": pod}
 
 
 def _pod(job: JobSpec, run: str, items: list[Object]) -> Object:
     """What a launcher and a worker have alike; a worker's command is the operator's (sshd)."""
     plain = objects.pod_of(job, run)
-    own = {"home", "tmp", "start"}  # what our own pods need
-    mounts = [one for one in plain["containers"][0]["volumeMounts"] if one["name"] not in own]
+    own = (objects.SHM, "shanty-mount-")  # the rest is what our own pods need
+    mounts = [one for one in plain["containers"][0]["volumeMounts"] if one["name"].startswith(own)]
     mounts.append({"name": "workspace", "mountPath": _WORKSPACE})
-    volumes = [one for one in plain["volumes"] if one["name"] not in own]
+    volumes = [one for one in plain["volumes"] if one["name"].startswith(own)]
     volumes.append(
         {"name": "workspace", "configMap": {"name": objects.name_of(run), "items": items}}
     )
@@ -174,14 +182,6 @@ def _line(job: JobSpec, flavour: Flavour) -> list[str]:
 
 def _workspace(run: str, files: Mapping[str, bytes]) -> tuple[Object, list[Object]]:
     """The ConfigMap with the workspace, and at which paths its keys are to be seen."""
-    size = sum(map(len, files.values()))
-    if size > _MOST:
-        raise UsageError(
-            f"the workspace has {size / 1e6:.1f} MB, and a ConfigMap takes {_MOST / 1e6:.1f} MB",
-            "the operator's pods get their code by one",
-            "put it into the image, leave out what is no code (.shantyignore), or run without "
-            "--as: shanty's own pods get any workspace",
-        )
     keys = {f"f{number}": path for number, path in enumerate(sorted(files))}
     data = {key: base64.b64encode(files[path]).decode() for key, path in keys.items()}
     items = [{"key": key, "path": str(PurePosixPath(path))} for key, path in keys.items()]
@@ -191,5 +191,16 @@ def _workspace(run: str, files: Mapping[str, bytes]) -> tuple[Object, list[Objec
 
 
 def files_of(folder: Path, names: list[str]) -> dict[str, bytes]:
-    """The content of a workspace's files, by their relative paths."""
-    return {name: (folder / name).read_bytes() for name in names}
+    """The content of a workspace's files, by their relative paths; links that lead nowhere and
+    what is no file are left out. UsageError where it is more than a ConfigMap takes.
+    """
+    files = [name for name in names if (folder / name).is_file()]
+    size = sum((folder / name).stat().st_size for name in files)
+    if size > _MOST:
+        raise UsageError(
+            f"the workspace has {size / 1e6:.1f} MB, and a ConfigMap takes {_MOST / 1e6:.1f} MB",
+            "the operator's pods get their code by one",
+            "put it into the image, leave out what is no code (.shantyignore), or run without "
+            "--as: shanty's own pods get any workspace",
+        )
+    return {name: (folder / name).read_bytes() for name in files}

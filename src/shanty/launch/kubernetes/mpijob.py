@@ -8,6 +8,7 @@ trainer/legacy-v1/user-guides/mpi/ and the operator's API have the fields.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shanty.launch.kubernetes.cluster import lacks_client
-from shanty.launch.kubernetes.objects import GPU
+from shanty.launch.kubernetes.objects import GPU, documents_of
 from shanty.launch.kubernetes.pod_exec import CONTAINER
 from shanty.launch.kubernetes.shortfall import quantity
 from shanty.runtime.errors import NotFoundError, UsageError
@@ -24,6 +25,7 @@ from shanty.runtime.spec import Command, Raw
 Object = Mapping[str, Any]
 
 _VERSIONS = ("kubeflow.org/v1", "kubeflow.org/v2beta1")
+_REFERENCE = re.compile(r"\$\$|\$\(([^()]+)\)")
 _OWN = ("name", "image", "command", "args", "env", "ports", "workingDir", "resources")
 _NOT_OF_PODS = ("containers", "restartPolicy", "hostname", "subdomain")
 
@@ -43,12 +45,9 @@ def read(path: Path) -> Manifest:
         import yaml
     except ImportError as error:
         raise lacks_client(error) from error
-    try:
-        documents = [one for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if one]
-    except FileNotFoundError as error:
-        raise NotFoundError(f"there is no file {path}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{path} cannot be read", str(error)) from error
+    if not path.exists():
+        raise NotFoundError(f"there is no file {path}")
+    documents = documents_of(path, "manifest", yaml)
     jobs = [one for one in documents if isinstance(one, dict) and one.get("kind") == "MPIJob"]
     if len(jobs) != 1:
         kinds = [str(one.get("kind")) for one in documents if isinstance(one, dict)]
@@ -59,9 +58,12 @@ def read(path: Path) -> Manifest:
         )
     try:
         return manifest_of(jobs[0])
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+    except (
+        KeyError, TypeError, AttributeError, IndexError, ValueError, ArithmeticError,
+    ) as error:  # fmt: skip
         raise UsageError(
-            f"the MPIJob in {path} is not complete", f"{type(error).__name__}: {error}",
+            f"the MPIJob in {path} lacks something, or has it in another form",
+            f"{type(error).__name__}: {error}",
             "see what `kubectl apply --dry-run=server -f` says of it",
         ) from error  # fmt: skip
 
@@ -84,6 +86,8 @@ def manifest_of(job: Object) -> Manifest:
     if spec.get("runLauncherAsWorker") and not alone:
         workers += 1
         notes.append("the launcher counts as a worker, and is as the others are")
+    if workers < 1 or slots < 1:
+        raise ValueError(f"{workers} workers of {slots} slots")
     main, starts = template["spec"]["containers"][0], launcher["containers"][0]
     if starts.get("image") != main.get("image"):
         notes.append(
@@ -92,8 +96,8 @@ def manifest_of(job: Object) -> Manifest:
         )
     policy = {**(spec.get("runPolicy") or {})}
     given: dict[str, Any] = {
-        "name": job["metadata"].get("name"),
-        "image": main["image"],
+        "name": _text(job["metadata"].get("name") or "mpijob", "metadata.name"),
+        "image": _text(main["image"], "image"),
         "ranks": workers * slots,
         "nodes": workers,
         "ranks_per_host": slots,
@@ -111,15 +115,35 @@ def manifest_of(job: Object) -> Manifest:
         given["queue"] = scheduling["queue"]
     if scheduling.get("priorityClass"):
         given["priority_class"] = scheduling["priorityClass"]
-    if scheduling.get("scheduleTimeoutSeconds"):
+    if (scheduling.get("scheduleTimeoutSeconds") or 0) > 0:
         given["schedule_timeout"] = float(scheduling["scheduleTimeoutSeconds"])
     if policy.get("suspend"):
         notes.append("it is suspended there; here it is run")
     return Manifest(_command(starts), given, tuple(dict.fromkeys(notes)))
 
 
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is to be a text, not {value!r}")
+    return value
+
+
+def _words(container: Object, key: str) -> list[str]:
+    """A list of words as Kubernetes has them: $(NAME) is a variable of the container, $$ a $."""
+    given = container.get(key) or []
+    if not isinstance(given, list):
+        raise TypeError(f"{key} is to be a list of texts, not {given!r}")
+    values = {one["name"]: str(one.get("value", "")) for one in container.get("env") or ()}
+
+    def put_in(found: re.Match[str]) -> str:
+        name = found[1]
+        return "$" if name is None else values.get(name, found[0])
+
+    return [_REFERENCE.sub(put_in, _text(word, f"{key}: each of it")) for word in given]
+
+
 def _command(container: Object) -> Command:
-    words = [*(container.get("command") or ()), *map(str, container.get("args") or ())]
+    words = [*_words(container, "command"), *_words(container, "args")]
     if not container.get("command"):
         raise UsageError(
             "the launcher of the MPIJob has no command",
@@ -134,6 +158,9 @@ def _command(container: Object) -> Command:
 def _variables(container: Object, notes: list[str]) -> dict[str, str]:
     found = {}
     for one in container.get("env") or ():
+        name = _text(one["name"], "the name of a variable")
+        if not name or "=" in name or "\0" in f"{name}{one.get('value')}":
+            raise ValueError(f"{name!r} cannot be set as a variable")
         if "valueFrom" in one:
             notes.append(f"{one['name']} is not set: its value is the cluster's (valueFrom)")
         else:
@@ -171,5 +198,9 @@ def _patch(template: Object) -> dict[str, Any]:
         for key, value in (template.get("metadata") or {}).items()
         if key in ("labels", "annotations")
     }
-    pod = {"spec": {**spec, "containers": [its, *others]}}
+    taken = [
+        {**one, "name": f"{CONTAINER}-own"} if one.get("name") == CONTAINER else one
+        for one in others
+    ]
+    pod = {"spec": {**spec, "containers": [its, *taken]}}
     return {"spec": {"template": {**pod, **({"metadata": metadata} if metadata else {})}}}

@@ -21,12 +21,17 @@ from shanty.runtime.spec import JobSpec
 Object = dict[str, Any]
 
 LABEL = "shanty.run/id"  # on every object of a run; its value is the run's id
+_MANAGED = "app.kubernetes.io/managed-by"
 BATCH = "apis/batch/v1"
 HOME, USER_HOME, START = "/shanty", "/shanty/user", "/etc/shanty"
+SHM = "shanty-shm"
+_PLACES = {"shanty-home": HOME, "shanty-tmp": "/tmp", SHM: "/dev/shm", "shanty-start": START}
 GPU = "nvidia.com/gpu"
 # Seconds beyond a run's time limit after which the cluster ends it itself: its files may wait.
 _LATE = int(pod.KEEP) + 600
 _KEPT = 3600  # seconds after its end for which a Job stays, where nobody removes it
+_LARGEST = 4 << 20  # bytes of a file that is read
+_VALUES = 100_000  # values in it: aliases may make more of it than there is
 _GRACE = 15  # seconds that a pod has between SIGTERM and SIGKILL
 _REPLACED = 6  # pods that the cluster may put in place of failed ones until the run is judged
 # Becomes the first Python that is new enough.
@@ -63,12 +68,40 @@ def slots_of(job: JobSpec) -> int:
 def job_of(job: JobSpec, run: str) -> Object:
     """The Job of a run, patched as its user says."""
     made = _job_of(job, run)
-    return dict(merged(made, json.loads(job.k8s_patch))) if job.k8s_patch else made
+    if not job.k8s_patch:
+        return made
+    patched = dict(merged(made, json.loads(job.k8s_patch)))
+    try:
+        return _found_again(patched, made)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UsageError(
+            "the patch leaves no Job that a run can be in", f"{type(error).__name__}: {error}",
+            "see what --dry-run -o yaml prints without it",
+        ) from error  # fmt: skip
+
+
+def _found_again(patched: Object, made: Object) -> Object:
+    """A patched Job with the name and the labels by which a run finds it and its pods again."""
+    metadata = {**patched["metadata"], "name": made["metadata"]["name"]}
+    metadata.pop("generateName", None)
+    template = {**patched["spec"]["template"]}
+    for owner in (metadata, inner := {**(template.get("metadata") or {})}):
+        owner["labels"] = {**(owner.get("labels") or {}), **_own_labels(made)}
+    containers = [one["name"] for one in template["spec"]["containers"]]
+    if containers.count(CONTAINER) != 1:
+        raise ValueError(f"there has to be one container {CONTAINER}")
+    port_of(patched)
+    spec = {**patched["spec"], "template": {**template, "metadata": inner}}
+    return {**patched, "metadata": metadata, "spec": spec}
+
+
+def _own_labels(made: Object) -> dict[str, str]:
+    return {key: made["metadata"]["labels"][key] for key in (LABEL, _MANAGED)}
 
 
 def _job_of(job: JobSpec, run: str) -> Object:
-    labels = {LABEL: run, "app.kubernetes.io/managed-by": "shanty"}
-    own = dict(_pair("--k8s-label", text) for text in job.labels)
+    labels = {LABEL: run, _MANAGED: "shanty"}
+    own = dict(pair("--k8s-label", text) for text in job.labels)
     if job.queue:
         own["kueue.x-k8s.io/queue-name"] = job.queue
     count = pods_of(job)
@@ -92,7 +125,7 @@ def _job_of(job: JobSpec, run: str) -> Object:
 def pod_of(job: JobSpec, run: str) -> Object:
     """What each pod is."""
     start = {
-        "name": "start",
+        "name": "shanty-start",
         "projected": {
             "sources": [
                 {"configMap": {"name": name_of(run)}},
@@ -100,18 +133,18 @@ def pod_of(job: JobSpec, run: str) -> Object:
             ]
         },
     }
-    places = {"home": HOME, "tmp": "/tmp", "shm": "/dev/shm", "start": START}
-    mounts: list[Object] = [{"name": name, "mountPath": path} for name, path in places.items()]
+    mounts: list[Object] = [{"name": name, "mountPath": path} for name, path in _PLACES.items()]
     volumes: list[Object] = [
-        {"name": "home", "emptyDir": {}},
-        {"name": "tmp", "emptyDir": {}},
-        {"name": "shm", "emptyDir": {"medium": "Memory"}},  # a container has 64 MB of its own
+        {"name": "shanty-home", "emptyDir": {}},
+        {"name": "shanty-tmp", "emptyDir": {}},
+        {"name": SHM, "emptyDir": {"medium": "Memory"}},  # a container has 64 MB of its own
         start,
     ]
     for number, (source, target, mode) in enumerate(job.mounts):
         claim = {"claimName": source.removeprefix("pvc:"), "readOnly": mode == "ro"}
-        volumes.append({"name": f"mount-{number}", "persistentVolumeClaim": claim})
-        mounts.append({"name": f"mount-{number}", "mountPath": target, "readOnly": mode == "ro"})
+        name = f"shanty-mount-{number}"
+        volumes.append({"name": name, "persistentVolumeClaim": claim})
+        mounts.append({"name": name, "mountPath": target, "readOnly": mode == "ro"})
     variables = {"HOME": USER_HOME, "SHANTY_HOME": f"{HOME}/shanty"}
     # The first of them waits for the last.
     variables[pod.IDLE_VARIABLE] = str(int(job.schedule_timeout + pod.IDLE))
@@ -143,7 +176,7 @@ def pod_of(job: JobSpec, run: str) -> Object:
     if job.uid is not None:
         spec["securityContext"] = {"fsGroup": job.uid}
     if job.node_selector:
-        spec["nodeSelector"] = dict(_pair("--node-selector", text) for text in job.node_selector)
+        spec["nodeSelector"] = dict(pair("--node-selector", text) for text in job.node_selector)
     if job.tolerations:
         spec["tolerations"] = [toleration(text) for text in job.tolerations]
     if job.service_account:
@@ -231,6 +264,8 @@ def toleration(text: str) -> Object:
             f"--toleration {text}: there is no effect {effect}",
             fix="write KEY, KEY=VALUE, or KEY=VALUE:NoSchedule",
         )
+    if not key.partition("=")[0]:
+        raise UsageError(f"--toleration {text!r} names no taint", fix='"*" tolerates all')
     found: Object = {"effect": effect} if effect else {}
     if key == "*":
         return {"operator": "Exists", **found}
@@ -240,7 +275,8 @@ def toleration(text: str) -> Object:
     return {"key": name, "operator": "Exists", **found}
 
 
-def _pair(option: str, text: str) -> tuple[str, str]:
+def pair(option: str, text: str) -> tuple[str, str]:
+    """Read KEY=VALUE; UsageError where it is none."""
     key, equal, value = text.partition("=")
     if not equal or not key:
         raise UsageError(f"{option} {text} is no pair", fix=f"write {option} KEY=VALUE")
@@ -253,10 +289,8 @@ def read_patch(path: Path) -> str:
         import yaml
     except ImportError as error:
         raise lacks_client(error) from error
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"the patch {path} cannot be read", str(error)) from error
+    documents = documents_of(path, "patch", yaml)
+    found = documents[0] if len(documents) == 1 else None
     if not isinstance(found, dict) or not found.keys() <= {"metadata", "spec"}:
         raise UsageError(
             f"{path} is no patch of a Job",
@@ -264,3 +298,40 @@ def read_patch(path: Path) -> str:
             "see docs/kubernetes.md",
         )
     return json.dumps(found)
+
+
+def documents_of(path: Path, kind: str, yaml: Any) -> list[Any]:
+    """The documents of a YAML file as JSON would have them; UsageError where they are none.
+
+    `yaml` is the module.
+    """
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """YAML's plain values; a date stays the text that it is, as kubectl has it."""
+
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, text) for tag, text in known if not tag.endswith(":timestamp")]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    try:
+        size = path.stat().st_size if path.is_file() else -1
+        if not 0 <= size <= _LARGEST:
+            raise OSError("it is no file" if size < 0 else f"it has more than {_LARGEST >> 20} MiB")
+        found = [one for one in yaml.load_all(path.read_text(encoding="utf-8"), Loader) if one]
+        _count(found, _VALUES)
+        json.dumps(found, allow_nan=False)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
+        raise UsageError(f"the {kind} {path} cannot be read", str(error)) from error
+    except RecursionError as error:
+        raise UsageError(f"the {kind} {path} cannot be read", "it is nested too deep") from error
+    return found
+
+
+def _count(value: Any, left: int) -> int:
+    """How many more values there may be; ValueError where there are too many."""
+    if left <= 0:
+        raise ValueError(f"it has more than {_VALUES} values")
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inner:
+        left = _count(one, left - 1)
+    return left

@@ -91,6 +91,11 @@ def trouble(pod: Object) -> Trouble | None:
             return found
     if pod["metadata"].get("deletionTimestamp"):
         return deleted(name, place)
+    for container in status.get("initContainerStatuses", ()):
+        code = (container.get("state", {}).get("terminated") or {}).get("exitCode", 0)
+        if code and status.get("phase") == "Failed":
+            what = f"pod {name}{place}: its init container {container['name']} failed"
+            return Trouble(name, what, f"it ended with {code}", "see --k8s-patch, or the manifest")
     if status.get("phase") in ("Failed", "Succeeded"):
         return Trouble(name, f"pod {name}{place} has ended", "nothing of the run was in it")
     return None

@@ -28,9 +28,9 @@ from shanty.launch.kubernetes import objects
 from shanty.launch.kubernetes.cluster import Cluster
 from shanty.launch.targets.base import Planned, Reply, Surroundings
 from shanty.runtime.agent import control
-from shanty.runtime.errors import LostError, PrepareError, ShantyError, UsageError
+from shanty.runtime.errors import LostError, NotFoundError, PrepareError, ShantyError, UsageError
 from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
-from shanty.runtime.spec import Failure, JobSpec, State, Status
+from shanty.runtime.spec import Failure, JobSpec, Raw, State, Status
 
 SCHEME = "k8s"
 _LOST = 600.0  # seconds without an answer after which it is not known how a run stands
@@ -122,6 +122,15 @@ class KubernetesTarget:
                 f"--mount {wrong[0]} is a folder, and pods have none of this machine's",
                 fix="mount a claim: --mount pvc:NAME:/data; the workspace comes by itself",
             )
+        if job.ranks is not None and not isinstance(job.command, Raw):
+            pods, slots = objects.pods_of(job), objects.slots_of(job)
+            if not pods <= job.ranks <= pods * slots:
+                raise UsageError(
+                    f"{job.ranks} ranks are not for {pods} pods of {slots}",
+                    fix="see to -n, --nodes and --ranks-per-host",
+                )
+        if job.schedule_timeout <= 0:
+            raise UsageError("--schedule-timeout leaves no time for pods to start", fix="as 5m")
         if job.ranks is None:
             job = replace(job, ranks=(job.nodes or 1) * (job.ranks_per_host or 1))
         environ = {**self.here.environ, **job.env}
@@ -155,13 +164,13 @@ class KubernetesTarget:
 
         watched = is_watched(run)  # before the rest is read, which nobody changes then
         status = control.read_status(run)
-        away = read_json(run.path / AWAY)
-        waits = away is not None and time.time() < float(away.get("again", 0.0))
+        away = _away(read_json(run.path / AWAY))
+        waits = away is not None and time.time() < away["again"]
         if not watched and not waits and not (status.state.final and _is_removed(run)):
             watch(run, new=False)
         if away is None or status.state.final:
             return status
-        if time.time() < float(away["since"]) + _LOST:
+        if time.time() < away["since"] + _LOST:
             return replace(status, trouble=f"{away['what']}: {away['fix']}")
         failure = Failure(str(away["what"]), "", str(away["fix"]))
         return replace(status, state=State.LOST, failure=failure, exit_code=LostError.exit_code)
@@ -194,13 +203,29 @@ class KubernetesTarget:
         from shanty.launch.targets.kubernetes_watcher import use_kubeconfig
 
         use_kubeconfig(run)
-        lead = Host(**(read_json(run.site) or {})["hosts"][0])
+        try:
+            lead = Host(**(read_json(run.site) or {})["hosts"][0])
+        except (KeyError, TypeError, IndexError) as error:
+            raise NotFoundError(
+                f"{run.site} is damaged, so the run's pods are not known",
+                fix=f"kubectl delete job -l {objects.LABEL}={run.id}",
+            ) from error
         (client,) = connect.connect([lead], terminal=False)
         try:
             answer = client.ask("ask-run", run=run.id, request=request, patience=30.0)
         finally:
             client.close(0.5)
         return Reply(**answer.values["reply"])
+
+
+def _away(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What is noted of a cluster that is away; None where nothing is, or what is none."""
+    if found is None:
+        return None
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        times = {"since": float(found["since"]), "again": float(found.get("again", 0.0))}
+        return {"what": str(found["what"]), "fix": str(found["fix"]), **times}
+    return None
 
 
 def _is_removed(run: RunDir) -> bool:

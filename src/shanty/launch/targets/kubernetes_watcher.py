@@ -370,7 +370,8 @@ class Watcher:
 def write_away(run: RunDir, what: str, fix: str, pause: float = 0.0) -> None:
     """Note that a run is out of reach, since when first; `pause`: seconds until the next try."""
     before = read_json(run.path / AWAY) or {}
-    since = before.get("since", time.time())
+    since = before.get("since")
+    since = since if isinstance(since, float) else time.time()
     again = time.time() + pause if pause else 0.0
     write_json(run.path / AWAY, {"since": since, "what": what, "fix": fix, "again": again})
 

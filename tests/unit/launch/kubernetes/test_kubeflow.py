@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,13 @@ from shanty.runtime.errors import NotFoundError, ShantyError, UsageError
 from shanty.runtime.spec import JobSpec, Module, Raw, Script
 
 RUN = "20261125-120000-abcd"
+
+
+def starting(made: dict[str, Any]) -> dict[str, Any]:
+    """The launcher's container."""
+    spec = made["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
+    found: dict[str, Any] = spec["containers"][0]
+    return found
 
 
 def job(**spec: Any) -> dict[str, Any]:
@@ -87,18 +95,27 @@ def test_variants() -> None:
     ("change", "said"),
     [
         (lambda made: made.update(apiVersion="kubeflow.org/v7"), "is not known"),
-        (lambda made: made["spec"].pop("mpiReplicaSpecs"), "not complete"),
-        (lambda made: made["spec"].update(mpiReplicaSpecs=[]), "not complete"),
+        (lambda made: made["spec"].pop("mpiReplicaSpecs"), "lacks something"),
+        (lambda made: made["spec"].update(mpiReplicaSpecs=[]), "lacks something"),
         (lambda made: made["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"][
             "containers"][0].pop("command"), "has no command"),
         (lambda made: made.update(kind="PyTorchJob"), "no MPIJob"),
+        (lambda made: starting(made).update(command="mpirun python3 x.py"), "lacks something"),
+        (lambda made: starting(made).update(args=["-np", 2]), "lacks something"),
+        (lambda made: starting(made).update(image=5), None),  # that of the workers counts
+        (lambda made: made["metadata"].update(name=5), "lacks something"),
+        (lambda made: made["spec"].update(slotsPerWorker=0), "lacks something"),
+        (lambda made: starting(made).update(env=[{"name": "A=B", "value": "c"}]), "lacks some"),
     ],
 )  # fmt: skip
-def test_what_is_no_mpijob(tmp_path: Path, change: Any, said: str) -> None:
+def test_what_is_no_mpijob(tmp_path: Path, change: Any, said: str | None) -> None:
     made = job()
     change(made)
     file = tmp_path / "job.yaml"
     file.write_text(json.dumps(made))
+    if said is None:
+        assert mpijob.read(file)
+        return
     with pytest.raises(UsageError, match=said):
         mpijob.read(file)
 
@@ -160,6 +177,46 @@ def test_our_trainjob() -> None:
     assert made["spec"]["trainer"]["command"][-3:] == ["python3", "-m", "train"]
 
 
-def test_a_workspace_that_is_too_large() -> None:
+def test_a_workspace_that_is_too_large(tmp_path: Path) -> None:
+    """It is not read for that; what is no file is left out."""
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate(1 << 40)
     with pytest.raises(UsageError, match="ConfigMap"):
-        kubeflow.made_of("mpijob", OURS, RUN, "openmpi5", {"big": bytes(1 << 20)})
+        kubeflow.files_of(tmp_path, ["big"])
+    (tmp_path / "gone").symlink_to("nowhere")
+    (tmp_path / "small").write_text("x")
+    assert kubeflow.files_of(tmp_path, ["gone", "small"]) == {"small": b"x"}
+
+
+@pytest.mark.parametrize("change", [{"uid": 5}, {"k8s_patch": "{}"}, {"labels": ("no pair",)}])
+def test_what_an_operators_object_cannot_have(change: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        kubeflow.made_of("mpijob", replace(OURS, **change), RUN, "openmpi5", {})
+
+
+def test_references_to_variables(tmp_path: Path) -> None:
+    """As Kubernetes puts them in: https://kubernetes.io/docs/tasks/inject-data-application/."""
+    made = job()
+    starting(made).update(command=["$(RUN)"], args=["$(NO)", "$$(RUN)", "a $(RUN)"])
+    starting(made)["env"] = [{"name": "RUN", "value": "mpirun"}]
+    file = tmp_path / "job.yaml"
+    file.write_text(json.dumps(made))
+    found = mpijob.read(file)
+    assert list(found.command.argv) == ["mpirun", "$(NO)", "$(RUN)", "a mpirun"]
+
+
+def test_a_manifest_that_grows(tmp_path: Path) -> None:
+    """Aliases may be there, and not make more of it than anybody needs."""
+    file = tmp_path / "job.yaml"
+    lines = ["a: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    file.write_text("\n".join(lines))
+    with pytest.raises(UsageError, match="cannot be read") as caught:
+        mpijob.read(file)
+    assert "values" in caught.value.why
+    file.write_text("a: &a {x: *a}\n")
+    with pytest.raises(UsageError, match="cannot be read"):
+        mpijob.read(file)
+    file.write_text("[" * 20000)
+    with pytest.raises(UsageError, match="cannot be read"):
+        mpijob.read(file)

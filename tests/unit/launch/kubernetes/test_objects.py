@@ -76,7 +76,7 @@ def test_what_is_asked_for() -> None:
     assert made["spec"]["template"]["metadata"]["labels"]["team"] == "ml"
     claims = [one for one in pod["volumes"] if "persistentVolumeClaim" in one]
     assert claims[0]["persistentVolumeClaim"] == {"claimName": "data", "readOnly": True}
-    assert {"name": "mount-0", "mountPath": "/data", "readOnly": True} in container(made)[
+    assert {"name": "shanty-mount-0", "mountPath": "/data", "readOnly": True} in container(made)[
         "volumeMounts"
     ]
     assert made["spec"]["activeDeadlineSeconds"] > 60
@@ -148,11 +148,63 @@ def test_tolerations(text: str, found: dict[str, str]) -> None:
 def test_bad_words() -> None:
     with pytest.raises(UsageError, match="no effect"):
         objects.toleration("gpu:Sometimes")
+    for text in ("", ":", "=x"):
+        with pytest.raises(UsageError, match="names no taint"):
+            objects.toleration(text)
     with pytest.raises(UsageError, match="is no pair"):
         objects.job_of(JobSpec(Script("x"), ranks=1, image="i", node_selector=("ssd",)), RUN)
 
 
-@pytest.mark.parametrize("text", ["[]", "a: 1", "spec: [", "\x00"])
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"metadata": {"name": "zzz", "labels": None}},
+        {"metadata": {"name": None, "generateName": "z"}},
+        {"spec": {"template": {"metadata": {"labels": {objects.LABEL: "other"}}}}},
+        {"spec": {"template": {"metadata": None}}},
+    ],
+)
+def test_a_run_finds_its_job_whatever_a_patch_says(patch: dict[str, Any]) -> None:
+    made = objects.job_of(replace(JOB, k8s_patch=json.dumps(patch)), RUN)
+    assert made["metadata"]["name"] == objects.name_of(RUN)
+    assert "generateName" not in made["metadata"]
+    for owner in (made, made["spec"]["template"]):
+        assert owner["metadata"]["labels"][objects.LABEL] == RUN
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"spec": None},
+        {"spec": {"template": {"spec": {"containers": None}}}},
+        {"spec": {"template": {"spec": {"containers": [5]}}}},
+        {"spec": {"template": {"spec": {"containers": [
+            {"name": "run", "env": [{"name": "SHANTY_POD_PORT", "value": "abc"}]}]}}}},
+    ],
+)  # fmt: skip
+def test_a_patch_that_leaves_no_job(patch: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="leaves no Job"):
+        objects.job_of(replace(JOB, k8s_patch=json.dumps(patch)), RUN)
+
+
+def test_a_date_in_a_patch_is_text(tmp_path: Path) -> None:
+    file = tmp_path / "patch.yaml"
+    file.write_text("metadata: {annotations: {when: 2026-01-01}}")
+    assert json.loads(objects.read_patch(file))["metadata"]["annotations"]["when"] == "2026-01-01"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "a: 1",
+        "spec: [",
+        "\x00",
+        "metadata: !!binary aGk=",
+        "spec: {x: .inf}",
+        "--- {}\n--- {}",
+    ],
+)
 def test_what_is_no_patch(tmp_path: Path, text: str) -> None:
     file = tmp_path / "patch.yaml"
     file.write_text(text)
