@@ -231,6 +231,8 @@ def _pair(text: str, environ: Mapping[str, str], where: str) -> dict[str, str]:
     value = value.strip() if where != "-e" else value
     if where != "-e" and len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         value = value[1:-1]
+    if "\0" in value:
+        raise UsageError(f"{where}: the value of {key} has a NUL byte, which no variable can have")
     return {key: value}
 
 

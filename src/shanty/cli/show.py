@@ -121,6 +121,10 @@ def _typed(given: Mapping[str, Any]) -> str:
             words.append(flag)
         elif name == "env":
             words += [word for key in value for word in (flag, key)]
+        elif isinstance(value, (tuple, list)):
+            for each in value:
+                parts = filter(None, each) if isinstance(each, (tuple, list)) else (str(each),)
+                words += [flag, ":".join(parts)]
         else:
             text = f"{value:g}" if isinstance(value, float) else str(value)
             words += [flag, text]

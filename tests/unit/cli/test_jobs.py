@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from shanty.cli import jobs
+from shanty.cli.show import _typed
 from shanty.runtime.errors import NotFoundError, UsageError
 from shanty.runtime.spec import JobSpec, Script
 
@@ -37,6 +38,9 @@ def test_env_files(tmp_path: Path) -> None:
     }
     file.write_text("A=1\n=2\n")
     with pytest.raises(UsageError, match=r"env:2: '=2'"):
+        jobs.environment([], [file], {})
+    file.write_text("A=1\0\n")
+    with pytest.raises(UsageError, match="NUL"):
         jobs.environment([], [file], {})
     file.write_bytes(b"A=\xff\n")
     with pytest.raises(NotFoundError):
@@ -73,3 +77,9 @@ def test_a_rank_of_several_starts_no_run() -> None:
     jobs.refuse_in_ranks({**RANK, "WORLD_SIZE": "1"})
     for name in RANK:
         jobs.refuse_in_ranks({key: value for key, value in RANK.items() if key != name})
+
+
+def test_options_that_are_given_several_times_can_be_typed_again() -> None:
+    given = {"labels": ("team=ml", "a=b"), "mounts": (("pvc:data", "/data", "ro"),), "keep": True}
+    words = "--k8s-label team=ml --k8s-label a=b --mount pvc:data:/data:ro --keep"
+    assert _typed(given) == words

@@ -89,7 +89,7 @@ class Targets:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""
         scheme = self._scheme_of(job)
         if scheme == SSH and not (job.on or job.hostfile):
-            from shanty.launch.kubernetes.launcher_pod import on_workers
+            from shanty.launch.targets.launcher_pod import on_workers
 
             job = on_workers(job, self._here.say)
         refuse_outside(job, pods=scheme == KUBERNETES)
@@ -120,7 +120,7 @@ class Targets:
 
                 return SLURM if is_inside(self._here.environ) else LOCAL
             if "K_MPI_JOB_ROLE" in self._here.environ and not job.hostfile:
-                from shanty.launch.kubernetes import launcher_pod
+                from shanty.launch.targets import launcher_pod
 
                 return SSH if launcher_pod.is_inside(self._here.environ) else LOCAL
             return SSH if job.hostfile else LOCAL

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shanty.launch.kubernetes import launcher_pod
+from shanty.launch.targets import launcher_pod
 from shanty.runtime.spec import JobSpec, Script
 
 INSIDE = {"K_MPI_JOB_ROLE": "launcher"}
