@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import socket
 import threading
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from shanty.launch.kubernetes.cluster import Cluster
 CONTAINER = "run"  # the container of a run's pod
 _STDIN, _STDERR, _END = 0, 2, 3
 _PIECE = 64 << 10  # bytes of one message
+_ROOM = 200  # milliseconds until it is seen whether there is room, or nobody reads any more
 _FAILED = 255  # as ssh's, where the connection broke
 
 
@@ -58,10 +60,13 @@ class ExecProcess:
 
     def __init__(self, link: Any) -> None:
         self._link = link
+        self._let_go = False
         self.returncode: int | None = None
         self._ended = threading.Event()
         (ours, self.stdin), (self.stdout, out), (self.stderr, err) = _pipe(), _pipe(), _pipe()
         self._sinks = {1: out, _STDERR: err}
+        for sink in self._sinks.values():
+            os.set_blocking(sink.fileno(), False)
         threading.Thread(target=self._send, args=(ours,), daemon=True).start()
         threading.Thread(target=self._receive, daemon=True).start()
 
@@ -83,9 +88,8 @@ class ExecProcess:
                     code = _code_of(data[1:])
                     break
                 sink = self._sinks.get(data[0])
-                rest = memoryview(data)[1:]
-                while rest and sink is not None:
-                    rest = rest[os.write(sink.fileno(), rest) :]
+                if sink is not None:
+                    self._pass_on(sink.fileno(), memoryview(data)[1:])
         except _broken():
             pass
         self._hang_up()
@@ -95,6 +99,14 @@ class ExecProcess:
             with contextlib.suppress(OSError):
                 sink.close()
         self._ended.set()
+
+    def _pass_on(self, sink: int, rest: memoryview) -> None:
+        """Give what came to whoever reads, unless he has let go of it."""
+        poll = select.poll()
+        poll.register(sink, select.POLLOUT)
+        while rest and not self._let_go:
+            if poll.poll(_ROOM):
+                rest = rest[os.write(sink, rest) :]
 
     def _hang_up(self) -> None:
         """Close the connection so that whoever reads from it hears of it, too."""
@@ -115,6 +127,7 @@ class ExecProcess:
 
     def kill(self) -> None:
         """Let go of it; what shanty starts in pods ends then."""
+        self._let_go = True
         self._hang_up()
 
 
