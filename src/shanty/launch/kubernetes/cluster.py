@@ -30,7 +30,7 @@ _WATCHED = 240  # seconds after which a watch is to be begun anew, so that dead 
 _RENEWED = 30.0  # seconds between two renewals of credentials
 _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))  # seconds, tries
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_EXTRA = "pip install 'shanty[kubernetes]'"
+_EXTRA = "pip install 'kubernetes>=30' (shanty's extra of that name)"
 
 
 class ApiError(PrepareError):
@@ -408,7 +408,8 @@ def _refused(status: int, body: bytes | str, place: str) -> ApiError:
         )
     elif status == 403:
         what = f"the cluster does not allow it in namespace {namespace}"
-        fix = "what runs need is printed by `shanty k8s role`: ask for it, or choose a namespace"
+        fix = "what runs need is printed by `shanty k8s role` (with --operator for --as): ask for "
+        fix += "it, or choose a namespace"
     elif status == 404:
         what, fix = "the cluster does not have it", "see whether it was deleted"
     else:

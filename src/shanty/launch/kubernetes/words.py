@@ -107,7 +107,7 @@ def deleted(name: str, place: str = "") -> Trouble:
         name,
         f"pod {name}{place} was deleted",
         "somebody deleted it or its Job, or its node was taken away",
-        "run again; --retries does so by itself",
+        "run again",
     )
 
 

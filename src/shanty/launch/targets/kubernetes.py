@@ -8,6 +8,7 @@ them at the end; so where a run stands is read in its directory, and the cluster
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -30,12 +31,14 @@ from shanty.launch.targets.base import Planned, Reply, Surroundings
 from shanty.runtime.agent import control
 from shanty.runtime.errors import LostError, NotFoundError, PrepareError, ShantyError, UsageError
 from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
-from shanty.runtime.spec import Failure, JobSpec, Raw, State, Status
+from shanty.runtime.spec import Command, Failure, JobSpec, Raw, State, Status
 
 SCHEME = "k8s"
 _LOST = 600.0  # seconds without an answer after which it is not known how a run stands
 _STARTING = 10.0  # seconds for the watcher to be there
 _STOPPING = 20.0  # seconds for the watcher to give up what it is starting
+_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "horovodrun")
+_RANKS = ("-n", "-np", "--n", "--np")
 _NOT_FOR_PODS = {  # fields of JobSpec, and what to do instead
     "runtime": "the cluster's nodes have one",
     "gpus": "--gpus-per-rank asks for some",
@@ -82,6 +85,8 @@ class KubernetesPlan(Planned):
 
     def _submit(self, stdin: int) -> None:
         """Write the run down and have it watched; its ranks read no standard input."""
+        from shanty.launch.targets.kubernetes_watcher import is_watched
+
         del stdin
         run = self.run
         run.create()
@@ -93,6 +98,8 @@ class KubernetesPlan(Planned):
                 write_json(run.status, Status.new(self.job.ranks).to_json())
             watch(run)
         except BaseException:  # Ctrl-C too
+            if is_watched(run):
+                _give_up(run)
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
             raise
 
@@ -132,7 +139,8 @@ class KubernetesTarget:
         if job.schedule_timeout <= 0:
             raise UsageError("--schedule-timeout leaves no time for pods to start", fix="as 5m")
         if job.ranks is None:
-            job = replace(job, ranks=(job.nodes or 1) * (job.ranks_per_host or 1))
+            named = ranks_of(job.command) if job.nodes is None else None
+            job = replace(job, ranks=named or (job.nodes or 1) * (job.ranks_per_host or 1))
         environ = {**self.here.environ, **job.env}
         flavour = "openmpi5"
         if job.mpi != IMAGE_MPI:
@@ -216,6 +224,24 @@ class KubernetesTarget:
         finally:
             client.close(0.5)
         return Reply(**answer.values["reply"])
+
+
+def ranks_of(command: Command) -> int | None:
+    """How many ranks an MPI launcher's line names, for as many pods; None where it names none."""
+    if not isinstance(command, Raw):
+        return None
+    words = list(command.argv)
+    if command.shell:
+        try:
+            words = shlex.split(words[0])
+        except ValueError:
+            return None
+    if not words or Path(words[0]).name not in _LAUNCHERS:
+        return None
+    for flag, value in itertools.pairwise(words[1:]):
+        if flag in _RANKS and value.isdecimal():
+            return int(value) or None
+    return None
 
 
 def _away(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
