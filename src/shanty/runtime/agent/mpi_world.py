@@ -283,8 +283,14 @@ class MpiWorld:
         )
 
     def _culprit(self) -> Rank:
-        """The rank that failed first; a launcher's SIGTERM is what follows, not the cause."""
+        """The rank that failed first; a launcher's SIGTERM is what follows, not the cause.
+
+        The kernel has closed the connections of a rank that ran out of memory before its end is
+        seen: others may end of that, without a reason of their own, a moment earlier.
+        """
         failed = [rank for rank in self.ranks.values() if rank.at_fault]
+        if any(rank.oom for rank in failed):
+            failed = [rank for rank in failed if rank.oom or rank.why]
         return min(failed, key=lambda r: (r.code in _LAUNCHERS_DOING, r.failed))
 
     def _blame(self, rank: Rank) -> Failure:

@@ -230,3 +230,15 @@ def test_ids_sort_by_time():
     assert ids == sorted(ids)
     assert all(map(is_run_id, ids))
     assert not is_run_id("20260101-000000-abcd.tmp")
+
+
+@pytest.mark.parametrize(("why", "culprit"), [("", 1), ("ValueError: x", 0)])
+def test_who_runs_out_of_memory_is_to_blame_for_those_that_lost_it(why, culprit):
+    """Its connections are closed before its end is seen; a rank with a reason has its own."""
+    world = started()
+    join(world)
+    end(world, 0, 14, 5.0, why=why)
+    end(world, 1, -9, 5.001, oom=True)
+    verdict = world.verdict(9.0)
+    assert verdict is not None
+    assert verdict.rank == culprit
