@@ -19,7 +19,7 @@ from shanty.launch.doctor.check import Report
 from shanty.launch.finding import Finding, Level
 from shanty.launch.host import Host
 from shanty.launch.kubernetes import lifecycle, objects, role, words
-from shanty.launch.kubernetes.cluster import ApiError, Cluster
+from shanty.launch.kubernetes.cluster import ApiError, Cluster, selector_of
 from shanty.launch.kubernetes.pods import RunPods
 from shanty.runtime.agent.control import read_status
 from shanty.runtime.errors import PrepareError, ShantyError
@@ -141,7 +141,7 @@ class _Examination:
 
         Of others' it is told by their pods: one that waits in a queue has none yet.
         """
-        selector = "labelSelector=app.kubernetes.io%2Fmanaged-by%3Dshanty"
+        selector = f"labelSelector={selector_of({objects.MANAGED: 'shanty'})}"
         path = self._cluster.path("jobs", group=objects.BATCH)
         found = []
         for job in self._cluster.call("GET", f"{path}?{selector}")["items"]:

@@ -135,7 +135,7 @@ def _trainjob(
 
 def _object(version: str, kind: str, job: JobSpec, run: str, spec: Object) -> Object:
     own = dict(objects.pair("--k8s-label", text) for text in job.labels)
-    labels = {**own, objects.LABEL: run, "app.kubernetes.io/managed-by": "shanty"}
+    labels = {**own, objects.LABEL: run, objects.MANAGED: "shanty"}
     if job.queue and kind == "MPIJob":
         labels["kueue.x-k8s.io/queue-name"] = job.queue
     metadata = {"name": objects.name_of(run), "labels": labels}

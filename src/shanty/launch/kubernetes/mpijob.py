@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.kubernetes.cluster import lacks_client
 from shanty.launch.kubernetes.objects import GPU, documents_of
 from shanty.launch.kubernetes.pod_exec import CONTAINER
 from shanty.launch.kubernetes.shortfall import quantity
@@ -41,13 +40,9 @@ class Manifest:
 
 def read(path: Path) -> Manifest:
     """Read the MPIJob in a file; UsageError where there is none, or not one."""
-    try:
-        import yaml
-    except ImportError as error:
-        raise lacks_client(error) from error
     if not path.exists():
         raise NotFoundError(f"there is no file {path}")
-    documents = documents_of(path, "manifest", yaml)
+    documents = documents_of(path, "manifest")
     jobs = [one for one in documents if isinstance(one, dict) and one.get("kind") == "MPIJob"]
     if len(jobs) != 1:
         kinds = [str(one.get("kind")) for one in documents if isinstance(one, dict)]

@@ -21,7 +21,7 @@ from shanty.runtime.spec import JobSpec
 Object = dict[str, Any]
 
 LABEL = "shanty.run/id"  # on every object of a run; its value is the run's id
-_MANAGED = "app.kubernetes.io/managed-by"
+MANAGED = "app.kubernetes.io/managed-by"  # "shanty", on all that it makes
 BATCH = "apis/batch/v1"
 HOME, USER_HOME, START = "/shanty", "/shanty/user", "/etc/shanty"
 SHM = "shanty-shm"
@@ -82,25 +82,23 @@ def job_of(job: JobSpec, run: str) -> Object:
 
 def _found_again(patched: Object, made: Object) -> Object:
     """A patched Job with the name and the labels by which a run finds it and its pods again."""
-    metadata = {**patched["metadata"], "name": made["metadata"]["name"]}
+    own = {key: made["metadata"]["labels"][key] for key in (LABEL, MANAGED)}
+    template = patched["spec"]["template"]
+    metadata, of_pods = ({**(one.get("metadata") or {})} for one in (patched, template))
+    for one in (metadata, of_pods):
+        one["labels"] = {**(one.get("labels") or {}), **own}
+    metadata["name"] = made["metadata"]["name"]
     metadata.pop("generateName", None)
-    template = {**patched["spec"]["template"]}
-    for owner in (metadata, inner := {**(template.get("metadata") or {})}):
-        owner["labels"] = {**(owner.get("labels") or {}), **_own_labels(made)}
     containers = [one["name"] for one in template["spec"]["containers"]]
     if containers.count(CONTAINER) != 1:
         raise ValueError(f"there has to be one container {CONTAINER}")
     port_of(patched)
-    spec = {**patched["spec"], "template": {**template, "metadata": inner}}
+    spec = {**patched["spec"], "template": {**template, "metadata": of_pods}}
     return {**patched, "metadata": metadata, "spec": spec}
 
 
-def _own_labels(made: Object) -> dict[str, str]:
-    return {key: made["metadata"]["labels"][key] for key in (LABEL, _MANAGED)}
-
-
 def _job_of(job: JobSpec, run: str) -> Object:
-    labels = {LABEL: run, _MANAGED: "shanty"}
+    labels = {LABEL: run, MANAGED: "shanty"}
     own = dict(pair("--k8s-label", text) for text in job.labels)
     if job.queue:
         own["kueue.x-k8s.io/queue-name"] = job.queue
@@ -285,11 +283,7 @@ def pair(option: str, text: str) -> tuple[str, str]:
 
 def read_patch(path: Path) -> str:
     """Read a patch of the Job, as YAML or JSON; it as JSON. UsageError where it is none."""
-    try:
-        import yaml
-    except ImportError as error:
-        raise lacks_client(error) from error
-    documents = documents_of(path, "patch", yaml)
+    documents = documents_of(path, "patch")
     found = documents[0] if len(documents) == 1 else None
     if not isinstance(found, dict) or not found.keys() <= {"metadata", "spec"}:
         raise UsageError(
@@ -300,13 +294,14 @@ def read_patch(path: Path) -> str:
     return json.dumps(found)
 
 
-def documents_of(path: Path, kind: str, yaml: Any) -> list[Any]:
-    """The documents of a YAML file as JSON would have them; UsageError where they are none.
+def documents_of(path: Path, kind: str) -> list[Any]:
+    """The documents of a YAML file as JSON would have them; UsageError where they are none."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise lacks_client(error) from error
 
-    `yaml` is the module.
-    """
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+    class Loader(yaml.SafeLoader):
         """YAML's plain values; a date stays the text that it is, as kubectl has it."""
 
     Loader.yaml_implicit_resolvers = {

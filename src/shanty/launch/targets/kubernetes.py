@@ -8,7 +8,6 @@ them at the end; so where a run stands is read in its directory, and the cluster
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import shlex
@@ -30,6 +29,9 @@ from shanty.launch.kubernetes.cluster import Cluster
 from shanty.launch.targets.base import Planned, Reply, Surroundings
 from shanty.runtime.agent import control
 from shanty.runtime.errors import LostError, NotFoundError, PrepareError, ShantyError, UsageError
+from shanty.runtime.mpi import parser
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.rank import horovodrun
 from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
 from shanty.runtime.spec import Command, Failure, JobSpec, Raw, State, Status
 
@@ -37,8 +39,6 @@ SCHEME = "k8s"
 _LOST = 600.0  # seconds without an answer after which it is not known how a run stands
 _STARTING = 10.0  # seconds for the watcher to be there
 _STOPPING = 20.0  # seconds for the watcher to give up what it is starting
-_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "horovodrun")
-_RANKS = ("-n", "-np", "--n", "--np")
 _NOT_FOR_PODS = {  # fields of JobSpec, and what to do instead
     "runtime": "the cluster's nodes have one",
     "gpus": "--gpus-per-rank asks for some",
@@ -227,21 +227,24 @@ class KubernetesTarget:
 
 
 def ranks_of(command: Command) -> int | None:
-    """How many ranks an MPI launcher's line names, for as many pods; None where it names none."""
+    """How many ranks a line of mpirun's or horovodrun's asks for, so many pods; None where it
+    does not say, or cannot be read: what is wrong with it is said when it is translated."""
     if not isinstance(command, Raw):
         return None
-    words = list(command.argv)
-    if command.shell:
-        try:
-            words = shlex.split(words[0])
-        except ValueError:
+    try:
+        words = shlex.split(command.argv[0]) if command.shell else list(command.argv)
+        if not words:
             return None
-    if not words or Path(words[0]).name not in _LAUNCHERS:
+        name = Path(words[0]).name
+        if name == horovodrun.Wanted.program:
+            return horovodrun.parse(words[1:]).ranks
+        if not any(name in each.launcher_names for each in FLAVOURS.values()):
+            return None
+        programs = parser.parse(words[1:]).contexts
+        counts = [one.number for each in programs for one in each.options if one.name == "n"]
+    except (ShantyError, ValueError):
         return None
-    for flag, value in itertools.pairwise(words[1:]):
-        if flag in _RANKS and value.isdecimal():
-            return int(value) or None
-    return None
+    return sum(counts) if len(counts) == len(programs) > 0 else None
 
 
 def _away(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
