@@ -109,11 +109,14 @@ REFUSED = (
     "mpiexec -n 2 ./a.out",
 )
 
+# The launcher kills the other rank once one has failed, which both are to say first.
+BOTH_ENDED = "touch ended.$RANK; until [ -e ended.0 ] && [ -e ended.1 ]; do sleep 0.05; done"
+
 
 @MPIS
 def test_a_rank_that_calls_them(shanty: Shanty, flavour: str) -> None:
     """Each of two ranks would start a world of its own, which nobody would see."""
-    (shanty.folder / "x.sh").write_text("\n".join([*REFUSED, "exit $?"]))
+    (shanty.folder / "x.sh").write_text("\n".join([*REFUSED, "code=$?", BOTH_ENDED, "exit $code"]))
     done = shanty("run", "-q", "--mpi", flavour, "-n", 2, "bash", "x.sh")
     assert done.returncode == 2, done.stderr
     said = done.stderr
