@@ -73,6 +73,7 @@ class Request:
     op, prescale, postscale: of a reduction, and the factors before and after it.
     root: rank within the process set. splits: rows for each rank; None cuts evenly.
     grouped: whether the tensors are one of Horovod's groups, also where it is only one.
+    then: called once it has ended, in whatever thread ends it.
 
     After its end: `done`, and either `error`, or `results` (one tensor for each given),
     `received_splits` (of an alltoall: rows from each rank), `value` (of a join: who came last).
@@ -89,6 +90,7 @@ class Request:
     root: int = -1
     splits: Sequence[int] | None = None
     grouped: bool = False
+    then: Callable[[], object] | None = None
     # Thousands of them may be made in a step: what most of them never need is not set.
     done: bool = field(default=False, init=False)
     error: Exception | None = field(default=None, init=False)
@@ -174,6 +176,8 @@ class Request:
         self.done = True
         if self._gate is not None:
             self._gate.set()
+        if self.then is not None:
+            self.then()
 
     def age(self) -> float:
         """Seconds since it was submitted."""

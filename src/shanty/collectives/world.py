@@ -43,6 +43,11 @@ def init(
     with _lock:
         world = registry.standing
         if world is not None:
+            if world.kernels is not kernels:
+                raise RuntimeError(
+                    f"{name}: hvd.init() has been called by {world.settings.name}, whose tensors "
+                    "are others. One process takes one of them; hvd.shutdown() ends the first."
+                )
             _find_again(world, sets)
             return False
         settings = Settings.read(name=name)

@@ -10,9 +10,9 @@ import sys
 import no_frameworks  # before any import of shanty's
 import numpy as np
 from mpi4py import MPI
-from numpy_kernels import NUMPY, Array
 
 from shanty.collectives import operations, process_sets, world
+from shanty.collectives.array_kernels import KERNELS, Array
 from shanty.collectives.errors import HorovodInternalError, MismatchError
 from shanty.collectives.handshake import Channel, Handshake
 from shanty.collectives.kernels import reduction
@@ -124,7 +124,7 @@ def meet(at: Channel, *key: object) -> None:
 def check_a_handshake() -> None:
     """It needs a communicator and a key: whatever comes after it, all ranks are there for it."""
     state = State(Activity.RUNS, "runs", 0)
-    at = Channel.form(MPI.COMM_WORLD.Dup(), lambda: state, NUMPY)
+    at = Channel.form(MPI.COMM_WORLD.Dup(), lambda: state, KERNELS)
     meet(at, "loading", "train.csv")
     try:
         meet(at, "loading", f"part-{RANK}.csv")
@@ -135,13 +135,13 @@ def check_a_handshake() -> None:
         raise AssertionError("no error")
     meet(at, "all_reduce", "float32")  # the channel can be used again
     tensor = full(100_000)
-    operations.all_reduce(at, [tensor], reduction(tensor.dtype, "SUM", NUMPY))
+    operations.all_reduce(at, [tensor], reduction(tensor.dtype, "SUM", KERNELS))
     assert (tensor == TOTAL).all()
     at.free()
 
 
 def main() -> None:
-    assert world.init(None, None, NUMPY, "numpy")
+    assert world.init(None, None, KERNELS, "numpy")
     for name, check in list(globals().items()):
         if name.startswith("check_"):
             check()

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shanty.collectives import process_sets
-from shanty.collectives.errors import ArgumentError, UnsupportedError
+from shanty.collectives import arguments, process_sets
+from shanty.collectives.errors import ArgumentError
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Kind, Op, Request, TensorEntry
 
@@ -23,16 +23,7 @@ Form = Callable[[Request], Any]
 _under_way: dict[int, TensorEntry | tuple[Request, Sequence[Tensor], Form | None]] = {}
 _numbers = itertools.count(1)
 
-_REALS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_COMPLEX = (torch.complex64, torch.complex128)
-_UNDIVIDED = (torch.uint16, torch.uint32, torch.uint64, torch.bool)
-_REDUCED = {
-    **dict.fromkeys(_REALS, frozenset(Op)),
-    **dict.fromkeys(_INTEGERS, frozenset(Op) - {Op.ADASUM}),
-    **dict.fromkeys(_UNDIVIDED, frozenset(Op) - {Op.ADASUM, Op.AVERAGE}),
-    **dict.fromkeys(_COMPLEX, frozenset({Op.SUM, Op.AVERAGE, Op.PRODUCT})),
-}
+_REDUCED = {getattr(torch, kind): ops for kind, ops in arguments.REDUCED.items()}
 _NOTED = {dtype: ops - {Op.ADASUM} for dtype, ops in _REDUCED.items()}
 
 
@@ -78,7 +69,7 @@ def allreduce(
             raise _irreducible("allreduce", each, op)
         graph = graph or each.requires_grad
     if op is Op.ADASUM:
-        _check_adasum(process_set)
+        arguments.check_adasum(process_set)
     given = _plain(tensors) if graph else tensors
     request = Request(
         Kind.ALLREDUCE,
@@ -107,16 +98,14 @@ def broadcast(
 ) -> int:
     """Return the handle of a broadcast into `output` or itself. root_rank: in the world."""
     _check_dense("broadcast", tensor)
-    ranks = _ranks(process_set)
-    if root_rank not in ranks:
-        raise ArgumentError(f"broadcast: there is no rank {root_rank} in {process_set} to send.")
+    root = arguments.root(root_rank, process_set)
     given = _plain((tensor,))
     request = Request(
         Kind.BROADCAST,
         name,
         given,
         given if output is tensor else (output,),
-        root=ranks.index(root_rank),
+        root=root,
     )
     return start(request, process_set, (output,))
 
@@ -150,9 +139,7 @@ def reducescatter(
 
     Where the rows cannot be shared out evenly, the first ranks get one more each.
     """
-    if op not in (Op.AVERAGE, Op.SUM):
-        kind = UnsupportedError if op is Op.ADASUM else ArgumentError
-        raise kind(f"reducescatter takes hvd.Average and hvd.Sum, not {op.name.title()}.")
+    arguments.check_scattered(op)
     _check_rows("reducescatter", tensors)
     for each in tensors:
         if op not in _REDUCED.get(each.dtype, ()):
@@ -167,12 +154,6 @@ def reducescatter(
         grouped=grouped,
     )
     return start(request, process_set)
-
-
-def _ranks(process_set: ProcessSet) -> Sequence[int]:
-    """The members of a process set that this rank can use; raises what `start` would."""
-    process_sets.controller(process_set)
-    return process_set.ranks or ()
 
 
 def sparse_allreduce_async(
@@ -314,11 +295,7 @@ def _check_dense(call: str, tensor: Tensor) -> None:
 def _check_rows(call: str, tensors: Sequence[Tensor]) -> None:
     for each in tensors:
         _check_dense(call, each)
-        if each.dim() == 0:
-            raise ArgumentError(
-                f"{call} works on rows: a tensor needs at least one dimension, and this one has "
-                "none. Use tensor.reshape(1)."
-            )
+        arguments.check_rows(call, each.dim())
 
 
 def _irreducible(call: str, tensor: Tensor, op: Op) -> Exception:
@@ -327,44 +304,15 @@ def _irreducible(call: str, tensor: Tensor, op: Op) -> Exception:
             f"{call}: a tensor of layout {tensor.layout} cannot be reduced as it is. "
             "Use hvd.sparse_allreduce_async, or tensor.to_dense()."
         )
-    kind = str(tensor.dtype).removeprefix("torch.")
-    return ArgumentError(
-        f"{call}: hvd.{op.name.title()} of a tensor of type {kind} is not supported."
-    )
-
-
-def _check_adasum(process_set: ProcessSet) -> None:
-    if process_set.process_set_id != 0:
-        raise NotImplementedError("Adasum works on hvd.global_process_set only.")
-    world = process_sets.standing
-    if world is not None and world.topology.size & (world.topology.size - 1):
-        raise NotImplementedError(
-            f"Adasum needs 2, 4, 8, … ranks; here there are {world.topology.size}."
-        )
+    return arguments.irreducible(call, str(tensor.dtype).removeprefix("torch."), op)
 
 
 def _counts(
     tensor: Tensor, splits: Sequence[int] | Tensor | None, process_set: ProcessSet
 ) -> list[int] | None:
-    """Rows for each rank; None for the same number for all."""
     if isinstance(splits, Tensor):
         if splits.dim() > 1 or splits.is_floating_point() or splits.is_complex():
             raise ArgumentError("alltoall: splits must be a list or a 1-D tensor of integers.")
         splits = splits.tolist() if splits.dim() else [int(splits)]
     counts = [] if splits is None else [int(each) for each in splits]
-    rows, size = tensor.shape[0], len(_ranks(process_set))
-    if not counts:
-        if rows % size:
-            raise ArgumentError(
-                f"alltoall: {rows} rows cannot be shared out evenly among {size} ranks. "
-                "Pass splits, the number of rows for each of them."
-            )
-        return None
-    if len(counts) != size:
-        raise ArgumentError(f"alltoall: splits has {len(counts)} numbers for {size} ranks.")
-    if min(counts) < 0 or sum(counts) > rows:
-        raise ArgumentError(
-            f"alltoall: splits is {counts}, {sum(counts)} rows in all, but the tensor has {rows}; "
-            "no number may be negative."
-        )
-    return counts
+    return arguments.splits(counts, tensor.shape[0], process_set)

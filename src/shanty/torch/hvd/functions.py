@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,8 @@ from torch import Tensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
 
-from shanty.collectives import process_sets
-from shanty.collectives.errors import HorovodInternalError
-from shanty.collectives.process_sets import ProcessSet, global_process_set
+from shanty.collectives import objects, process_sets
+from shanty.collectives.objects import broadcast_object
 from shanty.torch.hvd import ops
 from shanty.torch.hvd.calls import synchronize
 
@@ -93,64 +91,13 @@ def _give_gradients(optimizer: Optimizer, model: torch.nn.Module | None) -> None
             each.grad = zeros.to_sparse() if always or each in tables else zeros
 
 
-def broadcast_object(
-    obj: Any,
-    root_rank: int = 0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """The object of the rank `root_rank`: itself there, a copy by pickle on the other ranks.
-
-    obj: anything that can be pickled (by cloudpickle, where it is installed); other ranks may
-    pass None. name: the same on all ranks, where several threads do this at a time.
-    Raises what pickle raises on the root, and HorovodInternalError on the other ranks then.
-    """
-    name = name or "broadcast_object"
-    is_root = process_sets.current().topology.rank == root_rank
-    failure: Exception | None = None
-    data = b""
-    if is_root:
-        try:
-            data = _dumps(obj)
-        except Exception as error:  # noqa: BLE001 (raised below, when the others know)
-            failure = error
-    length = torch.tensor([len(data) if failure is None else -1])
-    ops.broadcast_(length, root_rank, f"{name}.size", process_set)
-    if failure is not None:
-        raise failure
-    if length.item() < 0:
-        raise HorovodInternalError(
-            f"broadcast_object: rank {root_rank} could not pickle its object; it says why."
-        )
-    content = _bytes(data) if is_root else torch.empty(int(length), dtype=torch.uint8)
-    ops.broadcast_(content, root_rank, f"{name}.content", process_set)
-    return obj if is_root else pickle.loads(content.numpy().tobytes())
-
-
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """The objects of all ranks, in their order; copies by pickle.
 
     obj: anything that can be pickled (by cloudpickle, where it is installed). name: the same on
     all ranks, where several threads do this at a time.
     """
-    name = name or "allgather_object"
-    content = _bytes(_dumps(obj))
-    sizes = ops.allgather(torch.tensor([len(content)]), f"{name}.size").tolist()
-    every = torch.split(ops.allgather(content, f"{name}.content"), sizes)
-    return [pickle.loads(part.numpy().tobytes()) for part in every]
-
-
-def _dumps(obj: Any) -> bytes:
-    try:
-        from cloudpickle import dumps  # type: ignore[import-untyped,import-not-found,unused-ignore]
-    except ImportError:
-        return pickle.dumps(obj)
-    pickled: bytes = dumps(obj)
-    return pickled
-
-
-def _bytes(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return objects.allgather_object(obj, name)
 
 
 def _named_tensors(params: Any) -> list[tuple[str | None, Tensor]]:

@@ -1,4 +1,7 @@
-"""`NUMPY`: kernels for numpy arrays, and for any host memory as such. Starts MPI."""
+"""`KERNELS`: NumPy's arrays for `shanty.collectives`, as which frameworks show their memory.
+
+Starts MPI.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,11 @@ _COMBINED: dict[str, Callable[..., Any]] = {
 }
 
 
-class _NumpyKernels(Kernels):
-    """For numpy arrays. Half precision is accumulated in float32, as everywhere."""
+_ALIGNMENT = 64  # bytes; TensorFlow and JAX take such memory over without a copy
+
+
+class _ArrayKernels(Kernels):
+    """For arrays of any strides. Those that are only read may be read-only."""
 
     def kind(self, dtype: Any) -> str:
         return str(dtype.name)
@@ -39,16 +45,16 @@ class _NumpyKernels(Kernels):
         return tensor if tensor.flags.c_contiguous else np.ascontiguousarray(tensor)
 
     def writable(self, tensor: Array) -> Array:
-        return tensor if tensor.flags.c_contiguous else np.empty(tensor.shape, tensor.dtype)
+        return tensor if tensor.flags.c_contiguous else aligned(tensor.shape, tensor.dtype)
 
     def joined(self, tensors: Sequence[Array]) -> Array:
         return np.concatenate([each.reshape(-1) for each in tensors])
 
     def room_for(self, tensors: Sequence[Array]) -> Array:
-        return np.empty(sum(each.size for each in tensors), tensors[0].dtype)
+        return aligned((sum(each.size for each in tensors),), tensors[0].dtype)
 
     def empty(self, shape: Sequence[int], dtype: Any, near: Any = "cpu") -> Array:
-        return np.empty(tuple(shape), dtype)
+        return aligned(shape, dtype)
 
     def zeros(self, shape: Sequence[int], dtype: Any, device: str) -> Array:
         return np.zeros(tuple(shape), dtype)
@@ -95,11 +101,22 @@ class _NumpyKernels(Kernels):
         for total, term in zip(totals, terms, strict=True):
             _COMBINED[name](total, term, out=total, casting="unsafe")
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        """Nothing is under way on any device."""
 
     def product(self, one: Array, two: Array) -> float:
         x, y = (each.reshape(-1).astype(np.float64) for each in (one, two))
         return float(x @ y)
 
 
-NUMPY = _NumpyKernels()
+KERNELS = _ArrayKernels()
+
+
+def aligned(shape: Sequence[int], dtype: Any) -> Array:
+    """Return new memory that begins at a multiple of 64 bytes."""
+    kind = np.dtype(dtype)
+    nbytes = math.prod(shape) * kind.itemsize
+    room = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    made: Array = room[start : start + nbytes].view(kind).reshape(tuple(shape))
+    return made

@@ -1,0 +1,198 @@
+"""The gradients of a step, reduced together: what a tape and an optimizer have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shanty.collectives import gradient_groups
+from shanty.collectives.gradient_groups import Groups
+from shanty.collectives.process_sets import ProcessSet
+from shanty.collectives.request import Op
+from shanty.tensorflow import ops
+from shanty.tensorflow.installed import tf
+
+Gradients = list[Any]
+
+
+@dataclass
+class Reduction:
+    """The way to reduce the gradients of one tape or optimizer.
+
+    name: by which the ranks find each other's. predivide: what gradients are divided by before the
+    sum, and multiplied by after it. groups: see `gradient_groups`; lists hold variables.
+    scale_local: whether the gradients of `local` variables, which stay each rank's own, are
+    divided by the number of ranks, as the others are by an average.
+    """
+
+    name: str
+    device_dense: str
+    device_sparse: str
+    compression: Any
+    sparse_as_dense: bool
+    op: Op
+    predivide: float
+    groups: Groups
+    process_set: ProcessSet
+    scale_local: bool
+    local: set[Any] = field(default_factory=set)
+
+    def register_local(self, variable: Any) -> None:
+        """Leave the gradient of a variable alone from now on."""
+        self.local.add(key_of(variable))
+
+    def is_local(self, variable: Any) -> bool:
+        """Return whether the gradient of a variable is left alone."""
+        return bool(self.local) and key_of(variable) in self.local
+
+    @property
+    def shared(self) -> bool:
+        """Whether there are other ranks to share with, of which this one is one."""
+        return bool(self.process_set.included()) and (self.process_set.size() or 1) > 1
+
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> Gradients:
+        """Return the gradients of all ranks, in place of those of this one. None stays None."""
+        found = list(gradients)
+        if not self.shared:
+            return found
+        for i, variable in enumerate(variables):
+            if self.is_local(variable):
+                found[i] = self._scaled(found[i])
+        places = [
+            i
+            for i, variable in enumerate(variables)
+            if found[i] is not None and not self.is_local(variable)
+        ]
+        if self.sparse_as_dense:
+            for i in places:
+                found[i] = tf.convert_to_tensor(found[i])
+        for number, group in enumerate(self._split([variables[i] for i in places])):
+            some = [places[at] for at in group]
+            reduced = ops.grouped_allreduce(
+                [found[i] for i in some],
+                device_dense=self.device_dense,
+                device_sparse=self.device_sparse,
+                compression=self.compression,
+                op=self.op,
+                prescale_factor=1.0 / self.predivide,
+                postscale_factor=self.predivide,
+                process_set=self.process_set,
+                name=f"{self.name}.gradients.{number}",
+            )
+            for i, gradient in zip(some, reduced, strict=True):
+                found[i] = gradient
+        return found
+
+    def _split(self, variables: Sequence[Any]) -> list[list[int]]:
+        groups = self.groups
+        if groups is not None and not isinstance(groups, int):
+            groups = [[key_of(each) for each in group] for group in groups]
+        return gradient_groups.split([key_of(each) for each in variables], groups)
+
+    def _scaled(self, gradient: Any) -> Any:
+        if gradient is None or not self.scale_local:
+            return gradient
+        ranks = self.process_set.size() or 1
+        if isinstance(gradient, tf.IndexedSlices):
+            values = gradient.values / tf.cast(ranks, gradient.values.dtype)
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return gradient / tf.cast(ranks, gradient.dtype)
+
+
+def key_of(variable: Any) -> Any:
+    """Return what tells a variable, or a tensor, from others."""
+    found = getattr(variable, "value", None)  # Keras 3 has TensorFlow's variable within its own
+    inner = found if found is not None and not callable(found) else variable
+    return inner.ref() if hasattr(inner, "ref") else id(inner)
+
+
+class Accumulation:
+    """Gradients that are added up over several passes, and reduced after the last of them.
+
+    passes: how many there are. average: whether their sum is divided by that.
+    """
+
+    def __init__(self, how: Reduction, passes: int, average: bool) -> None:
+        self._how = how
+        self._passes = passes
+        self._average = average
+        self._count: Any = None
+        self._sums: list[Any] = []  # None where there is no gradient
+
+    def add(self, gradients: Sequence[Any], variables: Sequence[Any]) -> Gradients:
+        """Return the gradients to be applied where `is_last`; elsewhere they mean nothing.
+
+        Raises ValueError for IndexedSlices without `sparse_as_dense`.
+        """
+        dense = []
+        for each in gradients:
+            if isinstance(each, tf.IndexedSlices):
+                if not self._how.sparse_as_dense:
+                    raise ValueError(
+                        "IndexedSlices cannot be added up over backward_passes_per_step: pass "
+                        "sparse_as_dense=True."
+                    )
+                each = tf.convert_to_tensor(each)
+            dense.append(each)
+        self._build(dense)
+        # What comes of a branch has no place for None.
+        there = [i for i, total in enumerate(self._sums) if total is not None]
+        # In a graph of TensorFlow 1 nothing happens that nothing else depends on.
+        added = [self._sums[i].assign_add(dense[i]) for i in there]
+        with tf.control_dependencies(_operations(added)):
+            counted = self._count.assign_add(1)
+        with tf.control_dependencies(_operations([counted])):
+            some = tf.cond(
+                self.is_last(),
+                lambda: self._reduced(there, variables),
+                lambda: [self._sums[i].read_value() for i in there],
+            )
+        found = list(dense)
+        for i, each in zip(there, some, strict=True):
+            found[i] = each
+        return found
+
+    def _reduced(self, there: Sequence[int], variables: Sequence[Any]) -> Gradients:
+        """Return the reduced sums, and begin anew."""
+        sums = [self._sums[i].read_value() for i in there]
+        reduced = self._how.reduce(sums, [variables[i] for i in there])
+        share = 1 / self._passes if self._average else 1.0
+        found = [each * tf.cast(share, each.dtype) for each in reduced]
+        with tf.control_dependencies(found):
+            emptied = [self._sums[i].assign(tf.zeros_like(self._sums[i])) for i in there]
+        with tf.control_dependencies(_operations(emptied)):
+            return [tf.identity(each) for each in found]
+
+    def is_last(self) -> Any:
+        """Return whether the last pass was one after which gradients are applied, as a tensor."""
+        return tf.equal(self._count % self._passes, 0)
+
+    def apply_if_last(self, apply: Callable[[], object], otherwise: Callable[[], object]) -> None:
+        """Call the one or the other, in the graph too."""
+
+        def branch(call: Callable[[], object]) -> Callable[[], Any]:
+            def run() -> Any:
+                call()
+                return tf.constant(0)
+
+            return run
+
+        tf.cond(self.is_last(), branch(apply), branch(otherwise))
+
+    def _build(self, gradients: Sequence[Any]) -> None:
+        if self._count is not None:
+            return
+        with tf.init_scope():
+            self._count = tf.Variable(0, trainable=False, dtype=tf.int64)
+            self._sums = [
+                None
+                if each is None
+                else tf.Variable(tf.zeros(each.shape, each.dtype), trainable=False)
+                for each in gradients
+            ]
+
+
+def _operations(assigned: Sequence[Any]) -> list[Any]:
+    """Return what assignments are in a graph, to depend on; nothing where they are done."""
+    return [] if tf.executing_eagerly() else [getattr(each, "op", each) for each in assigned]

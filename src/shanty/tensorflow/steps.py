@@ -1,0 +1,144 @@
+"""A collective as a step of a computation: at once where TensorFlow is eager, else in the graph.
+
+In a graph a step is three operations: one that submits the request and returns, one that waits for
+a token in a queue of TensorFlow's, and one that takes the results. The middle one occupies no
+thread, so that any number of steps can be under way, and they may come in another order on another
+rank. Sessions of TensorFlow 1 have no queue that could be filled from outside: there the last one
+waits, in one of a pool of threads, which `widen` makes large enough for many steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shanty.collectives import array_calls, process_sets
+from shanty.collectives.array_calls import Array
+from shanty.collectives.process_sets import ProcessSet
+from shanty.collectives.request import Request
+from shanty.tensorflow.installed import tf, v1
+from shanty.tensorflow.memory import array_of, tensor_of
+
+Prepare = Callable[..., Request]
+"""Makes the request of a step from the arrays of its tensors."""
+Results = Callable[[Request], Sequence[Array]]
+
+_THREADS = 64  # of a session, each of which can wait for a step
+_KEPT = 32  # results that a step keeps for graphs which have not taken them yet
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The type and, as far as it is known beforehand, the shape of one result."""
+
+    dtype: Any
+    shape: Any
+
+
+def run(
+    tensors: Sequence[Any],
+    prepare: Prepare,
+    outcomes: Sequence[Outcome],
+    process_set: ProcessSet,
+    results: Results = lambda request: request.results,
+) -> list[Any]:
+    """Return the results of a collective of these tensors, as tensors.
+
+    prepare: of all of them. outcomes: what comes of it, at least one. results: finds that in the
+        request.
+    """
+    if tf.executing_eagerly():
+        request = prepare(*map(array_of, tensors))
+        array_calls.done(request, process_set)
+        return [tensor_of(each) for each in results(request)]
+    step = _Step(prepare, results, process_set)
+    return step.place(list(tensors), outcomes)
+
+
+def name_of(
+    kind: str, tensors: Sequence[Any], name: str | None, ignore_name_scope: bool
+) -> str | None:
+    """Return the name by which the ranks find each other's step; None: by the order of calls.
+
+    In a graph one that has none is named for its tensors, as in Horovod, and is not given twice.
+    """
+    if tf.executing_eagerly():
+        return name
+    if name is None:
+        ends = [tensors[0]] if len(tensors) == 1 else [tensors[0], tensors[-1]]
+        name = "_".join([f"Horovod{kind}", *(re.sub(r"\W", "_", each.name) for each in ends)])
+    unique: str = v1.get_default_graph().unique_name(name)
+    return unique.rpartition("/")[2] if ignore_name_scope else unique
+
+
+def widen() -> None:
+    """Have sessions of TensorFlow 1 made with enough threads, unless the script says how many."""
+    if not tf.executing_eagerly():
+        os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(_THREADS))
+
+
+class _Step:
+    """One place in a graph. It may be under way several times, in a loop."""
+
+    def __init__(self, prepare: Prepare, results: Results, process_set: ProcessSet) -> None:
+        self._prepare = prepare
+        self._results = results
+        self._process_set = process_set
+        self._numbers = itertools.count(1)
+        self._started: dict[int, Request] = {}
+        self._lock = threading.Lock()
+        self._queue: Any = None
+
+    def place(self, tensors: list[Any], outcomes: Sequence[Outcome]) -> list[Any]:
+        graph = v1.get_default_graph()
+        if v1.executing_eagerly_outside_functions():
+            with tf.init_scope():
+                self._queue = tf.queue.FIFOQueue(-1, [tf.int64], shapes=[()])
+        number = _apart(graph, tf.numpy_function(self._start, tensors, tf.int64))
+        with tf.control_dependencies([number]):
+            waits = [] if self._queue is None else [self._queue.dequeue()]
+        with tf.control_dependencies(waits):
+            made = tf.numpy_function(self._finish, [number], [each.dtype for each in outcomes])
+        _apart(graph, made[0])
+        for tensor, each in zip(made, outcomes, strict=True):
+            tensor.set_shape(each.shape)
+        return list(made)
+
+    def _start(self, *arrays: Array) -> Any:
+        request = self._prepare(*arrays)
+        with self._lock:
+            number = next(self._numbers)
+            self._forget()
+            self._started[number] = request
+        if self._queue is not None:
+            request.then = lambda: self._queue.enqueue(number)
+        array_calls.submit(request, self._process_set)
+        process_sets.controller(self._process_set).hurry()
+        return np.int64(number)
+
+    def _finish(self, number: Any) -> list[Array]:
+        with self._lock:
+            request = self._started.pop(int(number))
+        request.wait()  # which has ended, unless an earlier graph has left its token
+        return list(self._results(request))
+
+    def _forget(self) -> None:
+        """Drop what a graph that failed elsewhere has never taken."""
+        for number in [*self._started][:-_KEPT]:
+            if self._started[number].done:
+                del self._started[number]
+
+
+def _apart(graph: Any, tensor: Any) -> Any:
+    """Let its operation run in any order with others of its kind, unless TensorFlow cannot."""
+    manager = getattr(graph, "experimental_acd_manager", None)
+    if manager is not None:
+        manager.run_independently(tensor.op)
+    return tensor
