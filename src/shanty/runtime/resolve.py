@@ -282,6 +282,8 @@ def _told(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
         told["SHANTY_INTERFACE"], told["SHANTY_ADDRESS"] = node.interfaces[0]
     if node.mpi4py:
         told["SHANTY_MPI4PY"] = node.mpi4py
+    if job.tf1:
+        told["SHANTY_TF1"] = "1"
     if job.debug_rank is not None:
         told["SHANTY_DEBUG_RANK"] = str(job.debug_rank)
     return told
