@@ -28,6 +28,5 @@ def variance_scaling_initializer(
     off at two standard deviations.
     """
     shape = "uniform" if uniform else "truncated_normal"
-    return v1.variance_scaling_initializer(
-        factor, mode.lower(), shape, seed=seed, dtype=dtype or v1.float32
-    )
+    more = {} if dtype is None else {"dtype": dtype}  # the variable's own is taken anyway
+    return v1.variance_scaling_initializer(factor, mode.lower(), shape, seed=seed, **more)

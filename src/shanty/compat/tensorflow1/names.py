@@ -78,8 +78,9 @@ def member(parent: Any, name: str) -> Any:
         return getattr(parent, name)
     except AttributeError as error:
         missing = str(error)
-    full = f"{getattr(parent, '__name__', '')}.{name}"
-    if parent is not tensorflow:  # whose parts of version 2 would be found
+    package = getattr(parent, "__name__", "")
+    full = f"{package}.{name}"
+    if package in sys.modules and parent is not tensorflow:  # whose version 2 would be found
         try:
             return import_module(full)
         except ModuleNotFoundError as error:
