@@ -12,7 +12,8 @@ import sys
 _ONLY_1 = re.compile(r"No module named '(tensorflow\.(?:contrib|examples)\b[\w.]*)'")
 _NO_ATTRIBUTE = re.compile(r"module '(tensorflow[\w.]*)' has no attribute '(\w+)'")
 _NO_NAME = re.compile(r"cannot import name '(\w+)' from '(tensorflow[\w.]*)'")
-_KERAS_3 = re.compile(r"is not available with Keras 3")
+_NO_KERAS_2 = re.compile(r"is not available with Keras 3")
+_NO_KERAS_NAME = re.compile(r"module 'keras\b[\w.]*' has no attribute|from 'keras\b[\w.]*'")
 _ENDED = ("contrib", "examples", "estimator")
 _API = "tensorflow._api.v2"
 _ESTIMATORS = (
@@ -24,10 +25,11 @@ _ESTIMATORS = (
 def advice(error: BaseException) -> str:
     """Returns what to do about it; "" where the cause is another one."""
     text = str(error)
-    if _KERAS_3.search(text):
+    of_1 = os.environ.get("SHANTY_TF1", "0") != "0"
+    if _NO_KERAS_2.search(text) or (of_1 and _has_keras_3() and _NO_KERAS_NAME.search(text)):
         version = ".".join(_version().split(".")[:2])
         return f"install Keras 2, which is taken then: pip install tf_keras~={version}.0"
-    if os.environ.get("SHANTY_TF1", "0") != "0" or not _is_of_1(text):
+    if of_1 or not _is_of_1(text):
         return ""
     script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     fix = f"it is written for TensorFlow 1: shanty run --tf1 {os.path.basename(script)}".rstrip()
@@ -53,6 +55,11 @@ def _is_of_1(text: str) -> bool:
     for part in parts.split(".")[1:]:
         place = getattr(place, part, None)
     return hasattr(place, name)
+
+
+def _has_keras_3() -> bool:
+    version = str(getattr(sys.modules.get("keras"), "__version__", ""))
+    return version.startswith("3.") and "tf_keras" not in sys.modules
 
 
 def _needs_estimators(script: str, text: str) -> bool:
