@@ -191,6 +191,40 @@ def check_initializers_and_regularizers():
         assert layers.l2_regularizer(0.0)(weights) is None
 
 
+def check_transposed_convolution():
+    graph = tf.Graph()
+    with graph.as_default(), tf.Session(graph=graph) as session:
+        images = tf.placeholder(tf.float32, [None, 4, 5, 3])
+        one = {"weights_initializer": tf.ones_initializer(), "activation_fn": None}
+        same = layers.conv2d_transpose(images, 2, [3, 3], stride=2, **one)
+        valid = layers.conv2d_transpose(images, 2, 3, stride=1, padding="VALID", **one)
+        assert same.shape.as_list() == [None, 8, 10, 2] and valid.shape.as_list()[1:] == [6, 7, 2]
+        session.run(tf.global_variables_initializer())
+        values = session.run([same, valid], {images: np.ones([2, 4, 5, 3])})
+        assert [each.shape for each in values] == [(2, 8, 10, 2), (2, 6, 7, 2)]
+        assert values[1].max() == 27 and values[1].sum() == 2 * 4 * 5 * 3 * 9 * 2
+        assert graph.get_tensor_by_name("Conv2d_transpose/weights:0").shape == (3, 3, 2, 3)
+
+
+def check_arg_scope():
+    arg_scope = tf.contrib.framework.arg_scope
+    graph = tf.Graph()
+    with graph.as_default():
+        with arg_scope([layers.fully_connected], activation_fn=None, biases_initializer=None):
+            with arg_scope(
+                [layers.fully_connected, layers.conv2d], activation_fn=tf.nn.tanh
+            ) as kept:
+                layers.fully_connected(tf.zeros([2, 3]), 4, scope="inner")
+            layers.fully_connected(tf.zeros([2, 3]), 4, scope="outer")
+        with arg_scope(kept):
+            layers.fully_connected(tf.zeros([2, 3]), 4, scope="again", activation_fn=tf.nn.relu)
+        names = [each.op.name for each in tf.trainable_variables()]
+        assert names == ["inner/weights", "outer/weights", "again/weights"], names
+        kinds = {each.type for each in graph.get_operations()}
+        assert {"Tanh", "Relu"} <= kinds, kinds
+        raises(ValueError, "takes no arguments", lambda: arg_scope([tf.matmul], a=1).__enter__())
+
+
 def check_data():
     graph = tf.Graph()
     with graph.as_default(), tf.Session(graph=graph) as session:

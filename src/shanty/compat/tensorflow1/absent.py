@@ -15,7 +15,7 @@ _INSTEAD = {
     "eager": "there are tf.enable_eager_execution() and the names of tf itself",
     "estimator": "there is tf.estimator, up to TensorFlow 2.15",
     "feature_column": "there is tf.feature_column",
-    "framework": "there is tf.train, and for arg_scope: pip install tf-slim",
+    "framework": "there is tf.train",
     "gan": "TF-GAN is what became of it",
     "image": _ADDONS,
     "layers": "there are tf.layers and tf.keras.layers",
@@ -30,6 +30,7 @@ _INSTEAD = {
     "seq2seq": _ADDONS,
     "slim": "it is found after: pip install tf-slim",
     "summary": "there is tf.compat.v2.summary",
+    "tensorboard": "there is tensorboard.plugins.projector",
     "tpu": "there is tf.tpu",
     "training": "there is tf.train",
 }
@@ -41,7 +42,7 @@ def text(name: str) -> str:
     if parts[1] != "contrib":
         return f"{name} ended with TensorFlow 1"
     instead = _INSTEAD.get(parts[2], "")
-    more = f": {instead}" if instead else ", and nothing has its place"
+    more = f": {instead}" if instead else ""
     if len(parts) == 3:
         return f"{name} ended with TensorFlow 1{more}"
     return f"{name} is not in shanty's stand-in for tf.contrib, which ended with TensorFlow 1{more}"

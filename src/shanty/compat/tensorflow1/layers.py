@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from shanty.compat.tensorflow1.arg_scope import add_arg_scope
 from shanty.compat.tensorflow1.initializers import xavier_initializer
 from shanty.compat.tensorflow1.installed import v1
 
@@ -18,6 +19,7 @@ _LAST, _FIRST = "NHWC", "NCHW"  # where an image has its channels
 Function = Callable[..., Any]
 
 
+@add_arg_scope
 def fully_connected(
     inputs: Any,
     num_outputs: int,
@@ -63,6 +65,7 @@ relu = functools.partial(fully_connected, activation_fn=v1.nn.relu)
 linear = functools.partial(fully_connected, activation_fn=None)
 
 
+@add_arg_scope
 def conv2d(
     inputs: Any,
     num_outputs: int,
@@ -118,6 +121,65 @@ def conv2d(
 convolution2d = conv2d
 
 
+@add_arg_scope
+def conv2d_transpose(
+    inputs: Any,
+    num_outputs: int,
+    kernel_size: Any,
+    stride: Any = 1,
+    padding: str = "SAME",
+    data_format: str = _LAST,
+    activation_fn: Function | None = v1.nn.relu,
+    normalizer_fn: Function | None = None,
+    normalizer_params: Mapping[str, Any] | None = None,
+    weights_initializer: Any = None,
+    weights_regularizer: Function | None = None,
+    biases_initializer: Any = v1.zeros_initializer(),  # noqa: B008  None means no biases
+    biases_regularizer: Function | None = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    scope: Any = None,
+) -> Any:
+    """Return activation(transposed convolution + biases) of images, which grow by `stride`."""
+    inputs = v1.convert_to_tensor(inputs)
+    order = data_format
+    channels = _known(inputs, order.index("C"))
+    with v1.variable_scope(scope, "Conv2d_transpose", [inputs], reuse=reuse):
+        size, steps, same = _pair(kernel_size), _pair(stride), padding.upper() == "SAME"
+        dtype = inputs.dtype.base_dtype
+        weights = _variable(
+            "weights", [*size, num_outputs, channels], dtype,
+            weights_initializer or xavier_initializer(), weights_regularizer, trainable,
+            variables_collections,
+        )  # fmt: skip
+        shape, known = [v1.shape(inputs)[0], 0, 0, 0], inputs.shape.as_list()
+        shape[order.index("C")] = known[order.index("C")] = num_outputs
+        for axis, kernel, step in zip("HW", size, steps, strict=True):
+            more = 0 if same else max(kernel - step, 0)
+            at = order.index(axis)
+            shape[at] = v1.shape(inputs)[at] * step + more
+            known[at] = None if known[at] is None else known[at] * step + more
+        outputs = v1.nn.conv2d_transpose(
+            inputs, weights, output_shape=v1.stack(shape), strides=_four(stride, order),
+            padding=padding.upper(), data_format=order,
+        )  # fmt: skip
+        outputs.set_shape(known)
+
+        def biased(outputs: Any, biases: Any) -> Any:
+            return v1.nn.bias_add(outputs, biases, data_format=order)
+
+        if normalizer_fn is batch_norm:
+            normalizer_params = {"data_format": order, **(normalizer_params or {})}
+        return _finished(
+            outputs, num_outputs, biased, activation_fn, normalizer_fn, normalizer_params,
+            biases_initializer, biases_regularizer, trainable, variables_collections,
+            outputs_collections,
+        )  # fmt: skip
+
+
+@add_arg_scope
 def max_pool2d(
     inputs: Any,
     kernel_size: Any,
@@ -134,6 +196,7 @@ def max_pool2d(
     )  # fmt: skip
 
 
+@add_arg_scope
 def avg_pool2d(
     inputs: Any,
     kernel_size: Any,
@@ -150,6 +213,7 @@ def avg_pool2d(
     )  # fmt: skip
 
 
+@add_arg_scope
 def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> Any:
     """Return each example as one row."""
     with v1.name_scope(scope, "Flatten", [inputs]):
@@ -161,6 +225,7 @@ def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> 
         return _collected(outputs, outputs_collections)
 
 
+@add_arg_scope
 def dropout(
     inputs: Any,
     keep_prob: Any = 0.5,
@@ -184,6 +249,7 @@ def dropout(
         return _collected(outputs, outputs_collections)
 
 
+@add_arg_scope
 def batch_norm(
     inputs: Any,
     decay: float = 0.999,
@@ -271,6 +337,7 @@ def batch_norm(
         return _collected(outputs, outputs_collections)
 
 
+@add_arg_scope
 def one_hot_encoding(
     labels: Any,
     num_classes: int,

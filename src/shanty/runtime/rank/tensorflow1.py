@@ -74,10 +74,19 @@ def is_script(names: Mapping[str, Any]) -> bool:
     path = os.path.abspath(str(names["__file__"]))
     if any(each in path for each in _LIBRARIES) or path.startswith(_STANDARD):
         return False
-    spec = importlib.util.find_spec("tensorflow")
-    places = spec.submodule_search_locations if spec is not None else None
-    beside = [os.path.dirname(os.path.abspath(each)) + os.sep for each in places or ()][:1]
-    return not any(path.startswith(each) for each in beside)
+    beside = _packages()
+    return not beside or not path.startswith(beside)
+
+
+def _packages() -> str:
+    """Returns the folder that TensorFlow is in, which holds packages whatever it is called."""
+    module = sys.modules.get("tensorflow")
+    if module is not None:
+        path = getattr(module, "__file__", None) or ""
+    else:
+        path = getattr(importlib.util.find_spec("tensorflow"), "origin", None) or ""
+    folder, name = os.path.split(os.path.abspath(path))
+    return os.path.dirname(folder) + os.sep if name == "__init__.py" else ""
 
 
 def choose_keras() -> None:

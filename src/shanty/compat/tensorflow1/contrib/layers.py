@@ -14,6 +14,7 @@ from shanty.compat.tensorflow1.layers import (
     avg_pool2d,
     batch_norm,
     conv2d,
+    conv2d_transpose,
     convolution2d,
     dropout,
     flatten,
@@ -31,8 +32,9 @@ from shanty.compat.tensorflow1.regularizers import (
 )
 
 __all__ = [
-    "avg_pool2d", "batch_norm", "conv2d", "convolution2d", "dropout", "flatten", "fully_connected",
-    "l1_l2_regularizer", "l1_regularizer", "l2_regularizer", "linear", "max_pool2d",
+    "avg_pool2d", "batch_norm", "conv2d", "conv2d_transpose", "convolution2d", "dropout",
+    "flatten", "fully_connected", "l1_l2_regularizer", "l1_regularizer", "l2_regularizer",
+    "linear", "max_pool2d",
     "one_hot_encoding", "optimize_loss", "relu", "variance_scaling_initializer",
     "xavier_initializer", "xavier_initializer_conv2d",
 ]  # fmt: skip
