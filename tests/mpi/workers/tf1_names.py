@@ -115,6 +115,7 @@ def check_parts():
     if "keras" in FLAGS.there:
         import keras
 
+        assert keras.__version__[0] == tf.keras.__version__[0] == "2"
         assert K.get_session and keras.backend is K and tf.contrib.keras.layers
         assert tf.layers.dense(tf.zeros([2, 3]), 4).shape == (2, 4)
         cell = rnn.MultiRNNCell([rnn.DropoutWrapper(rnn.BasicLSTMCell(4), 0.5), rnn.GRUCell(3)])

@@ -43,7 +43,7 @@ class TensorFlow(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
             return [each for each in dir(self) if not each.startswith("_")]
-        found = getattr(v1, name, self)
+        found = _keras_of_1() if name == "keras" else getattr(v1, name, self)
         if found is not self:
             return found
         if name == "contrib":
@@ -65,11 +65,18 @@ class TensorFlow(ModuleType):
 
 def keras() -> Any:
     """Return `keras` for the script: that of TensorFlow 1 where Keras 2 is installed."""
+    found = _keras_of_1()
+    return import_module("keras") if found.__name__.startswith(_KERAS_3) else found
+
+
+def _keras_of_1() -> Any:
+    """Return tf.compat.v1.keras, loaded, with the version that it lacks."""
     found = v1.keras
     found.layers  # noqa: B018  only then is it known which one it is
-    if found.__name__.startswith(_KERAS_3):
-        return import_module("keras")
-    return sys.modules.get(found.__name__, found)
+    found = sys.modules.get(found.__name__, found)
+    if not hasattr(found, "__version__"):
+        found.__version__ = import_module(found.__name__.partition(".")[0]).__version__
+    return found
 
 
 def member(parent: Any, name: str) -> Any:

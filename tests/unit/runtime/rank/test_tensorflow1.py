@@ -26,7 +26,7 @@ INSTALLED = {
         "def disable_v2_behavior():\n"
         "    disabled.append(True)\n"
     ),
-    "tensorflow/compat/v1/keras.py": "layers = 'layers of Keras 2'\n",
+    "tensorflow/compat/v1/keras.py": "layers, __version__ = 'layers of Keras 2', '2'\n",
     "tensorflow/compat/v1/train.py": "Saver = 'a saver'\n",
     "tensorflow/python/__init__.py": "",
     "tensorflow/python/ops.py": "inner = 1\n",
