@@ -66,11 +66,11 @@ def is_script(names: Mapping[str, Any]) -> bool:
     if name in ("__main__", "__mp_main__"):
         return True
     package = name.partition(".")[0]
+    if package in (*_OURS, *_REPLACED) or not names.get("__file__"):
+        return False
     main = getattr(sys.modules.get("__main__"), "__package__", "") or ""
     if package and package == main.partition(".")[0]:
         return True
-    if package in _OURS or not names.get("__file__"):
-        return False
     path = os.path.abspath(str(names["__file__"]))
     if any(each in path for each in _LIBRARIES) or path.startswith(_STANDARD):
         return False
