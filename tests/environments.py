@@ -27,6 +27,8 @@ _WHEELS = ("--only-binary", ":all:")
 MLX: Recipe = ((("mlx==0.32.4", "mlx-cpu==0.32.4"), _WHEELS),)
 JAX: Recipe = ((("jax==0.10.2", "jaxlib==0.10.2", "keras==3.15.1"), _WHEELS),)
 TENSORFLOW: Recipe = ((("tensorflow-cpu==2.21.0", "tf_keras==2.21.0"), _WHEELS),)
+# The last one with tf.estimator, and with Keras 2.
+TENSORFLOW_ESTIMATOR: Recipe = ((("tensorflow-cpu==2.15.1",), _WHEELS),)
 # Beside the PyTorch that the tests have: what PyPI has of it may bring gigabytes for GPUs.
 TRANSFORMERS: Recipe = (
     (("accelerate==1.15.0", "transformers==5.23.0"), (*_WHEELS, "--no-deps")),

@@ -299,6 +299,10 @@ _ALL = (
         click={"type": Path, "multiple": True, "shell_complete": completed("files")},
     ),
     Option(
+        "tf1", "--tf1", "For scripts that are written for TensorFlow 1.",
+        (bool,), click={"is_flag": True},
+    ),
+    Option(
         "workdir", "-C --workdir", "Where to run [here].",
         click={"type": Path, "shell_complete": completed("folders")},
     ),
@@ -388,7 +392,7 @@ GROUPS = {
         "image", "master_image", "runtime", "mounts", "gpus", "registry_user",
         "registry_password",
     ),
-    "Environment": ("python", "environment", "env", "env_file"),
+    "Environment": ("python", "environment", "env", "env_file", "tf1"),
     "When it fails, or hangs": (
         "time_limit", "retries", "start_timeout", "on_stall", "stall_after", "alone",
         "debug_rank",

@@ -29,6 +29,7 @@ LAUNCHERS = (
     "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "horovodrun", "dmlc-submit",
     "mlx.launch", "srun", *NO_MPI,
 )  # fmt: skip
+TENSORFLOW_1 = "SHANTY_TF1"  # what `rank/instrumentation.py` asks for
 _SYSTEM_BINS = ("/bin", "/usr/bin", "/usr/local/bin")
 
 
@@ -282,6 +283,8 @@ def _told(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
         told["SHANTY_INTERFACE"], told["SHANTY_ADDRESS"] = node.interfaces[0]
     if node.mpi4py:
         told["SHANTY_MPI4PY"] = node.mpi4py
+    if job.tf1:
+        told[TENSORFLOW_1] = "1"
     if job.debug_rank is not None:
         told["SHANTY_DEBUG_RANK"] = str(job.debug_rank)
     return told

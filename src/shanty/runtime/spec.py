@@ -60,7 +60,8 @@ class JobSpec:
     "stop", `stall_after` the seconds without progress that count as a stall, 0 for never; None:
     as the settings have it. `alone`, for ranks that each train by themselves, is "warn", "stop" or
     "ok"; None: as the settings have it. `retries` is how many further attempts are made when a
-    host was lost or the launcher failed.
+    host was lost or the launcher failed. `tf1`: what scripts import as tensorflow has the names of
+    TensorFlow 1.
 
     With an `image`, ranks are in a container of it on each host, by the engine `runtime` (None:
     whichever is there); `master_image` is that of the lead host, where it has another. `mounts` are
@@ -99,6 +100,7 @@ class JobSpec:
     on_stall: Optional[str] = None
     stall_after: Optional[float] = None
     retries: int = 0
+    tf1: bool = False
     alone: Optional[str] = None
     partition: Optional[str] = None
     account: Optional[str] = None

@@ -27,6 +27,15 @@ def test_a_dry_run_writes_nothing(cli: Cli, home: Path) -> None:
     assert not home.exists()
 
 
+def test_a_script_of_tensorflow_1(cli: Cli, home: Path) -> None:
+    typed = cli("run", "-n", "1", "--dry-run", "--tf1", "train.py")
+    assert "SHANTY_TF1=1" in typed.out
+    Path("shanty.toml").write_text("[run]\ntf1 = true\n")
+    assert "SHANTY_TF1=1" in cli("run", "-n", "1", "--dry-run", "train.py").out
+    Path("shanty.toml").write_text("[run]\ntf1 = false\n")
+    assert "SHANTY_TF1" not in cli("run", "-n", "1", "--dry-run", "train.py").out
+
+
 @pytest.mark.parametrize(
     "options",
     [

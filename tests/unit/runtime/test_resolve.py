@@ -40,3 +40,11 @@ def test_each_host_is_a_group_as_torchrun_has_them() -> None:
         for each in resolve(job, nodes, settings).nodes
     ]
     assert found == [["", "", "1"], ["0", "2", "1"], ["1", "2", "1"]]
+
+
+def test_every_host_is_told_of_a_script_of_tensorflow_1() -> None:
+    nodes = [node(number, 1) for number in range(2)]
+    settings = AttemptSettings("run", "/tmp/x", scripted=True, log_limit=1, given={})
+    for job, told in ((JobSpec(Program(("x",)), tf1=True), "1"), (JobSpec(Program(("x",))), "")):
+        attempt = resolve(job, nodes, settings)
+        assert [each.environment.own.get("SHANTY_TF1", "") for each in attempt.nodes] == [told] * 2

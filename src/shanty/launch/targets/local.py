@@ -21,7 +21,7 @@ from shanty.runtime.errors import StorageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node, Plan
-from shanty.runtime.resolve import AttemptSettings, resolve, shim_scripts
+from shanty.runtime.resolve import TENSORFLOW_1, AttemptSettings, resolve, shim_scripts
 from shanty.runtime.rundir import RunDir, storage_errors, write_json
 from shanty.runtime.spec import JobSpec, Status
 
@@ -55,6 +55,8 @@ class LocalPlan(Planned):
         installation = node.installation
         title = FLAVOURS[installation.flavour].title
         exports = {**node.environment.default, "HOSTFILE": layout.hostfile, **self.job.env}
+        if self.job.tf1:
+            exports[TENSORFLOW_1] = "1"
         lines = [
             f"# MPI     {title} {installation.version} ({installation.prefix})",
             f"# hosts   {node.address} ({node.slots} slots)",

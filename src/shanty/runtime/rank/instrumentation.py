@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Callable, Mapping, Sequence, TextIO
 
+TENSORFLOW_1 = "SHANTY_TF1"  # "1": what the script imports as tensorflow is TensorFlow 1's
+
 
 def load_part(name: str) -> ModuleType:
     """Returns the module `name` ("rank/reports") of the folder above, under a private name."""
@@ -371,4 +373,6 @@ def start() -> RankProcess | None:
         if folder and python in ("", sys.implementation.cache_tag):
             sys.meta_path.append(FallbackFinder(package, folder))
     sys.meta_path.insert(0, HorovodFinder())
+    if environ.get(TENSORFLOW_1, "0") != "0":
+        load_part("rank/tensorflow1").install()
     return RankProcess(run_dir, rank, environ.get("SHANTY_WORLD", "0"))
