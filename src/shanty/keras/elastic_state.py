@@ -1,0 +1,112 @@
+"""The state of a training of a Keras model, and `run`, which takes it back to its last commit."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shanty.collectives import elastic, world
+from shanty.collectives.elastic import HostsUpdatedInterrupt as HostsUpdatedInterrupt
+from shanty.collectives.elastic import ObjectState
+from shanty.collectives.errors import HorovodInternalError as HorovodInternalError
+from shanty.collectives.objects import broadcast_object
+from shanty.keras import variables
+from shanty.keras.start import init
+
+Result = TypeVar("Result")
+
+
+def _load(path: Path) -> Any:
+    with path.open("rb") as file:
+        return pickle.load(file)
+
+
+FORMAT = elastic.Format(load=_load, save=pickle.dump)
+"""Of the files of commits."""
+
+
+def run(func: Callable[..., Result]) -> Callable[..., Result]:
+    """Make a function that trains, `func(state, …)`, one that survives failures.
+
+    The state is broadcast from rank 0 before it begins. A HorovodInternalError in it, also one that
+    TensorFlow or JAX tells of, takes all ranks back to the last commit, from which it begins anew.
+    Where the run itself ends, the next one of the same command goes on from the last commit.
+    """
+
+    @functools.wraps(func)
+    def translated(*args: Any, **kwargs: Any) -> Result:
+        try:
+            return func(*args, **kwargs)
+        except HorovodInternalError:
+            raise
+        except Exception as error:
+            text = str(error)
+            start = text.find(f"{HorovodInternalError.__name__}: ")
+            if start < 0:
+                raise
+            raise HorovodInternalError(
+                text[start:].partition("\n")[0].partition(": ")[2]
+            ) from error
+
+    return elastic.run_fn(translated, _reset, FORMAT)
+
+
+def _reset() -> None:
+    world.shutdown()
+    init()
+
+
+class KerasState(ObjectState):
+    """The state of a training of a Keras model: `KerasState(model, batch=0, epoch=0)`.
+
+    model: built. optimizer: the model's own where it is None. kwargs: anything else, each an
+    attribute by its name, such as pickle can write.
+    Raises ValueError for a model that has not been built.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        if not getattr(model, "built", False):
+            raise ValueError("Model must be built first. Run `model.build(input_shape)`.")
+        self.model = model
+        self.optimizer = optimizer or getattr(model, "optimizer", None)
+        self._values: list[Any] = []
+        super().__init__(broadcast_object, world.rank, **kwargs)
+        self.save()
+
+    def save(self) -> None:
+        """Copy all of it, in memory."""
+        variables.settle(self.model)
+        self._values = variables.read(self._variables())
+        super().save()
+
+    def restore(self) -> None:
+        """Go back to what was copied last. Variables that were made since stay as they are."""
+        variables.write(self._variables(), self._values)
+        super().restore()
+
+    def sync(self) -> None:
+        """Take over rank 0's state, on every rank."""
+        built = [len(variables.of_optimizer(self.optimizer))]
+        (there,) = broadcast_object(built)
+        mine = self._variables()
+        variables.broadcast(mine[: len(variables.of_model(self.model)) + there], root_rank=0)
+        self._values = variables.read(mine)
+        super().sync()
+
+    def kept(self) -> Any:
+        """Return what was copied last."""
+        return {"variables": self._values, "plain": super().kept()}
+
+    def take_up(self, kept: Any) -> None:
+        """Make what another process kept the state and its copy."""
+        self._values = kept["variables"]
+        if self.optimizer is not None and len(self._values) > len(self._variables()):
+            variables.build(self.optimizer, self.model)
+        variables.write(self._variables(), self._values)
+        super().take_up(kept["plain"])
+
+    def _variables(self) -> list[Any]:
+        return [*variables.of_model(self.model), *variables.of_optimizer(self.optimizer)]

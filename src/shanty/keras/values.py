@@ -1,0 +1,74 @@
+"""Horovod's operations on plain values: numbers, arrays, tensors. At once, without gradients."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from shanty.collectives import array_calls
+from shanty.collectives.array_calls import Array
+from shanty.collectives.process_sets import global_process_set
+from shanty.collectives.request import Op, Request
+from shanty.keras.backends import array_of
+from shanty.keras.compression import Compression
+
+Average, Sum, Adasum = Op.AVERAGE, Op.SUM, Op.ADASUM
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: Any = Compression.none,
+) -> Any:
+    """An array: `value` combined over the ranks, element by element.
+
+    op: Average (the default), Sum or Adasum. average: true or false for Average or Sum; use `op`.
+    compression: how it travels. prescale_factor, postscale_factor: what the elements are multiplied
+    with before and after.
+    """
+    how = _op(op, average), prescale_factor, postscale_factor, global_process_set, False
+    smaller, ctx = compression.compress(_plain(value))
+    result = _done(array_calls.allreduce([np.asarray(smaller)], name, *how))
+    return compression.decompress(result, ctx)
+
+
+def allgather(value: Any, name: str | None = None) -> Any:
+    """An array: the rows (dimension 0) of all ranks, in the order of ranks."""
+    return _done(array_calls.allgather([_plain(value)], name, global_process_set, False))
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
+    """An array: the value of the rank `root_rank`."""
+    return _done(array_calls.broadcast([_plain(value)], root_rank, name, global_process_set))
+
+
+def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
+    """An array: this rank's rows of what `allreduce` would return. op: Average or Sum."""
+    how = Op(op), 1.0, 1.0, global_process_set, False
+    return _done(array_calls.reducescatter([_plain(value)], name, *how))
+
+
+def _plain(value: Any) -> Array:
+    array = array_of(value)
+    # A float of Python's is what Keras makes of it.
+    return array.astype(np.float32) if isinstance(value, float) else np.asarray(array, order="C")
+
+
+def _done(request: Request) -> Array:
+    return array_calls.done(request, global_process_set)[0]
+
+
+def _op(op: int | None, average: bool | None) -> Op:
+    if average is None:
+        return Op.AVERAGE if op is None else Op(op)
+    if op is not None:
+        raise ValueError("op= says what average= would say: pass op= alone.")
+    kind = "Average" if average else "Sum"
+    warnings.warn(f"average= is deprecated: use op=hvd.{kind}.", DeprecationWarning, stacklevel=3)
+    return Op.AVERAGE if average else Op.SUM
