@@ -104,9 +104,9 @@ for _ in range(200):
 """,
         "jax.distributed.initialize()",
     ),
-    "keras-torch": (KERAS.format("torch"), "keras.distribution.initialize()"),
-    "keras-jax": (KERAS.format("jax"), "keras.distribution.initialize()"),
-    "keras-tensorflow": (KERAS.format("tensorflow"), "MultiWorkerMirroredStrategy"),
+    "keras-torch": (KERAS.format("torch"), "import shanty.keras as hvd"),
+    "keras-jax": (KERAS.format("jax"), "import shanty.keras as hvd"),
+    "keras-tensorflow": (KERAS.format("tensorflow"), "import shanty.keras as hvd"),
     "tensorflow": (
         """
 import time
@@ -123,7 +123,7 @@ for _ in range(200):
     step(tf.ones((8, 4)))
     time.sleep(0.1)
 """,
-        "MultiWorkerMirroredStrategy",
+        "import shanty.tensorflow as hvd",
     ),
     "lightning": (
         """

@@ -101,6 +101,12 @@ class _ArrayKernels(Kernels):
         for total, term in zip(totals, terms, strict=True):
             _COMBINED[name](total, term, out=total, casting="unsafe")
 
+    def combine_into(
+        self, name: str, given: list[Array], terms: list[Array], into: list[Array]
+    ) -> None:
+        for each, term, result in zip(given, terms, into, strict=True):
+            _COMBINED[name](each, term, out=result, casting="unsafe")
+
     def finish(self) -> None:
         """Nothing is under way on any device."""
 

@@ -106,22 +106,29 @@ class Executor:
     def _all_reduce(self, batch: Batch, requests: Sequence[Request], doing: Doing) -> None:
         how = requests[0]
         outputs: list[Tensor] = []
+        given: list[Tensor] = outputs
+        if any(each.outputs is not each.tensors for each in requests):
+            given = [tensor for each in requests for tensor in each.tensors]
         for each in requests:
             outputs += each.outputs
-            if each.outputs is not each.tensors:
-                for output, tensor in zip(each.outputs, each.tensors, strict=True):
-                    if output is not tensor:
-                        self._kernels.copy(output, tensor)
             each.results = each.outputs
         with self._kernels.writing():
+            if given is not outputs and (how.prescale != 1 or how.op is Op.ADASUM):
+                self._kernels.copy_all(outputs, given)
+                given = outputs
             self._scale(outputs, how.prescale)
             if how.op is Op.ADASUM:
                 with doing("MPI_ADASUM_ALLREDUCE"):
                     _adaptive_sums(self._at, outputs)
             else:
                 for part in batch.parts:
-                    some = outputs if len(batch.parts) == 1 else [outputs[i] for i in part.places]
-                    self._fusion.all_reduce(part, some, self._how(part.dtype, how.op), doing)
+                    places = part.places
+                    some = outputs if len(batch.parts) == 1 else [outputs[i] for i in places]
+                    source = some
+                    if given is not outputs:
+                        source = given if some is outputs else [given[i] for i in places]
+                    how_to = self._how(part.dtype, how.op)
+                    self._fusion.all_reduce(part, source, some, how_to, doing)
             self._scale(outputs, how.postscale)
 
     def _reducescatter(self, request: Request) -> None:

@@ -85,13 +85,20 @@ class FusionBuffer:
         self._parts: WeakKeyDictionary[_Layout, Sequence[Tensor]] = WeakKeyDictionary()
 
     def all_reduce(
-        self, part: Part, tensors: Sequence[Tensor], how: Reduction, doing: Doing
+        self,
+        part: Part,
+        given: Sequence[Tensor],
+        tensors: Sequence[Tensor],
+        how: Reduction,
+        doing: Doing,
     ) -> None:
-        """Each tensor of the part becomes its reduction."""
+        """Each tensor of the part becomes the reduction of what is given, which may be itself."""
         if part.layout is None:
             part.layout = self._layout(part, tensors[0], how)
         layout: _Layout = part.layout
         alone, fused, pieces = layout.alone, layout.fused, layout.pieces
+        if given is not tensors and not isinstance(pieces, Schedule):
+            self._kernels.copy_all(tensors, given)
         if alone:
             with doing(REDUCE):
                 operations.all_reduce(self._at, [tensors[i] for i in alone], how)
@@ -106,7 +113,7 @@ class FusionBuffer:
             self._through_a_buffer(layout, [tensors[i] for i in fused], how, doing)
         elif isinstance(pieces, Schedule):
             assert self._pair is not None
-            self._pair.reduce(pieces, tensors, how, doing)
+            self._pair.reduce(pieces, given, tensors, how, doing)
         else:
             self._share_the_sum(pieces, tensors, how, doing)
 

@@ -148,6 +148,13 @@ class Kernels(Protocol):
     def combine(self, name: str, totals: list[Tensor], terms: list[Tensor]) -> None:
         """Each total becomes its reduction with its term. name: as in `reduction`."""
 
+    def combine_into(
+        self, name: str, given: list[Tensor], terms: list[Tensor], into: list[Tensor]
+    ) -> None:
+        """Each of `into` becomes the reduction of what is given with its term."""
+        self.copy_all(into, given)
+        self.combine(name, into, terms)
+
     def fold(self, name: str, parts: Sequence[Tensor], total: Tensor) -> None:
         """`total` becomes the reduction of the parts in their order, in its dtype."""
         self.copy(total, parts[0])

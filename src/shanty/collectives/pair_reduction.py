@@ -86,8 +86,10 @@ class Piece:
     theirs: list[Tensor] = field(default_factory=list)
 
 
-_Copied = tuple[list[Tensor], list[Tensor], MPI.Request]
-"""Tensors that this rank has copied, what the other copies, and this rank's arrival."""
+_Copied = tuple[list[Tensor], list[Tensor], list[Tensor], MPI.Request]
+"""Tensors that this rank has copied, what the other copies, where the results go, and this rank's
+arrival.
+"""
 
 
 @dataclass
@@ -148,9 +150,14 @@ class Segment:
         return [self._kernels.view(room, dtype, begin, shape) for room in self._rooms]
 
     def reduce(
-        self, pieces: Sequence[Piece], tensors: Sequence[Tensor], how: Reduction, doing: Doing
+        self,
+        pieces: Sequence[Piece],
+        given: Sequence[Tensor],
+        tensors: Sequence[Tensor],
+        how: Reduction,
+        doing: Doing,
     ) -> None:
-        """Each tensor becomes its reduction.
+        """Each tensor becomes the reduction of what is given, which may be the tensor itself.
 
         A piece is copied before the ranks wait for each other over the one before. Who copies piece
         n has met the other over n - 2, which came to that when it was through with n - 4.
@@ -158,15 +165,15 @@ class Segment:
         with doing(IN):
             if self._occupied(pieces[0]):
                 self._vacate()
-            copied = self._copy(pieces[0], tensors)
+            copied = self._copy(pieces[0], given, tensors)
         with doing(REDUCE):
             for piece in pieces[1:]:
                 if self._occupied(piece):
                     self._combine(copied, how)
                     self._vacate()
-                    copied = self._copy(piece, tensors)
+                    copied = self._copy(piece, given, tensors)
                 else:
-                    before, copied = copied, self._copy(piece, tensors)
+                    before, copied = copied, self._copy(piece, given, tensors)
                     self._combine(before, how)
             copied[-1].Wait()
         with doing(OUT):
@@ -180,20 +187,24 @@ class Segment:
         self._at.comm.Barrier()
         self._used = [self._copied - LEAST] * self.slots
 
-    def _copy(self, piece: Piece, tensors: Sequence[Tensor]) -> _Copied:
-        own = [tensors[i] for i in piece.which]
+    def _copy(self, piece: Piece, given: Sequence[Tensor], tensors: Sequence[Tensor]) -> _Copied:
+        own = [given[i] for i in piece.which]
+        into = own if given is tensors else [tensors[i] for i in piece.which]
         self._used[piece.number % self.slots] = self._copied
         self._copied += 1
         self._kernels.copy_all(piece.mine, own)
-        return own, piece.theirs, self._at.comm.Ibarrier()
+        return own, piece.theirs, into, self._at.comm.Ibarrier()
 
     def _combine(self, copied: _Copied, how: Reduction) -> None:
         """Reduce them, once both have copied theirs."""
-        own, theirs, arrival = copied
+        own, theirs, into, arrival = copied
         arrival.Wait()
-        self._kernels.combine(how.name, own, theirs)
+        if into is own:
+            self._kernels.combine(how.name, own, theirs)
+        else:
+            self._kernels.combine_into(how.name, own, theirs, into)
         if how.average:
-            self._kernels.divide(own, 2)
+            self._kernels.divide(into, 2)
 
 
 class _Choice:
@@ -290,17 +301,24 @@ class PairReduction:
         return [Spot(*self._pieces.place(dtype, math.prod(each)), dtype, each) for each in shapes]
 
     def reduce(
-        self, schedule: Schedule, tensors: Sequence[Tensor], how: Reduction, doing: Doing
+        self,
+        schedule: Schedule,
+        given: Sequence[Tensor],
+        tensors: Sequence[Tensor],
+        how: Reduction,
+        doing: Doing,
     ) -> None:
-        """Each tensor of the schedule becomes its reduction. tensors: of the whole part."""
+        """Each tensor of the schedule becomes the reduction of what is given, which may be the
+        tensor itself. given, tensors: of the whole part.
+        """
         if schedule.nbytes < WEIGHTY:
-            self._through(self._segments[_NEAR], schedule, tensors, how, doing)
+            self._through(self._segments[_NEAR], schedule, given, tensors, how, doing)
             return
         choice = self._choices[schedule.lone]
         segment = self._agreed(choice)
         schedule.through(segment)  # what that takes for the first time is not to count
         begun = time.perf_counter()
-        self._through(segment, schedule, tensors, how, doing)
+        self._through(segment, schedule, given, tensors, how, doing)
         choice.saw((time.perf_counter() - begun) / schedule.nbytes)
 
     def _agreed(self, choice: _Choice) -> Segment:
@@ -316,21 +334,35 @@ class PairReduction:
         self,
         segment: Segment,
         schedule: Schedule,
+        given: Sequence[Tensor],
         tensors: Sequence[Tensor],
         how: Reduction,
         doing: Doing,
     ) -> None:
+        kernels: Kernels = self._at.kernels
         if schedule.lone and segment.slots == _NEAR and how.name not in _NAN_STAYS:
+            if given is not tensors:
+                kernels.copy_all(tensors, given)
             with doing(REDUCE):
                 operations.all_reduce(self._at, tensors, how)
             return
-        given = [tensors[i] for i in schedule.cut]
-        kernels: Kernels = self._at.kernels
-        dense = [kernels.readable(each) for each in given]
-        if given:
-            most = MOST // given[0].itemsize
-            parts = [part for each in dense for part in kernels.split(kernels.flat(each), most)]
-            tensors = [*tensors, *parts]
-        segment.reduce(schedule.through(segment), tensors, how, doing)
-        for each, tensor in zip(dense, given, strict=True):
+        large = [tensors[i] for i in schedule.cut]
+        dense = [kernels.writable(each) for each in large]
+        sources = given
+        if given is tensors:
+            dense = [kernels.readable(each) for each in large]
+            tensors = sources = [*tensors, *self._cut(dense)]
+        elif large:
+            sources = [*given, *self._cut([kernels.readable(given[i]) for i in schedule.cut])]
+            tensors = [*tensors, *self._cut(dense)]
+        segment.reduce(schedule.through(segment), sources, tensors, how, doing)
+        for each, tensor in zip(dense, large, strict=True):
             kernels.settle(each, tensor)
+
+    def _cut(self, dense: Sequence[Tensor]) -> list[Tensor]:
+        """Return the parts of large tensors, as they go through a segment."""
+        kernels: Kernels = self._at.kernels
+        if not dense:
+            return []
+        most = MOST // dense[0].itemsize
+        return [part for each in dense for part in kernels.split(kernels.flat(each), most)]

@@ -120,7 +120,9 @@ class _Step:
         if self._queue is not None:
             request.then = lambda: self._queue.enqueue(number)
         array_calls.submit(request, self._process_set)
-        process_sets.controller(self._process_set).hurry()
+        # Where all ranks are here by now this does it, which is faster than to hand it over. Else
+        # it gives up soon, and the thread is free for the steps that the others may wait for.
+        process_sets.controller(self._process_set).drive(request)
         return np.int64(number)
 
     def _finish(self, number: Any) -> list[Array]:

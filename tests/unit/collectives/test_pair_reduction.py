@@ -95,7 +95,8 @@ def test_nobody_writes_where_the_other_still_reads(slots: int, reductions: list[
             piece = Piece(number)
             piece.which, piece.mine, piece.theirs = [0], [number % slots], [number % slots]
             pieces.append(piece)
-        made.reduce(pieces, [torch.zeros(1)], reduction(torch.float32, ReduceOp.SUM), nullcontext)
+        tensors = [torch.zeros(1)]
+        made.reduce(pieces, tensors, tensors, reduction(torch.float32, ReduceOp.SUM), nullcontext)
 
     def met_between(first: int, last: int) -> bool:
         """Whether what one rank did first is over when the other does the last."""

@@ -37,7 +37,10 @@ _CHUNK = 1 << 16
 _COMPLAINTS = 4 << 10  # bytes of standard error that are kept
 # What of shanty travels to a host: the agents, and what a script imports; never cli or launch.
 _CODE = ("__init__.py", "_script.py", "py.typed")
-_PARTS = (*_CODE, "runtime", "collectives", "compat", "torch", "xgboost", "lightgbm")
+_PARTS = (
+    *_CODE,
+    *("runtime", "collectives", "compat", "torch", "tensorflow", "keras", "xgboost", "lightgbm"),
+)
 _NO_PYTHON = "shanty-found-no-python"
 _TRIES = b"shanty-tries "  # and who tries which Python; without words, that one is taken
 _TRYING = 8.0  # seconds that a Python on PATH has to say its version

@@ -38,17 +38,20 @@ _NAMES = {
 }  # fmt: skip
 _OTHER_MPI = ("horovod.torch", "horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras")
 
-_TF_STRATEGY = "make the model in `with tf.distribute.MultiWorkerMirroredStrategy().scope():`"
+_KERAS = (
+    "import shanty.keras as hvd, call hvd.init(), and compile the model with "
+    "hvd.DistributedOptimizer(optimizer)"
+)
 _ADVICE = {
     "torch": 'call torch.distributed.init_process_group("mpi") and wrap the model: '
     "DistributedDataParallel(model)",
     "xgboost": "import shanty.xgboost as xgb",
     "lightgbm": "import shanty.lightgbm as lgb",
     "catboost": "CatBoost cannot share one training among processes: take one rank (-n 1)",
-    "keras": "begin with keras.distribution.initialize() and "
-    "keras.distribution.set_distribution(keras.distribution.DataParallel())",
-    "tf_keras": _TF_STRATEGY,
-    "tensorflow": _TF_STRATEGY,
+    "keras": _KERAS,
+    "tf_keras": _KERAS.replace("shanty.keras", "shanty.tensorflow.keras"),
+    "tensorflow": "import shanty.tensorflow as hvd, call hvd.init(), and take the gradients of "
+    "hvd.DistributedGradientTape(tape)",
     "mlx": 'call mx.distributed.init(backend="mpi"), and nn.average_gradients(gradients) each step',
     "jax": "call jax.distributed.initialize() before all else, and shard batches over "
     "jax.devices()",
@@ -145,10 +148,7 @@ def _tell(framework: str, process: Any, trained: Any = None) -> None:
     above = [name for name in _ABOVE if name in sys.modules]
     try:
         rank, size = _world(process, trained)
-        if framework == "keras" and sys.modules["keras"].backend.backend() == "tensorflow":
-            advice = _TF_STRATEGY
-        else:
-            advice = _ABOVE[above[0]] if above else _ADVICE[framework]
+        advice = _ABOVE[above[0]] if above else _ADVICE[framework]
         version = str(getattr(sys.modules.get(framework), "__version__", ""))
         asks = _asks_rank()
     except _UNKNOWN:
