@@ -125,6 +125,7 @@ def test_it_is_light() -> None:
 def test_it_travels_to_other_hosts() -> None:
     names = {name for name, _, _ in bundle().files}
     assert {"compat/horovod/torch/__init__.py", "compat/starting.py", "torch/elastic.py"} <= names
+    assert {"compat/horovod/keras/elastic.py", "tensorflow/ops.py", "keras/api.py"} <= names
 
 
 class TestUtilities:
