@@ -248,9 +248,9 @@ model(torch.ones(1, 2)).sum().backward()
 optimizer.step()
 print(hvd.rank(), hvd.size(), hvd.allreduce(torch.ones(2)).tolist(), hvd.join())
 try:
-    import horovod.tensorflow
+    import horovod.mxnet
 except ImportError as error:
-    print("horovod.tensorflow is not in shanty's stand-in" in str(error))
+    print("horovod.mxnet is not in shanty's stand-in" in str(error))
 """
 
 
