@@ -1,23 +1,34 @@
-"""Horovod's public names beside ours, and the page of documentation that shows them.
+"""The pages of documentation that show Horovod's public names beside ours.
 
-`python tests/horovod_api.py` writes the page anew.
+`python tests/horovod_api.py` writes them anew. What the names are here is asked of a Python that
+has the framework: PyTorch beside the tests, TensorFlow and Keras in an environment of their own.
 """
 
 from __future__ import annotations
 
-import inspect
-import tomllib
-from dataclasses import dataclass
+import functools
+import json
+import os
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import shanty.torch as hvd
-from shanty.torch.hvd.optimizer import AdasumReducing, Reducing
+import horovod_tensorflow
+import shanty
+from environments import TENSORFLOW, environment
+from horovod_names import Found, Name, Section, look, page, read
 
-FACTS = Path(__file__).with_suffix(".toml")
-PAGE = Path(__file__).parents[1] / "docs" / "horovod-api.md"
+DOCS = Path(__file__).parents[1] / "docs"
+TORCH = Path(__file__).with_suffix(".toml")
+PAGES = {
+    TORCH: DOCS / "horovod-api.md",
+    horovod_tensorflow.TENSORFLOW: DOCS / "horovod-api-tensorflow.md",
+    horovod_tensorflow.KERAS: DOCS / "horovod-api-keras.md",
+}
+PATIENCE = 120  # seconds for TensorFlow to be imported
 
-TITLES = {
+_TITLES = {
     "start": "Beginning and end",
     "questions": "Questions about the world",
     "operations": "Operations",
@@ -29,91 +40,80 @@ TITLES = {
     "optimizer": "What `DistributedOptimizer` returns has also",
     "elastic": "Restarting from the last commit",
 }
-_HEAD = """# Horovod's API, name by name
+SECTIONS = {
+    TORCH: tuple(Section(key, title, "shanty.torch") for key, title in _TITLES.items()),
+    **horovod_tensorflow.SECTIONS,
+}
+_HEADS = {
+    TORCH: """# Horovod's API, name by name
 
 Every public name of `horovod.torch` 0.28.1 and what stands for it in `shanty.torch`. A test writes
 this page, and fails where a name is missing or takes other arguments: `tests/horovod_api.py`.
 
-"""
-_NAMED = {
-    id(hvd.Compression.none): "Compression.none",
-    id(hvd.global_process_set): "global_process_set",
+""",
+    horovod_tensorflow.TENSORFLOW: """# Horovod's API for TensorFlow, name by name
+
+Every public name of `horovod.tensorflow` 0.28.1 and what stands for it in `shanty.tensorflow`; each
+is in `horovod.tensorflow` too, as it stands in for Horovod in a run. A test writes this page, and
+fails where a name is missing or takes other arguments: `tests/horovod_api.py`. For Keras:
+[horovod-api-keras.md](horovod-api-keras.md).
+
+""",
+    horovod_tensorflow.KERAS: """# Horovod's API for Keras, name by name
+
+Every public name of `horovod.keras` and `horovod.tensorflow.keras` 0.28.1, and what stands for it
+in `shanty.keras` and `shanty.tensorflow.keras`, here with Keras 3; each is in `horovod.keras` or
+`horovod.tensorflow.keras` too, as it stands in for Horovod in a run. A test writes this page, and
+fails where a name is missing or takes other arguments: `tests/horovod_api.py`.
+
+""",
 }
 
 
-@dataclass(frozen=True)
-class Name:
-    """One public name: where it stands, and its arguments in Horovod; "" for no function."""
+def of_torch(name: Name) -> list[Any]:
+    """What we have under a name of horovod.torch: methods of the optimizer in both of its forms."""
+    import shanty.torch as hvd
+    from shanty.torch.hvd.optimizer import AdasumReducing, Reducing
 
-    section: str
-    path: str
-    theirs: str
-
-    def ours(self) -> list[Any]:
-        """What we have under the name; the optimizer's are there in both of its forms."""
-        if self.section == "optimizer":
-            return [getattr(each, self.path) for each in (Reducing, AdasumReducing)]
-        thing: Any = hvd
-        for part in self.path.split("."):
-            thing = getattr(thing, part)
-        return [thing]
-
-    @property
-    def is_method(self) -> bool:
-        return self.section == "optimizer" or self.path.count(".") > self.path.startswith("elastic")
+    if name.section == "optimizer":
+        return [getattr(each, name.path) for each in (Reducing, AdasumReducing)]
+    thing: Any = hvd
+    for part in name.path.split("."):
+        thing = getattr(thing, part)
+    return [thing]
 
 
-def names() -> list[Name]:
-    facts = tomllib.loads(FACTS.read_text())
-    return [
-        Name(section, path, theirs)
-        for section, each in facts.items()
-        for path, theirs in each.items()
-    ]
+@functools.cache
+def found(path: Path) -> Mapping[str, Found | None]:
+    """What we have under each name of a file of facts."""
+    if path == TORCH:
+        return {name.key: look(of_torch(name)[0], name) for name in read(path).names}
+    return {key: value and Found(**value) for key, value in _on_tensorflow().items()}
 
 
-def arguments(thing: Any, name: Name) -> str:
-    """The arguments of a function, method or class, without types, as Horovod's are noted."""
-    if not name.theirs:
-        return ""
-    shown = []
-    for each in inspect.signature(thing).parameters.values():
-        if each.name == "self":
-            continue
-        default = each.default
-        if isinstance(default, hvd.Average.__class__):
-            text = default.name.title()
-        else:
-            text = _NAMED.get(id(default), repr(default))
-        star = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-        word = star.get(each.kind, "") + each.name
-        shown.append(word if default is inspect.Parameter.empty else f"{word}={text}")
-    return f"({', '.join(shown)})"
+@functools.cache
+def _on_tensorflow() -> dict[str, Any]:
+    """What a Python with TensorFlow says of the names there, once."""
+    source = Path(shanty.__file__).parents[1]
+    done = subprocess.run(
+        [environment("tensorflow", TENSORFLOW), horovod_tensorflow.__file__],
+        env={**os.environ, "PYTHONPATH": str(source), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{horovod_tensorflow.__file__}: {done.stderr[-2000:]}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
-def sentence(thing: Any) -> str:
-    """What it says of itself first."""
-    if not (inspect.isroutine(thing) or inspect.isclass(thing) or inspect.ismodule(thing)):
-        return ""
-    text = inspect.getdoc(thing) or ""
-    paragraph = " ".join(text.partition("\n\n")[0].split())
-    return paragraph.replace("|", "\\|")
-
-
-def page() -> str:
-    """The text of the page."""
-    parts = [_HEAD]
-    for section, title in TITLES.items():
-        parts.append(f"## {title}\n\n| Horovod 0.28.1 | shanty.torch | |\n|---|---|---|\n")
-        for name in (each for each in names() if each.section == section):
-            thing = name.ours()[0]
-            ours = arguments(thing, name)
-            beside = "the same" if ours == name.theirs else f"`{name.path}{ours}`"
-            parts.append(f"| `{name.path}{name.theirs}` | {beside} | {sentence(thing)} |\n")
-        parts.append("\n")
-    return "".join(parts).rstrip("\n") + "\n"
+def text(path: Path) -> str:
+    """The page of a file of facts."""
+    return page(_HEADS[path], SECTIONS[path], read(path), found(path))
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
-    print(PAGE)
+    for each, where in PAGES.items():
+        where.write_text(text(each), encoding="utf-8")
+        print(where)

@@ -1,6 +1,9 @@
-"""What of Horovod is not in this package, and what to use instead."""
+"""What of Horovod is not in this package, or lacks its framework, and what to do about it."""
 
 from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
 
 
 class AbsentError(ImportError):
@@ -10,7 +13,23 @@ class AbsentError(ImportError):
 def absent(name: str, instead: str) -> AbsentError:
     """The error of importing `name`; `instead` is a sentence."""
     return AbsentError(
-        f"{name} is not in shanty's stand-in for Horovod, which has horovod.torch. {instead} "
+        f"{name} is not in shanty's stand-in for Horovod, which has horovod.torch, "
+        f"horovod.tensorflow and horovod.keras. {instead} "
         "An installed Horovod takes the place of the stand-in.",
         name=name,
     )
+
+
+def load(module: str, name: str, framework: str, install: str) -> ModuleType:
+    """Import the module that stands in for `name`.
+
+    framework: what both need, as people write it; its package has that name in lower case.
+    Raises ModuleNotFoundError where it is not there, with the words of pip that would `install` it.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != framework.lower():
+            raise
+        text = f"{name} needs {framework}: pip install {install}"
+        raise ModuleNotFoundError(text, name=error.name) from None

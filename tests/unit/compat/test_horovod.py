@@ -89,13 +89,31 @@ def test_it_has_every_public_name() -> None:
     assert module.mpi_ops.rank is module.rank
 
 
-@pytest.mark.parametrize(
-    "name", ["tensorflow", "tensorflow.keras", "keras", "mxnet", "spark", "ray"]
-)
+@pytest.mark.parametrize("name", ["mxnet", "spark", "ray"])
 def test_what_is_not_there_says_so(name: str) -> None:
-    with pytest.raises(AbsentError, match=f"horovod.{name.partition('.')[0]} is not in shanty's"):
+    with pytest.raises(AbsentError, match=f"horovod.{name} is not in shanty's .* horovod.keras. "):
         importlib.import_module(f"horovod.{name}")
     assert issubclass(AbsentError, ImportError)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tensorflow", "horovod.tensorflow needs TensorFlow: pip install tensorflow"),
+        ("tensorflow.keras", "horovod.tensorflow needs TensorFlow: pip install tensorflow"),
+        ("keras", "horovod.keras needs Keras: pip install keras tensorflow"),
+    ],
+)
+def test_what_lacks_its_framework_says_so(
+    name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in ("tensorflow", "keras", "shanty.tensorflow", "shanty.keras"):
+        monkeypatch.delitem(sys.modules, each, raising=False)
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.setitem(sys.modules, "keras", None)
+    with pytest.raises(ModuleNotFoundError, match=f"^{words}$") as raised:
+        importlib.import_module(f"horovod.{name}")
+    assert raised.value.name == name.partition(".")[0]
 
 
 def test_it_is_light() -> None:
@@ -107,9 +125,21 @@ def test_it_is_light() -> None:
 def test_it_travels_to_other_hosts() -> None:
     names = {name for name, _, _ in bundle().files}
     assert {"compat/horovod/torch/__init__.py", "compat/starting.py", "torch/elastic.py"} <= names
+    assert {"compat/horovod/keras/elastic.py", "tensorflow/ops.py", "keras/api.py"} <= names
 
 
 class TestUtilities:
+    def test_frameworks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        util = importlib.import_module("horovod.common.util")
+        monkeypatch.setattr(util, "find_spec", lambda name: name == "torch" or None)
+        there = [util.extension_available(each) for each in ("torch", "tensorflow", "mxnet")]
+        assert there == [True, False, False]
+        assert not util.gpu_available("tensorflow")
+        util.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", __file__, "mpi_lib_v2")
+        for name, words in (("tensorflow", "pip install tensorflow"), ("mxnet", "not in shanty's")):
+            with pytest.raises(ImportError, match=words):
+                util.check_extension(f"horovod.{name}", "HOROVOD_WITH_…", __file__)
+
     def test_lists_and_powers(self) -> None:
         util = importlib.import_module("horovod.common.util")
         assert util.split_list([1, 2, 3, 4, 5], 3) == [[1, 2], [3, 4], [5]]

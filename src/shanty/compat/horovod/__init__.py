@@ -1,4 +1,4 @@
-"""Stands in for Horovod 0.28: its modules, over shanty.torch.
+"""Stands in for Horovod 0.28: its modules, over shanty.torch, shanty.tensorflow and shanty.keras.
 
 `import horovod.torch as hvd` finds it in a run wherever Horovod itself is not installed.
 """

@@ -338,7 +338,8 @@ def mpirun_line(wanted: Wanted, layout: Layout, environ: Mapping[str, str]) -> L
     return [*words, *mpirun_words(wanted)]
 
 
-_TRY = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+_FRAMEWORKS = ("tensorflow", "torch")
+_TRY = "import importlib.util as i, sys; print(*(n for n in sys.argv[1:] if i.find_spec(n)))"
 _HELP = """usage: horovodrun [OPTION]… COMMAND
 
 Example:
@@ -350,7 +351,7 @@ _BUILD = """\
 Horovod {version}, by shanty:
 
 Available Frameworks:
-    [ ] TensorFlow
+    [{tensorflow}] TensorFlow
     [{torch}] PyTorch
     [ ] MXNet
 
@@ -377,9 +378,12 @@ def answer(wanted: Wanted, python: str) -> str:
         return _HELP + "\n  ".join(named)
     import subprocess
 
+    found: List[str] = []
+    words = [python, "-c", _TRY, *_FRAMEWORKS]
     try:
-        done = subprocess.run([python, "-c", _TRY], timeout=60, check=False)
-        torch = "X" if done.returncode == 0 else " "
+        done = subprocess.run(words, timeout=60, check=False, stdout=subprocess.PIPE)
+        found = done.stdout.decode("utf-8", "replace").split()
     except (OSError, subprocess.TimeoutExpired):
-        torch = " "
-    return _BUILD.format(version=HOROVOD, torch=torch)
+        pass
+    marks = {name: "X" if name in found else " " for name in _FRAMEWORKS}
+    return _BUILD.format(version=HOROVOD, **marks)

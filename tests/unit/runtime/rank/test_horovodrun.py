@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import sys
 from pathlib import Path
@@ -299,6 +300,11 @@ def test_what_starts_nothing() -> None:
     assert answer(read(["-v"]), sys.executable) == "0.28.1"
     built = answer(read(["--check-build"]), "/no/such/python")
     assert "[ ] PyTorch" in built
+    assert "[ ] TensorFlow" in built
+    there = answer(read(["--check-build"]), sys.executable)
+    for package, title in (("torch", "PyTorch"), ("tensorflow", "TensorFlow")):
+        mark = "X" if importlib.util.find_spec(package) else " "
+        assert f"[{mark}] {title}" in there
     assert "[X] MPI" in built
     usage = answer(read(["--help"]), sys.executable)
     assert all(name in usage for name in OPTIONS)

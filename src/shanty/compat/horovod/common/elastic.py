@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
-from shanty.torch.elastic import ObjectState, State, run_fn
+import pickle
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shanty.collectives import elastic
+from shanty.collectives.elastic import ObjectState, State
+
+Result = TypeVar("Result")
+
+
+def run_fn(func: Callable[..., Result], reset: Callable[[], object]) -> Callable[..., Result]:
+    """As a framework's `elastic.run`; `reset` ends Horovod and starts it again."""
+    form = elastic.Format(load=_load, save=pickle.dump)
+    if "torch" in sys.modules:  # whose tensors may be in the state
+        form = import_module("shanty.torch.elastic").FORMAT
+    return elastic.run_fn(func, reset, form)
+
+
+def _load(path: Path) -> Any:
+    with path.open("rb") as file:
+        return pickle.load(file)
 
 
 class WorkerNotificationManager:

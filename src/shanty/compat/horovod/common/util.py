@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -19,21 +20,26 @@ EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Return whether Horovod is there for a framework: for torch."""
-    return ext_base_name == "torch" and find_spec("torch") is not None
+    """Return whether Horovod is there for a framework, and the framework itself is installed."""
+    return ext_base_name in ("tensorflow", "torch") and find_spec(ext_base_name) is not None
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
     """ImportError unless Horovod is there for a framework, given as in "horovod.torch"."""
-    if not extension_available(ext_name.rpartition(".")[2]):
+    name = ext_name.rpartition(".")[2]
+    if name not in ("tensorflow", "torch"):
         raise ImportError(f"{ext_name} is not in shanty's stand-in for Horovod", name=ext_name)
+    if not extension_available(name):
+        raise ImportError(f"{ext_name} needs {name}: pip install {name}", name=name)
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Return whether there is a GPU that PyTorch can use."""
-    import torch
-
-    return ext_base_name == "torch" and torch.cuda.is_available()
+    """Return whether there is a GPU that a framework can use."""
+    if not extension_available(ext_base_name):
+        return False
+    if ext_base_name == "tensorflow":
+        return bool(import_module("tensorflow").config.list_physical_devices("GPU"))
+    return bool(import_module("torch").cuda.is_available())
 
 
 def _built(answer: Callable[[], Value]) -> Callable[..., Value]:
