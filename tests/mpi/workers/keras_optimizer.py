@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,7 +105,7 @@ def step_both(model: Model) -> None:
 
 def check_groups() -> None:
     def grouped(groups: Any) -> None:
-        model = two_lines(None)
+        model = two_lines(SGD(1.0))
         how = groups(model) if callable(groups) else groups
         made = hvd.DistributedOptimizer(SGD(1.0), groups=how, gradient_predivide_factor=4.0)
         model.compile(optimizer=made, loss=mean_output)
@@ -198,8 +199,6 @@ def check_sparse_gradients() -> None:
             # 1/3 by the pooling, 1/2 by the mean of two outputs: a look-up is worth 1
             looked_up = np.array([2, 1 + 2, 1, 0]) / 2 * passes
             close(value(model.weights[0]), -np.stack([looked_up] * 2, 1))
-    model = line(hvd.DistributedOptimizer(SGD(1.0)), run_eagerly=True)
-    close(step(model, gradient(1)), -average(1))
 
 
 def check_run_eagerly() -> None:
@@ -220,6 +219,8 @@ def stderr() -> Iterator[io.StringIO]:
 
 def check_jit_compile() -> None:
     """XLA cannot call MPI: that is said once, and training goes on without it."""
+    if BACKEND == "torch" and "SHANTY_TEST_LONG" not in os.environ:
+        return  # torch.compile takes a minute
     with stderr() as said:
         for _ in range(2):
             model = line(hvd.DistributedOptimizer(SGD(1.0)), jit_compile=True)
@@ -249,9 +250,9 @@ def check_mixed_precision() -> None:
             )
             scale = keras.mixed_precision.LossScaleOptimizer
             if outside:
-                optimizer = scale(hvd.DistributedOptimizer(SGD(0.1)))
+                optimizer = scale(hvd.DistributedOptimizer(SGD(0.5)))
             else:
-                optimizer = hvd.DistributedOptimizer(scale(SGD(0.1)))
+                optimizer = hvd.DistributedOptimizer(scale(SGD(0.5)))
             model.compile(optimizer=optimizer, loss=cross_entropy(), metrics=["accuracy"])
             rows = x.copy()
             if hvd.rank() == 1:
@@ -263,7 +264,7 @@ def check_mixed_precision() -> None:
             model.train_on_batch(rows[:64], labels[:64])
             assert np.all(np.isfinite(weights(model)))
             assert np.array_equal(before, weights(model))
-            model.fit(rows[64:], labels[64:], batch_size=64, epochs=12, verbose=0)
+            model.fit(rows[64:], labels[64:], batch_size=64, epochs=4, verbose=0)
             assert same_everywhere(weights(model))
             assert not np.array_equal(before, weights(model))
             accuracy = model.evaluate(x, y, verbose=0)[1]
@@ -324,7 +325,7 @@ class Falling(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[
     """1, 1/2, 1/3 …"""
 
     def __call__(self, step: Any) -> Any:
-        return 1.0 / (keras.backend.cast(step, "float32") + 1.0)
+        return 1.0 / ((keras.backend if KERAS2 else keras.ops).cast(step, "float32") + 1.0)
 
     def get_config(self) -> dict[str, Any]:
         return {}

@@ -1,0 +1,5 @@
+"""`horovod.keras.elastic`: training that goes back to its last commit."""
+
+# ruff: noqa: F403
+
+from shanty.keras.elastic import *

@@ -1,0 +1,5 @@
+"""`horovod.tensorflow.keras.callbacks`: what is done around the training of a model."""
+
+# ruff: noqa: F403
+
+from shanty.tensorflow.keras.callbacks import *
