@@ -27,6 +27,7 @@ _WHEELS = ("--only-binary", ":all:")
 MLX: Recipe = ((("mlx==0.32.4", "mlx-cpu==0.32.4"), _WHEELS),)
 JAX: Recipe = ((("jax==0.10.2", "jaxlib==0.10.2", "keras==3.15.1"), _WHEELS),)
 TENSORFLOW: Recipe = ((("tensorflow-cpu==2.21.0", "tf_keras==2.21.0"), _WHEELS),)
+# Keras 3 on each backend, and Keras 2 as tf_keras; PyTorch and scikit-learn from the one beside it.
 KERAS: Recipe = (
     (("tensorflow-cpu==2.21.0", "tf_keras==2.21.0", "keras==3.15.1", "jax==0.10.2"), _WHEELS),
 )

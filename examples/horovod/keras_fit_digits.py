@@ -45,9 +45,7 @@ model = tf.keras.Sequential(
 # Horovod: a rate for as many processes, and the optimizer around the optimizer.
 scaled_lr = args.lr * hvd.size()
 opt = tf.keras.optimizers.Adam(scaled_lr)
-opt = hvd.DistributedOptimizer(
-    opt, backward_passes_per_step=1, average_aggregated_gradients=True
-)
+opt = hvd.DistributedOptimizer(opt, backward_passes_per_step=1, average_aggregated_gradients=True)
 model.compile(
     loss=tf.keras.losses.SparseCategoricalCrossentropy(), optimizer=opt, metrics=["accuracy"]
 )

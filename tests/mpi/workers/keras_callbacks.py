@@ -69,7 +69,7 @@ def close(found: float, wanted: float) -> None:
 
 
 def check_metrics_are_averaged() -> None:
-    """Those of the training; those of validation are exact, though the ranks' parts are not alike."""
+    """Those of the training; those of validation are exact, though the parts are not alike."""
     x, y = digits()
     model = classifier()
     own, all_ranks = Logs(), Logs()
@@ -267,8 +267,8 @@ def check_values() -> None:
     mine = np.full(3, hvd.rank() + 1, np.float32)
     assert np.allclose(hvd.allreduce(mine), total / hvd.size())
     assert np.allclose(hvd.allreduce(mine, op=hvd.Sum), total)
-    assert np.allclose(hvd.allreduce(keras.backend.variable(mine) if KERAS2 else
-                                     keras.ops.convert_to_tensor(mine), op=hvd.Sum), total)  # fmt: skip
+    tensor = keras.backend.variable(mine) if KERAS2 else keras.ops.convert_to_tensor(mine)
+    assert np.allclose(hvd.allreduce(tensor, op=hvd.Sum), total)
     assert np.allclose(hvd.allreduce(mine, compression=hvd.Compression.fp16), total / hvd.size())
     assert hvd.allgather(mine).shape == (3 * hvd.size(),)
     assert np.allclose(hvd.broadcast(mine, 1), 2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from keras_harness import (
-    KERAS2,
+    ON_TENSORFLOW,
     Model,
     checks_of,
     cross_entropy,
@@ -128,9 +128,9 @@ def check_groups_and_predivide() -> None:
 
 
 def check_a_model_that_is_built_late() -> None:
-    """Keras 3 builds it before the first batch; Keras 2 amid it, so that ranks are alike then."""
+    """JAX and PyTorch build it before the first batch; TensorFlow amid it: ranks are alike then."""
     optimizer = keras.optimizers.Adam(1e-2)
-    if not KERAS2:
+    if not ON_TENSORFLOW:
         as_one_process(mlp_built_late, lambda: keras.optimizers.Adam(1e-2), 0.9)
         return
     x, y = digits()

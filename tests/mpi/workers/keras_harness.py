@@ -58,7 +58,8 @@ def run(checks: list[Callable[[], None]]) -> None:
             print(f"FAILED {check.__name__} on rank {MPI.COMM_WORLD.rank}", flush=True)
             traceback.print_exc()
             sys.stderr.flush()
-            if "GOES_ON" not in environ: MPI.COMM_WORLD.Abort(1)
+            if "GOES_ON" not in environ:
+                MPI.COMM_WORLD.Abort(1)
         hvd.allreduce(np.zeros(1), name="barrier")
         if MPI.COMM_WORLD.rank == 0:
             sys.stdout.flush()
