@@ -56,7 +56,7 @@ def training_step(images, labels, first_batch):
     tape = hvd.DistributedGradientTape(tape, compression=compression)
 
     grads = tape.gradient(loss_value, model.trainable_variables)
-    opt.apply_gradients(zip(grads, model.trainable_variables))
+    opt.apply_gradients(zip(grads, model.trainable_variables))  # noqa: B905
 
     # Horovod: the first process's variables for all. That is after the first step, so that the
     # optimizer has made its own by then.
