@@ -10,6 +10,7 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -58,15 +59,23 @@ def launch(ranks: int, script: str, *arguments: str, **extra: str) -> Done:
         return run(Path(home), "openmpi5", ranks, script, *arguments, **extra)
 
 
-def run(home: Path, flavour: str, ranks: int, script: str, *arguments: str, **extra: str) -> Done:
-    """Run a worker script with `shanty run` on that MPI; `home` is shanty's."""
+def run(
+    home: Path,
+    flavour: str,
+    ranks: int,
+    script: str,
+    *arguments: str,
+    options: Sequence[str] = (),
+    **extra: str,
+) -> Done:
+    """Run a worker script with `shanty run` on that MPI; `home` is shanty's, `options` its own."""
     if flavour != "openmpi5" and not (mpi_folder() / flavour).exists():
         pytest.skip(f"{flavour} is not installed in {mpi_folder()}")
     link = home / "mpi"
     if mpi_folder().exists() and not link.exists():
         link.symlink_to(mpi_folder())
-    options = ["-q", "--mpi", flavour, "-n", str(ranks), "--oversubscribe"]
-    command = [sys.executable, "-m", "shanty", "run", *options, str(WORKERS / script), *arguments]
+    words = ["-q", "--mpi", flavour, "-n", str(ranks), "--oversubscribe", *options]
+    command = [sys.executable, "-m", "shanty", "run", *words, str(WORKERS / script), *arguments]
     outer = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "SHANTY_"))}
     return _run(command, {**outer, "SHANTY_HOME": str(home), **extra})
 

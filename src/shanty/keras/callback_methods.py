@@ -189,14 +189,18 @@ class Schedule:
         optimizer.learning_rate = now
         # A number that a compiled step has been made with cannot be changed any more.
         momentum = getattr(optimizer, "momentum", None)
-        if self.momentum_correction and momentum and hasattr(momentum, "assign") and before:
-            self._momentum = float(np.asarray(momentum))
-            optimizer.momentum.assign(self._momentum * now / before)
+        if self.momentum_correction and hasattr(momentum, "assign") and before:
+            held = self._number(momentum)
+            if held:
+                self._momentum = held
+                optimizer.momentum = held * now / before
 
     def _rate(self) -> float:
-        rate = self.model.optimizer.learning_rate
+        return self._number(self.model.optimizer.learning_rate)
+
+    def _number(self, variable: Any) -> float:
         session = _session(self.model)
-        return float(session.run(rate) if session is not None else variables.read([rate])[0])
+        return float(session.run(variable) if session is not None else variables.read([variable])[0])
 
 
 class Warmup(Schedule):

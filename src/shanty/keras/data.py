@@ -23,7 +23,7 @@ def shard(dataset: Any) -> Any:
     if isinstance(dataset, tuple):
         return tuple(map(shard, dataset))
     if hasattr(dataset, "shape") or (
-        isinstance(dataset, list) and not hasattr(dataset[0], "shape")
+        isinstance(dataset, list) and not any(hasattr(each, "shape") for each in dataset)
     ):
         return dataset[rank::size]
     if isinstance(dataset, list):

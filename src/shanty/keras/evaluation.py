@@ -25,6 +25,8 @@ def evaluate(model: Any, *args: Any, **kwargs: Any) -> Any:
     found.update({name: value for name, value in results(model).items() if name in found})
     if as_dict:
         return found
+    if hasattr(model, "_flatten_metrics_in_order"):
+        return model._flatten_metrics_in_order(found)
     # In the order of Keras: metrics by their names as the model has them, then the others.
     known = [metric.name for metric in model.metrics if metric.name in found]
     names = [*known, *sorted(set(found) - set(known))]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
 from shanty.collectives.gradient_groups import Groups, check_factor, check_groups
-from shanty.collectives.process_sets import ProcessSet, current, global_process_set
+from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Op
-from shanty.keras import gradients
+from shanty.keras import gradients, loss_scales, xla
 from shanty.keras.backends import backend
 from shanty.keras.compression import Compression
 
@@ -51,6 +49,10 @@ class DistributedMixin:
     def register_local_var(self, var: Any) -> None:
         """Leave the gradient of a variable alone: it stays this rank's own."""
         self._distribution.how.register_local(var)
+
+
+class _Scaling(DistributedMixin):
+    """A LossScaleOptimizer of Keras 3; the optimizer within it is distributed."""
 
 
 class _Keras3(DistributedMixin):
@@ -167,6 +169,15 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         user = type(optimizer).__name__
         raise ValueError(f"This {user} is distributed already: wrap an optimizer once.")
     methods = _methods_for(optimizer)
+    if methods is _Keras3 and hasattr(optimizer, "inner_optimizer"):
+        inner = DistributedOptimizer(
+            optimizer.inner_optimizer, name, device_dense, device_sparse, compression,
+            sparse_as_dense, gradient_predivide_factor, op, backward_passes_per_step,
+            average_aggregated_gradients, num_groups, groups, process_set, scale_local_gradients,
+        )  # fmt: skip
+        scaling = _wrapped(optimizer, _Scaling, inner._distribution)
+        vars(scaling)["inner_optimizer"] = inner
+        return scaling
     passes = backward_passes_per_step
     title = name or f"Distributed{type(optimizer).__name__}"
     groups = check_groups(num_groups, groups)
@@ -194,8 +205,10 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
                 "used, or give it gradient_accumulation_steps when it is made."
             )
         made.gradient_accumulation_steps = passes
-    if methods is _Keras3 and _on_tensorflow(optimizer):
-        _without_xla()
+    if methods is _Keras3:
+        loss_scales.agree(_held_by)
+    if _on_tensorflow(optimizer):
+        xla.switch_off(type(optimizer), _trains_distributed)
     return made
 
 
@@ -268,20 +281,12 @@ def _wrapped(optimizer: Any, methods: type, held: Distribution) -> Any:
     return found
 
 
-@functools.cache
-def _without_xla() -> None:
-    """Have Keras 3 compile no step of a distributed optimizer with XLA, which cannot call MPI."""
-    trainer = import_module("keras.src.trainers.trainer").Trainer
-    asked = trainer.jit_compile
+def _held_by(optimizer: Any) -> Distribution | None:
+    """Return what makes an optimizer, or the one within it, a distributed one; None: nothing."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    found = [each for each in (optimizer, inner) if isinstance(each, DistributedMixin)]
+    return found[0]._distribution if found else None
 
-    def jit_compile(model: Any) -> bool:
-        wanted = bool(asked.fget(model))
-        if wanted and isinstance(getattr(model, "optimizer", None), DistributedMixin):
-            asked.fset(model, False)
-            if current().topology.rank == 0:
-                words = "shanty.keras: jit_compile is off: XLA cannot call MPI."
-                print(words, file=sys.stderr, flush=True)
-            return False
-        return wanted
 
-    trainer.jit_compile = property(jit_compile, asked.fset)
+def _trains_distributed(model: Any) -> bool:
+    return _held_by(getattr(model, "optimizer", None)) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from shanty.keras.compression import Compression
@@ -14,6 +15,24 @@ def load(keras: Any, filepath: Any, custom_optimizers: Any, custom_objects: Any,
     known.update(custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=known or None)
     optimizer = getattr(model, "optimizer", None)
+    if model.trainable_variables and not getattr(optimizer, "_trainable_variables", True):
+        optimizer = model.optimizer = _built_again(optimizer, model, filepath)
     if optimizer is not None and not isinstance(optimizer, DistributedMixin):
         model.optimizer = DistributedOptimizer(optimizer, compression=how or Compression.none)
     return model
+
+
+def _built_again(optimizer: Any, model: Any, filepath: Any) -> Any:
+    """Return the optimizer with its state, which Keras 3 loses where it reads HDF5.
+
+    It builds it for no variables then, so that it could make no step.
+    """
+    found = type(optimizer).from_config(optimizer.get_config())
+    found.build(model.trainable_variables)
+    legacy = import_module("keras.src.legacy.saving.legacy_h5_format")
+    with import_module("h5py").File(filepath, "r") as file:
+        if "optimizer_weights" in file:
+            values = legacy.load_optimizer_weights_from_hdf5_group(file)
+            for variable, value in zip(found.variables, values, strict=True):
+                variable.assign(value)
+    return found

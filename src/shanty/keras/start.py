@@ -31,6 +31,7 @@ def init(
     from shanty.collectives.array_kernels import KERNELS  # imports, and so starts, MPI
 
     if backend() == "tensorflow":
+        import_module("shanty.tensorflow.cluster").forget()
         import_module("shanty.tensorflow.steps").widen()
     world.init(comm, process_sets, KERNELS, "shanty.keras")
 

@@ -140,7 +140,7 @@ def _run(words: list[str]) -> None:
     except BaseException as error:  # noqa: BLE001  whatever ends the script
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         error = error.with_traceback(_own_frames_off(error.__traceback__))
-        why = f"{type(error).__name__}: {error}"
+        why = _within(f"{type(error).__name__}: {error}")
         unfound = kind == "-m" and isinstance(error, ImportError) and error.__traceback__ is None
         if unfound:
             why = f"{sys.executable}: {error}"  # as Python says it
@@ -158,6 +158,12 @@ def _run(words: list[str]) -> None:
     if process is not None:
         process.tell("failed", code=code, why=why, fix=fix, at=time.monotonic())
     sys.exit(code)
+
+
+def _within(text: str) -> str:
+    """Returns what an error says; of one that TensorFlow or JAX wraps in words of its own, that."""
+    start = text.rfind("HorovodInternalError: ")
+    return text[start:].partition("\n\n")[0] if start > 0 else text
 
 
 if __name__ == "__main__":

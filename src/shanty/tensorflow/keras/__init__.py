@@ -17,12 +17,12 @@ from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.process_sets import *
 from shanty.collectives.world import *
 from shanty.keras import saved_models
+from shanty.keras.compression import Compression
 from shanty.keras.data import shard
 from shanty.keras.evaluation import evaluate
 from shanty.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from shanty.keras.values import Adasum, Average, Sum, allgather, allreduce, broadcast, reducescatter
 from shanty.tensorflow.api import cuda_built, init
-from shanty.tensorflow.compression import Compression
 from shanty.tensorflow.functions import broadcast_global_variables as _operation
 from shanty.tensorflow.installed import tf, v1
 
