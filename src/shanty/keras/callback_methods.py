@@ -200,7 +200,9 @@ class Schedule:
 
     def _number(self, variable: Any) -> float:
         session = _session(self.model)
-        return float(session.run(variable) if session is not None else variables.read([variable])[0])
+        return float(
+            session.run(variable) if session is not None else variables.read([variable])[0]
+        )
 
 
 class Warmup(Schedule):
