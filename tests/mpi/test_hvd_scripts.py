@@ -68,7 +68,8 @@ def compare(train: Train, name: str, ranks: int, *words: str) -> str:
 
 
 def test_the_list_is_whole() -> None:
-    assert {path.stem for path in FOLDER.glob("*.py")} == set(LEAST)
+    torch = [path for path in FOLDER.glob("*.py") if "horovod.torch" in path.read_text("utf-8")]
+    assert {path.stem for path in torch} == set(LEAST)  # test_keras.py has the others
 
 
 @pytest.mark.parametrize("name", LEAST)

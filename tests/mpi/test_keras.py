@@ -36,8 +36,8 @@ DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 # What each Keras is asked for by, and which parts are run where time is short.
 KINDS = {
     "tensorflow": ({"KERAS_BACKEND": "tensorflow"}, PARTS),
-    "jax": ({"KERAS_BACKEND": "jax"}, ("exact", "optimizer")),
-    "torch": ({"KERAS_BACKEND": "torch"}, ("exact", "optimizer")),
+    "jax": ({"KERAS_BACKEND": "jax"}, ("exact",)),
+    "torch": ({"KERAS_BACKEND": "torch"}, ("optimizer",)),
     "keras2": ({"TF_USE_LEGACY_KERAS": "1"}, ("optimizer",)),
     "keras2.15": ({}, ()),
 }
