@@ -9,7 +9,10 @@ import tf_harness
 
 import shanty.tensorflow as hvd
 
-MODULES = ("tf_reductions",)
+MODULES = (
+    *("tf_reductions", "tf_moves", "tf_gradients", "tf_graphs", "tf_tape", "tf_training"),
+    "tf_properties",
+)
 
 if __name__ == "__main__":
     hvd.init()
