@@ -23,7 +23,7 @@ import numpy as np
 
 from shanty.collectives import array_calls, process_sets
 from shanty.collectives.array_calls import Array
-from shanty.collectives.errors import DuplicateNameError, HorovodInternalError
+from shanty.collectives.errors import ArgumentError, DuplicateNameError, HorovodInternalError
 from shanty.collectives.process_sets import ProcessSet
 from shanty.collectives.request import Kind, Request
 from shanty.tensorflow.installed import tf, v1
@@ -119,6 +119,8 @@ class _Step:
         return list(made)
 
     def _start(self, *arrays: Array) -> Any:
+        if any(each.dtype.hasobject for each in arrays):
+            raise ArgumentError("A tensor of type string cannot be sent.")
         request = self._prepare(*arrays)
         with self._lock:
             number = next(self._numbers)

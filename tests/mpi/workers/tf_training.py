@@ -226,14 +226,14 @@ def training(layer: Any, x: Any, w: Any) -> Any:
 
 def check_elastic_variables() -> None:
     """A collective that fails in a graph takes all ranks back to the last commit."""
-    w = tf.Variable(np.full(2, float(hvd.rank())))
+    w = tf.Variable(np.full(1, float(hvd.rank())))
     state = hvd.elastic.TensorFlowState([w], step=0)
-    close(w, np.zeros(2))
+    close(w, np.zeros(1))
     begun: list[int] = []
 
     @tf.function
     def step(rows: Any) -> None:
-        w.assign_add(hvd.allreduce(rows, op=hvd.Sum, name="elastic"))
+        w.assign_add(hvd.allreduce(rows, op=hvd.Sum, name="elastic")[:1])
 
     @hvd.elastic.run
     def train(state: Any) -> str:
@@ -249,7 +249,7 @@ def check_elastic_variables() -> None:
 
     assert train(state) == "trained"
     assert begun == [0, 5], begun
-    close(w, np.full(2, 10.0 * hvd.size()))
+    close(w, np.full(1, 10.0 * hvd.size()))
 
 
 def check_elastic_keras() -> None:
