@@ -32,9 +32,7 @@ TENSORFLOW: Recipe = (
     (("tensorflow-cpu==2.21.0", "tf_keras==2.21.0", "hypothesis==6.170.17"), _COMPILED),
 )
 # The last one with tf.estimator, and with Keras 2.
-TENSORFLOW_ESTIMATOR: Recipe = (
-    (("tensorflow-cpu==2.15.1", "hypothesis==6.170.17"), _COMPILED),
-)
+TENSORFLOW_ESTIMATOR: Recipe = ((("tensorflow-cpu==2.15.1", "hypothesis==6.170.17"), _COMPILED),)
 # Beside the PyTorch that the tests have: what PyPI has of it may bring gigabytes for GPUs.
 TRANSFORMERS: Recipe = (
     (("accelerate==1.15.0", "transformers==5.23.0"), (*_WHEELS, "--no-deps")),

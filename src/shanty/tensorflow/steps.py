@@ -79,7 +79,9 @@ def name_of(
         return name
     if name is None:
         ends = [tensors[0]] if len(tensors) == 1 else [tensors[0], tensors[-1]]
-        words = [re.sub(r"\W", "_", re.sub(r"(?<!\w)\d+:", "captured:", each.name)) for each in ends]
+        words = [
+            re.sub(r"\W", "_", re.sub(r"(?<!\w)\d+:", "captured:", each.name)) for each in ends
+        ]
         name = "_".join([f"Horovod{kind}", *words])
     unique: str = v1.get_default_graph().unique_name(name)
     return unique.rpartition("/")[2] if ignore_name_scope else unique

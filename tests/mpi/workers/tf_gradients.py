@@ -91,7 +91,11 @@ def check_second_gradient_of_allreduce() -> None:
 def check_gradient_of_allgather() -> None:
     """This rank's rows of the average of the gradients."""
     size, rank = hvd.size(), hvd.rank()
-    for rows in ([2] * size, [each + 1 for each in range(size)], [each % 2 for each in range(size)]):
+    for rows in (
+        [2] * size,
+        [each + 1 for each in range(size)],
+        [each % 2 for each in range(size)],
+    ):
         w = weights((sum(rows), 3))
         for way, (found,) in gradients(hvd.allgather, w[rank], np.ones((rows[rank], 3))):
             start = sum(rows[:rank])

@@ -63,7 +63,9 @@ def ways(
     for case in cases:
         yield "eager", case, call(*case)
     some = cases[::share]
-    yield from zip(["graph"] * len(some), some, in_graph(lambda: [call(*each) for each in some]), strict=True)
+    yield from zip(
+        ["graph"] * len(some), some, in_graph(lambda: [call(*each) for each in some]), strict=True
+    )
 
 
 def in_graph(call: Callable[[], Any]) -> Any:

@@ -34,7 +34,7 @@ def check_allgather() -> None:
         for rest in ((), (3,), (2, 2), (0,))
     ]
     lots = {case: parts(ROWS[case[1]], *case[2], dtype=case[0]) for case in cases}
-    for way, case, found in ways(cases, lambda *case: hvd.allgather(lots[case][hvd.rank()])):
+    for way, case, found in ways(cases, lambda *of: hvd.allgather(lots[of][hvd.rank()])):
         same(found, np.concatenate(lots[case]), (way, case))
 
 
@@ -60,7 +60,7 @@ def check_broadcast() -> None:
     ]
     lots = {case: given(case[1], case[0], seed=case[2]) for case in cases}
     own = {case: tf.constant(each[hvd.rank()]) for case, each in lots.items()}
-    for way, case, found in ways(cases, lambda *case: hvd.broadcast(own[case], case[2])):
+    for way, case, found in ways(cases, lambda *of: hvd.broadcast(own[of], of[2])):
         same(found, lots[case][case[2]], (way, case))
     for case in cases:
         same(own[case], lots[case][hvd.rank()])
@@ -109,7 +109,7 @@ def check_alltoall() -> None:
     size, rank = hvd.size(), hvd.rank()
     cases = [(dtype, rest) for dtype in EVERY for rest in ((), (3,))]
     lots = {case: given((2 * size, *case[1]), case[0], seed=2) for case in cases}
-    for way, case, found in ways(cases, lambda *case: hvd.alltoall(lots[case][rank]), 3):
+    for way, case, found in ways(cases, lambda *of: hvd.alltoall(lots[of][rank]), 3):
         same(found, np.concatenate([each[2 * rank : 2 * rank + 2] for each in lots[case]]), way)
 
 

@@ -9,7 +9,15 @@ import numpy as np
 import tensorflow as tf
 from tf_harness import both, raised, ways
 from tf_reference import (
-    EVERY, INTEGERS, REALS, adasum, close, given, reduced, rows_of, same,
+    EVERY,
+    INTEGERS,
+    REALS,
+    adasum,
+    close,
+    given,
+    reduced,
+    rows_of,
+    same,
 )  # fmt: skip
 
 import shanty.tensorflow as hvd
@@ -32,7 +40,7 @@ def check_allreduce_of_every_type() -> None:
     ]
     lots = {case: given(case[2], case[0]) for case in cases}
     own = {case: tf.constant(each[hvd.rank()]) for case, each in lots.items()}
-    for way, case, found in ways(cases, lambda *case: hvd.allreduce(own[case], op=case[1])):
+    for way, case, found in ways(cases, lambda *of: hvd.allreduce(own[of], op=of[1])):
         assert found.dtype == case[0], (way, case)
         close(found, reduced(lots[case], case[1]), (way, case))
     for case, tensors in lots.items():
@@ -185,7 +193,7 @@ def check_reducescatter() -> None:
     ]
     lots = {case: given(case[1], case[0], seed=11) for case in cases}
     own = {case: tf.constant(each[rank]) for case, each in lots.items()}
-    for way, case, found in ways(cases, lambda *case: hvd.reducescatter(own[case], op=case[2])):
+    for way, case, found in ways(cases, lambda *of: hvd.reducescatter(own[of], op=of[2])):
         close(found, rows_of(reduced(lots[case], case[2]), rank, size), (way, case))
     tensors = given((2 * size, 3), seed=12)
     found = hvd.reducescatter(tensors[rank], prescale_factor=0.5, postscale_factor=3.0, name="rs")

@@ -49,7 +49,9 @@ def taped(
 def check_tape() -> None:
     variables, slopes, loss = model()
     for op in (hvd.Average, hvd.Sum, hvd.Max):
-        for way, found in taped(loss, variables, lambda t, o=op: hvd.DistributedGradientTape(t, op=o)):
+        for way, found in taped(
+            loss, variables, lambda t, o=op: hvd.DistributedGradientTape(t, op=o)
+        ):
             for each, tensors in zip(found, slopes, strict=True):
                 close(each, reduced(tensors, op), (way, op.name))
 
@@ -190,7 +192,9 @@ def check_partial_tape() -> None:
                 sources, attempt(wrap), own, mean, strict=True
             ):
                 close(each, alone if id(variable) in kept else shared, variable.name)
-    raised(ValueError, lambda: hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=3))
+    raised(
+        ValueError, lambda: hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=3)
+    )
 
 
 def check_tape_of_a_process_set() -> None:
