@@ -92,8 +92,8 @@ class _ArrayKernels(Kernels):
     def divide(self, tensors: Sequence[Array], ranks: int) -> None:
         for each in tensors:
             if each.dtype.kind in "iu":  # numpy's own integer division rounds down
-                np.subtract(each, np.fmod(each, ranks), out=each)
-                np.floor_divide(each, ranks, out=each)
+                wide = each.astype(np.int64)  # a small type may not know the number of ranks
+                self.copy(each, (wide - np.fmod(wide, ranks)) // ranks)
             else:
                 np.divide(each, ranks, out=each)
 
@@ -113,6 +113,10 @@ class _ArrayKernels(Kernels):
     def product(self, one: Array, two: Array) -> float:
         x, y = (each.reshape(-1).astype(np.float64) for each in (one, two))
         return float(x @ y)
+
+    def adaptive_sum(self, one: Array, two: Array) -> Array:
+        # of arrays without dimensions numpy makes numbers, perhaps of another type
+        return np.asarray(super().adaptive_sum(one, two), one.dtype)
 
 
 KERNELS = _ArrayKernels()

@@ -398,9 +398,11 @@ class Controller:
     def _complete_join(self) -> None:
         request, self._join = self._join, None
         assert request is not None
-        order = self._at.comm.allgather((self._joined_at, self.rank))
+        mine = self._joined_at, self.rank, self.queue.counts
+        every = self._at.comm.allgather(mine)
         self._away = frozenset()
-        request.value = self.ranks[max(order)[1]]
+        self.queue.count_from(counts for _, _, counts in every)  # they had others to do
+        request.value = self.ranks[max(every)[1]]
         request.finish()
 
     def _end(self, error: HorovodInternalError) -> None:

@@ -129,6 +129,15 @@ class TensorQueue:
     # ---- for the controller ----------------------------------------------------------------------
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        """How many requests without a name there were, of each kind."""
+        return tuple(self._counts.values())
+
+    def count_from(self, counts: Iterable[Sequence[int]]) -> None:
+        """Number those that come from the largest of the ranks' counts on."""
+        self._counts = dict(zip(Kind, map(max, zip(*counts, strict=True)), strict=True))
+
+    @property
     def since(self) -> float:
         """The time.monotonic() when the first entry was put in that was not taken yet; else 0."""
         if self._entries and not self._since:  # one that came while others were taken

@@ -63,7 +63,8 @@ def _reset() -> None:
 def _reason(message: str) -> str:
     """Return what the error said that is within TensorFlow's."""
     start = message.find(HorovodInternalError.__name__)
-    return message[start:].partition("\n")[0].partition(": ")[2]
+    sentence, _, _ = message[start:].partition("\nTraceback (most recent call last):")
+    return sentence.partition(": ")[2]
 
 
 class _VariablesState(ObjectState):

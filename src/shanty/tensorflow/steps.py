@@ -13,7 +13,9 @@ import itertools
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +23,9 @@ import numpy as np
 
 from shanty.collectives import array_calls, process_sets
 from shanty.collectives.array_calls import Array
+from shanty.collectives.errors import ArgumentError, DuplicateNameError, HorovodInternalError
 from shanty.collectives.process_sets import ProcessSet
-from shanty.collectives.request import Request
+from shanty.collectives.request import Kind, Request
 from shanty.tensorflow.installed import tf, v1
 from shanty.tensorflow.memory import array_of, tensor_of
 
@@ -31,6 +34,8 @@ Prepare = Callable[..., Request]
 Results = Callable[[Request], Sequence[Array]]
 
 _THREADS = 64  # of a session, each of which can wait for a step
+_latest: weakref.WeakValueDictionary[tuple[int | None, Kind, str | None], Request]
+_latest = weakref.WeakValueDictionary()  # of graphs, by process set, kind and name
 _KEPT = 32  # results that a step keeps for graphs which have not taken them yet
 
 
@@ -68,12 +73,16 @@ def name_of(
     """Return the name by which the ranks find each other's step; None: by the order of calls.
 
     In a graph one that has none is named for its tensors, as in Horovod, and is not given twice.
+    A tensor from outside of the graph has a number for a name, which each rank counts by itself.
     """
     if tf.executing_eagerly():
         return name
     if name is None:
         ends = [tensors[0]] if len(tensors) == 1 else [tensors[0], tensors[-1]]
-        name = "_".join([f"Horovod{kind}", *(re.sub(r"\W", "_", each.name) for each in ends)])
+        words = [
+            re.sub(r"\W", "_", re.sub(r"(?<!\w)\d+:", "captured:", each.name)) for each in ends
+        ]
+        name = "_".join([f"Horovod{kind}", *words])
     unique: str = v1.get_default_graph().unique_name(name)
     return unique.rpartition("/")[2] if ignore_name_scope else unique
 
@@ -103,7 +112,7 @@ class _Step:
                 self._queue = tf.queue.FIFOQueue(-1, [tf.int64], shapes=[()])
         number = _apart(graph, tf.numpy_function(self._start, tensors, tf.int64))
         with tf.control_dependencies([number]):
-            waits = [] if self._queue is None else [self._queue.dequeue()]
+            waits = [] if self._queue is None else [_dequeue(graph, self._queue.queue_ref)]
         with tf.control_dependencies(waits):
             made = tf.numpy_function(self._finish, [number], [each.dtype for each in outcomes])
         _apart(graph, made[0])
@@ -112,6 +121,8 @@ class _Step:
         return list(made)
 
     def _start(self, *arrays: Array) -> Any:
+        if any(each.dtype.hasobject for each in arrays):
+            raise ArgumentError("A tensor of type string cannot be sent.")
         request = self._prepare(*arrays)
         with self._lock:
             number = next(self._numbers)
@@ -119,7 +130,7 @@ class _Step:
             self._started[number] = request
         if self._queue is not None:
             request.then = lambda: self._queue.enqueue(number)
-        array_calls.submit(request, self._process_set)
+        _submit(request, self._process_set)
         # Where all ranks are here by now this does it, which is faster than to hand it over. Else
         # it gives up soon, and the thread is free for the steps that the others may wait for.
         process_sets.controller(self._process_set).drive(request)
@@ -136,6 +147,38 @@ class _Step:
         for number in [*self._started][:-_KEPT]:
             if self._started[number].done:
                 del self._started[number]
+
+
+def _submit(request: Request, process_set: ProcessSet) -> None:
+    """Put it into the queue, after one of its name that a graph has left, since it failed."""
+    key = process_set.process_set_id, request.kind, request.name
+    try:
+        array_calls.submit(request, process_set)
+    except DuplicateNameError:
+        earlier = _latest.get(key)
+        if earlier is None:
+            raise
+        with suppress(HorovodInternalError):
+            earlier.wait()
+        array_calls.submit(request, process_set)
+    _latest[key] = request
+
+
+def _dequeue(graph: Any, queue: Any) -> Any:
+    """Return the operation that waits for a token in the queue, made outside of all graphs."""
+    (token,) = tf.raw_ops.QueueDequeueV2(handle=_within(graph, queue), component_types=[tf.int64])
+    return token
+
+
+def _within(graph: Any, tensor: Any) -> Any:
+    """Return a tensor from outside as one of the graph, taken in by each graph around it in turn.
+
+    The gradient of a branch cannot take one in past those around it.
+    """
+    if not hasattr(graph, "capture"):
+        return tensor
+    outer = graph.outer_graph
+    return graph.capture(tensor if outer is None else _within(outer, tensor))
 
 
 def _apart(graph: Any, tensor: Any) -> Any:

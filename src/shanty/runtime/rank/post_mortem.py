@@ -19,6 +19,10 @@ _DISTRIBUTIONS = {
     "dotenv": "python-dotenv", "osgeo": "gdal", "faiss": "faiss-cpu",
 }  # fmt: skip
 _STORE = f"{os.sep}store{os.sep}"  # environments there were made after the one of the user
+_IN_A_GRAPH = (
+    r"^(?!Node: )(?: +\(\d+\) [A-Z_ ]+:  |\{\{.*?\}\} )?([A-Za-z_]\w*: .*?)"
+    r"\nTraceback \(most recent call last\):"
+)
 _FRAME = r'^  File "(.*)", line (\d+) in (.*)$'
 
 
@@ -33,6 +37,22 @@ def how_to_install(module: str) -> str:
     if _STORE in sys.executable:
         return f"install it where you start the run, and it is sent along: pip install {package}"
     return f"if it is a package: {sys.executable} -m pip install {package}"
+
+
+def reason(error: BaseException) -> str:
+    """Return what an exception says: its type and message.
+
+    Where a Python function has failed within a graph of TensorFlow, only what that function said:
+    around it TensorFlow's message has a page of where the operation was made, and a traceback.
+    """
+    import re
+
+    text = str(error)
+    if type(error).__module__.startswith("tensorflow."):
+        found = re.search(_IN_A_GRAPH, text, re.MULTILINE | re.DOTALL)
+        if found:
+            return found[1]
+    return f"{type(error).__name__}: {text}"
 
 
 def advice(error: BaseException) -> str:

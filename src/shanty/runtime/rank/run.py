@@ -147,6 +147,8 @@ def _run(words: list[str]) -> None:
             print(why, file=sys.stderr)
         else:
             sys.excepthook(type(error), error, error.__traceback__)
+        if process is not None and type(error).__module__.startswith("tensorflow."):
+            why = module.load_part("rank/post_mortem").reason(error)
         if process is not None and isinstance(error, (ImportError, AttributeError)):
             try:
                 post_mortem = module.load_part("rank/post_mortem")

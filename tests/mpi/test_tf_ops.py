@@ -1,0 +1,58 @@
+"""Horovod's API on TensorFlow: each op and option, eagerly and in graphs, against float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from environments import TENSORFLOW, TENSORFLOW_ESTIMATOR, environment
+from torch_runs import FLAVOURS, LONG, Launches, checks, passed, run
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600), pytest.mark.xdist_group("environment")]
+
+CALLS = (
+    *("tf_reductions.py", "tf_moves.py", "tf_gradients.py", "tf_graphs.py", "tf_tape.py"),
+    *("tf_training.py", "tf_properties.py"),
+)
+WORDS = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+OFTEN = [("openmpi5", 2)]
+MORE = [(flavour, ranks) for flavour in FLAVOURS for ranks in (2, 4)]
+
+
+@pytest.fixture(scope="module")
+def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
+    return Launches(tmp_path_factory.mktemp("tf"))
+
+
+def every_call(launches: Launches, python: Path, flavour: str, ranks: int) -> None:
+    done = launches.once(flavour, ranks, "tf_ops.py", python=python, **WORDS)
+    for name in (name for script in CALLS for name in checks(script)):
+        passed(done, name)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flavour", "ranks"),
+    [*OFTEN, *(pytest.param(*each, marks=LONG) for each in MORE if each not in OFTEN)],
+)
+def test_every_call(launches: Launches, flavour: str, ranks: int) -> None:
+    every_call(launches, environment("tensorflow", TENSORFLOW), flavour, ranks)
+
+
+@LONG
+@pytest.mark.parametrize(("flavour", "ranks"), MORE)
+def test_every_call_with_keras_2(launches: Launches, flavour: str, ranks: int) -> None:
+    python = environment("tensorflow-estimator", TENSORFLOW_ESTIMATOR)
+    every_call(launches, python, flavour, ranks)
+
+
+def test_one_thread_for_all_that_waits(tmp_path: Path) -> None:
+    """Graphs in another order on another rank, where TensorFlow has one thread for operations."""
+    flavour = "mpich"
+    python = environment("tensorflow", TENSORFLOW)
+    one = {"TF_NUM_INTEROP_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
+    done = run(tmp_path, flavour, 2, "tf_ops.py", "tf_graphs", python=python, **WORDS, **one)
+    for name in checks("tf_graphs.py"):
+        passed(done, name)
+    assert done.returncode == 0, done.stderr
