@@ -28,15 +28,12 @@ MLX: Recipe = ((("mlx==0.32.4", "mlx-cpu==0.32.4"), _WHEELS),)
 JAX: Recipe = ((("jax==0.10.2", "jaxlib==0.10.2", "keras==3.15.1"), _WHEELS),)
 # Compiled, since otherwise the ranks of a first run all do that at once, for half a minute.
 _COMPILED = (*_WHEELS, "--compile-bytecode")
+# Keras 3 on each backend, and Keras 2 as tf_keras; the rest from the one beside it.
 TENSORFLOW: Recipe = (
-    (("tensorflow-cpu==2.21.0", "tf_keras==2.21.0", "hypothesis==6.170.17"), _COMPILED),
-)
-# Keras 3 on each backend, and Keras 2 as tf_keras; PyTorch and scikit-learn from the one beside it.
-KERAS: Recipe = (
     (("tensorflow-cpu==2.21.0", "tf_keras==2.21.0", "keras==3.15.1", "jax==0.10.2"), _COMPILED),
 )
 # The last one with tf.estimator, and with Keras 2.
-TENSORFLOW_ESTIMATOR: Recipe = ((("tensorflow-cpu==2.15.1", "hypothesis==6.170.17"), _COMPILED),)
+TENSORFLOW_ESTIMATOR: Recipe = ((("tensorflow-cpu==2.15.1",), _COMPILED),)
 # Beside the PyTorch that the tests have: what PyPI has of it may bring gigabytes for GPUs.
 TRANSFORMERS: Recipe = (
     (("accelerate==1.15.0", "transformers==5.23.0"), (*_WHEELS, "--no-deps")),
@@ -139,3 +136,13 @@ def _uv(*words: str) -> None:
         pytest.skip(f"uv {words[0]} took more than {PATIENCE} s")
     if done.returncode != 0:
         pytest.skip(f"cannot be installed here: {done.stderr.strip()[-400:]}")
+
+
+def tensorflow() -> Path:
+    """The interpreter of the latest TensorFlow, with what the tests have beside it."""
+    return environment("tensorflow", TENSORFLOW, beside=sys.executable)
+
+
+def tensorflow_2_15() -> Path:
+    """The same of the last one with Estimators and Keras 2."""
+    return environment("tensorflow-2.15", TENSORFLOW_ESTIMATOR, beside=sys.executable)

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import environments
 import horovod_tensorflow
 import shanty
-from environments import TENSORFLOW, environment
 from horovod_names import Found, Name, Section, look, page, read
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -96,7 +96,7 @@ def _on_tensorflow() -> dict[str, Any]:
     """What a Python with TensorFlow says of the names there, once."""
     source = Path(shanty.__file__).parents[1]
     done = subprocess.run(
-        [environment("tensorflow", TENSORFLOW), horovod_tensorflow.__file__],
+        [environments.tensorflow(), horovod_tensorflow.__file__],
         env={**os.environ, "PYTHONPATH": str(source), "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,

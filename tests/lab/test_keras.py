@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from conftest import LabHosts
 from site_runs import Site
 
-from environments import KERAS, TENSORFLOW_ESTIMATOR, environment
+import environments
 from torch_runs import LONG
 
 pytest.importorskip("sklearn")
@@ -32,9 +31,9 @@ def test_unchanged_scripts(site: Site, name: str) -> None:
     shutil.copy(EXAMPLES / f"{name}.py", site.folder)
     options = ["--tf1"] if name.startswith("tf1") else []
     if options:
-        python = environment("tensorflow-estimator", TENSORFLOW_ESTIMATOR, beside=sys.executable)
+        python = environments.tensorflow_2_15()
     else:
-        python = environment("keras", KERAS, beside=sys.executable)
+        python = environments.tensorflow()
     place = ["--on", "lab", "--python", python, "-n", "2", "--ppn", "1"]
     done = site("run", "-q", *place, *options, *QUIET, f"{name}.py", timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from environments import TENSORFLOW, TRANSFORMERS, environment
+import environments
+from environments import TRANSFORMERS, environment
 from runs import WORKERS, Shanty
 from torch_runs import LONG
 
@@ -38,7 +39,7 @@ def test_the_user_s_own_cluster_of_tensorflow(shanty: Shanty) -> None:
 
 @LONG
 def test_tensorflow(shanty: Shanty, flavour: str) -> None:
-    python = environment("tensorflow", TENSORFLOW)
+    python = environments.tensorflow()
     done = shanty(
         "run", "-q", "--mpi", flavour, "-n", 2, "--python", python,
         WORKERS / "tensorflow_training.py", timeout=200,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from environments import TENSORFLOW, environment
+import environments
 from runs import WORKERS, Shanty
 from torch_runs import LONG
 
@@ -20,7 +20,7 @@ WORDS = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 def test_an_unchanged_script(shanty: Shanty, words: list[str]) -> None:
     *options, script = words
     done = shanty(
-        "run", "-q", "-n", 2, *options, "--python", environment("tensorflow", TENSORFLOW),
+        "run", "-q", "-n", 2, *options, "--python", environments.tensorflow(),
         WORKERS / script, timeout=PATIENCE, env=WORDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,7 +7,6 @@ each, and every test looks for its own.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+import environments
 import runs
-from environments import KERAS, TENSORFLOW_ESTIMATOR, environment
 from runs import FLAVOURS, WORKERS, Shanty
 from torch_runs import LONG, Done, checks, passed, run
 
@@ -46,8 +45,8 @@ KINDS = {
 def interpreter(kind: str) -> Path:
     """Of an environment with that Keras; PyTorch and scikit-learn are the tests' own."""
     if kind == "keras2.15":
-        return environment("tensorflow-estimator", TENSORFLOW_ESTIMATOR, beside=sys.executable)
-    return environment("keras", KERAS, beside=sys.executable)
+        return environments.tensorflow_2_15()
+    return environments.tensorflow()
 
 
 Launch = Callable[..., Done]

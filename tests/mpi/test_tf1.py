@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from environments import TENSORFLOW, TENSORFLOW_ESTIMATOR, environment
+import environments
 from mnist_files import write_mnist
 from runs import WORKERS, Shanty
 from torch_runs import LONG, checks
@@ -22,8 +22,8 @@ LIBRARY = "import tensorflow as tf\nfrom keras.layers import Dense\n"
 def tensorflow(request: pytest.FixtureRequest) -> tuple[str, Path]:
     version: str = request.param
     if version == "2.15":
-        return version, environment("tensorflow-estimator", TENSORFLOW_ESTIMATOR)
-    return version, environment("tensorflow", TENSORFLOW)
+        return version, environments.tensorflow_2_15()
+    return version, environments.tensorflow()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_tf_ops import WORDS
 
-from environments import TENSORFLOW, environment
+import environments
 from torch_runs import LONG, checks, passed, run
 
 pytestmark = [
@@ -17,7 +17,7 @@ pytestmark = [
 
 
 def test_steps_leave_nothing(tmp_path: Path) -> None:
-    python = environment("tensorflow", TENSORFLOW)
+    python = environments.tensorflow()
     # few names are remembered, so that the others must be forgotten
     few = {"HOROVOD_CACHE_CAPACITY": "16"}
     done = run(tmp_path, "openmpi5", 2, "tf_long.py", "10000", python=python, **WORDS, **few)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_tf_ops import WORDS
 
-from environments import TENSORFLOW, TENSORFLOW_ESTIMATOR, environment
+import environments
 from torch_runs import FLAVOURS, LONG, Done, checks, passed, run
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600), pytest.mark.xdist_group("environment")]
@@ -19,7 +19,7 @@ STALLS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    return environment("tensorflow", TENSORFLOW)
+    return environments.tensorflow()
 
 
 def go_on(done: Done) -> None:
@@ -40,7 +40,7 @@ def test_mistakes_on_every_mpi(tmp_path: Path, python: Path, flavour: str) -> No
 
 @LONG
 def test_mistakes_with_keras_2(tmp_path: Path) -> None:
-    older = environment("tensorflow-estimator", TENSORFLOW_ESTIMATOR)
+    older = environments.tensorflow_2_15()
     go_on(run(tmp_path, "openmpi5", 2, "tf_mistakes.py", python=older, **MORE))
 
 

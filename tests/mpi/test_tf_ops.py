@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from environments import TENSORFLOW, TENSORFLOW_ESTIMATOR, environment
+import environments
 from torch_runs import FLAVOURS, LONG, Launches, checks, passed, run
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600), pytest.mark.xdist_group("environment")]
@@ -37,20 +37,20 @@ def every_call(launches: Launches, python: Path, flavour: str, ranks: int) -> No
     [*OFTEN, *(pytest.param(*each, marks=LONG) for each in MORE if each not in OFTEN)],
 )
 def test_every_call(launches: Launches, flavour: str, ranks: int) -> None:
-    every_call(launches, environment("tensorflow", TENSORFLOW), flavour, ranks)
+    every_call(launches, environments.tensorflow(), flavour, ranks)
 
 
 @LONG
 @pytest.mark.parametrize(("flavour", "ranks"), MORE)
 def test_every_call_with_keras_2(launches: Launches, flavour: str, ranks: int) -> None:
-    python = environment("tensorflow-estimator", TENSORFLOW_ESTIMATOR)
+    python = environments.tensorflow_2_15()
     every_call(launches, python, flavour, ranks)
 
 
 def test_one_thread_for_all_that_waits(tmp_path: Path) -> None:
     """Graphs in another order on another rank, where TensorFlow has one thread for operations."""
     flavour = "mpich"
-    python = environment("tensorflow", TENSORFLOW)
+    python = environments.tensorflow()
     one = {"TF_NUM_INTEROP_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
     done = run(tmp_path, flavour, 2, "tf_ops.py", "tf_graphs", python=python, **WORDS, **one)
     for name in checks("tf_graphs.py"):
