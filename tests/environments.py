@@ -26,14 +26,12 @@ _WHEELS = ("--only-binary", ":all:")
 
 MLX: Recipe = ((("mlx==0.32.4", "mlx-cpu==0.32.4"), _WHEELS),)
 JAX: Recipe = ((("jax==0.10.2", "jaxlib==0.10.2", "keras==3.15.1"), _WHEELS),)
-# Compiled, since otherwise the ranks of a first run all do that at once, for half a minute.
-_COMPILED = (*_WHEELS, "--compile-bytecode")
 # Keras 3 on each backend, and Keras 2 as tf_keras; the rest from the one beside it.
 TENSORFLOW: Recipe = (
-    (("tensorflow-cpu==2.21.0", "tf_keras==2.21.0", "keras==3.15.1", "jax==0.10.2"), _COMPILED),
+    (("tensorflow-cpu==2.21.0", "tf_keras==2.21.0", "keras==3.15.1", "jax==0.10.2"), _WHEELS),
 )
 # The last one with tf.estimator, and with Keras 2.
-TENSORFLOW_ESTIMATOR: Recipe = ((("tensorflow-cpu==2.15.1",), _COMPILED),)
+TENSORFLOW_ESTIMATOR: Recipe = ((("tensorflow-cpu==2.15.1",), _WHEELS),)
 # Beside the PyTorch that the tests have: what PyPI has of it may bring gigabytes for GPUs.
 TRANSFORMERS: Recipe = (
     (("accelerate==1.15.0", "transformers==5.23.0"), (*_WHEELS, "--no-deps")),
@@ -116,6 +114,7 @@ def environment(name: str, recipe: Recipe, beside: str = "") -> Path:
                 (path,) = folder.glob("lib/python3*/site-packages")
                 (path / "beside.pth").write_text(sysconfig.get_path("purelib"))
             for packages, options in recipe:
+                # Otherwise the ranks of a first run would all compile at once.
                 install = ["pip", "install", "--compile-bytecode", "--python", str(python)]
                 _uv(*install, *options, *packages)
             ready.touch()

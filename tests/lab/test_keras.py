@@ -30,10 +30,7 @@ def site(lab: LabHosts, tmp_path: Path) -> Iterator[Site]:
 def test_unchanged_scripts(site: Site, name: str) -> None:
     shutil.copy(EXAMPLES / f"{name}.py", site.folder)
     options = ["--tf1"] if name.startswith("tf1") else []
-    if options:
-        python = environments.tensorflow_2_15()
-    else:
-        python = environments.tensorflow()
+    python = environments.tensorflow_2_15() if options else environments.tensorflow()
     place = ["--on", "lab", "--python", python, "-n", "2", "--ppn", "1"]
     done = site("run", "-q", *place, *options, *QUIET, f"{name}.py", timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -43,6 +43,17 @@ def array_of(value: Any) -> Array:
     return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
 
 
+def tensor_of(array: Array) -> Any:
+    """Return a tensor over the memory of an array; in a graph of TensorFlow 1 the array."""
+    if backend() == "torch":
+        return _torch_of(array, None)
+    if backend() == "jax":
+        return import_module("jax.numpy").asarray(array)
+    if not import_module("tensorflow").executing_eagerly():
+        return array
+    return import_module("shanty.tensorflow.memory").tensor_of(array)
+
+
 def cast(tensor: Any, dtype: str) -> Any:
     """Return a tensor in another type, also amid a computation."""
     if hasattr(tensor, "astype"):
@@ -90,8 +101,8 @@ def _array_of_torch(tensor: Any) -> Array:
 
 def _torch_of(array: Array, dtype: Any) -> Any:
     torch = import_module("torch")
-    if dtype is torch.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(dtype)
+    if dtype is torch.bfloat16 or array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 

@@ -49,7 +49,7 @@ class Broadcast:
         if self.broadcast_done or _session(self.model) is not None:
             return
         built = self.model.built and variables.build(self.model.optimizer, self.model)
-        if values.allreduce(np.int32(built), "variables.are.built", op=Op.SUM) == world.size():
+        if values.reduced(np.array(built, np.int32), "variables.are.built", Op.SUM) == world.size():
             self._send()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -98,7 +98,7 @@ class MetricAverage:
             return
         names = sorted(logs)
         mine = np.array([float(logs[name]) for name in names], np.float64)
-        averages = values.allreduce(mine, "MetricAverageCallback", op=Op.AVERAGE)
+        averages = values.reduced(mine, "MetricAverageCallback", Op.AVERAGE)
         logs.update(zip(names, map(float, averages), strict=True))
         exact = {f"val_{name}": value for name, value in self._validated.items()}
         logs.update({name: value for name, value in exact.items() if name in logs})

@@ -1,4 +1,7 @@
-"""Horovod's operations on plain values: numbers, arrays, tensors. At once, without gradients."""
+"""Horovod's operations on plain values: numbers, arrays, tensors. At once, without gradients.
+
+They return tensors of the backend; in a graph of TensorFlow 1, arrays.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from shanty.collectives import array_calls
 from shanty.collectives.array_calls import Array
 from shanty.collectives.process_sets import global_process_set
 from shanty.collectives.request import Op, Request
-from shanty.keras.backends import array_of
+from shanty.keras.backends import array_of, tensor_of
 from shanty.keras.compression import Compression
 
 Average, Sum, Adasum = Op.AVERAGE, Op.SUM, Op.ADASUM
@@ -26,32 +29,40 @@ def allreduce(
     op: int | None = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """An array: `value` combined over the ranks, element by element.
+    """A tensor: `value` combined over the ranks, element by element.
 
     op: Average (the default), Sum or Adasum. average: true or false for Average or Sum; use `op`.
     compression: how it travels. prescale_factor, postscale_factor: what the elements are multiplied
     with before and after.
     """
-    how = _op(op, average), prescale_factor, postscale_factor, global_process_set, False
+    how = _op(op, average), prescale_factor, postscale_factor
     smaller, ctx = compression.compress(_plain(value))
-    result = _done(array_calls.allreduce([np.asarray(smaller)], name, *how))
-    return compression.decompress(result, ctx)
+    return compression.decompress(tensor_of(reduced(np.asarray(smaller), name, *how)), ctx)
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """An array: the rows (dimension 0) of all ranks, in the order of ranks."""
-    return _done(array_calls.allgather([_plain(value)], name, global_process_set, False))
+    """A tensor: the rows (dimension 0) of all ranks, in the order of ranks."""
+    return _tensor(array_calls.allgather([_plain(value)], name, global_process_set, False))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """An array: the value of the rank `root_rank`."""
-    return _done(array_calls.broadcast([_plain(value)], root_rank, name, global_process_set))
+    """A tensor: the value of the rank `root_rank`."""
+    return _tensor(array_calls.broadcast([_plain(value)], root_rank, name, global_process_set))
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
-    """An array: this rank's rows of what `allreduce` would return. op: Average or Sum."""
+    """A tensor: this rank's rows of what `allreduce` would return. op: Average or Sum."""
     how = Op(op), 1.0, 1.0, global_process_set, False
-    return _done(array_calls.reducescatter([_plain(value)], name, *how))
+    return _tensor(array_calls.reducescatter([_plain(value)], name, *how))
+
+
+def reduced(
+    array: Array, name: str | None, op: Op, prescale: float = 1.0, postscale: float = 1.0
+) -> Array:
+    """Return an array combined over the ranks, as an array."""
+    how = op, prescale, postscale, global_process_set, False
+    request = array_calls.allreduce([array], name, *how)
+    return array_calls.done(request, global_process_set)[0]
 
 
 def _plain(value: Any) -> Array:
@@ -60,8 +71,8 @@ def _plain(value: Any) -> Array:
     return array.astype(np.float32) if isinstance(value, float) else np.asarray(array, order="C")
 
 
-def _done(request: Request) -> Array:
-    return array_calls.done(request, global_process_set)[0]
+def _tensor(request: Request) -> Any:
+    return tensor_of(array_calls.done(request, global_process_set)[0])
 
 
 def _op(op: int | None, average: bool | None) -> Op:
