@@ -103,6 +103,7 @@ def test_a_framework_knows_of_launching_only_the_run_directory(path: Path) -> No
         if within(what, "shanty")
         and not within(what, own)
         and not within(what, "shanty.collectives")
+        and not (own == "shanty.tensorflow" and within(what, "shanty.keras"))
         and not within(what, "shanty.runtime.rundir")
         and not within(what, "shanty._lazy")
         and not within(what, "shanty._singleton")
