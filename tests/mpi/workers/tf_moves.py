@@ -121,7 +121,10 @@ def check_splits() -> None:
     tensors = [given((sum(splits[s]) + s % 2, 2), seed=s, ranks=1)[0] for s in range(size)]
     ends = [np.cumsum(by) for by in splits]
     expected = np.concatenate(
-        [each[end[rank] - by[rank] : end[rank]] for each, by, end in zip(tensors, splits, ends)]
+        [
+            each[end[rank] - by[rank] : end[rank]]
+            for each, by, end in zip(tensors, splits, ends, strict=True)
+        ]
     )
     received = np.array([by[rank] for by in splits], np.int32)
     own = tensors[rank]
@@ -156,13 +159,13 @@ def check_indexed_slices() -> None:
         indices = tf.constant(rows[rank], tf.int64)
         return tf.IndexedSlices(tf.constant(tensors[rank]), indices, tf.constant([3, 2], tf.int64))
 
+    dense = given((4,), seed=3)
     for op, divisor in ((hvd.Sum, 1), (hvd.Average, size)):
         for way, attempt in both(lambda op=op: hvd.allreduce(own(), op=op)):
             found = attempt()
             assert isinstance(found, tf.IndexedSlices)
             same(found.indices, np.concatenate(rows).astype(np.int64), way)
             close(tf.convert_to_tensor(found), whole / divisor, way)
-        dense = given((4,), seed=3)
         group = lambda op=op: hvd.grouped_allreduce(  # noqa: E731
             [dense[rank], own(), dense[rank], own()], op=op, name="mixed"
         )
