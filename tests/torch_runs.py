@@ -35,6 +35,9 @@ ENVIRONMENT = {
     "PRTE_MCA_odls_base_max_threads": "0",
 }
 
+TENSORFLOW_WORDS = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+"""Environment in which TensorFlow says nothing of itself."""
+
 LONG = pytest.mark.skipif(not runs.LONG, reason="takes minutes: SHANTY_TEST_LONG=1 runs it")
 Done = subprocess.CompletedProcess[str]
 
@@ -139,6 +142,7 @@ def passed(done: Done, name: str) -> None:
 __all__ = [
     "FLAVOURS",
     "LONG",
+    "TENSORFLOW_WORDS",
     "WORKERS",
     "Launches",
     "bare",

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_tf_ops import WORDS
 
 import environments
-from torch_runs import LONG, checks, passed, run
+from torch_runs import LONG, TENSORFLOW_WORDS, checks, passed, run
 
 pytestmark = [
     *(pytest.mark.mpi, pytest.mark.slow, LONG, pytest.mark.timeout(600)),
@@ -20,7 +19,9 @@ def test_steps_leave_nothing(tmp_path: Path) -> None:
     python = environments.tensorflow()
     # few names are remembered, so that the others must be forgotten
     few = {"HOROVOD_CACHE_CAPACITY": "16"}
-    done = run(tmp_path, "openmpi5", 2, "tf_long.py", "10000", python=python, **WORDS, **few)
+    done = run(
+        tmp_path, "openmpi5", 2, "tf_long.py", "10000", python=python, **TENSORFLOW_WORDS, **few
+    )
     for name in checks("tf_long.py"):
         passed(done, name)
     assert done.returncode == 0, done.stderr

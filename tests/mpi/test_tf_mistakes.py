@@ -6,14 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from test_tf_ops import WORDS
 
 import environments
-from torch_runs import FLAVOURS, LONG, Done, checks, passed, run
+from torch_runs import FLAVOURS, LONG, TENSORFLOW_WORDS, Done, checks, passed, run
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600), pytest.mark.xdist_group("environment")]
 
-MORE = {**WORDS, "HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
+MORE = {**TENSORFLOW_WORDS, "HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 STALLS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3"}
 
 
@@ -45,7 +44,9 @@ def test_mistakes_with_keras_2(tmp_path: Path) -> None:
 
 
 def fatal(home: Path, python: Path, mistake: str, **extra: str) -> Done:
-    return run(home, "openmpi5", 2, "tf_fatal.py", mistake, python=python, **WORDS, **extra)
+    return run(
+        home, "openmpi5", 2, "tf_fatal.py", mistake, python=python, **TENSORFLOW_WORDS, **extra
+    )
 
 
 def why(done: Done) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import environments
-from torch_runs import FLAVOURS, LONG, Launches, checks, passed, run
+from torch_runs import FLAVOURS, LONG, TENSORFLOW_WORDS, Launches, checks, passed, run
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600), pytest.mark.xdist_group("environment")]
 
@@ -15,7 +15,6 @@ CALLS = (
     *("tf_reductions.py", "tf_moves.py", "tf_gradients.py", "tf_graphs.py", "tf_tape.py"),
     *("tf_training.py", "tf_properties.py"),
 )
-WORDS = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 OFTEN = [("openmpi5", 2)]
 MORE = [(flavour, ranks) for flavour in FLAVOURS for ranks in (2, 4)]
 
@@ -26,7 +25,7 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
 
 
 def every_call(launches: Launches, python: Path, flavour: str, ranks: int) -> None:
-    done = launches.once(flavour, ranks, "tf_ops.py", python=python, **WORDS)
+    done = launches.once(flavour, ranks, "tf_ops.py", python=python, **TENSORFLOW_WORDS)
     for name in (name for script in CALLS for name in checks(script)):
         passed(done, name)
     assert done.returncode == 0, done.stderr
@@ -52,7 +51,9 @@ def test_one_thread_for_all_that_waits(tmp_path: Path) -> None:
     flavour = "mpich"
     python = environments.tensorflow()
     one = {"TF_NUM_INTEROP_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
-    done = run(tmp_path, flavour, 2, "tf_ops.py", "tf_graphs", python=python, **WORDS, **one)
+    done = run(
+        tmp_path, flavour, 2, "tf_ops.py", "tf_graphs", python=python, **TENSORFLOW_WORDS, **one
+    )
     for name in checks("tf_graphs.py"):
         passed(done, name)
     assert done.returncode == 0, done.stderr
