@@ -91,6 +91,8 @@ class KerasState(ObjectState):
         """Take over rank 0's state, on every rank."""
         built = [len(variables.of_optimizer(self.optimizer))]
         (there,) = broadcast_object(built)
+        if self.optimizer is not None and there > built[0]:  # rank 0 has taken up a commit
+            variables.build(self.optimizer, self.model)
         mine = self._variables()
         variables.broadcast(mine[: len(variables.of_model(self.model)) + there], root_rank=0)
         self._values = variables.read(mine)
