@@ -113,7 +113,7 @@ def check_evaluate() -> None:
     """The last batches are uneven, and the ranks have other numbers of batches: 5 and 2."""
     x, y = digits()
     model = classifier()
-    model.set_weights([hvd.broadcast(each, 0) for each in model.get_weights()])
+    model.set_weights([np.asarray(hvd.broadcast(each, 0)) for each in model.get_weights()])
     found = hvd.evaluate(model, mine(x), mine(y), batch_size=16, verbose=0)
     whole = model.evaluate(x[:101], y[:101], batch_size=16, verbose=0)
     assert len(found) == len(whole) == 2

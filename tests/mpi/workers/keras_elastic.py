@@ -59,7 +59,7 @@ def train(state):
 state = hvd.elastic.KerasState(model, batch=0, epoch=0)
 assert train(state) == "trained"
 weights = np.concatenate([np.ravel(each) for each in model.get_weights()])
-same = hvd.allgather(weights[None])
+same = np.asarray(hvd.allgather(weights[None]))
 assert np.array_equal(same[0], same[-1])
 if hvd.rank() == 0:
     accuracy = model.evaluate(images, labels, verbose=0)[1]

@@ -88,7 +88,7 @@ def as_one_process(build: Any, optimizer: Any, least: float, **options: Any) -> 
     broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     share = BATCH // hvd.size()
     mine = train(model, made, part(x, BATCH), part(y, BATCH), share, broadcast)
-    losses = hvd.allreduce(mine, name="losses")
+    losses = np.asarray(hvd.allreduce(mine, name="losses"))
     assert len(losses) == EPOCHS * STEPS
     assert np.abs(losses - alone).max() < 1e-5, np.abs(losses - alone)
     assert same_everywhere(weights(model))

@@ -114,7 +114,7 @@ def weights(model: Model) -> Any:
 
 def same_everywhere(array: Any) -> bool:
     """Whether all ranks have the same."""
-    found = hvd.allgather(np.ravel(array)[None])
+    found = np.asarray(hvd.allgather(np.ravel(array)[None]))
     return bool(np.all(found == found[0]))
 
 
