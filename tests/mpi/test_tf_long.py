@@ -18,7 +18,7 @@ pytestmark = [
 def test_steps_leave_nothing(tmp_path: Path) -> None:
     python = environments.tensorflow()
     # few names are remembered, so that the others must be forgotten
-    few = {"HOROVOD_CACHE_CAPACITY": "16"}
+    few = {**TENSORFLOW_WORDS, "HOROVOD_CACHE_CAPACITY": "16"}
     done = run(
         tmp_path, "openmpi5", 2, "tf_long.py", "10000", python=python, **TENSORFLOW_WORDS, **few
     )

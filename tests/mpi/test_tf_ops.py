@@ -15,7 +15,6 @@ CALLS = (
     *("tf_reductions.py", "tf_moves.py", "tf_gradients.py", "tf_graphs.py", "tf_tape.py"),
     *("tf_training.py", "tf_properties.py"),
 )
-OFTEN = [("openmpi5", 2)]
 MORE = [(flavour, ranks) for flavour in FLAVOURS for ranks in (2, 4)]
 
 
@@ -31,11 +30,13 @@ def every_call(launches: Launches, python: Path, flavour: str, ranks: int) -> No
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("flavour", "ranks"),
-    [*OFTEN, *(pytest.param(*each, marks=LONG) for each in MORE if each not in OFTEN)],
-)
-def test_every_call(launches: Launches, flavour: str, ranks: int) -> None:
+def test_every_call(launches: Launches) -> None:
+    every_call(launches, environments.tensorflow(), "openmpi5", 2)
+
+
+@LONG
+@pytest.mark.parametrize(("flavour", "ranks"), MORE)
+def test_every_call_on_every_mpi(launches: Launches, flavour: str, ranks: int) -> None:
     every_call(launches, environments.tensorflow(), flavour, ranks)
 
 
