@@ -129,7 +129,8 @@ class _Step:
             self._forget()
             self._started[number] = request
         if self._queue is not None:
-            request.then = lambda: self._queue.enqueue(number)
+            # TensorFlow keeps every number that it has ever been given: one is enough
+            request.then = lambda: self._queue.enqueue(0)
         _submit(request, self._process_set)
         # Where all ranks are here by now this does it, which is faster than to hand it over. Else
         # it gives up soon, and the thread is free for the steps that the others may wait for.
