@@ -131,7 +131,8 @@ def check_operations_in_a_session() -> None:
             for n in order
         }
         every = hvd.allgather(tf.fill([hvd.rank() + 1], hvd.rank()), name="g")
-        threads = v1.ConfigProto(inter_op_parallelism_threads=64)
+        # one of its own: the process has had others before
+        threads = v1.ConfigProto(inter_op_parallelism_threads=64, use_per_session_threads=True)
         with v1.Session(config=threads) as session:
             for _ in range(3):
                 for n, each in session.run(made).items():
