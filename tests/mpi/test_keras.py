@@ -34,10 +34,10 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 # What each Keras is asked for by, and which parts are run where time is short.
 KINDS = {
-    "tensorflow": ({"KERAS_BACKEND": "tensorflow"}, PARTS),
+    "tensorflow": ({"KERAS_BACKEND": "tensorflow"}, ("callbacks", "optimizer")),
     "jax": ({"KERAS_BACKEND": "jax"}, ("exact",)),
     "torch": ({"KERAS_BACKEND": "torch"}, ("optimizer",)),
-    "keras2": ({"TF_USE_LEGACY_KERAS": "1"}, ("optimizer",)),
+    "keras2": ({"TF_USE_LEGACY_KERAS": "1"}, ()),
     "keras2.15": ({}, ()),
 }
 

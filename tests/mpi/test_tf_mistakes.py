@@ -57,6 +57,7 @@ def why(done: Done) -> str:
     return found[1].strip()
 
 
+@LONG
 def test_ranks_that_differ_in_a_graph(tmp_path: Path, python: Path) -> None:
     said = why(fatal(tmp_path, python, "differs"))
     assert said.startswith("HorovodInternalError: The ranks asked for different things"), said

@@ -47,6 +47,7 @@ def test_every_call_with_keras_2(launches: Launches, flavour: str, ranks: int) -
     every_call(launches, python, flavour, ranks)
 
 
+@LONG
 def test_one_thread_for_all_that_waits(tmp_path: Path) -> None:
     """Graphs in another order on another rank, where TensorFlow has one thread for operations."""
     flavour = "mpich"
