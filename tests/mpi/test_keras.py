@@ -34,9 +34,9 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 # What each Keras is asked for by, and which parts are run where time is short.
 KINDS = {
-    "tensorflow": ({"KERAS_BACKEND": "tensorflow"}, ("callbacks", "optimizer")),
-    "jax": ({"KERAS_BACKEND": "jax"}, ("exact",)),
-    "torch": ({"KERAS_BACKEND": "torch"}, ("optimizer",)),
+    "tensorflow": ({"KERAS_BACKEND": "tensorflow"}, ("optimizer",)),
+    "jax": ({"KERAS_BACKEND": "jax"}, ()),
+    "torch": ({"KERAS_BACKEND": "torch"}, ()),
     "keras2": ({"TF_USE_LEGACY_KERAS": "1"}, ()),
     "keras2.15": ({}, ()),
 }
@@ -121,11 +121,10 @@ MISTAKES = {
 TOLD = re.compile(r"rank (\d): ([\d.]+) s: (\w+): (.*)")
 
 
+@LONG
 @pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes(launch: Launch, kind: str, name: str) -> None:
-    if not runs.LONG and (kind, name) != ("tensorflow", "fewer_steps"):
-        pytest.skip("takes minutes: SHANTY_TEST_LONG=1 runs it")
     if name.startswith("passes") and kind.startswith("keras2"):
         pytest.skip("there it works")
     expected = MISTAKES[name]

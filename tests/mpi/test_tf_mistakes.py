@@ -27,6 +27,7 @@ def go_on(done: Done) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@LONG
 def test_mistakes_after_which_it_goes_on(tmp_path: Path, python: Path) -> None:
     go_on(run(tmp_path, "openmpi5", 2, "tf_mistakes.py", python=python, **MORE))
 

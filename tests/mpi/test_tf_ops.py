@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ CALLS = (
     *("tf_reductions.py", "tf_moves.py", "tf_gradients.py", "tf_graphs.py", "tf_tape.py"),
     *("tf_training.py", "tf_properties.py"),
 )
+SHORT = ("tf_moves.py", "tf_gradients.py", "tf_training.py")  # of these, where time is short
 MORE = [(flavour, ranks) for flavour in FLAVOURS for ranks in (2, 4)]
 
 
@@ -23,15 +25,18 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
     return Launches(tmp_path_factory.mktemp("tf"))
 
 
-def every_call(launches: Launches, python: Path, flavour: str, ranks: int) -> None:
-    done = launches.once(flavour, ranks, "tf_ops.py", python=python, **TENSORFLOW_WORDS)
-    for name in (name for script in CALLS for name in checks(script)):
+def every_call(
+    launches: Launches, python: Path, flavour: str, ranks: int, calls: Sequence[str] = CALLS
+) -> None:
+    modules = [each.removesuffix(".py") for each in calls]
+    done = launches.once(flavour, ranks, "tf_ops.py", *modules, python=python, **TENSORFLOW_WORDS)
+    for name in (name for script in calls for name in checks(script)):
         passed(done, name)
     assert done.returncode == 0, done.stderr
 
 
-def test_every_call(launches: Launches) -> None:
-    every_call(launches, environments.tensorflow(), "openmpi5", 2)
+def test_calls(launches: Launches) -> None:
+    every_call(launches, environments.tensorflow(), "openmpi5", 2, SHORT)
 
 
 @LONG
