@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from runs import WORKERS
+from runs import WORKERS, wait_for
 
 EXITS = {"raise": 1, "exit": 3, "kill": 137, "segv": 139, "abort": 7}
 WORDS = {
@@ -22,12 +22,14 @@ def seconds_after_start(shanty) -> float:
     """How long after all ranks had joined the run had ended."""
     from shanty.runtime.rundir import read_lines
 
+    def ended() -> list[float]:
+        states = [e for e in read_lines(shanty.last.events) if e["event"] == "state"]
+        return [e["time"] for e in states if e["status"]["state"] == "failed"]
+
+    wait_for(ended)  # the command ends once the status says so, which is written first
     events = read_lines(shanty.last.events)
     joined = max(e["time"] for e in events if e["event"] == "rank-joined")
-    ended = next(
-        e["time"] for e in events if e["event"] == "state" and e["status"]["state"] == "failed"
-    )
-    return ended - joined
+    return ended()[0] - joined
 
 
 @pytest.mark.parametrize("how", EXITS)
