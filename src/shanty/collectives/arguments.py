@@ -5,6 +5,7 @@ Types are named as in `kernels`: "float32".
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 from shanty.collectives import process_sets
@@ -24,6 +25,17 @@ REDUCED: dict[str, frozenset[Op]] = {
     **dict.fromkeys(_COMPLEX, frozenset({Op.SUM, Op.AVERAGE, Op.PRODUCT})),
 }
 """The ways to combine elements of each type."""
+
+
+def op_of(op: int | None, average: bool | None) -> Op:
+    """Return what the two arguments say together; ValueError where both say something."""
+    if average is None:
+        return Op.AVERAGE if op is None else op if type(op) is Op else Op(op)
+    if op is not None:
+        raise ValueError("op= says what average= would say: pass op= alone.")
+    kind = "Average" if average else "Sum"
+    warnings.warn(f"average= is deprecated: use op=hvd.{kind}.", DeprecationWarning, stacklevel=3)
+    return Op.AVERAGE if average else Op.SUM
 
 
 def ranks(process_set: ProcessSet) -> Sequence[int]:

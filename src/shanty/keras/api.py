@@ -12,7 +12,7 @@ from shanty.collectives import world
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.process_sets import *
 from shanty.collectives.world import *
-from shanty.keras import saved_models
+from shanty.keras import saved_models, variables
 from shanty.keras.backends import backend
 from shanty.keras.compression import Compression
 from shanty.keras.data import shard
@@ -47,9 +47,8 @@ def broadcast_global_variables(root_rank: int) -> Any:
             "hvd.broadcast_global_variables() works with TensorFlow 1. Use "
             "hvd.callbacks.BroadcastGlobalVariablesCallback."
         )
-    functions = import_module("shanty.tensorflow.functions")
-    operation = functions.broadcast_global_variables(root_rank)
-    return import_module("tensorflow").compat.v1.keras.backend.get_session().run(operation)
+    session = import_module("tensorflow").compat.v1.keras.backend.get_session()
+    return variables.broadcast_globals(root_rank, session)
 
 
 def load_model(

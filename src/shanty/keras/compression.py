@@ -4,35 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from shanty.collectives.compression import Compressor as Compressor
+from shanty.collectives.compression import NoneCompressor as NoneCompressor
 from shanty.keras.backends import cast, kind_of
-
-
-class Compressor:
-    """The interface of a compressor. Subclass it for one of your own."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return what is sent in place of `tensor`, and what `decompress` needs to know."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Return what was received as it was before compression. ctx: from `compress`."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """The tensor itself, and nothing to know."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """The tensor itself."""
-        return tensor
 
 
 class FP16Compressor(Compressor):

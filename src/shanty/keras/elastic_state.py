@@ -1,14 +1,18 @@
-"""The state of a training of a Keras model, and `run`, which takes it back to its last commit."""
+"""States of a training that consist of variables, and `run`, which takes them to their last commit.
+
+For Keras on any backend; TensorFlow's own (`shanty.tensorflow.elastic`) stand on these.
+"""
 
 from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from shanty.collectives import elastic, world
+from shanty.collectives.array_calls import Array
 from shanty.collectives.elastic import HostsUpdatedInterrupt as HostsUpdatedInterrupt
 from shanty.collectives.elastic import ObjectState
 from shanty.collectives.errors import HorovodInternalError as HorovodInternalError
@@ -47,9 +51,8 @@ def run(func: Callable[..., Result]) -> Callable[..., Result]:
             start = text.find(f"{HorovodInternalError.__name__}: ")
             if start < 0:
                 raise
-            raise HorovodInternalError(
-                text[start:].partition("\n")[0].partition(": ")[2]
-            ) from error
+            sentence = text[start:].partition("\nTraceback (most recent call last):")[0]
+            raise HorovodInternalError(sentence.partition(": ")[2]) from error
 
     return elastic.run_fn(translated, _reset, FORMAT)
 
@@ -59,7 +62,53 @@ def _reset() -> None:
     init()
 
 
-class KerasState(ObjectState):
+class VariablesState(ObjectState):
+    """Variables, in an order that is the same on all ranks, and plain objects by their names."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._values: Sequence[Array] = []
+        super().__init__(broadcast_object, world.rank, **kwargs)
+
+    def _variables(self) -> Sequence[Any]:
+        raise NotImplementedError
+
+    def save(self) -> None:
+        """Copy all of it, in memory."""
+        self._values = self._read()
+        super().save()
+
+    def restore(self) -> None:
+        """Go back to what was copied last. Variables that were made since stay as they are."""
+        self._write(self._values)
+        super().restore()
+
+    def sync(self) -> None:
+        """Take over rank 0's state, on every rank."""
+        self._broadcast()
+        self._values = self._read()
+        super().sync()
+
+    def kept(self) -> Any:
+        """Return what was copied last."""
+        return {"variables": self._values, "plain": super().kept()}
+
+    def take_up(self, kept: Any) -> None:
+        """Make what another process kept the state and its copy."""
+        self._values = kept["variables"]
+        self._write(self._values)
+        super().take_up(kept["plain"])
+
+    def _read(self) -> Sequence[Array]:
+        return variables.read(self._variables())
+
+    def _write(self, values: Sequence[Array]) -> None:
+        variables.write(self._variables(), values)
+
+    def _broadcast(self) -> None:
+        variables.broadcast(self._variables(), root_rank=0)
+
+
+class KerasState(VariablesState):
     """The state of a training of a Keras model: `KerasState(model, batch=0, epoch=0)`.
 
     model: built. optimizer: the model's own where it is None. kwargs: anything else, each an
@@ -72,43 +121,27 @@ class KerasState(ObjectState):
             raise ValueError("Model must be built first. Run `model.build(input_shape)`.")
         self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
-        self._values: list[Any] = []
-        super().__init__(broadcast_object, world.rank, **kwargs)
+        super().__init__(**kwargs)
         self.save()
 
-    def save(self) -> None:
-        """Copy all of it, in memory."""
+    def _variables(self) -> Sequence[Any]:
+        return [*variables.of_model(self.model), *variables.of_optimizer(self.optimizer)]
+
+    def _read(self) -> Sequence[Array]:
         variables.settle(self.model)
-        self._values = variables.read(self._variables())
-        super().save()
+        return super()._read()
 
-    def restore(self) -> None:
-        """Go back to what was copied last. Variables that were made since stay as they are."""
-        variables.write(self._variables(), self._values)
-        super().restore()
+    def _write(self, values: Sequence[Array]) -> None:
+        self._build(len(values) - len(variables.of_model(self.model)))
+        super()._write(values)
 
-    def sync(self) -> None:
-        """Take over rank 0's state, on every rank."""
-        built = [len(variables.of_optimizer(self.optimizer))]
-        (there,) = broadcast_object(built)
-        if self.optimizer is not None and there > built[0]:  # rank 0 has taken up a commit
-            variables.build(self.optimizer, self.model)
+    def _broadcast(self) -> None:
+        there = broadcast_object(len(variables.of_optimizer(self.optimizer)))
+        self._build(there)
         mine = self._variables()
         variables.broadcast(mine[: len(variables.of_model(self.model)) + there], root_rank=0)
-        self._values = variables.read(mine)
-        super().sync()
 
-    def kept(self) -> Any:
-        """Return what was copied last."""
-        return {"variables": self._values, "plain": super().kept()}
-
-    def take_up(self, kept: Any) -> None:
-        """Make what another process kept the state and its copy."""
-        self._values = kept["variables"]
-        if self.optimizer is not None and len(self._values) > len(self._variables()):
+    def _build(self, count: int) -> None:
+        """Have the optimizer make its variables, if there are to be more than it has."""
+        if self.optimizer is not None and count > len(variables.of_optimizer(self.optimizer)):
             variables.build(self.optimizer, self.model)
-        variables.write(self._variables(), self._values)
-        super().take_up(kept["plain"])
-
-    def _variables(self) -> list[Any]:
-        return [*variables.of_model(self.model), *variables.of_optimizer(self.optimizer)]

@@ -19,8 +19,8 @@ _HOLD = "_distribution"  # attribute of the optimizer, past Keras's tracking of 
 class Distribution:
     """What makes an optimizer a distributed one: how it reduces, and over how many passes.
 
-    several: adds gradients up over passes, on Keras 2; Keras 3 does that itself. sums: whether
-    those of Keras 3, which are averages, are to be sums.
+    average: whether the sum of the passes is divided by their number. several: adds gradients up
+    over passes, on Keras 2; Keras 3 does that itself, and averages.
     """
 
     def __init__(self, how: gradients.Reducing, passes: int, average: bool) -> None:

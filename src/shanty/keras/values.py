@@ -5,12 +5,12 @@ They return tensors of the backend; in a graph of TensorFlow 1, arrays.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 
 from shanty.collectives import array_calls
+from shanty.collectives.arguments import op_of
 from shanty.collectives.array_calls import Array
 from shanty.collectives.process_sets import global_process_set
 from shanty.collectives.request import Op, Request
@@ -35,7 +35,7 @@ def allreduce(
     compression: how it travels. prescale_factor, postscale_factor: what the elements are multiplied
     with before and after.
     """
-    how = _op(op, average), prescale_factor, postscale_factor
+    how = op_of(op, average), prescale_factor, postscale_factor
     smaller, ctx = compression.compress(_plain(value))
     return compression.decompress(tensor_of(reduced(np.asarray(smaller), name, *how)), ctx)
 
@@ -73,13 +73,3 @@ def _plain(value: Any) -> Array:
 
 def _tensor(request: Request) -> Any:
     return tensor_of(array_calls.done(request, global_process_set)[0])
-
-
-def _op(op: int | None, average: bool | None) -> Op:
-    if average is None:
-        return Op.AVERAGE if op is None else Op(op)
-    if op is not None:
-        raise ValueError("op= says what average= would say: pass op= alone.")
-    kind = "Average" if average else "Sum"
-    warnings.warn(f"average= is deprecated: use op=hvd.{kind}.", DeprecationWarning, stacklevel=3)
-    return Op.AVERAGE if average else Op.SUM

@@ -10,7 +10,6 @@ world. Grouped operations are done as a whole.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from shanty.collectives import process_sets, world
+from shanty.collectives.arguments import op_of
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Op
 from shanty.tensorflow import mpi_ops
@@ -262,17 +262,6 @@ def _asked(answer: Any, name: str | None) -> Tensor:
 
 
 # ---- within ------------------------------------------------------------------------------------
-
-
-def op_of(op: int | None, average: bool | None) -> Op:
-    """Return what the two arguments say together; ValueError where both say something."""
-    if average is None:
-        return Op.AVERAGE if op is None else Op(op)
-    if op is not None:
-        raise ValueError("op= says what average= would say: pass op= alone.")
-    kind = "Average" if average else "Sum"
-    warnings.warn(f"average= is deprecated: use op=hvd.{kind}.", DeprecationWarning, stacklevel=3)
-    return Op.AVERAGE if average else Op.SUM
 
 
 @contextmanager

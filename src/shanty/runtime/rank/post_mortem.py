@@ -23,6 +23,7 @@ _IN_A_GRAPH = (
     r"^(?!Node: )(?: +\(\d+\) [A-Z_ ]+:  |\{\{.*?\}\} )?([A-Za-z_]\w*: .*?)"
     r"\nTraceback \(most recent call last\):"
 )
+_COLLECTIVE = "HorovodInternalError: "
 _FRAME = r'^  File "(.*)", line (\d+) in (.*)$'
 
 
@@ -42,8 +43,9 @@ def how_to_install(module: str) -> str:
 def reason(error: BaseException) -> str:
     """Return what an exception says: its type and message.
 
-    Where a Python function has failed within a graph of TensorFlow, only what that function said:
-    around it TensorFlow's message has a page of where the operation was made, and a traceback.
+    Where a Python function has failed within a graph of TensorFlow, or a collective in a compiled
+    step of JAX's, only what that said: around it stands a page of where it was called, and a
+    traceback.
     """
     import re
 
@@ -52,6 +54,9 @@ def reason(error: BaseException) -> str:
         found = re.search(_IN_A_GRAPH, text, re.MULTILINE | re.DOTALL)
         if found:
             return found[1]
+    start = text.rfind(_COLLECTIVE)
+    if start > 0 and type(error).__module__.startswith("jax"):
+        return text[start:].partition("\n\n")[0]
     return f"{type(error).__name__}: {text}"
 
 

@@ -140,14 +140,14 @@ def _run(words: list[str]) -> None:
     except BaseException as error:  # noqa: BLE001  whatever ends the script
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         error = error.with_traceback(_own_frames_off(error.__traceback__))
-        why = _within(f"{type(error).__name__}: {error}")
+        why = f"{type(error).__name__}: {error}"
         unfound = kind == "-m" and isinstance(error, ImportError) and error.__traceback__ is None
         if unfound:
             why = f"{sys.executable}: {error}"  # as Python says it
             print(why, file=sys.stderr)
         else:
             sys.excepthook(type(error), error, error.__traceback__)
-        if process is not None and type(error).__module__.startswith("tensorflow."):
+        if process is not None and "\n" in why:  # perhaps words of a framework around the cause
             why = module.load_part("rank/post_mortem").reason(error)
         if process is not None and isinstance(error, (ImportError, AttributeError)):
             try:
@@ -160,12 +160,6 @@ def _run(words: list[str]) -> None:
     if process is not None:
         process.tell("failed", code=code, why=why, fix=fix, at=time.monotonic())
     sys.exit(code)
-
-
-def _within(text: str) -> str:
-    """Returns what an error says; of one that TensorFlow or JAX wraps in words of its own, that."""
-    start = text.rfind("HorovodInternalError: ")
-    return text[start:].partition("\n\n")[0] if start > 0 else text
 
 
 if __name__ == "__main__":

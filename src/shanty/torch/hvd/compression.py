@@ -5,33 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-
-class Compressor:
-    """The interface of a compressor. Subclass it for one of your own."""
-
-    @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, object]:
-        """Return what is sent in place of `tensor`, and what `decompress` needs to know."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: Tensor, ctx: object) -> Tensor:
-        """Return what was received as it was before compression. ctx: from `compress`."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, object]:
-        """The tensor itself, and nothing to know."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Tensor, ctx: object) -> Tensor:
-        """The tensor itself."""
-        return tensor
+from shanty.collectives.compression import Compressor as Compressor
+from shanty.collectives.compression import NoneCompressor as NoneCompressor
 
 
 class FP16Compressor(Compressor):

@@ -10,13 +10,13 @@ set says which ranks take part; a rank that is named (`root_rank`) is always one
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, ParamSpec
 
 from torch import Tensor
 
+from shanty.collectives.arguments import op_of
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Kind, Op, Request
 from shanty.torch.hvd import autograd, calls
@@ -77,7 +77,7 @@ def allreduce(
     multiplied with before and after.
     Raises ValueError for an op that the type has not, or a process set without this rank.
     """
-    how = name, _op(op, average), prescale_factor, postscale_factor, process_set, False
+    how = name, op_of(op, average), prescale_factor, postscale_factor, process_set, False
     return _smaller(autograd.allreduce, (tensor,), compression, *how)[0]
 
 
@@ -91,7 +91,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an `allreduce`, without compression and gradient; a handle to its result."""
-    how = _op(op, average), prescale_factor, postscale_factor, process_set, False
+    how = op_of(op, average), prescale_factor, postscale_factor, process_set, False
     return calls.allreduce((tensor,), (tensor.new_empty(tensor.shape),), name, *how)
 
 
@@ -106,7 +106,7 @@ def allreduce_async_(
 ) -> int:
     """Start an `allreduce_`; a handle to its result. Leave the tensor alone until then."""
     return calls.allreduce_in_place(
-        tensor, name, _op(op, average), prescale_factor, postscale_factor, process_set
+        tensor, name, op_of(op, average), prescale_factor, postscale_factor, process_set
     )
 
 
@@ -126,7 +126,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """New tensors: an `allreduce` of each, all of them together. They have gradients."""
-    how = name, _op(op, average), prescale_factor, postscale_factor, process_set, True
+    how = name, op_of(op, average), prescale_factor, postscale_factor, process_set, True
     return _smaller(autograd.allreduce, _group(tensors), compression, *how)
 
 
@@ -142,7 +142,7 @@ def grouped_allreduce_async(
     """Start a `grouped_allreduce`, without compression and gradients; one handle to all."""
     group = _group(tensors)
     outputs = [each.new_empty(each.shape) for each in group]
-    how = _op(op, average), prescale_factor, postscale_factor, process_set, True
+    how = op_of(op, average), prescale_factor, postscale_factor, process_set, True
     return calls.allreduce(group, outputs, name, *how)
 
 
@@ -157,7 +157,7 @@ def grouped_allreduce_async_(
 ) -> int:
     """Start a `grouped_allreduce_`; one handle to all. Leave the tensors alone until then."""
     group = _group(tensors)
-    how = _op(op, average), prescale_factor, postscale_factor, process_set, True
+    how = op_of(op, average), prescale_factor, postscale_factor, process_set, True
     return calls.allreduce(group, group, name, *how)
 
 
@@ -355,16 +355,6 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 # ---- within ------------------------------------------------------------------------------------
-
-
-def _op(op: int | None, average: bool | None) -> Op:
-    if average is None:
-        return Op.AVERAGE if op is None else op if type(op) is Op else Op(op)
-    if op is not None:
-        raise ValueError("op= says what average= would say: pass op= alone.")
-    kind = "Average" if average else "Sum"
-    warnings.warn(f"average= is deprecated: use op=hvd.{kind}.", DeprecationWarning, stacklevel=3)
-    return Op.AVERAGE if average else Op.SUM
 
 
 def _group(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -43,6 +43,18 @@ def test_of_tensorflow_itself() -> None:
     assert reason(UnknownError(text)) == f"UnknownError: {text}"
 
 
+class JaxRuntimeError(Exception):
+    """As JAX has it."""
+
+    __module__ = "jaxlib._jax"
+
+
+def test_of_a_collective_in_a_compiled_step() -> None:
+    text = f"INTERNAL: CpuCallback error calling callback: {TRACE}"
+    assert reason(JaxRuntimeError(text)) == SENTENCE
+    assert reason(JaxRuntimeError("INTERNAL: else")) == "JaxRuntimeError: INTERNAL: else"
+
+
 def test_of_others() -> None:
     error = RuntimeError(f"{SENTENCE}\n{TRACE}")
     assert reason(error) == f"RuntimeError: {error}"

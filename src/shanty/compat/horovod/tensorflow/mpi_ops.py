@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shanty.collectives.arguments import op_of
 from shanty.collectives.process_sets import *
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Op
@@ -21,7 +22,7 @@ from shanty.tensorflow.api import gpu_available as gpu_available
 from shanty.tensorflow.api import init as init
 from shanty.tensorflow.mpi_ops import Tensor
 from shanty.tensorflow.ops import *
-from shanty.tensorflow.ops import Sum, op_of
+from shanty.tensorflow.ops import Sum
 
 check_num_rank_power_of_2 = num_rank_is_power_2
 handle_average_backwards_compatibility = op_of
