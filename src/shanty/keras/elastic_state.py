@@ -69,7 +69,8 @@ class VariablesState(ObjectState):
         self._values: Sequence[Array] = []
         super().__init__(broadcast_object, world.rank, **kwargs)
 
-    def _variables(self) -> Sequence[Any]:
+    def variables(self) -> Sequence[Any]:
+        """Return the variables."""
         raise NotImplementedError
 
     def save(self) -> None:
@@ -99,13 +100,13 @@ class VariablesState(ObjectState):
         super().take_up(kept["plain"])
 
     def _read(self) -> Sequence[Array]:
-        return variables.read(self._variables())
+        return variables.read(self.variables())
 
     def _write(self, values: Sequence[Array]) -> None:
-        variables.write(self._variables(), values)
+        variables.write(self.variables(), values)
 
     def _broadcast(self) -> None:
-        variables.broadcast(self._variables(), root_rank=0)
+        variables.broadcast(self.variables(), root_rank=0)
 
 
 class KerasState(VariablesState):
@@ -124,7 +125,8 @@ class KerasState(VariablesState):
         super().__init__(**kwargs)
         self.save()
 
-    def _variables(self) -> Sequence[Any]:
+    def variables(self) -> Sequence[Any]:
+        """Return those of the model, and those that the optimizer has by now."""
         return [*variables.of_model(self.model), *variables.of_optimizer(self.optimizer)]
 
     def _read(self) -> Sequence[Array]:
@@ -138,7 +140,7 @@ class KerasState(VariablesState):
     def _broadcast(self) -> None:
         there = broadcast_object(len(variables.of_optimizer(self.optimizer)))
         self._build(there)
-        mine = self._variables()
+        mine = self.variables()
         variables.broadcast(mine[: len(variables.of_model(self.model)) + there], root_rank=0)
 
     def _build(self, count: int) -> None:

@@ -50,7 +50,8 @@ class TensorFlowState(VariablesState):
         super().__init__(**kwargs)
         self.sync()
 
-    def _variables(self) -> Sequence[Any]:
+    def variables(self) -> Sequence[Any]:
+        """Return the variables."""
         return self._own
 
     def _read(self) -> Sequence[Array]:
