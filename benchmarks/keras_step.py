@@ -65,6 +65,8 @@ def show(model: str, found: dict[str, list[float]]) -> None:
     print(f"    shanty ÷ alone         {quartiles(ratio(found['shanty'], found['alone']), 1, 3)}")
     both = ratio(found["reduce"], found["reduce-torch"])
     print(f"    reduce ÷ reduce-torch  {quartiles(both, 1, 3)}")
+    for how in ("reduce", "reduce-torch"):
+        print(f"    {how + ' ÷ shanty':<22} {quartiles(ratio(found[how], found['shanty']), 1, 3)}")
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 """A collective as a step of a computation: at once where TensorFlow is eager, else in the graph.
 
 In a graph a step is three operations: one that submits the request and returns, one that waits for
-a token in a queue of TensorFlow's, and one that takes the results. The middle one occupies no
-thread, so that any number of steps can be under way, and they may come in another order on another
-rank. Sessions of TensorFlow 1 have no queue that could be filled from outside: there the last one
+a token in a queue of TensorFlow's if it has not ended by then, and one that takes the results. The
+middle one occupies no thread, so that any number of steps can be under way, and they may come in
+another order on another rank. Sessions of TensorFlow 1 have no queue that could be filled from outside: there the last one
 waits, in one of a pool of threads, which `widen` makes large enough for many steps.
 """
 
@@ -110,9 +110,9 @@ class _Step:
         if v1.executing_eagerly_outside_functions():
             with tf.init_scope():
                 self._queue = tf.queue.FIFOQueue(-1, [tf.int64], shapes=[()])
-        number = _apart(graph, tf.numpy_function(self._start, tensors, tf.int64))
-        with tf.control_dependencies([number]):
-            waits = [] if self._queue is None else [_dequeue(graph, self._queue.queue_ref)]
+        number, tokens = tf.numpy_function(self._start, tensors, [tf.int64, tf.int32])
+        _apart(graph, number)
+        waits = [] if self._queue is None else [_dequeue(graph, self._queue.queue_ref, tokens)]
         with tf.control_dependencies(waits):
             made = tf.numpy_function(self._finish, [number], [each.dtype for each in outcomes])
         _apart(graph, made[0])
@@ -128,14 +128,24 @@ class _Step:
             number = next(self._numbers)
             self._forget()
             self._started[number] = request
-        if self._queue is not None:
-            # TensorFlow keeps every number that it has ever been given: one is enough
-            request.then = lambda: self._queue.enqueue(0)
+        ended = left = False  # the request; this call, which can see no more that it has
+
+        def then() -> None:
+            nonlocal ended
+            with self._lock:
+                ended, late = True, left
+            if late and self._queue is not None:
+                # TensorFlow keeps every number that it has ever been given: one is enough
+                self._queue.enqueue(0)
+
+        request.then = then
         _submit(request, self._process_set)
         # Where all ranks are here by now this does it, which is faster than to hand it over. Else
         # it gives up soon, and the thread is free for the steps that the others may wait for.
         process_sets.controller(self._process_set).drive(request)
-        return np.int64(number)
+        with self._lock:
+            left = True
+            return np.int64(number), np.int32(not ended)
 
     def _finish(self, number: Any) -> list[Array]:
         with self._lock:
@@ -165,10 +175,11 @@ def _submit(request: Request, process_set: ProcessSet) -> None:
     _latest[key] = request
 
 
-def _dequeue(graph: Any, queue: Any) -> Any:
-    """Return the operation that waits for a token in the queue, made outside of all graphs."""
-    (token,) = tf.raw_ops.QueueDequeueV2(handle=_within(graph, queue), component_types=[tf.int64])
-    return token
+def _dequeue(graph: Any, queue: Any, tokens: Any) -> Any:
+    """Return the operation that waits for tokens in the queue, made outside of all graphs."""
+    handle = _within(graph, queue)
+    (found,) = tf.raw_ops.QueueDequeueManyV2(handle=handle, n=tokens, component_types=[tf.int64])
+    return found
 
 
 def _within(graph: Any, tensor: Any) -> Any:

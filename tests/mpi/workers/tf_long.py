@@ -18,7 +18,7 @@ import shanty.tensorflow as hvd
 
 STEPS = int(sys.argv[1])
 WARM = STEPS // 5  # steps after which everything that stays is there
-GROWTH = 6 << 20  # bytes that resident memory may grow by afterwards, for the allocator's sake
+GROWTH = 2 << 20  # bytes that resident memory may grow by afterwards
 BOUND = 550.0  # seconds
 OBJECTS = 250  # of Python that may be there afterwards and were not before
 
