@@ -3,8 +3,9 @@
 In a graph a step is three operations: one that submits the request and returns, one that waits for
 a token in a queue of TensorFlow's if it has not ended by then, and one that takes the results. The
 middle one occupies no thread, so that any number of steps can be under way, and they may come in
-another order on another rank. Sessions of TensorFlow 1 have no queue that could be filled from outside: there the last one
-waits, in one of a pool of threads, which `widen` makes large enough for many steps.
+another order on another rank. Sessions of TensorFlow 1 have no queue that could be filled from
+outside: there the last one waits, in one of a pool of threads, which `widen` makes large enough for
+many steps.
 """
 
 from __future__ import annotations
