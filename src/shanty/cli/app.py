@@ -25,8 +25,9 @@ from shanty.runtime.rundir import home, not_allowed
 VERBS = {
     "run": "run", "rerun": "run", "ps": "runs", "show": "show", "logs": "runs", "stop": "runs",
     "stacks": "stacks", "doctor": "doctor", "net": "net", "rm": "runs", "prune": "runs",
-    "hosts": "hosts", "lab": "lab", "mpi": "mpi", "image": "image", "k8s": "k8s",
-    "horovodrun": "horovodrun", "dmlc-submit": "dmlc_submit", "completion": "completion",
+    "hosts": "hosts", "machines": "machines", "lab": "lab", "mpi": "mpi", "image": "image",
+    "k8s": "k8s", "horovodrun": "horovodrun", "dmlc-submit": "dmlc_submit",
+    "completion": "completion",
 }  # fmt: skip
 
 

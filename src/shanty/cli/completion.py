@@ -207,6 +207,16 @@ def groups(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> obj
     return [each for each in inventory.names(home(os.environ)) if each.startswith(incomplete)]
 
 
+def machine_types(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> object:
+    """Complete the last of several machine types."""
+    from shanty.launch.machines import types
+
+    before, comma, last = incomplete.rpartition(",")
+    return [
+        before + comma + each for each in types.names(home(os.environ)) if each.startswith(last)
+    ]
+
+
 def hosts(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> object:
     """Complete the last of several hosts: groups, hosts of groups, names of ~/.ssh/config."""
     before, comma, last = incomplete.rpartition(",")

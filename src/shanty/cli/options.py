@@ -144,6 +144,20 @@ def _gpus(word: str, where: str) -> str:
     raise UsageError(f"{where} takes all, none or numbers as 0,1, not {word!r}")
 
 
+def _machines(text: str, where: str) -> tuple[tuple[str, int], ...]:
+    """Read machine types: TYPE[:COUNT],TYPE[:COUNT]."""
+    found = []
+    for part in text.split(","):
+        name, colon, count = part.strip().partition(":")
+        if not name or (colon and not re.fullmatch(r"[1-9]\d{0,4}", count)):
+            raise UsageError(
+                f"{where} takes TYPE or TYPE:COUNT, not {part!r}",
+                fix="several with commas: --machines big:1,small:4",
+            )
+        found.append((name, int(count or 1)))
+    return tuple(found)
+
+
 def _patch(path: Path) -> str:
     from shanty.launch.kubernetes.objects import read_patch
 
@@ -195,7 +209,7 @@ class Option:
         )
 
 
-def _number(name: str, flags: str, help: str, least: int = 1, toml: Any = ()) -> Option:
+def _number(name: str, flags: str, help: str, least: int | None = 1, toml: Any = ()) -> Option:
     return Option(name, flags, help, toml, least=least, click={"type": int, "metavar": "N"})
 
 
@@ -243,6 +257,16 @@ _ALL = (
         "hostfile", "--hostfile", "A file that names the hosts.",
         (str,), lambda path, _where, folder: str(folder / path),
         click={"type": Path, "shell_complete": completed("files")},
+    ),
+    Option(
+        "machines", "--machines", "Where: machines of these types, once they are free.",
+        (str,), lambda text, where, _: _machines(text, where),
+        click={"metavar": "TYPE[:COUNT],…", "shell_complete": completed("machine_types")},
+    ),
+    _number("priority", "--priority", "Higher is served first [0].", None, toml=(int,)),
+    Option(
+        "share", "--share", "Machines may be those of runs that share, too.",
+        (bool,), click={"is_flag": True},
     ),
     Option(
         "mpi", "--mpi", "openmpi (default), openmpi4, mpich, intel, a prefix, or image.",
@@ -384,7 +408,7 @@ GROUPS = {
         "ranks", "ranks_per_host", "cpus_per_rank", "memory_per_rank", "gpus_per_rank",
         "oversubscribe",
     ),
-    "Where": ("on", "hostfile", "workdir", "source"),
+    "Where": ("on", "hostfile", "machines", "priority", "share", "workdir", "source"),
     "Slurm": OF_SLURM,
     "Kubernetes": (*KUBERNETES_KEYS, "manifest", "form"),
     "MPI": ("mpi", "raw"),

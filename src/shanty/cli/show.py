@@ -121,6 +121,8 @@ def _typed(given: Mapping[str, Any]) -> str:
             words.append(flag)
         elif name == "env":
             words += [word for key in value for word in (flag, key)]
+        elif name == "machines":
+            words += [flag, ",".join(f"{kind}:{count}" for kind, count in value)]
         elif isinstance(value, (tuple, list)):
             for each in value:
                 parts = filter(None, each) if isinstance(each, (tuple, list)) else (str(each),)

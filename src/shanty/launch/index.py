@@ -94,6 +94,10 @@ class Runs:
         """Ask where the run stands now."""
         return self._targets.describe([run])[run]
 
+    def active(self) -> list[RunDir]:
+        """List the runs that have not ended; one that is LOST may be on where nobody sees it."""
+        return [self.directory(each.id) for each in self.entries() if each.status.ended is None]
+
     def entries(self) -> list[Entry]:
         """List all runs with their present status, the oldest first."""
         try:

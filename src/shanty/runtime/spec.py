@@ -75,6 +75,10 @@ class JobSpec:
     of Kueue's, `operator` the kind of Kubeflow's objects that are made instead of a Job.
     `schedule_timeout` is the seconds in which all pods have to run; `keep` leaves them there after
     the end.
+
+    `machines` are machine types, and how many of each; the first machine of the first type is the
+    lead host. A run waits for them: one of a higher `priority` before others. `share`: other runs
+    that share may be on them as well.
     """
 
     command: Command
@@ -130,6 +134,9 @@ class JobSpec:
     operator: Optional[str] = None
     schedule_timeout: float = 300.0
     keep: bool = False
+    machines: Tuple[Tuple[str, int], ...] = ()
+    priority: int = 0
+    share: bool = False
 
     @property
     def secrets(self) -> Tuple[str, ...]:
@@ -157,6 +164,7 @@ class JobSpec:
         for key in ("tags", "node_selector", "tolerations", "pull_secrets", "labels"):
             known[key] = tuple(known.get(key, ()))
         known["mounts"] = tuple(tuple(mount) for mount in known.get("mounts", ()))
+        known["machines"] = tuple((name, count) for name, count in known.get("machines", ()))
         return cls(**known)
 
     def words(self) -> Tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from command_line import Cli
 from shanty.cli import jobs, options
 from shanty.launch import settings
 from shanty.runtime.errors import UsageError
-from shanty.runtime.spec import Script
+from shanty.runtime.spec import JobSpec, Script
 
 
 @pytest.mark.parametrize("text", ["0.001", "99999999999999h", "", "soon"])
@@ -100,3 +101,22 @@ def test_the_settings_of_stalls(tmp_path: Path) -> None:
     file.write_text("on_stall = 'shrug'\n")
     with pytest.raises(UsageError, match="warn or stop"):
         settings.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("p2.xlarge", (("p2.xlarge", 1),)),
+        ("big:1, small:4", (("big", 1), ("small", 4))),
+    ],
+)
+def test_machine_types(text: str, wanted: tuple[tuple[str, int], ...]) -> None:
+    job = JobSpec(Script("x.py"), **options.typed({"machines": text, "priority": -2}))
+    assert (job.machines, job.priority, job.share) == (wanted, -2, False)
+    assert JobSpec.from_json(json.loads(json.dumps(job.to_json()))) == job
+
+
+@pytest.mark.parametrize("text", ["", "big:", "big:0", "big:x", ":2", "big,,small", "big:1:2"])
+def test_no_machine_types(text: str) -> None:
+    with pytest.raises(UsageError, match="--machines takes"):
+        options.typed({"machines": text})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -13,7 +15,7 @@ from shanty.runtime.agent.control import read_status
 from shanty.runtime.errors import LostError, NotFoundError, ShantyError, UsageError
 from shanty.runtime.plan import Attempt, Limits, Plan
 from shanty.runtime.resolve import leftovers
-from shanty.runtime.rundir import RunDir
+from shanty.runtime.rundir import RunDir, storage_errors, write_json
 from shanty.runtime.spec import Failure, JobSpec, Raw, State, Status
 
 
@@ -146,6 +148,27 @@ def refuse_options(job: JobSpec, where: str, scheme: str = "") -> None:
 
 _FLAGS = {"tolerations": "toleration", "pull_secrets": "pull-secret", "labels": "k8s-label",
           "operator": "as"}  # fmt: skip
+
+
+@contextlib.contextmanager
+def run_folder(run: RunDir, job: JobSpec, ranks: int | None) -> Iterator[None]:
+    """Make a run's folder, with its job and first status; removed where the block fails.
+
+    One that has waited for machines has all that already, and keeps it.
+    """
+    waited = run.job.exists()
+    if not waited:
+        run.create()
+    try:
+        if not waited:
+            with storage_errors(run.path):
+                write_json(run.job, job.to_json())
+                write_json(run.status, Status.new(ranks).to_json())
+        yield
+    except BaseException:  # Ctrl-C too
+        if not waited:
+            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
+        raise
 
 
 def plan_of(

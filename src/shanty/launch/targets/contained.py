@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shlex
-import shutil
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,11 +22,9 @@ from shanty.launch.containers.inside import Contained, Inside
 from shanty.launch.containers.options import IMAGE_MPI, refuse_without_python
 from shanty.launch.host import Host
 from shanty.launch.targets.base import Planned, Surroundings, plan_of, scratch_of
-from shanty.launch.targets.local import Facts, node_of_this_machine, write_down
+from shanty.launch.targets.local import Facts, node_of_this_machine, start
 from shanty.runtime import platform
-from shanty.runtime.agent import control
 from shanty.runtime.containers.container import Container
-from shanty.runtime.errors import StorageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node, Plan
@@ -83,12 +80,7 @@ class ContainedPlan(Planned):
             self.inside.leave()
         self.here.say("")
         flavour = FLAVOURS[plan.lead.installation.flavour]
-        write_down(self.job, plan, self.run, flavour.hostfile(plan.attempt.layout.hosts))
-        try:
-            control.start_agents(self.run, plan, self.job.workdir, stdin)
-        except StorageError:
-            shutil.rmtree(self.run.path, ignore_errors=True)  # there never was a run
-            raise
+        start(self.job, plan, self.run, flavour.hostfile(plan.attempt.layout.hosts), stdin)
 
     def _equip(self) -> Contained:
         here, job = self.here, self.job

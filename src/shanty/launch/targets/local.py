@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
@@ -14,10 +13,10 @@ from typing import Any, ClassVar
 
 import shanty
 from shanty.launch import interpreter, mpis
-from shanty.launch.targets.base import Planned, Reply, Surroundings, plan_of
+from shanty.launch.machines import line
+from shanty.launch.targets.base import Planned, Reply, Surroundings, plan_of, run_folder
 from shanty.runtime import addresses, platform
 from shanty.runtime.agent import control
-from shanty.runtime.errors import StorageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node, Plan
@@ -75,12 +74,7 @@ class LocalPlan(Planned):
         ports = addresses.ports_of_host(attempt, node)
         shared = {**attempt.shared, **addresses.variables(attempt, {node.number: ports})}
         plan = self.plan._replace(attempt=attempt._replace(shared=shared))
-        write_down(job, plan, run, self.hostfile)
-        try:
-            control.start_agents(run, plan, job.workdir, stdin)
-        except StorageError:
-            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
-            raise
+        start(job, plan, run, self.hostfile, stdin)
 
 
 class LocalTarget:
@@ -168,23 +162,25 @@ def node_of_this_machine(facts: Facts, job: JobSpec, run: RunDir, scratch: str) 
     )
 
 
-def write_down(job: JobSpec, plan: Plan, run: RunDir, hostfile: str = "") -> None:
-    """Make the run's directory, with all that its agents read; none is left where that fails."""
-    run.create()
-    try:
-        with storage_errors(run.path):
-            write_json(run.job, job.to_json())
-            run.hostfile.write_text(hostfile)
-            write_json(run.plan, plan.to_json())
-            for name, text in shim_scripts(plan.lead, raw=plan.raw, workers=False).items():
-                shim = run.bin / name
-                shim.write_text(text)
-                shim.chmod(0o755)
-            status = Status.new(plan.attempt.ranks)
-            write_json(run.status, status.to_json())
-    except BaseException:  # Ctrl-C too
-        shutil.rmtree(run.path, ignore_errors=True)
-        raise
+def start(job: JobSpec, plan: Plan, run: RunDir, hostfile: str, stdin: int) -> None:
+    """Start a run's agents on this machine; `stdin` is what rank 0 will read."""
+    with run_folder(run, job, plan.attempt.ranks):
+        write_down(plan, run, hostfile)
+        line.begins(run)
+        control.start_agents(run, plan, job.workdir, stdin)
+        if line.site_of(run) is not None:
+            line.begun(run, {"target": LocalTarget.scheme})
+
+
+def write_down(plan: Plan, run: RunDir, hostfile: str = "") -> None:
+    """Write all that its agents read into a run's folder."""
+    with storage_errors(run.path):
+        run.hostfile.write_text(hostfile)
+        write_json(run.plan, plan.to_json())
+        for name, text in shim_scripts(plan.lead, raw=plan.raw, workers=False).items():
+            shim = run.bin / name
+            shim.write_text(text)
+            shim.chmod(0o755)
 
 
 def _mpi4py() -> str:

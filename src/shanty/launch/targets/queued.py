@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from shanty.launch.settings import Settings
-from shanty.launch.targets.base import Planned, Reply, Surroundings, plan_of, scratch_of
+from shanty.launch.targets.base import Planned, Reply, Surroundings, plan_of, run_folder, scratch_of
 from shanty.launch.targets.local import node_of_this_machine, survey, write_down
 from shanty.runtime.agent.queued import Entry, Looked, QueuedRuns
 from shanty.runtime.mpi.flavours import FLAVOURS
@@ -63,17 +62,17 @@ class QueuedPlan(Planned):
         """Write the run down and queue it; its ranks read no standard input."""
         del stdin
         run, start = self.run, [*self.plan.lead.host_boot, "agent.start", str(self.run.path)]
-        write_down(self.job, self.plan, run)
         site = {"target": self.queue.scheme, "name": ""}
-        try:
-            write_json(run.site, site)  # from now on it is this target's to judge
-            site["name"] = self.queue.enqueue(run, self.job, start)
-            write_json(run.site, site)
-        except BaseException:  # Ctrl-C too
-            if site["name"]:
-                self.queue.dequeue(site["name"])
-            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
-            raise
+        with run_folder(run, self.job, self.plan.attempt.ranks):
+            write_down(self.plan, run)
+            try:
+                write_json(run.site, site)  # from now on it is this target's to judge
+                site["name"] = self.queue.enqueue(run, self.job, start)
+                write_json(run.site, site)
+            except BaseException:  # Ctrl-C too
+                if site["name"]:
+                    self.queue.dequeue(site["name"])
+                raise
 
 
 def waiting_plan(job: JobSpec, run: RunDir, settings: Settings, node: Node) -> Plan:

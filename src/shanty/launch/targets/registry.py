@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shanty.launch.targets.ssh import SshTarget
 
 
-LOCAL, SSH, SLURM, KUBERNETES = "local", "ssh", "slurm", "k8s"
+LOCAL, SSH, SLURM, KUBERNETES, MACHINES = "local", "ssh", "slurm", "k8s", "machines"
 _GROUP = "shanty.targets"
 
 
@@ -58,6 +58,10 @@ class Targets:
                 from shanty.launch.targets.kubernetes import KubernetesTarget
 
                 self._targets[scheme] = KubernetesTarget(self._here)
+            elif scheme == MACHINES:
+                from shanty.launch.targets.machines import MachinesTarget
+
+                self._targets[scheme] = MachinesTarget(self._here, self.plan, self.cancel)
             else:
                 self._targets[scheme] = self._installed(scheme)
         return self._targets[scheme]
@@ -88,6 +92,8 @@ class Targets:
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""
         scheme = self._scheme_of(job)
+        if scheme == MACHINES:
+            return self.named(scheme).plan(job, run)
         if scheme == SSH and not (job.on or job.hostfile):
             from shanty.launch.targets.launcher_pod import on_workers
 
@@ -114,6 +120,8 @@ class Targets:
 
         A group of hosts of that name comes before it.
         """
+        if job.machines and not job.on:
+            return MACHINES
         if not job.on:
             if "SLURM_JOB_ID" in self._here.environ and not job.hostfile:
                 from shanty.launch.targets.slurm import is_inside

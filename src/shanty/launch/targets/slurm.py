@@ -11,7 +11,6 @@ What is asked of Slurm and read from it is in `runtime/slurm`.
 from __future__ import annotations
 
 import shlex
-import shutil
 import subprocess
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from shanty.launch.settings import SLURM_KEYS
-from shanty.launch.targets.base import Planned, Reply, Surroundings, refuse_options, scratch_of
+from shanty.launch.targets.base import (
+    Planned,
+    Reply,
+    Surroundings,
+    refuse_options,
+    run_folder,
+    scratch_of,
+)
 from shanty.launch.targets.local import node_of_this_machine, survey, write_down
 from shanty.launch.targets.queued import waiting_plan
 from shanty.runtime.agent.queued import QueuedRuns
@@ -138,12 +144,9 @@ class SlurmTarget:
             node = self.login.brought(job, run, node)
             job = replace(job, workdir=node.workdir)
             plan = plan._replace(attempt=plan.attempt._replace(nodes=(node,)))
-        write_down(planned.job, plan, run)
-        try:
+        with run_folder(run, planned.job, plan.attempt.ranks):
+            write_down(plan, run)
             submit.submit(run, plan, job, self.here.environ)
-        except BaseException:  # Ctrl-C too
-            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
-            raise
 
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
         """Where the runs stand; those of this cluster by one question to Slurm."""

@@ -9,13 +9,12 @@ import contextlib
 import json
 import os
 import shlex
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from shanty.launch.targets.base import Planned, Surroundings, scratch_of
+from shanty.launch.targets.base import Planned, Surroundings, run_folder, scratch_of
 from shanty.launch.targets.local import (
     Facts,
     LocalTarget,
@@ -130,8 +129,8 @@ class AllocationPlan(Planned):
         if self.entered is not None:
             node = self.entered.target.prepared(self.entered)
             plan = waiting_plan(self.job, run, self.here.settings, node)
-        write_down(self.job, plan, run)
-        try:
+        with run_folder(run, self.job, plan.attempt.ranks):
+            write_down(plan, run)
             write_json(run.path / "hosts.json", self.hosts)
             site = {"target": SlurmQueue.scheme, "name": environ["SLURM_JOB_ID"], "within": True}
             write_json(run.site, site)
@@ -149,9 +148,6 @@ class AllocationPlan(Planned):
                     start_new_session=True,
                     env={**environ, ALLOCATION: json.dumps(foreign.of_allocation(environ))},
                 )  # fmt: skip
-        except BaseException:
-            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
-            raise
         self.steps.append(step)
 
     def settle(self) -> None:

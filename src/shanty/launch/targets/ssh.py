@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,11 +23,20 @@ from shanty.launch.containers import inside
 from shanty.launch.containers.inside import Contained, Inside, own_mpis
 from shanty.launch.containers.options import IMAGE_MPI, refuse_without_python
 from shanty.launch.host import Host
+from shanty.launch.machines import line
 from shanty.launch.network.survey import chosen, connected
 from shanty.launch.network.topology import Route, SurveyedHost
 from shanty.launch.settings import Settings
 from shanty.launch.targets import networks
-from shanty.launch.targets.base import Planned, Reply, Surroundings, lost, plan_of, scratch_of
+from shanty.launch.targets.base import (
+    Planned,
+    Reply,
+    Surroundings,
+    lost,
+    plan_of,
+    run_folder,
+    scratch_of,
+)
 from shanty.runtime.agent.connections import worker_command
 from shanty.runtime.agent.control import read_status
 from shanty.runtime.errors import NotFoundError, PrepareError, ShantyError
@@ -313,10 +321,11 @@ class SshTarget:
         run, hosts = planned.run, planned.facts.hosts
         clients = [host.client for host in hosts]
         feeds = has_input(stdin)
-        run.create()
-        try:
+        with run_folder(run, planned.job, None if planned.raw else planned.ranks):
             with storage_errors(run.path):
-                self._write_down(planned)
+                run.hostfile.write_text(planned.hostfile())
+                if line.site_of(run) is None:  # else it is in the line until it has begun
+                    write_json(run.site, _site(planned))
             side_by_side(clients, _sweep)
             if planned.facts.insides:
                 side_by_side(clients, lambda client: client.ask("containers-sweep"))
@@ -327,21 +336,10 @@ class SshTarget:
             with storage_errors(run.path):
                 write_json(run.plan, plan.to_json())
             self._begin(planned, plan, feeds=feeds)
-        except BaseException:  # Ctrl-C too
-            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
-            raise
         if feeds:
             forward_stdin(hosts[0].host, run.id, stdin)
         named = [host.host for host in hosts]
         self._links[run.id] = RunMirror(run, named, clients[0], clients[1:]).start()
-
-    def _write_down(self, planned: SshPlan) -> None:
-        run = planned.run
-        write_json(run.job, planned.job.to_json())
-        run.hostfile.write_text(planned.hostfile())
-        write_json(run.site, {"hosts": [asdict(host.host) for host in planned.facts.hosts]})
-        ranks = None if planned.raw else planned.ranks
-        write_json(run.status, Status.new(ranks).to_json())
 
     def _prepare(self, planned: SshPlan, clients: Sequence[RpcClient]) -> list[Prepared]:
         from shanty.launch.cluster.prepare import prepare
@@ -416,6 +414,7 @@ class SshTarget:
                 files["known_hosts"] = ["\n".join(known) + "\n", 0o644]
                 if refused:
                     plan = _by_own_keys(plan, lead.client, refused, files["known_hosts"][0])
+            line.begins(run)
             begin: dict[str, Any] = {
                 "run": run.id,
                 "plan": plan.to_json(),
@@ -426,6 +425,8 @@ class SshTarget:
             }
             files["events.jsonl"] = [_sent(planned, len(json.dumps(begin))), 0o644]
             lead.client.ask("begin-run", **begin)
+            if line.site_of(run) is not None:
+                line.begun(run, _site(planned))
         except BaseException:  # Ctrl-C too, and the lead may have been started before it
             with contextlib.suppress(ShantyError):
                 lead.client.ask("ask-run", run=run.id, request=_stop(0.0), patience=5.0)
@@ -539,6 +540,11 @@ def _by_own_keys(plan: Plan, lead: RpcClient, refused: Mapping[str, str], known:
         for node in plan.attempt.nodes
     ]
     return plan._replace(attempt=plan.attempt._replace(nodes=tuple(nodes)))
+
+
+def _site(planned: SshPlan) -> dict[str, Any]:
+    """Where the run is: what is known of its hosts."""
+    return {"hosts": [asdict(host.host) for host in planned.facts.hosts]}
 
 
 def _users(run: RunDir, clients: Sequence[RpcClient]) -> dict[str, str]:

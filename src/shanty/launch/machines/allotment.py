@@ -1,0 +1,73 @@
+"""Who gets which machines: first come, first served, higher priorities before. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a run waits for: (type, how many) each, in the order of its hosts.
+
+    `share`: it may be on machines of others that share as well.
+    """
+
+    run: str
+    machines: tuple[tuple[str, int], ...]
+    share: bool = False
+
+
+def allot(
+    waiting: Sequence[Wanted],
+    types: Mapping[str, Collection[str]],
+    taken: Mapping[str, bool],
+) -> dict[str, tuple[str, ...]]:
+    """Return the machines of each run that gets all that it wants, in the order of its types.
+
+    `waiting` in their order: machines of types that one of them waits for go to no later one.
+    `types` has the machines of each type, `taken` those with a run on them, and whether all of
+    these share.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    shared = {machine for machine, share in taken.items() if share}
+    held, kept = set(taken) - shared, set[str]()
+    for one in waiting:
+        barred = held | kept if one.share else held | shared | kept
+        free = {
+            name: [machine for machine in types.get(name, ()) if machine not in barred]
+            for name, _ in one.machines
+        }
+        chosen = fitting(one.machines, free)
+        if chosen is None:
+            kept.update(*(types.get(name, ()) for name, _ in one.machines))
+            continue
+        found[one.run] = chosen
+        (shared if one.share else held).update(chosen)
+    return found
+
+
+def fitting(
+    wanted: Sequence[tuple[str, int]], free: Mapping[str, Sequence[str]]
+) -> tuple[str, ...] | None:
+    """Return a machine for each that is wanted, none twice; None where that cannot be.
+
+    A machine may be of several types: this is a matching, found by augmenting paths.
+    """
+    places = [name for name, count in wanted for _ in range(count)]
+    owner: dict[str, int] = {}
+
+    def find(place: int, seen: set[str]) -> bool:
+        candidates = free[places[place]]
+        for machine in sorted(candidates, key=lambda one: one in owner):  # none is moved in vain
+            if machine not in seen:
+                seen.add(machine)
+                if machine not in owner or find(owner[machine], seen):
+                    owner[machine] = place
+                    return True
+        return False
+
+    if not all(find(place, set()) for place in range(len(places))):
+        return None
+    machines = {place: machine for machine, place in owner.items()}
+    return tuple(machines[place] for place in range(len(places)))

@@ -1,0 +1,178 @@
+"""Looks at all runs that are on, again and again, and gives free machines to those that wait."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from shanty.launch import settings
+from shanty.launch.index import Runs, read_job
+from shanty.launch.machines import line, types
+from shanty.launch.machines.allotment import Wanted, allot
+from shanty.launch.machines.use import machines_of
+from shanty.launch.targets.base import Surroundings
+from shanty.launch.targets.registry import Targets
+from shanty.runtime.agent import control
+from shanty.runtime.errors import STOPPED_EXIT, LostError, ShantyError
+from shanty.runtime.rundir import RunDir, write_json
+from shanty.runtime.spec import Failure, JobSpec, State, Status
+
+_LOOK, _SELDOM = 0.3, 2.0  # seconds between two looks: at first, and when nothing changes
+_STEADY = 30.0  # seconds without a change after which it looks seldom
+_TRIES = 5  # times that a run is started, where what starts it is killed
+_STARTER = "shanty.launch.queue.starter"
+
+
+class Service:
+    """Serves the line of one home. `lock` is held while the process is there."""
+
+    def __init__(self, home: Path, lock: int) -> None:
+        self._home = home
+        self._lock = lock
+        here = Surroundings(home, dict(os.environ), settings.load(home))
+        self._targets = Targets(here)
+        self._runs = Runs(home, self._targets)
+        self._ended: set[str] = set()  # ids of runs that are over
+        self._starters: dict[str, subprocess.Popen[bytes]] = {}
+
+    def run(self) -> None:
+        """Serve until nothing waits."""
+        seen: object = None
+        changed = time.monotonic()
+        while True:
+            present = self._present()
+            if present != seen:
+                seen, changed = present, time.monotonic()
+            with line.held(self._home):
+                if not self._serve(present):
+                    os.close(self._lock)  # before the line is let go: who comes now starts another
+                    return
+            now = time.monotonic()
+            time.sleep(_LOOK if now < changed + _STEADY else _SELDOM)
+
+    def _present(self) -> dict[RunDir, Status]:
+        """The runs that are on, or whose hosts cannot be asked; with their states."""
+        ids = [each for each in self._runs.ids() if each not in self._ended]
+        found = {}
+        for run, status in self._targets.describe(list(map(self._runs.directory, ids))).items():
+            if status.state.final and status.ended is not None:
+                self._ended.add(run.id)
+            else:  # a run that is LOST may go on where nobody sees it
+                found[run] = status
+        return found
+
+    def _serve(self, present: Mapping[RunDir, Status]) -> bool:
+        """Do what can be done now; returns whether anything waits."""
+        sites = {run: line.site_of(run) for run in self._known(present)}
+        jobs = {run: read_job(run) for run, site in sites.items() if site is not None}
+        waiting: dict[RunDir, JobSpec] = {}
+        starting = []
+        for run, job in jobs.items():
+            site = sites[run] or {}
+            if control.read_status(run).state.final:
+                continue
+            if job is None:
+                self._fail(run, f"{run.job} is missing or damaged", "run the job again")
+            elif site.get("machines"):
+                starting.append(run)
+            elif (run.path / line.STOP).exists():
+                control.conclude(run, State.STOPPED, None, STOPPED_EXIT)
+            else:
+                waiting[run] = job
+        taken = self._taken(present, jobs)
+        self._give(waiting, taken, starting)
+        for run in starting:
+            self._start(run)
+        return bool(waiting or starting)
+
+    def _known(self, present: Collection[RunDir]) -> list[RunDir]:
+        """Those runs and the ones that were written down since."""
+        known = {run.id for run in present}
+        more = [each for each in self._runs.ids() if each not in known | self._ended]
+        return [*present, *map(self._runs.directory, more)]
+
+    def _taken(
+        self, present: Mapping[RunDir, Status], jobs: Mapping[RunDir, JobSpec | None]
+    ) -> dict[str, bool]:
+        """The machines with a run on them, and whether all of these share."""
+        taken: dict[str, bool] = {}
+        for run in self._known(present):
+            if control.read_status(run).ended is not None:
+                continue
+            job = jobs.get(run) or read_job(run)
+            share = job is not None and job.share
+            for machine in machines_of(run):
+                taken[machine] = taken.get(machine, True) and share
+        return taken
+
+    def _give(
+        self, waiting: dict[RunDir, JobSpec], taken: Mapping[str, bool], starting: list[RunDir]
+    ) -> None:
+        kinds: dict[str, dict[str, str]] = {}
+        for run, job in list(waiting.items()):
+            try:
+                for name, _ in job.machines:
+                    if name not in kinds:
+                        kinds[name] = types.load(name, self._home).machines(self._home)
+            except ShantyError as error:
+                self._fail(run, error.what, error.fix, error.why)
+                del waiting[run]
+        ordered = line.order(waiting)
+        wanted = [Wanted(run.id, waiting[run].machines, waiting[run].share) for run in ordered]
+        given = allot(wanted, {name: list(each) for name, each in kinds.items()}, taken)
+        for place, run in enumerate(ordered):
+            machines = given.get(run.id)
+            if machines is not None:
+                line.note(run, machines=list(machines), tries=0)
+                _say(run, f"is being started on {', '.join(machines)}")
+                starting.append(run)
+                del waiting[run]
+            else:
+                before = sum(1 for other in ordered[:place] if other.id not in given)
+                _say(run, _reason(waiting[run], kinds, taken, before))
+
+    def _start(self, run: RunDir) -> None:
+        """See to it that a process starts the run, which is there until it has."""
+        starter = self._starters.get(run.id)
+        if starter is not None and starter.poll() is None:
+            return
+        if line.is_locked(line.starter_lock(run)):
+            return  # an earlier process of ours has begun it
+        site = line.site_of(run)
+        if site is None or control.read_status(run).state.final:
+            return  # it has done so
+        tries = int(site.get("tries", 0))
+        if tries >= _TRIES:
+            what = f"what starts the run was killed {tries} times"
+            self._fail(run, what, "look for the killer in the system's log, and run again")
+            return
+        line.note(run, tries=tries + 1)
+        words = [sys.executable, "-m", _STARTER, run.id]
+        environ = {**line.environment_of(run), "SHANTY_HOME": str(self._home)}
+        self._starters[run.id] = line.spawn(words, environ, self._home)
+
+    def _fail(self, run: RunDir, what: str, fix: str, why: str = "") -> None:
+        control.conclude(run, State.LOST, Failure(what, why, fix), LostError.exit_code)
+
+
+def _say(run: RunDir, reason: str) -> None:
+    """Say why a run has not begun yet; nobody else writes its status before that."""
+    status = control.read_status(run)
+    if status.state is State.PENDING and status.reason != reason:
+        write_json(run.status, replace(status, reason=reason).to_json())
+
+
+def _reason(
+    job: JobSpec, kinds: Mapping[str, Mapping[str, str]], taken: Mapping[str, bool], before: int
+) -> str:
+    parts = []
+    for name, count in job.machines:
+        free = sum(machine not in taken for machine in kinds[name])
+        parts.append(f"{count} of {name} ({free} of {len(kinds[name])} free)")
+    queue = f"; {before} {'run waits' if before == 1 else 'runs wait'} before it" if before else ""
+    return f"for machines: {' and '.join(parts)}{queue}"
