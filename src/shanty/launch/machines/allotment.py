@@ -69,5 +69,8 @@ def fitting(
 
     if not all(find(place, set()) for place in range(len(places))):
         return None
-    machines = {place: machine for machine, place in owner.items()}
-    return tuple(machines[place] for place in range(len(places)))
+    found: list[str] = []
+    for name, count in wanted:
+        its = range(len(found), len(found) + count)
+        found += [machine for machine in free[name] if owner.get(machine) in its]
+    return tuple(found)

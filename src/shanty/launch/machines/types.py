@@ -21,7 +21,7 @@ from shanty.runtime.spec import JobSpec
 LOCAL = "local"  # this machine
 QUEUES = ("slurm", "k8s")  # which have a queue of their own
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_RANGE = re.compile(r"\[([0-9,\s-]+)\](?!:)")
+_RANGE = re.compile(r"\[([0-9,\s-]+)\]")
 _MOST = 10_000  # hosts of a range
 
 

@@ -18,7 +18,7 @@ from shanty.launch.machines.use import machines_of
 from shanty.launch.targets.base import Surroundings
 from shanty.launch.targets.registry import Targets
 from shanty.runtime.agent import control
-from shanty.runtime.errors import STOPPED_EXIT, LostError, ShantyError
+from shanty.runtime.errors import STOPPED_EXIT, LaunchError, ShantyError, StorageError
 from shanty.runtime.rundir import RunDir, write_json
 from shanty.runtime.spec import Failure, JobSpec, State, Status
 
@@ -77,7 +77,9 @@ class Service:
             if control.read_status(run).state.final:
                 continue
             if job is None:
-                self._fail(run, f"{run.job} is missing or damaged", "run the job again")
+                _fail(
+                    run, StorageError(f"{run.job} is missing or damaged", fix="run the job again")
+                )
             elif site.get("machines"):
                 starting.append(run)
             elif (run.path / line.STOP).exists():
@@ -120,7 +122,7 @@ class Service:
                     if name not in kinds:
                         kinds[name] = types.load(name, self._home).machines(self._home)
             except ShantyError as error:
-                self._fail(run, error.what, error.fix, error.why)
+                _fail(run, error)
                 del waiting[run]
         ordered = line.order(waiting)
         wanted = [Wanted(run.id, waiting[run].machines, waiting[run].share) for run in ordered]
@@ -149,15 +151,17 @@ class Service:
         tries = int(site.get("tries", 0))
         if tries >= _TRIES:
             what = f"what starts the run was killed {tries} times"
-            self._fail(run, what, "look for the killer in the system's log, and run again")
+            _fail(run, LaunchError(what, "", "look for the killer in the system's log"))
             return
         line.note(run, tries=tries + 1)
         words = [sys.executable, "-m", _STARTER, run.id]
         environ = {**line.environment_of(run), "SHANTY_HOME": str(self._home)}
         self._starters[run.id] = line.spawn(words, environ, self._home)
 
-    def _fail(self, run: RunDir, what: str, fix: str, why: str = "") -> None:
-        control.conclude(run, State.LOST, Failure(what, why, fix), LostError.exit_code)
+
+def _fail(run: RunDir, error: ShantyError) -> None:
+    failure = Failure(error.what, error.why, error.fix)
+    control.conclude(run, State.FAILED, failure, error.exit_code)
 
 
 def _say(run: RunDir, reason: str) -> None:

@@ -1,0 +1,180 @@
+"""The line for machines, on this machine: order, stops, and what is killed on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs import Shanty, wait_for
+from shanty.runtime.rundir import RunDir, read_json, read_lines
+
+pytestmark = [pytest.mark.mpi, pytest.mark.xdist_group("machines")]
+
+SCRIPT = """
+import pathlib, sys, time
+print("begins", flush=True)
+while sys.argv[1:] and not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+"""
+
+
+class Line:
+    """One machine, this one, and runs that wait for it."""
+
+    def __init__(self, shanty: Shanty) -> None:
+        self.shanty = shanty
+        shanty.script(SCRIPT)
+        added = shanty("machines", "add", "here", "--on", "local")
+        assert added.returncode == 0, added.stderr
+
+    def submit(self, *words: str, gate: str = "") -> RunDir:
+        options = ["-d", "-q", "-n", "1", "--machines", "here", *words]
+        done = self.shanty("run", *options, "script.py", *filter(None, [gate]))
+        assert done.returncode == 0, done.stderr
+        return RunDir(self.shanty.home / "runs" / done.stdout.strip())
+
+    def open(self, gate: str) -> None:
+        (self.shanty.folder / gate).touch()
+
+    def until(self, run: RunDir, state: str) -> None:
+        wait_for(lambda: status(run)["state"] == state, 60, f"{state}: {status(run)}")
+
+    def processes(self, module: str) -> list[int]:
+        """The processes of this home that run a module of the queue."""
+        words = f"\0{module}\0".encode()
+        return [
+            each.pid
+            for each in self.shanty.alive()
+            if words in Path(f"/proc/{each.pid}/cmdline").read_bytes()
+        ]
+
+
+def status(run: RunDir) -> dict[str, Any]:
+    return read_json(run.status) or {}
+
+
+def begun(run: RunDir) -> float:
+    """When the controller came up."""
+    return float(next(each["time"] for each in read_lines(run.events)))
+
+
+@pytest.fixture
+def line(shanty: Shanty) -> Line:
+    return Line(shanty)
+
+
+def test_they_wait_in_line(line: Line) -> None:
+    first = line.submit(gate="first")
+    line.until(first, "running")
+    later = [line.submit("--priority", text) for text in ("0", "5", "0")]
+    wait_for(lambda: "for machines: 1 of here (0 of 1 free)" in status(later[1])["reason"])
+    wait_for(lambda: "2 runs wait before it" in status(later[2])["reason"])
+    listed = line.shanty("ps")
+    assert f"{later[0].id} waits: for machines" in listed.stdout
+    shown = line.shanty("machines", "show", "here")
+    assert first.id in shown.stdout
+    line.open("first")
+    for run in (first, *later):
+        line.until(run, "succeeded")
+    assert begun(later[1]) < begun(later[0]) < begun(later[2])
+    assert all(run.rank_log(0).read_bytes().count(b"begins") == 1 for run in later)
+    wait_for(lambda: not line.processes("shanty.launch.queue"), 20, "the line is served for ever")
+
+
+def test_one_is_stopped_while_it_waits(line: Line) -> None:
+    first = line.submit(gate="first")
+    line.until(first, "running")
+    waiting = line.submit()
+    stopped = line.shanty("stop", waiting.id)
+    assert stopped.returncode == 0, stopped.stderr
+    assert status(waiting)["state"] == "stopped"
+    line.open("first")
+    line.until(first, "succeeded")
+    after = line.submit()
+    line.until(after, "succeeded")
+    assert not waiting.rank_log(0).exists()
+
+
+def test_runs_outside_of_the_line_count(line: Line) -> None:
+    with_nothing = line.shanty.start("run", "-q", "-n", "1", "script.py", "outside")
+    try:
+        wait_for(lambda: line.shanty.status().get("state") == "running")
+        waiting = line.submit()
+        wait_for(lambda: "0 of 1 free" in status(waiting)["reason"])
+        line.open("outside")
+        line.until(waiting, "succeeded")
+    finally:
+        line.open("outside")
+        with_nothing.communicate(timeout=30)
+
+
+def test_sharing(line: Line) -> None:
+    first = line.submit("--share", gate="first")
+    line.until(first, "running")
+    alone = line.submit(gate="alone")
+    wait_for(lambda: "0 of 1 free" in status(alone)["reason"])
+    line.open("first")
+    line.until(alone, "running")
+    line.open("alone")
+    line.until(alone, "succeeded")
+
+
+@pytest.mark.parametrize("module", ["shanty.launch.queue", "shanty.launch.queue.starter"])
+def test_what_serves_the_line_is_killed(line: Line, module: str) -> None:
+    """At every stage that can be caught: each run is started once all the same."""
+    for _ in range(3):
+        run = line.submit()
+        wait_for(lambda: line.processes(module) or status(run)["state"] == "succeeded", 30)  # noqa: B023
+        for pid in line.processes(module):
+            os.kill(pid, signal.SIGKILL)
+        wait_for(
+            lambda: line.shanty("ps").returncode == 0 and status(run)["state"] == "succeeded",  # noqa: B023
+            60,
+            str(status(run)),
+        )
+        assert run.rank_log(0).read_bytes().count(b"begins") == 1
+
+
+def test_the_environment_of_the_command(line: Line) -> None:
+    """Ranks have that of the shell in which the run was made, and nothing keeps it."""
+    line.shanty.script("import os; print(os.environ['OF_THE_SHELL'])")
+    first = line.shanty(
+        "run", "-q", "-n", "1", "--machines", "here", "script.py", env={"OF_THE_SHELL": "it"}
+    )
+    assert first.stdout.strip() == "it", first.stderr
+    assert not list(line.shanty.last.path.glob("environ*"))
+
+
+def test_what_cannot_be(line: Line) -> None:
+    few = line.shanty("run", "--machines", "here:2", "script.py")
+    assert few.returncode == 2
+    assert "here has 1" in few.stderr
+    unknown = line.shanty("run", "--machines", "there", "script.py")
+    assert unknown.returncode == 66
+    assert "known are here" in unknown.stderr
+    assert not list((line.shanty.home / "runs").glob("*"))
+
+
+def test_a_type_is_removed_while_a_run_waits(line: Line) -> None:
+    first = line.submit(gate="first")
+    line.until(first, "running")
+    waiting = line.submit()
+    line.shanty("machines", "remove", "here")
+    line.until(waiting, "failed")
+    assert "no machine type 'here'" in status(waiting)["failure"]["what"]
+    line.open("first")
+    line.until(first, "succeeded")
+
+
+def test_the_command_is_killed(line: Line) -> None:
+    """Whoever has got an id has a run."""
+    process = line.shanty.start("run", "--machines", "here", "-n", "1", "script.py", "gate")
+    wait_for(lambda: line.shanty.status().get("state") == "running", 60)
+    process.kill()
+    process.communicate()
+    line.open("gate")
+    line.until(line.shanty.last, "succeeded")
