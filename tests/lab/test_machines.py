@@ -101,13 +101,13 @@ def test_nothing_is_lost_and_nothing_twice(site: Site) -> None:
             pending.append(submit())
         deed = chance.random()
         serving = of_the_line(site)
-        if deed < 0.15 and serving:
+        if deed < 0.1 and serving:
             os.kill(chance.choice(serving), signal.SIGKILL)
             killed += 1
-        elif deed < 0.2 and pending:
+        elif deed < 0.15 and pending:
             pending[-1].kill()  # it may have promised a run, or not
             killed += 1
-        elif deed < 0.25 and known:
+        elif deed < 0.2 and known:
             one = chance.choice(sorted(known))
             if (
                 site("stop", one).returncode == 0
@@ -127,7 +127,8 @@ def test_nothing_is_lost_and_nothing_twice(site: Site) -> None:
     states = {each: status(run)["state"] for each, run in found.items()}
     log = (site.lab.shanty.home / "machines" / "queue.log").read_text()
     for each, run in found.items():
-        assert states[each] == ("stopped" if each in stopped else "succeeded"), (status(run), log)
+        wanted = "stopped" if each in stopped else "succeeded"
+        assert states[each] == wanted, f"{each}: {status(run)}\n{log}"
         ranks = sum(int(part.rpartition(":")[2]) for part in known[each].split(","))
         if each not in stopped:
             assert begins(run) == [1] * ranks
@@ -140,6 +141,6 @@ def test_the_master_has_a_machine_of_its_own(site: Site) -> None:
     line = "mpirun -np 3 --hostfile $HOSTFILE python -c 'import os; print(os.uname().nodename)'"
     done = site("run", "-q", "--machines", "small:1,big:2", line)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split()) == sorted(site.lab.hosts)
+    assert sorted(done.stdout.split()[1::2]) == sorted(site.lab.hosts)
     plan = read_json(site.last.plan) or {}
     assert plan["attempt"]["nodes"][0]["name"] == site.lab.hosts[2]

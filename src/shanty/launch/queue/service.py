@@ -24,7 +24,7 @@ from shanty.runtime.spec import Failure, JobSpec, State, Status
 
 _LOOK, _SELDOM = 0.3, 2.0  # seconds between two looks: at first, and when nothing changes
 _STEADY = 30.0  # seconds without a change after which it looks seldom
-_TRIES = 5  # times that a run is started, where what starts it is killed
+_TRIES = 10  # times that a run is started, where what starts it is killed
 _STARTER = "shanty.launch.queue.starter"
 
 
