@@ -1,4 +1,4 @@
-"""Experiments in line for the hosts of a lab: no host has two at once, and none is lost."""
+"""Runs in the queue for the hosts of a lab: no host has two at once, and none is lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def site(lab: LabHosts, tmp_path: Path) -> Iterator[Site]:
         assert added.returncode == 0, added.stderr
     site.write("alone.py", SCRIPT)
     yield site
-    for pid in of_the_line(site):
+    for pid in of_the_queue(site):
         os.kill(pid, signal.SIGKILL)
 
 
@@ -59,8 +59,8 @@ def begins(run: RunDir) -> list[int]:
     return [run.rank_log(rank).read_bytes().count(b"begins") for rank in run.rank_logs()]
 
 
-def of_the_line(site: Site) -> list[int]:
-    """The processes that serve the line, and those that start runs."""
+def of_the_queue(site: Site) -> list[int]:
+    """The processes that serve the queue, and those that start runs."""
     found = []
     for pid in platform.processes():
         try:
@@ -69,13 +69,13 @@ def of_the_line(site: Site) -> list[int]:
         except OSError:
             continue
         ours = f"SHANTY_HOME={site.lab.shanty.home}".encode() in environ
-        if ours and any(word.startswith(b"shanty.launch.queue") for word in words):
+        if ours and any(word.startswith(b"shanty.launch.scheduler") for word in words):
             found.append(pid)
     return found
 
 
 def test_nothing_is_lost_and_nothing_twice(site: Site) -> None:
-    """Stops, priorities, and kills of the commands and of what serves the line, at random."""
+    """Stops, priorities, and kills of the commands and of what serves the queue, at random."""
     chance = random.Random(COUNT)
     known: dict[str, str] = {}  # what each run that was promised wants
     stopped: set[str] = set()
@@ -100,7 +100,7 @@ def test_nothing_is_lost_and_nothing_twice(site: Site) -> None:
         if len(known) + len(pending) < COUNT:
             pending.append(submit())
         deed = chance.random()
-        serving = of_the_line(site)
+        serving = of_the_queue(site)
         if deed < 0.1 and serving:
             os.kill(chance.choice(serving), signal.SIGKILL)
             killed += 1
@@ -125,7 +125,7 @@ def test_nothing_is_lost_and_nothing_twice(site: Site) -> None:
         assert site("ps", "-q").returncode == 0
     found = {each: RunDir(site.lab.shanty.home / "runs" / each) for each in known}
     states = {each: status(run)["state"] for each, run in found.items()}
-    log = (site.lab.shanty.home / "machines" / "queue.log").read_text()
+    log = (site.lab.shanty.home / "machines" / "scheduler.log").read_text()
     for each, run in found.items():
         wanted = "stopped" if each in stopped else "succeeded"
         assert states[each] == wanted, f"{each}: {status(run)}\n{log}"
@@ -134,7 +134,7 @@ def test_nothing_is_lost_and_nothing_twice(site: Site) -> None:
             assert begins(run) == [1] * ranks
         assert all(count <= 1 for count in begins(run))
     print(f"{len(found)} runs, {len(stopped)} stopped, {killed} kills")
-    wait_for(lambda: not of_the_line(site), 30, "the line is served for ever")
+    wait_for(lambda: not of_the_queue(site), 30, "the scheduler stays for ever")
 
 
 def test_the_master_has_a_machine_of_its_own(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""The line for machines, on this machine: order, stops, and what is killed on the way."""
+"""The queue for machines, on this machine: order, stops, and what is killed on the way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ while sys.argv[1:] and not pathlib.Path(sys.argv[1]).exists():
 """
 
 
-class Line:
+class Queue:
     """One machine, this one, and runs that wait for it."""
 
     def __init__(self, shanty: Shanty) -> None:
@@ -63,118 +63,120 @@ def begun(run: RunDir) -> float:
 
 
 @pytest.fixture
-def line(shanty: Shanty) -> Line:
-    return Line(shanty)
+def queue(shanty: Shanty) -> Queue:
+    return Queue(shanty)
 
 
-def test_they_wait_in_line(line: Line) -> None:
-    first = line.submit(gate="first")
-    line.until(first, "running")
-    later = [line.submit("--priority", text) for text in ("0", "5", "0")]
+def test_they_wait_in_a_queue(queue: Queue) -> None:
+    first = queue.submit(gate="first")
+    queue.until(first, "running")
+    later = [queue.submit("--priority", text) for text in ("0", "5", "0")]
     wait_for(lambda: "for machines: 1 of here (0 of 1 free)" in status(later[1])["reason"])
     wait_for(lambda: "2 runs wait before it" in status(later[2])["reason"])
-    listed = line.shanty("ps")
+    listed = queue.shanty("ps")
     assert f"{later[0].id} waits: for machines" in listed.stdout
-    shown = line.shanty("machines", "show", "here")
+    shown = queue.shanty("machines", "show", "here")
     assert first.id in shown.stdout
-    line.open("first")
+    queue.open("first")
     for run in (first, *later):
-        line.until(run, "succeeded")
+        queue.until(run, "succeeded")
     assert begun(later[1]) < begun(later[0]) < begun(later[2])
     assert all(run.rank_log(0).read_bytes().count(b"begins") == 1 for run in later)
-    wait_for(lambda: not line.processes("shanty.launch.queue"), 20, "the line is served for ever")
+    wait_for(
+        lambda: not queue.processes("shanty.launch.scheduler"), 20, "the scheduler stays for ever"
+    )
 
 
-def test_one_is_stopped_while_it_waits(line: Line) -> None:
-    first = line.submit(gate="first")
-    line.until(first, "running")
-    waiting = line.submit()
-    stopped = line.shanty("stop", waiting.id)
+def test_one_is_stopped_while_it_waits(queue: Queue) -> None:
+    first = queue.submit(gate="first")
+    queue.until(first, "running")
+    waiting = queue.submit()
+    stopped = queue.shanty("stop", waiting.id)
     assert stopped.returncode == 0, stopped.stderr
     assert status(waiting)["state"] == "stopped"
-    line.open("first")
-    line.until(first, "succeeded")
-    after = line.submit()
-    line.until(after, "succeeded")
+    queue.open("first")
+    queue.until(first, "succeeded")
+    after = queue.submit()
+    queue.until(after, "succeeded")
     assert not waiting.rank_log(0).exists()
 
 
-def test_runs_outside_of_the_line_count(line: Line) -> None:
-    with_nothing = line.shanty.start("run", "-q", "-n", "1", "script.py", "outside")
+def test_runs_outside_of_the_queue_count(queue: Queue) -> None:
+    with_nothing = queue.shanty.start("run", "-q", "-n", "1", "script.py", "outside")
     try:
-        wait_for(lambda: line.shanty.status().get("state") == "running")
-        waiting = line.submit()
+        wait_for(lambda: queue.shanty.status().get("state") == "running")
+        waiting = queue.submit()
         wait_for(lambda: "0 of 1 free" in status(waiting)["reason"])
-        line.open("outside")
-        line.until(waiting, "succeeded")
+        queue.open("outside")
+        queue.until(waiting, "succeeded")
     finally:
-        line.open("outside")
+        queue.open("outside")
         with_nothing.communicate(timeout=30)
 
 
-def test_sharing(line: Line) -> None:
-    first = line.submit("--share", gate="first")
-    line.until(first, "running")
-    alone = line.submit(gate="alone")
+def test_sharing(queue: Queue) -> None:
+    first = queue.submit("--share", gate="first")
+    queue.until(first, "running")
+    alone = queue.submit(gate="alone")
     wait_for(lambda: "0 of 1 free" in status(alone)["reason"])
-    line.open("first")
-    line.until(alone, "running")
-    line.open("alone")
-    line.until(alone, "succeeded")
+    queue.open("first")
+    queue.until(alone, "running")
+    queue.open("alone")
+    queue.until(alone, "succeeded")
 
 
-@pytest.mark.parametrize("module", ["shanty.launch.queue", "shanty.launch.queue.starter"])
-def test_what_serves_the_line_is_killed(line: Line, module: str) -> None:
+@pytest.mark.parametrize("module", ["shanty.launch.scheduler", "shanty.launch.scheduler.starter"])
+def test_what_serves_the_queue_is_killed(queue: Queue, module: str) -> None:
     """At every stage that can be caught: each run is started once all the same."""
     for _ in range(3):
-        run = line.submit()
-        wait_for(lambda: line.processes(module) or status(run)["state"] == "succeeded", 30)  # noqa: B023
-        for pid in line.processes(module):
+        run = queue.submit()
+        wait_for(lambda: queue.processes(module) or status(run)["state"] == "succeeded", 30)  # noqa: B023
+        for pid in queue.processes(module):
             os.kill(pid, signal.SIGKILL)
         wait_for(
-            lambda: line.shanty("ps").returncode == 0 and status(run)["state"] == "succeeded",  # noqa: B023
+            lambda: queue.shanty("ps").returncode == 0 and status(run)["state"] == "succeeded",  # noqa: B023
             60,
             str(status(run)),
         )
         assert run.rank_log(0).read_bytes().count(b"begins") == 1
 
 
-def test_the_environment_of_the_command(line: Line) -> None:
+def test_the_environment_of_the_command(queue: Queue) -> None:
     """Ranks have that of the shell in which the run was made, and nothing keeps it."""
-    line.shanty.script("import os; print(os.environ['OF_THE_SHELL'])")
-    first = line.shanty(
+    queue.shanty.script("import os; print(os.environ['OF_THE_SHELL'])")
+    first = queue.shanty(
         "run", "-q", "-n", "1", "--machines", "here", "script.py", env={"OF_THE_SHELL": "it"}
     )
     assert first.stdout.strip() == "it", first.stderr
-    assert not list(line.shanty.last.path.glob("environ*"))
+    assert not list(queue.shanty.last.path.glob("environ*"))
 
 
-def test_what_cannot_be(line: Line) -> None:
-    few = line.shanty("run", "--machines", "here:2", "script.py")
+def test_what_cannot_be(queue: Queue) -> None:
+    few = queue.shanty("run", "--machines", "here:2", "script.py")
     assert few.returncode == 2
     assert "here has 1" in few.stderr
-    unknown = line.shanty("run", "--machines", "there", "script.py")
+    unknown = queue.shanty("run", "--machines", "there", "script.py")
     assert unknown.returncode == 66
     assert "known are here" in unknown.stderr
-    assert not list((line.shanty.home / "runs").glob("*"))
+    assert not list((queue.shanty.home / "runs").glob("*"))
 
 
-def test_a_type_is_removed_while_a_run_waits(line: Line) -> None:
-    first = line.submit(gate="first")
-    line.until(first, "running")
-    waiting = line.submit()
-    line.shanty("machines", "remove", "here")
-    line.until(waiting, "failed")
+def test_a_type_is_removed_while_a_run_waits(queue: Queue) -> None:
+    first = queue.submit(gate="first")
+    queue.until(first, "running")
+    waiting = queue.submit()
+    queue.shanty("machines", "remove", "here")
+    queue.until(waiting, "failed")
     assert "no machine type 'here'" in status(waiting)["failure"]["what"]
-    line.open("first")
-    line.until(first, "succeeded")
+    queue.open("first")
+    queue.until(first, "succeeded")
 
 
-def test_the_command_is_killed(line: Line) -> None:
+def test_the_command_is_killed(queue: Queue) -> None:
     """Whoever has got an id has a run."""
-    process = line.shanty.start("run", "--machines", "here", "-n", "1", "script.py", "gate")
-    wait_for(lambda: line.shanty.status().get("state") == "running", 60)
+    process = queue.shanty.start("run", "--machines", "here", "-n", "1", "script.py", "gate")
+    wait_for(lambda: queue.shanty.status().get("state") == "running", 60)
     process.kill()
     process.communicate()
-    line.open("gate")
-    line.until(line.shanty.last, "succeeded")
+    queue.open("gate")
+    queue.until(queue.shanty.last, "succeeded")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import shanty
 from shanty.launch import interpreter, mpis
-from shanty.launch.machines import line
+from shanty.launch.machines import queue
 from shanty.launch.targets.base import Planned, Reply, Surroundings, plan_of, run_folder
 from shanty.runtime import addresses, platform
 from shanty.runtime.agent import control
@@ -166,10 +166,10 @@ def start(job: JobSpec, plan: Plan, run: RunDir, hostfile: str, stdin: int) -> N
     """Start a run's agents on this machine; `stdin` is what rank 0 will read."""
     with run_folder(run, job, plan.attempt.ranks):
         write_down(plan, run, hostfile)
-        line.begins(run)
+        queue.begins(run)
         control.start_agents(run, plan, job.workdir, stdin)
-        if line.site_of(run) is not None:
-            line.begun(run, {"target": LocalTarget.scheme})
+        if queue.site_of(run) is not None:
+            queue.begun(run, {"target": LocalTarget.scheme})
 
 
 def write_down(plan: Plan, run: RunDir, hostfile: str = "") -> None:

@@ -1,8 +1,8 @@
-"""Machines by their type: a run gets free ones, or waits in line until there are.
+"""Machines by their type: a run gets free ones, or waits in a queue until there are.
 
-It is written down at once. What gives out machines and starts it is a process of its own
-(`launch/queue`), which anybody who asks about a waiting run starts again if it is gone. Once the
-run has begun it is one on hosts, or on this machine, like any other.
+It is written down at once. What gives out machines and starts it is a process of its own, the
+scheduler (`launch/scheduler`). Whoever asks about a waiting run starts that again if it is gone.
+Once a run has begun it is one on hosts, or on this machine, like any other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from shanty.launch.machines import line, types
+from shanty.launch.machines import queue, types
 from shanty.launch.machines.allotment import fitting
 from shanty.launch.machines.types import LOCAL, QUEUES, MachineType
 from shanty.launch.targets.base import Planned, Reply, Surroundings, refuse_options, run_folder
@@ -46,13 +46,13 @@ class WaitingPlan(Planned):
         )
 
     def _submit(self, stdin: int) -> None:
-        """Write the run down, in the line; its ranks read no standard input."""
+        """Write the run down, in the queue; its ranks read no standard input."""
         del stdin
-        with line.held(self.here.home), run_folder(self.run, self.job, self.ranks):
-            line.write_environment(self.run, self.here.environ)
-            write_json(self.run.site, {"target": line.TARGET})
+        with queue.held(self.here.home), run_folder(self.run, self.job, self.ranks):
+            queue.write_environment(self.run, self.here.environ)
+            write_json(self.run.site, {"target": queue.TARGET})
         self.here.say("")
-        line.serve(self.here.home)
+        queue.ensure_scheduler(self.here.home)
 
 
 class MachinesTarget:
@@ -61,7 +61,7 @@ class MachinesTarget:
     `onwards` plans a job elsewhere, `cancel` ends a run that has begun.
     """
 
-    scheme: ClassVar[str] = line.TARGET
+    scheme: ClassVar[str] = queue.TARGET
 
     def __init__(
         self,
@@ -121,18 +121,18 @@ class MachinesTarget:
         return self._onwards(kinds[0].applied(job, sum(n for _, n in job.machines)), run)
 
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
-        """Where the runs stand, as is written down; the line is served from now on."""
+        """Where the runs stand, as is written down; the queue is served from now on."""
         found = {run: control.read_status(run) for run in runs}
         if any(not status.state.final for status in found.values()):
-            line.serve(self.here.home)
+            queue.ensure_scheduler(self.here.home)
         return found
 
     def cancel(self, run: RunDir, grace: float) -> Reply:
-        """Take the run out of the line; one that has begun meanwhile is ended."""
-        with line.held(self.here.home):
-            site = line.site_of(run)
+        """Take the run out of the queue; one that has begun meanwhile is ended."""
+        with queue.held(self.here.home):
+            site = queue.site_of(run)
             if site is not None:
-                (run.path / line.STOP).touch()
+                (run.path / queue.STOP).touch()
                 started = bool(site.get("machines"))
                 if not started:
                     control.conclude(run, State.STOPPED, None, STOPPED_EXIT)
@@ -141,13 +141,15 @@ class MachinesTarget:
             return self._cancel(run, grace)
         deadline = time.monotonic() + _HANDOVER
         while time.monotonic() < deadline:
-            line.serve(self.here.home)  # which starts it again, if nobody does, to be stopped
+            queue.ensure_scheduler(
+                self.here.home
+            )  # which starts it again, if nobody does, to be stopped
             starter = read_json(run.path / "starter.json") or {}
-            if control.is_alive(starter, "starter") and line.is_locked(line.starter_lock(run)):
+            if control.is_alive(starter, "starter") and queue.is_locked(queue.starter_lock(run)):
                 os.kill(starter["starter"]["pid"], signal.SIGTERM)
             if control.read_status(run).state.final:
                 return Reply(True)
-            if line.site_of(run) is None:
+            if queue.site_of(run) is None:
                 return self._cancel(run, grace)
             time.sleep(0.1)
         return Reply(False, "the process that starts the run does not answer")

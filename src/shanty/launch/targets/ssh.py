@@ -23,7 +23,7 @@ from shanty.launch.containers import inside
 from shanty.launch.containers.inside import Contained, Inside, own_mpis
 from shanty.launch.containers.options import IMAGE_MPI, refuse_without_python
 from shanty.launch.host import Host
-from shanty.launch.machines import line
+from shanty.launch.machines import queue
 from shanty.launch.network.survey import chosen, connected
 from shanty.launch.network.topology import Route, SurveyedHost
 from shanty.launch.settings import Settings
@@ -324,7 +324,7 @@ class SshTarget:
         with run_folder(run, planned.job, None if planned.raw else planned.ranks):
             with storage_errors(run.path):
                 run.hostfile.write_text(planned.hostfile())
-                if line.site_of(run) is None:  # else it is in the line until it has begun
+                if queue.site_of(run) is None:  # else it is in the queue until it has begun
                     write_json(run.site, _site(planned))
             side_by_side(clients, _sweep)
             if planned.facts.insides:
@@ -414,7 +414,7 @@ class SshTarget:
                 files["known_hosts"] = ["\n".join(known) + "\n", 0o644]
                 if refused:
                     plan = _by_own_keys(plan, lead.client, refused, files["known_hosts"][0])
-            line.begins(run)
+            queue.begins(run)
             begin: dict[str, Any] = {
                 "run": run.id,
                 "plan": plan.to_json(),
@@ -425,8 +425,8 @@ class SshTarget:
             }
             files["events.jsonl"] = [_sent(planned, len(json.dumps(begin))), 0o644]
             lead.client.ask("begin-run", **begin)
-            if line.site_of(run) is not None:
-                line.begun(run, _site(planned))
+            if queue.site_of(run) is not None:
+                queue.begun(run, _site(planned))
         except BaseException:  # Ctrl-C too, and the lead may have been started before it
             with contextlib.suppress(ShantyError):
                 lead.client.ask("ask-run", run=run.id, request=_stop(0.0), patience=5.0)

@@ -18,7 +18,7 @@ from typing import Any
 from shanty.launch import settings
 from shanty.launch.cluster import connect
 from shanty.launch.index import read_job
-from shanty.launch.machines import line, types
+from shanty.launch.machines import queue, types
 from shanty.launch.machines.types import LOCAL
 from shanty.launch.network.survey import chosen
 from shanty.launch.targets.base import Surroundings
@@ -47,7 +47,7 @@ class Starter:
 
     def start(self) -> None:
         """Do all that is to be done for the run from where it stands."""
-        run, site, job = self._run, line.site_of(self._run), read_job(self._run)
+        run, site, job = self._run, queue.site_of(self._run), read_job(self._run)
         if site is None or job is None or control.read_status(run).state.final:
             return
         signal.signal(signal.SIGTERM, _stop)
@@ -69,7 +69,7 @@ class Starter:
         except Exception as error:  # noqa: BLE001 - whatever it is, the run has to end
             traceback.print_exc()
             what = f"the run could not be started: {type(error).__name__}: {error}"
-            fix = f"this is a bug of shanty's: please report {self._home}/machines/queue.log"
+            fix = f"this is a bug of shanty's: please report {self._home}/machines/scheduler.log"
             control.conclude(run, State.FAILED, Failure(what, "", fix), LaunchError.exit_code)
 
     def _place(self, job: JobSpec, machines: list[str]) -> JobSpec:
@@ -103,12 +103,12 @@ class Starter:
         site: dict[str, Any] = {"target": LOCAL}
         if on.on is not None:
             site = {"hosts": [asdict(host) for host in chosen(on.on, None, self._home)]}
-        line.begun(self._run, site)
+        queue.begun(self._run, site)
         self._stop_if_asked()
 
     @property
     def _is_to_stop(self) -> bool:
-        return (self._run.path / line.STOP).exists()
+        return (self._run.path / queue.STOP).exists()
 
     def _stop_if_asked(self) -> None:
         """End the run that has just begun, if that was asked for before."""
@@ -127,7 +127,7 @@ def main(run_id: str) -> None:
     """Start the run of that id, unless another process does."""
     place = home(os.environ)
     run = RunDir(place / "runs" / run_id)
-    if not run.path.is_dir() or line.take(line.starter_lock(run)) is None:
+    if not run.path.is_dir() or queue.take(queue.starter_lock(run)) is None:
         return
     write_json(run.path / "starter.json", control.agents_record(starter=os.getpid()))
     Starter(run, place).start()

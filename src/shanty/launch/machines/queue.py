@@ -5,7 +5,7 @@
 `machines` are there when it has got them; `begins` when it is being handed over to its lead host,
 from when on it may be there. As soon as that is known, the file is what it is for any run on those
 hosts, and keeps its `machines`. A run has its machines until it has ended. Whoever changes any of
-this holds the lock of the line.
+this holds the lock of the queue.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ TARGET = "machines"
 STOP = "stop"  # is there when somebody wants the run ended before it has begun
 ENVIRONMENT = "environ.json"  # of the command that made the run, until it has begun
 _SPAWN = 1.0  # seconds between two tries to start the process
-_PROCESS = "shanty.launch.queue"
+_PROCESS = "shanty.launch.scheduler"
 _spawned = 0.0
 
 
 @contextlib.contextmanager
 def held(home: Path) -> Iterator[None]:
-    """Hold the lock of the line while the block lasts; waits for it."""
+    """Hold the lock of the queue while the block lasts; waits for it."""
     path = home / "machines" / "lock"
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def held(home: Path) -> Iterator[None]:
 
 
 def site_of(run: RunDir) -> dict[str, Any] | None:
-    """Return what is written down of a run that is in the line; None for all others."""
+    """Return what is written down of a run that is in the queue; None for all others."""
     site = read_json(run.site)
     return site if site is not None and site.get("target") == TARGET else None
 
@@ -57,7 +57,7 @@ def machines_of(run: RunDir) -> tuple[str, ...]:
 
 
 def note(run: RunDir, **changes: Any) -> None:
-    """Write down how far a run in the line has come."""
+    """Write down how far a run in the queue has come."""
     write_json(run.site, {**(site_of(run) or {}), **changes})
 
 
@@ -70,7 +70,7 @@ def begins(run: RunDir) -> None:
 
 
 def begun(run: RunDir, site: Mapping[str, Any]) -> None:
-    """Write down where a run is now; one that was in the line leaves it and keeps its machines."""
+    """Write down where a run is now; one that was in the queue leaves it and keeps its machines."""
     machines = machines_of(run)
     write_json(run.site, {**site, "machines": list(machines)} if machines else dict(site))
     (run.path / ENVIRONMENT).unlink(missing_ok=True)
@@ -125,12 +125,12 @@ def take(path: Path) -> int | None:
 
 
 def process_lock(home: Path) -> Path:
-    """Return the file that is locked by the process which serves the line."""
+    """Return the file that is locked by the process which serves the queue."""
     return home / "machines" / "process.lock"
 
 
-def serve(home: Path) -> None:
-    """See to it that the line is served: start the process that does, unless it is there."""
+def ensure_scheduler(home: Path) -> None:
+    """See to it that the queue is served: start the scheduler, unless it is there."""
     global _spawned
     if time.monotonic() < _spawned + _SPAWN or is_locked(process_lock(home)):
         return
@@ -142,7 +142,7 @@ def spawn(words: Sequence[str], environ: Mapping[str, str], home: Path) -> subpr
     """Start a process that outlives this one and its terminal; what it says is kept in a log."""
     from shanty.runtime.agent.control import survivor_prefix
 
-    path = home / "machines" / "queue.log"
+    path = home / "machines" / "scheduler.log"
     with storage_errors(path), path.open("ab") as log:
         return subprocess.Popen(
             [*survivor_prefix(os.environ), *words],

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shanty.launch import settings
 from shanty.launch.index import Runs, read_job
-from shanty.launch.machines import line, types
+from shanty.launch.machines import queue, types
 from shanty.launch.machines.allotment import Wanted, allot
 from shanty.launch.machines.use import machines_of
 from shanty.launch.targets.base import Surroundings
@@ -25,11 +25,11 @@ from shanty.runtime.spec import Failure, JobSpec, State, Status
 _LOOK, _SELDOM = 0.3, 2.0  # seconds between two looks: at first, and when nothing changes
 _STEADY = 30.0  # seconds without a change after which it looks seldom
 _TRIES = 10  # times that a run is started, where what starts it is killed
-_STARTER = "shanty.launch.queue.starter"
+_STARTER = "shanty.launch.scheduler.starter"
 
 
-class Service:
-    """Serves the line of one home. `lock` is held while the process is there."""
+class Scheduler:
+    """Serves the queue of one home. `lock` is held while the process is there."""
 
     def __init__(self, home: Path, lock: int) -> None:
         self._home = home
@@ -48,9 +48,9 @@ class Service:
             present = self._present()
             if present != seen:
                 seen, changed = present, time.monotonic()
-            with line.held(self._home):
+            with queue.held(self._home):
                 if not self._serve(present):
-                    os.close(self._lock)  # before the line is let go: who comes now starts another
+                    os.close(self._lock)  # who comes once the queue is let go starts another
                     return
             now = time.monotonic()
             time.sleep(_LOOK if now < changed + _STEADY else _SELDOM)
@@ -68,7 +68,7 @@ class Service:
 
     def _serve(self, present: Mapping[RunDir, Status]) -> bool:
         """Do what can be done now; returns whether anything waits."""
-        sites = {run: line.site_of(run) for run in self._known(present)}
+        sites = {run: queue.site_of(run) for run in self._known(present)}
         jobs = {run: read_job(run) for run, site in sites.items() if site is not None}
         waiting: dict[RunDir, JobSpec] = {}
         starting = []
@@ -82,7 +82,7 @@ class Service:
                 )
             elif site.get("machines"):
                 starting.append(run)
-            elif (run.path / line.STOP).exists():
+            elif (run.path / queue.STOP).exists():
                 control.conclude(run, State.STOPPED, None, STOPPED_EXIT)
             else:
                 waiting[run] = job
@@ -124,13 +124,13 @@ class Service:
             except ShantyError as error:
                 _fail(run, error)
                 del waiting[run]
-        ordered = line.order(waiting)
+        ordered = queue.order(waiting)
         wanted = [Wanted(run.id, waiting[run].machines, waiting[run].share) for run in ordered]
         given = allot(wanted, {name: list(each) for name, each in kinds.items()}, taken)
         for place, run in enumerate(ordered):
             machines = given.get(run.id)
             if machines is not None:
-                line.note(run, machines=list(machines), tries=0)
+                queue.note(run, machines=list(machines), tries=0)
                 _say(run, f"is being started on {', '.join(machines)}")
                 starting.append(run)
                 del waiting[run]
@@ -143,9 +143,9 @@ class Service:
         starter = self._starters.get(run.id)
         if starter is not None and starter.poll() is None:
             return
-        if line.is_locked(line.starter_lock(run)):
+        if queue.is_locked(queue.starter_lock(run)):
             return  # an earlier process of ours has begun it
-        site = line.site_of(run)
+        site = queue.site_of(run)
         if site is None or control.read_status(run).state.final:
             return  # it has done so
         tries = int(site.get("tries", 0))
@@ -153,10 +153,10 @@ class Service:
             what = f"what starts the run was killed {tries} times"
             _fail(run, LaunchError(what, "", "look for the killer in the system's log"))
             return
-        line.note(run, tries=tries + 1)
+        queue.note(run, tries=tries + 1)
         words = [sys.executable, "-m", _STARTER, run.id]
-        environ = {**line.environment_of(run), "SHANTY_HOME": str(self._home)}
-        self._starters[run.id] = line.spawn(words, environ, self._home)
+        environ = {**queue.environment_of(run), "SHANTY_HOME": str(self._home)}
+        self._starters[run.id] = queue.spawn(words, environ, self._home)
 
 
 def _fail(run: RunDir, error: ShantyError) -> None:
