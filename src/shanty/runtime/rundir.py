@@ -17,6 +17,7 @@ the agents and the ranks write here, and nothing else is needed to know a run.
     key             of the run, to its workers    known_hosts      the keys of the workers
     heard           its age: when a worker last heard its controller
     stalls.jsonl    where all ranks stood when none of them made progress
+    resources.jsonl  how busy each host was
     reserve         room for the last status on a disk that has filled up
     attempts/N/     logs, stacks and claims of the attempts after the first
 """
@@ -103,6 +104,7 @@ class RunDir:
         self.metrics = path / "metrics.jsonl"
         self.progress = path / "progress.json"
         self.stalls = path / "stalls.jsonl"
+        self.resources = path / "resources.jsonl"
         self.artifacts = path / "artifacts"
         self.left = path / "left.json"  # of a lead host elsewhere
         self.bin = path / "bin"

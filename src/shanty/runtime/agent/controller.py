@@ -202,6 +202,10 @@ class Controller:
                 self._links.hear(host, message["links"])
         elif "store" in message and self._store is not None:
             self._store.hear(host, message["store"])
+        elif "sample" in message:
+            from shanty.runtime.agent import resources
+
+            resources.keep(self.run_dir, host, message["sample"], message["sent"])
         elif "flush" in message:
             self.worlds[message["flush"]].awaited.discard(host)
 
@@ -430,7 +434,11 @@ class Controller:
         """The node agent died: its children are ours now; end them and say so."""
         host = self.plan.lead.name
         if self.plan.lead.container and self.silence.seconds <= SILENCE:
-            self.failure = self.failure or self._end_of_container(agent)
+            from shanty.runtime.agent import container_lead
+
+            began = host in self.settings
+            failure = container_lead.end_of(self.run_dir, self.plan, agent, began=began)
+            self.failure = self.failure or failure
         self.failure = self.failure or Failure(
             f"the node agent on {host} (pid {agent}) {self._end_of(agent)}",
             "without it nothing watches the ranks, so they were ended",
@@ -444,16 +452,6 @@ class Controller:
         end_container(self.plan)  # before the processes of its engine, which are ours as well
         end_all(lambda: [e for e in platform.descendants(os.getpid()) if e.pid not in ssh])
         sweep_after(self.plan)
-
-    def _end_of_container(self, agent: int) -> Failure:
-        """Tells why the engine's command has ended."""
-        from shanty.runtime.agent import container_lead
-        from shanty.runtime.containers.words import ended
-
-        code = container_lead.ended(agent)
-        words = container_lead.log_of(self.run_dir).read_text(errors="replace")
-        began = self.plan.lead.name in self.settings
-        return ended(self.plan.lead, code, words, began=began)
 
     def _end_of(self, agent: int) -> str:
         """Tells how the node agent ended."""
