@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from command_line import Cli
 from shanty.cli import jobs, options
 from shanty.launch import settings
 from shanty.runtime.errors import UsageError
-from shanty.runtime.spec import Script
+from shanty.runtime.spec import JobSpec, Script
 
 
 @pytest.mark.parametrize("text", ["0.001", "99999999999999h", "", "soon"])
@@ -100,3 +101,17 @@ def test_the_settings_of_stalls(tmp_path: Path) -> None:
     file.write_text("on_stall = 'shrug'\n")
     with pytest.raises(UsageError, match="warn or stop"):
         settings.load(tmp_path)
+
+
+def test_places_to_log_to(tmp_path: Path) -> None:
+    """In one word or a list of them, each once; what was typed replaces what stands there."""
+    (tmp_path / "shanty.toml").write_text("[run]\nlog_to = ['wandb', 'mlflow', 'wandb']\n")
+    command = Script("x.py")
+    nothing = {"env": {}, "log_to": None}
+    assert jobs.make_job(command, tmp_path, nothing).log_to == ("wandb", "mlflow")
+    given = options.typed({"log_to": " tensorboard,mlflow,"})
+    job = jobs.make_job(command, tmp_path, {"env": {}, **given})
+    assert job.log_to == ("tensorboard", "mlflow")
+    assert JobSpec.from_json(json.loads(json.dumps(job.to_json()))) == job
+    with pytest.raises(UsageError, match="--log-to takes tensorboard, mlflow, wandb, not 'comet'"):
+        options.typed({"log_to": "comet"})
