@@ -384,6 +384,10 @@ _ALL = (
         click={"metavar": "PLACE,…", "shell_complete": _complete(*SINKS)},
     ),
     Option(
+        "profile", "--profile", "A trace of all ranks, for Perfetto: artifacts/profile.json.",
+        (bool,), click={"is_flag": True},
+    ),
+    Option(
         "debug_rank", "--debug", "That rank's pdb, on this terminal.",
         click={"type": int, "metavar": "RANK"},
     ),
@@ -409,7 +413,9 @@ GROUPS = {
         "time_limit", "retries", "start_timeout", "on_stall", "stall_after", "alone",
         "debug_rank",
     ),
-    "Name and output": ("name", "tags", "log_to", "dry_run", "detach", "quiet", "as_json"),
+    "Name and output": (
+        "name", "tags", "log_to", "profile", "dry_run", "detach", "quiet", "as_json",
+    ),
 }  # fmt: skip
 KEYS = {each.field: each for each in OPTIONS.values() if each.toml}  # those of shanty.toml
 

@@ -27,6 +27,7 @@ class Settings:
     timeline: file that the timeline is written to from the start; "" for none, "DYNAMIC" for
         none before `start_timeline`.
     timeline_mark_cycles: whether it shows the cycles, too.
+    profile: what this host is called in the run's profile; "" without one.
     stall_check: whether requests that not all ranks have made are reported.
     stall_warning: seconds after which they are.
     stall_shutdown: seconds after which they fail on all ranks; 0 for never.
@@ -39,6 +40,7 @@ class Settings:
     cache_capacity: int = 1024
     timeline: str = ""
     timeline_mark_cycles: bool = False
+    profile: str = ""
     stall_check: bool = True
     stall_warning: float = 60.0
     stall_shutdown: float = 0.0
@@ -96,4 +98,5 @@ _HOROVODS: dict[str, tuple[str, Callable[[str], Any], str]] = {
 }
 # By the settings: a variable, how it is read, and what it must be. Empty is the same as unset.
 _VARIABLES = {field: (f"HOROVOD_{each[0]}", *each[1:]) for field, each in _HOROVODS.items()}
+_VARIABLES["profile"] = ("SHANTY_PROFILE", str, "")
 _VARIABLES["join_all"] = ("SHANTY_JOIN_ALL", _switch, "0 or 1")

@@ -106,6 +106,8 @@ class RunDir:
         self.stalls = path / "stalls.jsonl"
         self.resources = path / "resources.jsonl"
         self.artifacts = path / "artifacts"
+        self.profile = self.artifacts / "profile.json"
+        self.profile_parts = self.artifacts / "profile"  # the ranks', until the end
         self.left = path / "left.json"  # of a lead host elsewhere
         self.bin = path / "bin"
         self.reserve = path / "reserve"

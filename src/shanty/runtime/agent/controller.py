@@ -309,14 +309,6 @@ class Controller:
             while not self._store.over:
                 self._service()
 
-    def _with_links(self, failure: Failure) -> Failure:
-        """The failure with what does not pass between the hosts, which explains it."""
-        fault = self._links.fault if self._links is not None else None
-        if fault is None or (failure.why and failure.signal is None):
-            return failure
-        why = "; ".join(filter(None, [fault.what, failure.why]))
-        return replace(failure, why=why, fix=fault.fix)
-
     def _watch_launcher(self, now: float) -> None:
         """A launcher that goes on after its last rank has lost track of it; nobody waits for it."""
         for name, world in self.worlds.items():
@@ -508,6 +500,10 @@ class Controller:
 
     def _finish(self) -> None:
         """Write how it ended."""
+        if (read_json(self.run_dir.job) or {}).get("profile"):
+            from shanty.runtime.agent import profile
+
+            profile.write(self.run_dir, self.workers.workers if self.workers is not None else ())
         times: Dict[str, Any] = {"ended": time.time(), "lasted": time.monotonic() - self.run_began}
         said = self.queue_word.answer() if self.queue_word is not None else {}
         if said and (self.stopped is not None or ended_by_term(self.failure, self.code)):
@@ -549,7 +545,8 @@ class Controller:
 
     def _of_rank(self, failure: Failure, world: MpiWorld) -> Failure:
         """Add what else is known of the rank to blame."""
-        found = self._with_lines(self._with_links(failure))
+        explained = failure if self._links is None else self._links.explain(failure)
+        found = self._with_lines(explained)
         return self._with_settings(found) if world.failed_in_init(failure) else found
 
     def _with_lines(self, failure: Failure) -> Failure:
