@@ -27,11 +27,11 @@ class Settings:
     timeline: file that the timeline is written to from the start; "" for none, "DYNAMIC" for
         none before `start_timeline`.
     timeline_mark_cycles: whether it shows the cycles, too.
-    profile: what this host is called in the run's profile; "" without one.
     stall_check: whether requests that not all ranks have made are reported.
     stall_warning: seconds after which they are.
     stall_shutdown: seconds after which they fail on all ranks; 0 for never.
     join_all: whether more than allreduces is done while ranks have joined.
+    profile: what this host is called in the run's profile; "" without one.
     name: the front end's, for messages.
     """
 
@@ -40,11 +40,11 @@ class Settings:
     cache_capacity: int = 1024
     timeline: str = ""
     timeline_mark_cycles: bool = False
-    profile: str = ""
     stall_check: bool = True
     stall_warning: float = 60.0
     stall_shutdown: float = 0.0
     join_all: bool = False
+    profile: str = ""
     name: str = "shanty"
 
     @classmethod
