@@ -40,3 +40,32 @@ def nested(events: list[Event]) -> None:
             depth += {"B": 1, "E": -1}.get(event["ph"], 0)
             assert 0 <= depth <= 2, event
         assert depth == 0, lane
+
+
+def rows(events: list[Event]) -> dict[str, dict[str, list[Event]]]:
+    """The events of a run's profile by the names of their process and thread, in time's order."""
+    names: dict[str, dict[tuple[int, ...], str]] = {"process_name": {}, "thread_name": {}}
+    for event in events:
+        if event["ph"] == "M" and event["name"] in names:
+            key = (event["pid"], event["tid"])[: 1 + (event["name"] == "thread_name")]
+            names[event["name"]][key] = event["args"]["name"]
+    found: dict[str, dict[str, list[Event]]] = {name: {} for name in names["process_name"].values()}
+    for (pid, tid), name in names["thread_name"].items():
+        here = [e for e in events if e["ph"] != "M" and (e["pid"], e["tid"]) == (pid, tid)]
+        found[names["process_name"][(pid,)]][name] = sorted(here, key=lambda event: event["ts"])
+    return found
+
+
+def spans(events: list[Event], name: str) -> list[tuple[int, int]]:
+    """Begin and end of each span of that name; `events` are those of one thread."""
+    found: list[tuple[int, int]] = []
+    begun: list[tuple[str, int]] = []
+    for event in events:
+        if event["ph"] == "B":
+            begun.append((event["name"], event["ts"]))
+        elif event["ph"] == "E":
+            what, since = begun.pop()
+            found += [(since, event["ts"])] if what == name else []
+        elif event["ph"] == "X" and event["name"] == name:
+            found.append((event["ts"], event["ts"] + event["dur"]))
+    return found

@@ -72,6 +72,10 @@ ALONE_LARGE: Recipe = (
     (("lightning==2.6.6", "torchmetrics==1.8.2", "lightning-utilities==0.15.2"), ("--no-deps",)),
 )  # fmt: skip
 
+# Where metrics go besides: MLflow without its server.
+SINKS: Recipe = ((("tensorboard==2.21.0", "mlflow-skinny==3.17.2", "wandb==0.31.0"), _WHEELS),)
+TENSORBOARD_X: Recipe = ((("tensorboardX==2.6.5",), _WHEELS),)
+
 POOLS: Recipe = (
     (("emcee==3.1.6", "schwimmbad==0.4.2", "numba==0.68.1", "numba-mpi==1.3.1"), _WHEELS),
 )

@@ -6,17 +6,24 @@ import contextlib
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shanty.runtime.mpi.processes import LOCAL_RANK, RANK, SIZE, number
 from shanty.runtime.rundir import RUN_DIR, RunDir, append_line, write_json
 
+if TYPE_CHECKING:
+    from shanty._sinks import Sinks
+
 __all__ = ["LOCAL_RANK", "RANK", "SIZE", "artifacts", "log", "place", "progress"]
 
 T = TypeVar("T")
+_LOG_TO, _LOG_NAME = "SHANTY_LOG_TO", "SHANTY_LOG_NAME"  # what `_sinks` has, without loading it
+_opening = threading.Lock()
+_places: list[Sinks] = []  # once something was logged
 _EVERY = 0.2  # seconds between two words on how far a loop is
 
 
@@ -33,31 +40,55 @@ def place(names: tuple[str, ...], own: str, default: int) -> int:
 
 
 def log(values: dict[str, Any]) -> None:
-    """Append `values` to the run's metrics.jsonl; without a run, print them."""
+    """Append `values` to the run's metrics.jsonl; without a run, print them.
+
+    What SHANTY_LOG_TO names gets them, too.
+    """
     rank = place(RANK, "RANK", 0)
+    known = {name: _python(value) for name, value in values.items()}
     record = {
         "time": round(time.time(), 3),
         "rank": rank,
-        **{k: _plain(v) for k, v in values.items()},
+        **{name: _plain(value) for name, value in known.items()},
     }
     run = run_dir()
     if run is not None:
         append_line(run.metrics, record)
     else:
         print(" ".join(f"{key}={_short(value)}" for key, value in values.items()))
+    if os.environ.get(_LOG_TO):
+        _opened(rank).write(known)
 
 
-def _plain(value: Any) -> Any:
+def _opened(rank: int) -> Sinks:
+    """The other places that values go to; they are opened by the first call."""
+    with _opening:
+        if not _places:
+            from shanty._sinks import Sinks
+
+            names = [name for name in os.environ[_LOG_TO].split(",") if name]
+            run = os.environ.get("SHANTY_RUN_ID", "")
+            _places.append(Sinks(names, artifacts(), run, os.environ.get(_LOG_NAME, ""), rank))
+        return _places[0]
+
+
+def _python(value: Any) -> Any:
     """A number of any library as Python's own; what is no number or text as its text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     item = getattr(value, "item", None)
     if callable(item):
         with contextlib.suppress(ValueError, TypeError, RuntimeError):
-            return _plain(item())
+            return _python(item())
     return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """The same as JSON has it, which has no word for some numbers."""
+    value = _python(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def _short(value: Any) -> str:

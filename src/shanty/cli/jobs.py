@@ -284,7 +284,8 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
     foreign = [key for key in foreign if key not in _OF_QUEUES.get(queue, ())]
     table = {key: value for key, value in table.items() if key not in foreign}
     values = {**table, **{key: value for key, value in given.items() if value is not None}}
-    for several in ("tags", "mounts", "node_selector", "tolerations", "pull_secrets", "labels"):
+    several_of = ("tags", "mounts", "node_selector", "tolerations", "pull_secrets", "labels")
+    for several in (*several_of, "log_to"):
         values[several] = tuple(given.get(several) or table.get(several, ()))
     options.check(values)
     return JobSpec(command=command, workdir=str(workspace), **{**values, "env": env})

@@ -22,6 +22,7 @@ from shanty.runtime.errors import UsageError
 WORKSPACE_FILE = "shanty.toml"
 ENVIRONMENTS = ("check", "sync", "none")
 OPERATORS = ("mpijob", "trainjob")
+SINKS = ("tensorboard", "mlflow", "wandb")  # a test holds them to `_sinks.PACKAGES`
 ENGINES = ("docker", "podman", "apptainer")  # a test holds them to `engines.ENGINES`
 _KINDS: dict[type, str] = {
     int: "a whole number",
@@ -124,6 +125,12 @@ def _word(word: str, where: str, words: Collection[str]) -> str:
     if word not in words:
         raise UsageError(f"{where} takes {', '.join(words)}, not {word!r}")
     return word
+
+
+def _log_to(given: str | Sequence[str], where: str) -> tuple[str, ...]:
+    words = given.split(",") if isinstance(given, str) else given
+    names = [word.strip() for word in words if word.strip()]
+    return tuple(dict.fromkeys(_word(name, where, SINKS) for name in names))
 
 
 def _image(text: str, folder: Path) -> str:
@@ -396,6 +403,15 @@ _ALL = (
         (list,), click={"multiple": True, "metavar": "TAG", "shell_complete": completed("tags")},
     ),
     Option(
+        "log_to", "--log-to", "What shanty.log says, also to: tensorboard, mlflow, wandb.",
+        (str, list), lambda given, where, _: _log_to(given, where), may_be_empty=True,
+        click={"metavar": "PLACE,…", "shell_complete": _complete(*SINKS)},
+    ),
+    Option(
+        "profile", "--profile", "A trace of all ranks, for Perfetto: artifacts/profile.json.",
+        (bool,), click={"is_flag": True},
+    ),
+    Option(
         "debug_rank", "--debug", "That rank's pdb, on this terminal.",
         click={"type": int, "metavar": "RANK"},
     ),
@@ -421,7 +437,9 @@ GROUPS = {
         "time_limit", "retries", "start_timeout", "on_stall", "stall_after", "alone",
         "debug_rank",
     ),
-    "Name and output": ("name", "tags", "dry_run", "detach", "quiet", "as_json"),
+    "Name and output": (
+        "name", "tags", "log_to", "profile", "dry_run", "detach", "quiet", "as_json",
+    ),
 }  # fmt: skip
 KEYS = {each.field: each for each in OPTIONS.values() if each.toml}  # those of shanty.toml
 

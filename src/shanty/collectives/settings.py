@@ -31,6 +31,7 @@ class Settings:
     stall_warning: seconds after which they are.
     stall_shutdown: seconds after which they fail on all ranks; 0 for never.
     join_all: whether more than allreduces is done while ranks have joined.
+    profile: what this host is called in the run's profile; "" without one.
     name: the front end's, for messages.
     """
 
@@ -43,6 +44,7 @@ class Settings:
     stall_warning: float = 60.0
     stall_shutdown: float = 0.0
     join_all: bool = False
+    profile: str = ""
     name: str = "shanty"
 
     @classmethod
@@ -96,4 +98,5 @@ _HOROVODS: dict[str, tuple[str, Callable[[str], Any], str]] = {
 }
 # By the settings: a variable, how it is read, and what it must be. Empty is the same as unset.
 _VARIABLES = {field: (f"HOROVOD_{each[0]}", *each[1:]) for field, each in _HOROVODS.items()}
+_VARIABLES["profile"] = ("SHANTY_PROFILE", str, "")
 _VARIABLES["join_all"] = ("SHANTY_JOIN_ALL", _switch, "0 or 1")

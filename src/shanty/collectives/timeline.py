@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -60,12 +60,12 @@ class _Lane:
 class _Script:
     """Turns reports into the text of events. Whatever is reported, the events of a lane nest."""
 
-    def __init__(self) -> None:
+    def __init__(self, more: Mapping[str, str | int]) -> None:
         self.lines: list[str] = []
         self._lanes: dict[str, _Lane] = {}
         # The lane 0, which holds what belongs to no tensor; and when the time began.
         began = time.time_ns() // 1000
-        self._describe(0, {"name": "cycles", "start_time_since_epoch_in_micros": began})
+        self._describe(0, {"name": "cycles", "start_time_since_epoch_in_micros": began, **more})
 
     def add(self, report: _Report, name: str) -> None:
         """Append to `lines` what this report means for one of its names."""
@@ -112,7 +112,7 @@ class _Script:
             self._describe(lane.index, {"name": name})
         return lane
 
-    def _describe(self, index: int, described: dict[str, str | int]) -> None:
+    def _describe(self, index: int, described: Mapping[str, str | int]) -> None:
         where = f'"ph": "M", "pid": {index}, "tid": {index}'
         self.lines += [
             f'{{"name": "process_name", {where}, "args": {json.dumps(described)}}}',
@@ -185,6 +185,8 @@ class _File:
 class Timeline:
     """A timeline that is being written to `path`, until `close` or the end of the process.
 
+    more: what else the file says of itself, beside when its time began: by the clock of the date
+        and by the host's monotonic one.
     recording: false once it is closed or has failed: what is reported then goes nowhere.
 
     Its methods may be called from any thread, also after `close`; they cost less than a
@@ -197,7 +199,11 @@ class Timeline:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], mark_cycles: bool = False, front_end: str = "shanty"
+        self,
+        path: str | os.PathLike[str],
+        mark_cycles: bool = False,
+        front_end: str = "shanty",
+        more: Mapping[str, str | int] | None = None,
     ) -> None:
         self._front_end = front_end
         self.path = Path(path)
@@ -209,7 +215,7 @@ class Timeline:
         self._over = threading.Event()
         self.recording = False
         self._thread: threading.Thread | None = None
-        script = _Script()
+        script = _Script({"clock_in_nanos": self._began, **(more or {})})
         try:
             file = _File(self.path, script.lines)
         except OSError as error:

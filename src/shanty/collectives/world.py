@@ -5,7 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from shanty.collectives import process_sets as registry
@@ -13,6 +16,7 @@ from shanty.collectives.exchange import exchange, wait
 from shanty.collectives.process_sets import ProcessSet, Topology, World, global_process_set
 from shanty.collectives.settings import DYNAMIC, Settings
 from shanty.collectives.timeline import Timeline
+from shanty.runtime.rundir import RUN_DIR, RunDir
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -55,6 +59,8 @@ def init(
         world = World(own, _topology(own, settings), settings, kernels)
         if world.topology.rank == 0 and settings.timeline not in ("", DYNAMIC):
             world.timeline = _timeline(world, settings.timeline, settings.timeline_mark_cycles)
+        elif settings.profile:
+            world.timeline = _part_of_profile(world)
         try:
             world.form(0)
             call = f"init(process_sets=[{', '.join(map(_spell, sets))}])"
@@ -191,6 +197,19 @@ _spell, _members = registry.spell, registry.members
 
 def _timeline(world: World, path: str, mark_cycles: bool) -> Timeline:
     return Timeline(path, mark_cycles, world.settings.name)
+
+
+def _part_of_profile(world: World) -> Timeline | None:
+    """This rank's timeline for `shanty run --profile`; the run's agent puts them together."""
+    if RUN_DIR not in os.environ:
+        return None
+    folder = RunDir(Path(os.environ[RUN_DIR])).profile_parts
+    with suppress(OSError):  # then the timeline says what is wrong
+        folder.mkdir(parents=True, exist_ok=True)
+    rank = int(os.environ.get("RANK") or world.topology.rank)
+    path = folder / f"rank-{rank}-{time.monotonic_ns()}.json"  # a script may begin again
+    place: dict[str, str | int] = {"rank": rank, "host": world.settings.profile}
+    return Timeline(path, world.settings.timeline_mark_cycles, world.settings.name, place)
 
 
 def _listed(wanted: _SETS) -> list[ProcessSet]:

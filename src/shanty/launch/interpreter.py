@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shanty.launch.user_path import user_path
 from shanty.runtime.errors import NotFoundError
+
+_ASKING = 10.0  # seconds for an interpreter to say what it has
+_FIND = "import sys, importlib.util as u; print(*[n for n in sys.argv[1:] if u.find_spec(n)])"
 
 
 def choose(wanted: str | None, workspace: Path, environ: Mapping[str, str]) -> str:
@@ -45,3 +48,32 @@ def _resolve(wanted: str, workspace: Path, environ: Mapping[str, str]) -> str:
             "leave it out to use the active environment",
         )
     return found
+
+
+def check_places(python: str, places: Sequence[str], folder: str, env: Mapping[str, str]) -> None:
+    """Raise NotFoundError where an interpreter lacks the package of one of --log-to's `places`.
+
+    One that gives no answer is left to the ranks, which say it at their first `shanty.log`.
+    """
+    import subprocess
+
+    from shanty._sinks import PACKAGES
+
+    wanted = [package for place in places for package in PACKAGES[place]]
+    try:
+        done = subprocess.run(
+            [python, "-c", _FIND, *wanted],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ASKING,
+            cwd=folder, env=dict(env), check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return
+    there = done.stdout.split()
+    for place in places:
+        if not any(package in there for package in PACKAGES[place]):
+            package = PACKAGES[place][0]
+            raise NotFoundError(
+                f"--log-to {place} needs the package {package}",
+                f"{python} does not have it",
+                f"{python} -m pip install {package}",
+            )

@@ -7,11 +7,14 @@ processes are found with ps(1), and one that left its parent behind is found by 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
 import sys
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set
+
+from shanty.runtime import cgroups
 
 LINUX = sys.platform.startswith("linux")
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else ""
@@ -216,40 +219,8 @@ def with_argument(word: str) -> List[Process]:
 def usable_cores() -> int:
     """Returns how many cores this process may use, by affinity and by control group."""
     cores = len(os.sched_getaffinity(0)) if LINUX else (os.cpu_count() or 1)
-    quota, period = _cgroup_quota()
-    if quota > 0 and period > 0:
-        cores = min(cores, max(1, -(-quota // period)))
-    return cores
-
-
-def _cgroup_quota() -> Tuple[int, int]:
-    """The least of the quotas of this process' control group and those above: of cpu time."""
-    found = [_quota_of(folder) for folder in _cgroup_folders()]
-    found = [(quota, period) for quota, period in found if quota > 0 and period > 0]
-    return min(found, key=lambda each: each[0] / each[1], default=(0, 0))
-
-
-def _quota_of(folder: str) -> Tuple[int, int]:
-    old = f"{folder}/cpu.cfs_"
-    text = _read(f"{folder}/cpu.max") or _read(f"{old}quota_us") + _read(f"{old}period_us")
-    try:
-        quota, period = map(int, text.split())
-    except ValueError:  # "max", or nothing
-        return 0, 0
-    return quota, period
-
-
-def _cgroup_folders() -> Set[str]:
-    """Where the groups are that bound this process' time; a container has its own at the top."""
-    tops, found = ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu"), set()
-    for line in _read("/proc/self/cgroup").splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number == "0" or "cpu" in controllers.split(","):
-            top = tops[0] if number == "0" else tops[1]
-            while path not in ("", "/"):
-                found.add(top + path)
-                path = os.path.dirname(path)
-    return {*tops, *found}
+    bound = cgroups.cpu_bound()
+    return cores if bound is None else min(cores, max(1, math.ceil(bound.cores)))
 
 
 def usable_memory() -> int:

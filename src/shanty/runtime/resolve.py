@@ -285,6 +285,10 @@ def _told(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
         told["SHANTY_MPI4PY"] = node.mpi4py
     if job.tf1:
         told[TENSORFLOW_1] = "1"
+    if job.log_to:
+        told["SHANTY_LOG_TO"], told["SHANTY_LOG_NAME"] = ",".join(job.log_to), job.name or ""
+    if job.profile:
+        told["SHANTY_PROFILE"] = node.name
     if job.debug_rank is not None:
         told["SHANTY_DEBUG_RANK"] = str(job.debug_rank)
     return told

@@ -17,6 +17,7 @@ the agents and the ranks write here, and nothing else is needed to know a run.
     key             of the run, to its workers    known_hosts      the keys of the workers
     heard           its age: when a worker last heard its controller
     stalls.jsonl    where all ranks stood when none of them made progress
+    resources.jsonl  how busy each host was
     reserve         room for the last status on a disk that has filled up
     attempts/N/     logs, stacks and claims of the attempts after the first
 """
@@ -103,7 +104,10 @@ class RunDir:
         self.metrics = path / "metrics.jsonl"
         self.progress = path / "progress.json"
         self.stalls = path / "stalls.jsonl"
+        self.resources = path / "resources.jsonl"
         self.artifacts = path / "artifacts"
+        self.profile = self.artifacts / "profile.json"
+        self.profile_parts = self.artifacts / "profile"  # the ranks', until the end
         self.left = path / "left.json"  # of a lead host elsewhere
         self.bin = path / "bin"
         self.reserve = path / "reserve"

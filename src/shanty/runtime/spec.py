@@ -61,7 +61,8 @@ class JobSpec:
     as the settings have it. `alone`, for ranks that each train by themselves, is "warn", "stop" or
     "ok"; None: as the settings have it. `retries` is how many further attempts are made when a
     host was lost or the launcher failed. `tf1`: what scripts import as tensorflow has the names of
-    TensorFlow 1.
+    TensorFlow 1. `log_to` is where else the values go that a script logs: tensorboard, mlflow,
+    wandb. `profile`: a trace of all ranks is made.
 
     With an `image`, ranks are in a container of it on each host, by the engine `runtime` (None:
     whichever is there); `master_image` is that of the lead host, where it has another. `mounts` are
@@ -137,6 +138,8 @@ class JobSpec:
     machines: Tuple[Tuple[str, int], ...] = ()
     priority: int = 0
     share: bool = False
+    log_to: Tuple[str, ...] = ()
+    profile: bool = False
 
     @property
     def secrets(self) -> Tuple[str, ...]:
@@ -161,7 +164,7 @@ class JobSpec:
             if key in command:
                 command[key] = tuple(command[key])
         known["command"] = kind(**command)
-        for key in ("tags", "node_selector", "tolerations", "pull_secrets", "labels"):
+        for key in ("tags", "node_selector", "tolerations", "pull_secrets", "labels", "log_to"):
             known[key] = tuple(known.get(key, ()))
         known["mounts"] = tuple(tuple(mount) for mount in known.get("mounts", ()))
         known["machines"] = tuple((name, count) for name, count in known.get("machines", ()))

@@ -120,3 +120,17 @@ def test_machine_types(text: str, wanted: tuple[tuple[str, int], ...]) -> None:
 def test_no_machine_types(text: str) -> None:
     with pytest.raises(UsageError, match="--machines takes"):
         options.typed({"machines": text})
+
+
+def test_places_to_log_to(tmp_path: Path) -> None:
+    """In one word or a list of them, each once; what was typed replaces what stands there."""
+    (tmp_path / "shanty.toml").write_text("[run]\nlog_to = ['wandb', 'mlflow', 'wandb']\n")
+    command = Script("x.py")
+    nothing = {"env": {}, "log_to": None}
+    assert jobs.make_job(command, tmp_path, nothing).log_to == ("wandb", "mlflow")
+    given = options.typed({"log_to": " tensorboard,mlflow,"})
+    job = jobs.make_job(command, tmp_path, {"env": {}, **given})
+    assert job.log_to == ("tensorboard", "mlflow")
+    assert JobSpec.from_json(json.loads(json.dumps(job.to_json()))) == job
+    with pytest.raises(UsageError, match="--log-to takes tensorboard, mlflow, wandb, not 'comet'"):
+        options.typed({"log_to": "comet"})

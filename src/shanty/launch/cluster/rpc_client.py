@@ -39,7 +39,17 @@ _COMPLAINTS = 4 << 10  # bytes of standard error that are kept
 _CODE = ("__init__.py", "_script.py", "py.typed")
 _PARTS = (
     *_CODE,
-    *("runtime", "collectives", "compat", "torch", "tensorflow", "keras", "xgboost", "lightgbm"),
+    *(
+        "_sinks",
+        "runtime",
+        "collectives",
+        "compat",
+        "torch",
+        "tensorflow",
+        "keras",
+        "xgboost",
+        "lightgbm",
+    ),
 )
 _NO_PYTHON = "shanty-found-no-python"
 _TRIES = b"shanty-tries "  # and who tries which Python; without words, that one is taken

@@ -22,7 +22,7 @@ from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node, Plan
 from shanty.runtime.resolve import TENSORFLOW_1, AttemptSettings, resolve, shim_scripts
 from shanty.runtime.rundir import RunDir, storage_errors, write_json
-from shanty.runtime.spec import JobSpec, Status
+from shanty.runtime.spec import JobSpec, Module, Script, Status
 
 _PACKAGES = str(Path(shanty.__file__).parent.parent)
 
@@ -87,7 +87,11 @@ class LocalTarget:
 
     def plan(self, job: JobSpec, run: RunDir) -> LocalPlan:
         """Find out what is there for `job` and decide everything; nothing is touched."""
-        return self.plan_on(survey(job, self.here), job, run)
+        facts = survey(job, self.here)
+        if job.log_to and isinstance(job.command, (Script, Module)):
+            environ = {**self.here.environ, **job.env}
+            interpreter.check_places(facts.python, job.log_to, job.workdir, environ)
+        return self.plan_on(facts, job, run)
 
     def plan_on(self, facts: Facts, job: JobSpec, run: RunDir) -> LocalPlan:
         """Decide everything; UsageError or PrepareError when the job does not fit."""

@@ -68,6 +68,14 @@ def ended(pid: int, patience: float = _ENDING) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def end_of(run: RunDir, plan: Plan, pid: int, *, began: bool) -> Failure:
+    """Tells why the engine's command has ended; `began`: the node agent was ready for ranks."""
+    from shanty.runtime.containers import words
+
+    code = ended(pid)
+    return words.ended(plan.lead, code, log_of(run).read_text(errors="replace"), began=began)
+
+
 def leave(pid: int, plan: Plan) -> None:
     """Let the engine's command remove the container; where its engine hangs, both are ended."""
     with contextlib.suppress(ChildProcessError):  # how it ended is known already

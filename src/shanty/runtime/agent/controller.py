@@ -202,6 +202,10 @@ class Controller:
                 self._links.hear(host, message["links"])
         elif "store" in message and self._store is not None:
             self._store.hear(host, message["store"])
+        elif "sample" in message:
+            from shanty.runtime.agent import resources
+
+            resources.keep(self.run_dir, host, message["sample"], message["sent"])
         elif "flush" in message:
             self.worlds[message["flush"]].awaited.discard(host)
 
@@ -304,14 +308,6 @@ class Controller:
             self._store = StoreCheck(self)
             while not self._store.over:
                 self._service()
-
-    def _with_links(self, failure: Failure) -> Failure:
-        """The failure with what does not pass between the hosts, which explains it."""
-        fault = self._links.fault if self._links is not None else None
-        if fault is None or (failure.why and failure.signal is None):
-            return failure
-        why = "; ".join(filter(None, [fault.what, failure.why]))
-        return replace(failure, why=why, fix=fault.fix)
 
     def _watch_launcher(self, now: float) -> None:
         """A launcher that goes on after its last rank has lost track of it; nobody waits for it."""
@@ -430,7 +426,11 @@ class Controller:
         """The node agent died: its children are ours now; end them and say so."""
         host = self.plan.lead.name
         if self.plan.lead.container and self.silence.seconds <= SILENCE:
-            self.failure = self.failure or self._end_of_container(agent)
+            from shanty.runtime.agent import container_lead
+
+            began = host in self.settings
+            failure = container_lead.end_of(self.run_dir, self.plan, agent, began=began)
+            self.failure = self.failure or failure
         self.failure = self.failure or Failure(
             f"the node agent on {host} (pid {agent}) {self._end_of(agent)}",
             "without it nothing watches the ranks, so they were ended",
@@ -444,16 +444,6 @@ class Controller:
         end_container(self.plan)  # before the processes of its engine, which are ours as well
         end_all(lambda: [e for e in platform.descendants(os.getpid()) if e.pid not in ssh])
         sweep_after(self.plan)
-
-    def _end_of_container(self, agent: int) -> Failure:
-        """Tells why the engine's command has ended."""
-        from shanty.runtime.agent import container_lead
-        from shanty.runtime.containers.words import ended
-
-        code = container_lead.ended(agent)
-        words = container_lead.log_of(self.run_dir).read_text(errors="replace")
-        began = self.plan.lead.name in self.settings
-        return ended(self.plan.lead, code, words, began=began)
 
     def _end_of(self, agent: int) -> str:
         """Tells how the node agent ended."""
@@ -510,6 +500,10 @@ class Controller:
 
     def _finish(self) -> None:
         """Write how it ended."""
+        if (read_json(self.run_dir.job) or {}).get("profile"):
+            from shanty.runtime.agent import profile
+
+            profile.write(self.run_dir, self.workers.workers if self.workers is not None else ())
         times: Dict[str, Any] = {"ended": time.time(), "lasted": time.monotonic() - self.run_began}
         said = self.queue_word.answer() if self.queue_word is not None else {}
         if said and (self.stopped is not None or ended_by_term(self.failure, self.code)):
@@ -551,7 +545,8 @@ class Controller:
 
     def _of_rank(self, failure: Failure, world: MpiWorld) -> Failure:
         """Add what else is known of the rank to blame."""
-        found = self._with_lines(self._with_links(failure))
+        explained = failure if self._links is None else self._links.explain(failure)
+        found = self._with_lines(explained)
         return self._with_settings(found) if world.failed_in_init(failure) else found
 
     def _with_lines(self, failure: Failure) -> Failure:

@@ -8,10 +8,12 @@ also tell which of the ranks' own connections are stuck, since a firewall may ha
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from shanty.runtime.agent.run_control import RunControl
 from shanty.runtime.network_probe import CLOSED, TRY_BYTES, pairs
+from shanty.runtime.spec import Failure
 
 _LISTENING = 4.0  # seconds until all hosts have to listen
 _TRYING = 14.0  # seconds for the tries
@@ -81,6 +83,14 @@ class LinkCheck:
         self.moved: Dict[str, int] = dict.fromkeys(self._ends, 0)  # bytes each way, by host
         for name, ends in self._ends.items():
             self._tell(name, listen=ends, token=self._tokens[name])
+
+    def explain(self, failure: Failure) -> Failure:
+        """The failure with what does not pass between the hosts, if that explains it."""
+        fault = self.fault
+        if fault is None or (failure.why and failure.signal is None):
+            return failure
+        why = "; ".join(filter(None, [fault.what, failure.why]))
+        return replace(failure, why=why, fix=fault.fix)
 
     def _tell(self, host: str, **order: Any) -> None:
         self._control.tell_host(host, links={"check": self._number, **order})

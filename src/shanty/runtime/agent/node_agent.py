@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from shanty.runtime.agent.activity import RankActivity
     from shanty.runtime.agent.link_probe import LinkProbe
     from shanty.runtime.agent.progress_sampler import ProgressSampler
+    from shanty.runtime.agent.resources import ResourceSampler
     from shanty.runtime.agent.tcp_connections import KeepAlive
 
 SILENCE = 10.0  # seconds without a word from the controller after which its ranks are ended
 TRACKERS = 2.0  # seconds in which resource trackers may remove what the others have left
 LINGER = 2.0  # seconds that what a launcher left running may go on after it
 PLAIN = 2.0  # seconds without a libmpi after which a rank counts as no MPI program (so far)
+_UNSAMPLED = 0.4  # seconds after which it is measured how busy the host is; first the ranks start
 _TICK = 0.25
 _LOOKS = (0.3, 0.8, 1.5, 2.1, 4.0, 8.0, 20.0, 60.0)  # seconds after its start: has it an MPI?
 
@@ -82,6 +84,8 @@ class NodeAgent:
         self.activity: Optional[RankActivity] = None  # while it was silent the last time
         self.watch: Optional[ProgressSampler] = None  # while the run is silent
         self.next_look = self.between_looks = 0.0
+        self.resources: Optional[ResourceSampler] = None
+        self._unsampled_until = time.monotonic() + _UNSAMPLED
         self.keep_alive: Optional[KeepAlive] = None  # of a run over several hosts
         self.links: Optional[LinkProbe] = None  # once they were to be tried
         self.environment: Dict[str, str] = {}  # for what starts here, once the host is ready
@@ -132,7 +136,7 @@ class NodeAgent:
             self._reap()
             self._tick(time.monotonic())
             self.launcher.show_partial()
-            if self.over and not platform.descendants(os.getpid()):
+            if self.over and self._is_empty():
                 break
         self._hear()
         os.close(keep)
@@ -144,6 +148,11 @@ class NodeAgent:
         )
         self.leave(removed)
         heartbeat.end()
+
+    def _is_empty(self) -> bool:
+        """True when nothing that this run started here is left."""
+        own = self.resources.end() if self.resources is not None else 0
+        return all(entry.pid == own for entry in platform.descendants(os.getpid()))
 
     def begin(self) -> None:
         """Start the launcher, unless other hosts have to be made ready first."""
@@ -322,6 +331,18 @@ class NodeAgent:
         self.watch = None if between_looks is None else ProgressSampler(self.run_dir)
         self.next_look, self.between_looks = 0.0, between_looks or 0.0
 
+    def _sample(self, now: float) -> None:
+        """Tell the controller how busy this host is, from time to time."""
+        if self.resources is None:
+            if now < self._unsampled_until or not platform.LINUX:
+                return
+            from shanty.runtime.agent.resources import ResourceSampler
+
+            self.resources = ResourceSampler(now)
+        sample = self.resources.tick(now)
+        if sample is not None:
+            self.controller.send(sample=sample, sent=time.monotonic())
+
     def _keep_connections(self) -> None:
         from shanty.runtime.agent.tcp_connections import KeepAlive
 
@@ -412,7 +433,9 @@ class NodeAgent:
             self.keep_alive.tick(now)
         if self.watch is not None and now >= self.next_look:
             self._look_around()
-        if self.over and not self.ending:
+        if not self.over:
+            self._sample(now)
+        elif not self.ending:
             if self.linger is None:
                 self.linger = now + LINGER
             elif now > self.linger:

@@ -190,6 +190,8 @@ class Workers:
         else:
             if "sent" in message:
                 worker.clock.hear(message["sent"], time.monotonic())
+            if "sample" in message:
+                message = {**message, "sent": worker.clock.here(message["sent"])}
             report = message.get("report", {})
             if "at" in report:
                 report["at"] = worker.clock.here(report["at"])

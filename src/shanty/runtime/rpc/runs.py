@@ -19,7 +19,10 @@ from shanty.runtime.rpc import Ask, Data, Say, workspaces
 from shanty.runtime.rundir import RunDir, home, read_json, storage_errors, write_json
 from shanty.runtime.spec import State, Status
 
-LEAD_APPENDED = (*APPENDED, "logs/*.log", "attempts/*/logs/*.log", "events.jsonl", "stalls.jsonl")
+LEAD_APPENDED = (
+    *(*APPENDED, "logs/*.log", "attempts/*/logs/*.log"),
+    *("events.jsonl", "stalls.jsonl", "resources.jsonl"),
+)
 _KEPT = 30 * 86400.0  # seconds that the files of a run stay when nobody fetches them
 _YOUNG = 60.0  # seconds that a run may take to bring its agent up
 _ENOUGH = 4 << 20  # bytes of one answer
