@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -18,6 +19,7 @@ from shanty.runtime.rundir import storage_errors
 if TYPE_CHECKING:
     from shanty.dashboard.serving import Place
     from shanty.dashboard.state import Directory
+    from shanty.dashboard.users import Role, Sees
 
 _PORT = 8470
 _host_option = click.option(
@@ -160,7 +162,7 @@ def add(name: str, role: str, may: tuple[str, str] | None) -> None:
     from shanty.dashboard.users import Users
 
     sees = may[1] if may else "own" if role == "user" else "all"
-    token = Users(context().home).add(name, role, sees)  # type: ignore[arg-type]  click has checked
+    token = Users(context().home).add(name, cast("Role", role), cast("Sees", sees))
     print(token)
     note(f"{name} logs in at /login?token=… with that; it is shown this once")
 
@@ -214,7 +216,7 @@ def _need_packages() -> None:
         ) from error
 
 
-def _serve(here: Context, users: Directory, place: Place, ready: object) -> None:
+def _serve(here: Context, users: Directory, place: Place, ready: Callable[[str], None]) -> None:
     from shanty.dashboard import serving
     from shanty.dashboard.state import Dashboard
 
@@ -233,4 +235,4 @@ def _serve(here: Context, users: Directory, place: Place, ready: object) -> None
         secure=place.certificate is not None,
     )
     url = serving.address(place, listener)
-    serving.serve(state, place, listener, lambda: ready(url))  # type: ignore[operator]
+    serving.serve(serving.make_server(state, place), listener, lambda: ready(url))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 from urllib.parse import quote
 
@@ -65,7 +65,7 @@ def raw(caller: Reader, run_id: RunId, path: Within, inline: bool = False) -> Re
     """Return a file: to be saved, or, of images only, to be shown."""
     run = caller.run(run_id)
     name = path.rpartition("/")[2]
-    image = artifacts.IMAGES.get(os.path.splitext(name.lower())[1])
+    image = artifacts.IMAGES.get(PurePosixPath(name.lower()).suffix)
     if inline and image is None:
         raise Refused(422, "only images are shown", "png, jpeg, gif and webp", "download it")
     with artifacts.opened_file(run.artifacts, path):

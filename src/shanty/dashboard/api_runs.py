@@ -59,8 +59,12 @@ def runs(
 ) -> RunList:
     """List runs. Of one filter's values any will do; of tags and of the words searched, all."""
     query = run_query.Query(
-        search,
-        *(tuple(each) for each in (state, tag, target, machine_type, owner)),
+        search=search,
+        state=tuple(state),
+        tag=tuple(tag),
+        target=tuple(target),
+        machine_type=tuple(machine_type),
+        owner=tuple(owner),
         since=since,
         until=until,
         sort=sort,

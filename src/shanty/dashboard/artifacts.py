@@ -14,7 +14,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from shanty.dashboard.errors import Refused
@@ -108,7 +108,7 @@ def _entry(entry: os.DirEntry[str]) -> Artifact | None:
 
 def kind_of(name: str) -> Kind | None:
     """Return how a file of that name is shown; None where it is not."""
-    suffix = os.path.splitext(name.lower())[1]
+    suffix = PurePosixPath(name.lower()).suffix
     if suffix in IMAGES:
         return "image"
     if suffix in _TABLES:
@@ -155,7 +155,7 @@ def _table(path: str, data: bytes, offset: int, size: int) -> Preview:
     """Return the rows of whole lines in `data`; the first line of the file names the columns."""
     whole = offset + len(data) >= size
     cut = len(data) if whole else data.rfind(b"\n") + 1
-    separator = _TABLES[os.path.splitext(path.lower())[1]]
+    separator = _TABLES[PurePosixPath(path.lower()).suffix]
     lines = data[: cut or len(data)].splitlines(keepends=True)
     if not separator:
         return _json_lines(lines, offset, size)
@@ -173,7 +173,7 @@ def _table(path: str, data: bytes, offset: int, size: int) -> Preview:
 
 
 def _rows(text: str, separator: str) -> Iterator[list[str]]:
-    return csv.reader(io.StringIO(text, newline=""), delimiter=separator)  # type: ignore[return-value]
+    return csv.reader(io.StringIO(text, newline=""), delimiter=separator)
 
 
 def _json_lines(lines: list[bytes], offset: int, size: int) -> Preview:

@@ -156,9 +156,8 @@ def _take(rank: dict[str, Any], kind: str, report: Mapping[str, Any]) -> None:
         rank["state"] = "joined"
     elif kind == "rank-failed":
         rank.update(state="failed", code=code)
-    elif kind == "rank-exited":
-        if rank["state"] != "failed":
-            rank.update(state="failed" if code else "ended", code=code)
+    elif kind == "rank-exited" and rank["state"] != "failed":
+        rank.update(state="failed" if code else "ended", code=code)
 
 
 def _rank(

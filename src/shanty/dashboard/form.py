@@ -17,6 +17,7 @@ from shanty.launch.command_line import (
     option_words,
     split,
 )
+from shanty.launch.user_path import user_path
 from shanty.runtime.resolve import LAUNCHERS
 from shanty.runtime.spec import JobSpec
 
@@ -66,7 +67,7 @@ def _source(form: Form) -> list[str]:
 
 
 def _expanded(path: str) -> str:
-    return os.path.expanduser(path)
+    return str(user_path(path))
 
 
 def command(text: str) -> list[str]:

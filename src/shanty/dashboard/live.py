@@ -10,7 +10,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
@@ -92,8 +91,7 @@ async def events(
         subscription = here.hub.subscribe()
         others = _Others(run, metrics)
         try:
-            (entry,) = here.runs.known([run.id]) or [None]
-            final = entry is not None and entry.status.ended is not None
+            final = any(entry.status.ended is not None for entry in here.runs.known([run.id]))
             silent = 0.0
             while not here.closing.is_set():
                 pending = subscription.take()

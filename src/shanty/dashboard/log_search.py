@@ -32,20 +32,17 @@ def search(
     """
     if not query or len(query) > LONGEST_PATTERN:
         raise Refused(422, "there is nothing to search for", f"from 1 to {LONGEST_PATTERN} letters")
-    asked = {
-        "path": str(path), "query": query, "start": start, "limit": limit, "regex": regex,
-        "case": case, "piece": piece,
-    }  # fmt: skip
     if not regex:
-        return scan(**asked)
+        return scan(str(path), query, start, limit, regex, case, piece)
     try:
         re.compile(query)
     except (re.error, OverflowError, RecursionError) as error:
         raise Refused(422, f"{query!r} is no regular expression", str(error)) from None
+    asked = json.dumps([str(path), query, start, limit, regex, case, piece])
     words = [sys.executable, "-m", "shanty.dashboard.log_search"]
     try:
         done = subprocess.run(
-            words, input=json.dumps(asked), capture_output=True, text=True, timeout=_PATIENCE
+            words, input=asked, capture_output=True, text=True, timeout=_PATIENCE, check=False
         )
         found: dict[str, Any] = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
@@ -122,4 +119,4 @@ def _match(line: bytes, offset: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(scan(**json.load(sys.stdin))))
+    print(json.dumps(scan(*json.load(sys.stdin))))

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from shanty.dashboard.app import application, guarded
 from shanty.dashboard.guard import Hosts
@@ -60,7 +60,7 @@ class _Protocol(H11Protocol):
         if self._slow is None:
             self._wait()
         super().data_received(data)
-        cycle = self.cycle
+        cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.more_body:  # all of the request is there
             self._waits_no_more()
 
@@ -73,7 +73,7 @@ class _Protocol(H11Protocol):
             self._slow = None
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Lets open streams end first when it is to end."""
 
     def __init__(self, config: uvicorn.Config, here: Dashboard) -> None:
@@ -81,9 +81,15 @@ class _Server(uvicorn.Server):
         self._here = here
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End because of a signal."""
+        self.end()
+        super().handle_exit(sig, frame)
+
+    def end(self) -> None:
+        """End: open streams first, then all else. To be called in the event loop's thread."""
         self._here.closing.set()
         self._here.hub.wake()
-        super().handle_exit(sig, frame)
+        self.should_exit = True
 
 
 def listen(place: Place) -> socket.socket:
@@ -121,10 +127,8 @@ def address(place: Place, listener: socket.socket) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 
-def serve(
-    here: Dashboard, place: Place, listener: socket.socket, ready: Callable[[], None]
-) -> None:
-    """Serve until Ctrl-C or SIGTERM; `ready` is called once requests are answered."""
+def make_server(here: Dashboard, place: Place) -> Server:
+    """Return a server that has not begun; UsageError where its certificate cannot be used."""
     app = guarded(application(here), Hosts(place.host, place.allowed))
     given: dict[str, Any] = {}
     if place.certificate is not None:
@@ -150,7 +154,11 @@ def serve(
         config.load()
     except (ssl.SSLError, OSError) as error:
         raise UsageError("the certificate or its key cannot be used", str(error)) from error
-    server = _Server(config, here)
+    return Server(config, here)
+
+
+def serve(server: Server, listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM; `ready` is called once requests are answered."""
 
     async def run() -> None:
         watching = asyncio.ensure_future(_when_up(server, ready))
