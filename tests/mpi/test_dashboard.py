@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import ssl
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx
@@ -212,17 +214,17 @@ while time.monotonic() < end:
         run = started(me, form(shanty, writes, ranks=2))
         with me.stream(f"/runs/{run}/stream?ranks=0,1") as events:
             kinds = set()
-            slowest = 0.0
+            took = []
             until = time.monotonic() + 6
             for name, _ in events:
                 kinds.add(name)
                 began = time.monotonic()
                 me.json("/runs")
-                slowest = max(slowest, time.monotonic() - began)
+                took.append(time.monotonic() - began)
                 if began > until:
                     break
         assert "log" in kinds
-        assert slowest < 2
+        assert median(took) < 0.5
         wait_for(lambda: state(me, run) == "succeeded", 30)
         log = shanty.last.rank_log(0)
         text = b"1700000000.000000 1 " + b"y" * 200 + b"\n"
@@ -259,8 +261,17 @@ def test_no_request_makes_the_server_fail(shanty: Shanty, tmp_path: Path) -> Non
     with dashboard(shanty) as (me, process):
         run = started(me, form(shanty, "print('x')", ranks=1))
         wait_for(lambda: state(me, run) == "succeeded")
+        described = me.json("/openapi.json")
+        for path in described["paths"].values():  # ids by chance would be those of no run
+            for given in [each for way in path.values() for each in way.get("parameters", [])]:
+                if given["name"] == "run_id":
+                    given["schema"] = {"type": "string", "enum": [run]}
+                elif given["name"] == "rank":
+                    given["schema"] = {"type": "string", "enum": ["0", "1", "launcher", "agent"]}
+                elif given["name"] == "run":
+                    given["schema"]["items"] = {"type": "string", "enum": [run, "none"]}
         description = tmp_path / "openapi.json"
-        description.write_bytes(me.get("/api/v1/openapi.json").content)
+        description.write_text(json.dumps(described))
         words = [
             python.with_name("schemathesis"), "run", description, "--url", me.url,
             "-H", f"Authorization: Bearer {me.token}", "-H", "X-Shanty: 1",
@@ -270,6 +281,7 @@ def test_no_request_makes_the_server_fail(shanty: Shanty, tmp_path: Path) -> Non
             # what never ends, and what would start programs at random
             "--exclude-path-regex", "/stream$|/machines/check$",
             "--exclude-operation-id", "start_api_v1_runs_post",
+            "--exclude-method", "DELETE",
         ]  # fmt: skip
         done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=800)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
