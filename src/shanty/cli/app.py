@@ -26,8 +26,8 @@ VERBS = {
     "run": "run", "rerun": "run", "ps": "runs", "show": "show", "logs": "runs", "stop": "runs",
     "stacks": "stacks", "doctor": "doctor", "net": "net", "rm": "runs", "prune": "runs",
     "hosts": "hosts", "machines": "machines", "lab": "lab", "mpi": "mpi", "image": "image",
-    "k8s": "k8s", "horovodrun": "horovodrun", "dmlc-submit": "dmlc_submit",
-    "completion": "completion",
+    "k8s": "k8s", "ui": "dashboard", "serve": "dashboard", "horovodrun": "horovodrun",
+    "dmlc-submit": "dmlc_submit", "completion": "completion",
 }  # fmt: skip
 
 

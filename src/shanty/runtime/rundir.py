@@ -17,8 +17,9 @@ the agents and the ranks write here, and nothing else is needed to know a run.
     key             of the run, to its workers    known_hosts      the keys of the workers
     heard           its age: when a worker last heard its controller
     stalls.jsonl    where all ranks stood when none of them made progress
-    resources.jsonl  how busy each host was
+    resources.jsonl how busy each host was
     reserve         room for the last status on a disk that has filled up
+    owner           who started it by the dashboard; without it, the account that it lies in
     attempts/N/     logs, stacks and claims of the attempts after the first
 """
 
@@ -108,6 +109,7 @@ class RunDir:
         self.artifacts = path / "artifacts"
         self.profile = self.artifacts / "profile.json"
         self.profile_parts = self.artifacts / "profile"  # the ranks', until the end
+        self.owner = path / "owner"
         self.left = path / "left.json"  # of a lead host elsewhere
         self.bin = path / "bin"
         self.reserve = path / "reserve"
