@@ -26,6 +26,7 @@ VERBS = {
     "run": "run", "rerun": "run", "ps": "runs", "show": "show", "logs": "runs", "stop": "runs",
     "stacks": "stacks", "doctor": "doctor", "net": "net", "rm": "runs", "prune": "runs",
     "hosts": "hosts", "lab": "lab", "mpi": "mpi", "image": "image", "k8s": "k8s",
+    "ui": "dashboard", "serve": "dashboard",
     "horovodrun": "horovodrun", "dmlc-submit": "dmlc_submit", "completion": "completion",
 }  # fmt: skip
 

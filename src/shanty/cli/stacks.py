@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from shanty.cli.context import context, note
 from shanty.cli.options import json_option, run_argument
+from shanty.launch.stack_text import grouped, label
 from shanty.runtime.errors import UsageError
 from shanty.runtime.rundir import RunDir, read_lines
 
@@ -43,63 +42,6 @@ def stacks(run: str, threads: bool, as_json: bool) -> None:
         note("no rank has started yet")
     for ranks, text in grouped(reply.stacks, all_threads=threads):
         print(f"{label(ranks)}:\n{text}\n")
-
-
-class Group(NamedTuple):
-    """Holds ranks with equal stacks, and those stacks as text."""
-
-    ranks: list[int]
-    text: str
-
-
-def grouped(
-    answers: Sequence[Mapping[str, Any]], *, all_threads: bool, first: Collection[int] = ()
-) -> list[Group]:
-    """Group ranks by their stacks: groups with one of `first` lead, then the small ones."""
-    groups: dict[str, list[int]] = defaultdict(list)
-    for answer in answers:
-        groups[_text(answer, all_threads=all_threads)].append(answer["rank"])
-    found = [Group(sorted(ranks), text) for text, ranks in groups.items()]
-    return sorted(found, key=lambda g: (not set(first) & set(g.ranks), len(g.ranks), g.ranks))
-
-
-def _text(answer: Mapping[str, Any], *, all_threads: bool) -> str:
-    if "error" in answer:
-        return f"  {answer['error']}"
-    shown = answer["threads"] if all_threads else answer["threads"][-1:]
-    blocks = ["\n".join(_line(*frame) for frame in _own(thread)) for thread in shown]
-    if answer.get("call"):  # of the main thread, which is the last
-        blocks[-1] = f"  {answer['call']}\n{blocks[-1]}"
-    return "\n\n".join(blocks)
-
-
-def _line(path: str, line: int, function: str) -> str:
-    where = f"{path}:{line}" if line else path
-    return f"  {function:<24} {where}" if where else f"  {function}"
-
-
-def _own(thread: Mapping[str, Any]) -> list[tuple[str, int, str]]:
-    """Return the frames of a thread without those of shanty's own start of the rank."""
-    frames = [tuple(frame) for frame in thread["frames"]]
-    if frames and frames[0][0].endswith("/shanty/runtime/rank/instrumentation.py"):
-        return [("", 0, "the script has ended; MPI_Finalize waits for the others")]
-    while frames and frames[-1][0].endswith("/shanty/runtime/rank/run.py"):
-        frames.pop()
-    return frames
-
-
-def label(ranks: Sequence[int]) -> str:
-    """Name ranks: `rank 3`, `ranks 0-2, 5`."""
-    parts: list[str] = []
-    start = previous = ranks[0]
-    for rank in [*ranks[1:], None]:
-        if rank is not None and rank == previous + 1:
-            previous = rank
-            continue
-        parts.append(str(start) if start == previous else f"{start}-{previous}")
-        if rank is not None:
-            start = previous = rank
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(parts)
 
 
 def stalls_of(run: RunDir) -> list[dict[str, Any]]:

@@ -10,27 +10,41 @@ import contextlib
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from shanty.launch.targets.registry import Targets
+from shanty.launch import run_query
+from shanty.launch.run_query import Found, Query
+from shanty.launch.targets.registry import LOCAL, Targets
 from shanty.runtime.errors import NotFoundError, StorageError, UsageError
 from shanty.runtime.rundir import RunDir, is_run_id, read_json, storage_errors
 from shanty.runtime.spec import JobSpec, Status
 
+T = TypeVar("T")
+# The columns after `status` are made of those before, for `run_query`.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, name TEXT, tags TEXT NOT NULL, command TEXT NOT NULL,
-    workspace TEXT NOT NULL, status TEXT NOT NULL
+    workspace TEXT NOT NULL, target TEXT NOT NULL, place TEXT NOT NULL,
+    machine_type TEXT NOT NULL, owner TEXT NOT NULL, status TEXT NOT NULL,
+    state TEXT NOT NULL, created REAL NOT NULL, ended REAL, took REAL, ranks INTEGER,
+    text TEXT NOT NULL
 ) STRICT
 """
+_SCHEMA_ON = "CREATE INDEX IF NOT EXISTS runs_on ON runs (id) WHERE ended IS NULL"
+_COLUMNS = "id, name, tags, command, workspace, target, place, machine_type, owner, status"
+_BATCH = 500  # runs that are read and written down at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Holds one run as `ps` shows it."""
+    """Holds one run as `ps` shows it.
+
+    `target` is where it went ("local", "ssh", "slurm", "k8s" or another package's), `on` the hosts
+    as they were typed. `owner` is who started it by the dashboard, "" for the account itself.
+    """
 
     id: str
     name: str | None
@@ -38,11 +52,24 @@ class Entry:
     command: tuple[str, ...]
     workspace: str
     status: Status
+    target: str = LOCAL
+    on: str = ""
+    machine_type: str = ""
+    owner: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as plain JSON, the status' values beside the others."""
-        own = {key: getattr(self, key) for key in ("id", "name", "tags", "command", "workspace")}
+        keys = ("id", "name", "tags", "command", "workspace", "target", "on", "owner")
+        own = {key: getattr(self, key) for key in keys}
         return {**own, **self.status.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Holds the runs that are new or stand elsewhere than at the last look, and those gone."""
+
+    entries: list[Entry]
+    gone: list[str]
 
 
 class Runs:
@@ -96,35 +123,91 @@ class Runs:
 
     def entries(self) -> list[Entry]:
         """List all runs with their present status, the oldest first."""
+        return self._mended(self._entries)
+
+    def _entries(self) -> list[Entry]:
+        new = self._refresh(lambda _run: True, 0).entries
+        with self._open() as index:
+            rows = index.execute(f"SELECT {_COLUMNS} FROM runs").fetchall()
+        known = {row[0]: _from_row(*row) for row in rows}
+        known.update((entry.id, entry) for entry in new)
+        return [known[run_id] for run_id in sorted(known)]
+
+    def _mended(self, look: Callable[[], T]) -> T:
+        """Return what `look` does, with a new index where there is none that can be read."""
         try:
-            return self._entries()
+            return look()
         except (sqlite3.DatabaseError, ValueError, TypeError):
             # Damaged, or of an older form: what is in it can be read from the directories.
             for path in self.folder.parent.glob("index.sqlite*"):
                 with contextlib.suppress(OSError):
                     path.unlink()
-            return self._entries()
+            return look()
 
-    def _entries(self) -> list[Entry]:
+    def refresh(
+        self, wanted: Callable[[RunDir], bool] = lambda _run: True, batch: int = 0
+    ) -> Changes:
+        """Bring the index up to date: new runs are read, those that go on are asked again.
+
+        Only runs that are `wanted` are. With a `batch` no more than that many are, the newest first
+        and those that go on before all; call it again while it returns as many.
+        """
+        return self._mended(lambda: self._refresh(wanted, batch))
+
+    def _refresh(self, wanted: Callable[[RunDir], bool], batch: int) -> Changes:
         ids = self.ids()
         with self._open() as index:
-            rows = index.execute("SELECT id, name, tags, command, workspace, status FROM runs")
-            known = {row[0]: _from_row(*row) for row in rows}
-            # Nothing is locked while runs are asked: hosts that do not answer take their time.
-            new = self.read(
-                [
-                    self.directory(run_id)
-                    for run_id in ids
-                    if run_id not in known or known[run_id].status.ended is None
-                ]
+            rows = index.execute("SELECT id, ended IS NULL FROM runs").fetchall()
+            on = {run_id for run_id, still in rows if still}
+            known = {run_id for run_id, _ in rows}
+            gone = sorted(known - set(ids))
+            for run_id in gone:
+                index.execute("DELETE FROM runs WHERE id = ?", (run_id,))
+        asked = [run_id for run_id in reversed(ids) if run_id in on or run_id not in known]
+        asked.sort(key=lambda run_id: run_id not in on)
+        runs = [run for run in map(self.directory, asked) if wanted(run)]
+        runs = runs[: sum(run.id in on for run in runs) + batch] if batch else runs
+        changed: list[Entry] = []
+        for start in range(0, len(runs), _BATCH):
+            changed += self.reread(runs[start : start + _BATCH])
+        return Changes(changed, gone)
+
+    def reread(self, runs: Sequence[RunDir]) -> list[Entry]:
+        """Read runs anew, write down in the index what has changed, and return that."""
+        found = self.read(runs)  # nothing is locked meanwhile: hosts may take their time
+        with self._open() as index:
+            marks = ", ".join("?" * len(found))
+            rows = index.execute(
+                f"SELECT {_COLUMNS} FROM runs WHERE id IN ({marks})", [each.id for each in found]
             )
-            if gone := set(known) - set(ids):
-                index.executemany("DELETE FROM runs WHERE id = ?", [(run,) for run in gone])
-            changed = [_row(entry) for entry in new if known.get(entry.id) != entry]
-            if changed:
-                index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)", changed)
-        known.update((entry.id, entry) for entry in new)
-        return [known[run_id] for run_id in ids]
+            known = {row[0]: _from_row(*row) for row in rows}
+            changed = [entry for entry in found if known.get(entry.id) != entry]
+            marks = ", ".join("?" * (_COLUMNS.count(",") + 7))
+            index.executemany(
+                f"INSERT OR REPLACE INTO runs VALUES ({marks})", [_row(each) for each in changed]
+            )
+        return changed
+
+    def on(self) -> list[RunDir]:
+        """Return the runs that had not ended at the last `refresh`."""
+        with self._open() as index:
+            rows = index.execute("SELECT id FROM runs WHERE ended IS NULL").fetchall()
+        return [self.directory(run_id) for (run_id,) in rows]
+
+    def page(self, query: Query) -> tuple[list[Entry], Found]:
+        """Return the entries of one page as they were at the last `refresh`."""
+
+        def look() -> tuple[list[Entry], Found]:
+            with self._open() as index:
+                found = run_query.find(index, query)
+                return _of_ids(index, found.ids), found
+
+        return self._mended(look)
+
+    def known(self, ids: Sequence[str]) -> list[Entry]:
+        """Return the entries of these runs as they were at the last `refresh`, in that order."""
+        with self._open() as index:
+            return _of_ids(index, ids)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -138,6 +221,7 @@ class Runs:
             connection.execute(_SCHEMA)
         try:
             with connection:
+                connection.execute(_SCHEMA_ON)  # it fails on a table of an older form
                 yield connection
         finally:
             connection.close()
@@ -147,11 +231,14 @@ class Runs:
         entries = []
         for run, status in self._targets.describe(runs).items():
             job = read_job(run)
+            target, owner = self._targets.scheme(run), read_owner(run)
             if job is None:
-                entries.append(Entry(run.id, None, (), (), "", status))
+                entry = Entry(run.id, None, (), (), "", status, target, owner=owner)
             else:
                 words = (job.name, tuple(job.tags), tuple(job.words()), job.workdir)
-                entries.append(Entry(run.id, *words, status))
+                kind = getattr(job, "machine_type", None) or ""
+                entry = Entry(run.id, *words, status, target, job.on or "", kind, owner)
+            entries.append(entry)
         return entries
 
     def remove(self, run: RunDir, *, force: bool = False) -> None:
@@ -187,14 +274,43 @@ def _delete(run: RunDir) -> None:
         shutil.rmtree(run.path)
 
 
-def _row(entry: Entry) -> tuple[str | None, ...]:
+def _row(entry: Entry) -> tuple[str | float | None, ...]:
     lists = (json.dumps(entry.tags), json.dumps(entry.command))
-    return (entry.id, entry.name, *lists, entry.workspace, json.dumps(entry.status.to_json()))
+    status, failure = entry.status, entry.status.failure
+    words = (
+        entry.id, entry.name or "", entry.workspace, *entry.command, *entry.tags, entry.on,
+        entry.machine_type, entry.owner, status.state.value, failure.what if failure else "",
+    )  # fmt: skip
+    return (
+        entry.id, entry.name, *lists, entry.workspace, entry.target, entry.on, entry.machine_type,
+        entry.owner, json.dumps(status.to_json()), status.state.value, status.created, status.ended,
+        status.took() if status.ended is not None else None, status.ranks,
+        "\n".join(words).lower(),
+    )  # fmt: skip
 
 
-def _from_row(run: str, name: str, tags: str, command: str, folder: str, status: str) -> Entry:
+def _from_row(
+    run: str, name: str, tags: str, command: str, folder: str, target: str, on: str,
+    machine_type: str, owner: str, status: str,
+) -> Entry:  # fmt: skip
     lists = (tuple(json.loads(tags)), tuple(json.loads(command)))
-    return Entry(run, name, *lists, folder, Status.from_json(json.loads(status)))
+    known = Status.from_json(json.loads(status))
+    return Entry(run, name, *lists, folder, known, target, on, machine_type, owner)
+
+
+def _of_ids(index: sqlite3.Connection, ids: Sequence[str]) -> list[Entry]:
+    marks = ", ".join("?" * len(ids))
+    rows = index.execute(f"SELECT {_COLUMNS} FROM runs WHERE id IN ({marks})", list(ids))
+    known = {row[0]: _from_row(*row) for row in rows}
+    return [known[run_id] for run_id in ids if run_id in known]
+
+
+def read_owner(run: RunDir) -> str:
+    """Return who started the run by the dashboard; "" for one of the account's own."""
+    try:
+        return run.owner.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def read_job(run: RunDir) -> JobSpec | None:

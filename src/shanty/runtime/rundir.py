@@ -18,6 +18,8 @@ the agents and the ranks write here, and nothing else is needed to know a run.
     heard           its age: when a worker last heard its controller
     stalls.jsonl    where all ranks stood when none of them made progress
     reserve         room for the last status on a disk that has filled up
+    owner           who started it by the dashboard; without it, the account that it lies in
+    resources.jsonl what its hosts had in use over time
     attempts/N/     logs, stacks and claims of the attempts after the first
 """
 
@@ -103,7 +105,9 @@ class RunDir:
         self.metrics = path / "metrics.jsonl"
         self.progress = path / "progress.json"
         self.stalls = path / "stalls.jsonl"
+        self.resources = path / "resources.jsonl"
         self.artifacts = path / "artifacts"
+        self.owner = path / "owner"
         self.left = path / "left.json"  # of a lead host elsewhere
         self.bin = path / "bin"
         self.reserve = path / "reserve"

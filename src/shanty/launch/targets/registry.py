@@ -132,12 +132,16 @@ class Targets:
         known = {LOCAL, SLURM, KUBERNETES, *entry_points(group=_GROUP).names}
         return scheme if scheme in known else SSH
 
-    def _of(self, run: RunDir) -> Target:
-        """Where the run went."""
+    def scheme(self, run: RunDir) -> str:
+        """The name of the target that the run went to."""
         site = read_json(run.site)
         if site is None:
-            return self.named(SSH if run.site.exists() else LOCAL)
-        return self.named(str(site.get("target", SSH)))
+            return SSH if run.site.exists() else LOCAL
+        return str(site.get("target", SSH))
+
+    def _of(self, run: RunDir) -> Target:
+        """Where the run went."""
+        return self.named(self.scheme(run))
 
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
         """Asks each target once about all of its runs: runs that do not answer share one bound.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shanty.cli.stacks import grouped
+from shanty.launch.stack_text import grouped
 from shanty.runtime.agent.mpi_world import MpiWorld
 from shanty.runtime.agent.stacks import absent, with_native
 from shanty.runtime.mpi.installation import Installation

@@ -1,0 +1,110 @@
+"""Says who asks, and what of it is allowed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Header, Path, Request
+from fastapi.security import HTTPBearer
+from fastapi.security.http import HTTPAuthorizationCredentials
+
+from shanty.dashboard import state
+from shanty.dashboard.errors import Refused
+from shanty.dashboard.state import Dashboard
+from shanty.dashboard.users import User, of_token
+from shanty.runtime.rundir import RunDir, is_run_id
+
+_BEARER = HTTPBearer(auto_error=False, description="A user's token.")
+_LONGEST_TOKEN = 256
+
+
+def user_of(here: Dashboard, request: Request) -> User | None:
+    """Return the user whose token comes with a request, in its header or in the cookie."""
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not token:
+        token = request.cookies.get(here.cookie, "")
+    if not 0 < len(token) <= _LONGEST_TOKEN:
+        return None
+    return of_token(here.users.all(), token.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody who may read, and the server's state."""
+
+    here: Dashboard
+    user: User
+
+    @property
+    def only_of(self) -> str | None:
+        """Return the owner whose runs alone may be seen; None for all."""
+        return None if self.user.sees("") else self.user.name
+
+    def run(self, run_id: str) -> RunDir:
+        """Return the run of that id; 404 where there is none, or another's that is not to be seen.
+
+        Nothing but an id gets to the file system.
+        """
+        if is_run_id(run_id):
+            run = self.here.runs.directory(run_id)
+            if run.path.is_dir() and self.user.sees(self.here.owner(run)):
+                return run
+        raise Refused(404, f"there is no run {run_id[:64]!r}", "", "see the list of runs")
+
+    def own_run(self, run_id: str) -> RunDir:
+        """Return the run of that id to change it; 403 where that is not allowed."""
+        run = self.run(run_id)
+        owner = self.here.owner(run)
+        if not self.user.changes(owner):
+            raise Refused(
+                403,
+                f"this run is not yours to change: it is {owner}'s",
+                f"{self.user.name} is {_ROLES[self.user.role]}",
+                f"ask {owner}, or an admin",
+            )
+        return run
+
+
+_ROLES = {"admin": "an admin", "user": "a user", "viewer": "a viewer, who changes nothing"}
+
+
+def _caller(
+    request: Request,
+    _token: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
+) -> Caller:
+    """Return who asks; 401 without a token that is known."""
+    here = state.of(request)
+    user = user_of(here, request)
+    if user is None:
+        raise Refused(
+            401,
+            "you are not logged in",
+            "the request has no token, or one that is not known",
+            "open the address that `shanty ui` has printed, or log in with your token",
+        )
+    if request.headers.get("sec-fetch-site") == "cross-site":
+        raise Refused(403, "requests from other sites are not served")
+    return Caller(here, user)
+
+
+def _changing(
+    caller: Annotated[Caller, Depends(_caller)],
+    x_shanty: Annotated[str | None, Header(description="Has to be there, as 1.")] = None,
+) -> Caller:
+    """Return who asks for a change; no page of another site can send that header."""
+    if x_shanty is None:
+        raise Refused(
+            403,
+            "the request has no header X-Shanty",
+            "what changes something needs it, so that no other site's page can ask for it",
+            "add the header X-Shanty: 1",
+        )
+    if caller.user.role == "viewer":
+        raise Refused(403, f"{caller.user.name} is a viewer, who changes nothing")
+    return caller
+
+
+Reader = Annotated[Caller, Depends(_caller)]
+Writer = Annotated[Caller, Depends(_changing)]
+RunId = Annotated[str, Path(description="The id of a run.", max_length=64)]

@@ -1,0 +1,67 @@
+"""Server-sent events: written one by one, never ahead of what the client has taken.
+
+`uvicorn` lets a sender wait while the client does not read, and the kernel ends a connection on
+which nothing gets through for long (`serving`). So nothing piles up here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+BEAT = 15.0  # seconds without an event after which a comment is sent
+
+
+def event(name: str, data: Any) -> bytes:
+    """Return one event; `data` is JSON, which has no line breaks of its own."""
+    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+COMMENT = b": still here\n\n"
+
+
+class EventStream(Response):
+    """Answers with events until the source ends or the client leaves."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, source: AsyncIterator[bytes]) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._source = source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events; the source is closed in any case."""
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        sending = asyncio.ensure_future(self._send(start, send))
+        leaving = asyncio.ensure_future(_left(receive))
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, OSError):
+                    await task
+            close = getattr(self._source, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _send(self, start: dict[str, Any], send: Send) -> None:
+        await send(start)
+        await send({"type": "http.response.body", "body": b"retry: 2000\n\n", "more_body": True})
+        async for piece in self._source:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

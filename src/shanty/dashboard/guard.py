@@ -1,0 +1,134 @@
+"""Stands before the application: names, sizes, and the headers that keep a browser careful."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Collection
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shanty.dashboard.errors import answer
+
+LARGEST_BODY = 1 << 20  # bytes
+_LONGEST_TARGET = 16 << 10  # bytes of path and query
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+}
+
+
+class Hosts:
+    """The names that requests may come for: a page of another site cannot make up one of them.
+
+    Bound to this machine alone, these are its loopback names. Bound to others, too, they are all
+    addresses in numbers, which no other site can have for a name, and the machine's own names.
+    """
+
+    def __init__(self, bound: str, allowed: Collection[str] = ()) -> None:
+        self._names = {_plain(name) for name in (*_LOOPBACK, bound, *allowed)}
+        self._numbers = not is_loopback(bound)
+        if self._numbers:
+            name = os.uname().nodename.lower()
+            self._names |= {name, name.partition(".")[0], socket.getfqdn().lower()}
+
+    def has(self, header: str) -> bool:
+        """Return true for a header `Host` that may be served."""
+        name = _plain(_without_port(header))
+        if name in self._names:
+            return True
+        return self._numbers and _is_address(name)
+
+
+def is_loopback(host: str) -> bool:
+    """Return true for a name or address that only this machine gets to."""
+    if host in _LOOPBACK:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _without_port(header: str) -> str:
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.rpartition(":")[0] if header.count(":") == 1 else header
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class Guard:
+    """Refuses what comes for another name or is too large; adds headers to every answer."""
+
+    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, if it may be."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+
+        async def careful(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                found = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    found.setdefault(name, value)
+            await send(message)
+
+        refused = self._refusal(scope, headers)
+        if refused is not None:
+            await answer(*refused, headers={"Connection": "close"})(scope, receive, careful)
+            return
+        await self._app(scope, _Bounded(receive), careful)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str, str, str] | None:
+        given = headers.getlist("host")
+        if len(given) != 1 or not self._hosts.has(given[0]):
+            return (
+                421,
+                "this server does not answer to that name",
+                "a page of another site may have made its own name mean this machine",
+                "use the address that was printed, or add --allowed-host NAME",
+            )
+        if len(scope["raw_path"]) + len(scope["query_string"]) > _LONGEST_TARGET:
+            return 414, "the address is too long", "", ""
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > LARGEST_BODY:
+            return 413, "the request is too large", f"at most {LARGEST_BODY} bytes", ""
+        return None
+
+
+class _Bounded:
+    """Receives a body up to its limit; of a longer one the rest is never read."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._size = 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._size += len(message.get("body", b""))
+        return message if self._size <= LARGEST_BODY else {"type": "http.disconnect"}

@@ -1,0 +1,147 @@
+"""Follows one run for one client: what its logs get, how it stands, its metrics.
+
+All is read from files when the client has taken what was sent before, so nothing is kept for it.
+Where more is written than it takes, it is told that there is more, and goes on at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from starlette.concurrency import run_in_threadpool
+
+from shanty.dashboard import logs
+from shanty.dashboard.access import Caller
+from shanty.dashboard.detail import summary
+from shanty.dashboard.events import BEAT, COMMENT, event
+from shanty.dashboard.metrics import MetricsCache
+from shanty.runtime.rundir import RunDir, read_json
+
+MOST_LOGS = 64  # in one stream
+_EVERY = 0.2  # seconds between two looks while the run is on
+_PIECE = 64 << 10  # bytes of one log at a look
+_BEHIND = 1 << 20  # bytes that a client may lack
+_LONG_LINE = logs.LARGEST + 64
+
+
+class Tail:
+    """Reads on in some logs of a run, each from its offset."""
+
+    def __init__(self, run: RunDir, names: list[str], offsets: dict[str, int]) -> None:
+        self._run = run
+        self._names = names
+        self._attempt = run.attempts()[-1]
+        self._offsets = {
+            name: logs.next_line(path, offsets.get(name, logs.size_of(path)))
+            for name in names
+            for path in [logs.log_of(RunDir(run.path, self._attempt), name)]
+        }
+
+    def read(self) -> list[bytes]:
+        """Return events of what is new: at most one piece of each log."""
+        attempt = self._run.attempts()[-1]
+        if attempt != self._attempt:  # its logs begin anew
+            self._attempt = attempt
+            self._offsets = dict.fromkeys(self._names, 0)
+        files = RunDir(self._run.path, attempt)
+        found = []
+        for name in self._names:
+            one = self._of(logs.log_of(files, name), name)
+            if one is not None:
+                found.append(one)
+        return found
+
+    def _of(self, path: Path, name: str) -> bytes | None:
+        offset, size = self._offsets[name], logs.size_of(path)
+        if size <= offset:
+            return None
+        rank = int(name) if name.isdigit() else name
+        if size > offset + _BEHIND:
+            self._offsets[name] = logs.next_line(path, size)
+            return event("behind", {"rank": rank, "size": size})
+        with path.open("rb") as file:
+            data = os.pread(file.fileno(), _PIECE, offset)
+            lines, used = logs.lines_of(data, offset)
+            if not lines and len(data) == _PIECE:  # a very long line
+                data = os.pread(file.fileno(), _LONG_LINE, offset)
+                lines, used = logs.lines_of(data, offset)
+        if not lines:
+            return None
+        self._offsets[name] = offset + used
+        return event(
+            "log",
+            {
+                "rank": rank,
+                "attempt": self._attempt,
+                "lines": [line.model_dump() for line in lines],
+                "end": offset + used,
+            },
+        )
+
+
+async def events(
+    caller: Caller, run: RunDir, tail: Tail, metrics: MetricsCache
+) -> AsyncIterator[bytes]:
+    """Yield what changes of a run, until the server ends or the run is deleted."""
+    here = caller.here
+    with here.stream(caller.user):
+        subscription = here.hub.subscribe()
+        others = _Others(run, metrics)
+        try:
+            final = any(entry.status.ended is not None for entry in here.runs.known([run.id]))
+            silent = 0.0
+            while not here.closing.is_set():
+                pending = subscription.take()
+                if run.id in pending:
+                    entry = pending[run.id]
+                    if entry is None:
+                        yield event("gone", {"id": run.id})
+                        return
+                    final = entry.status.ended is not None
+                    yield event("status", summary(entry, here.account).model_dump())
+                found = await run_in_threadpool(lambda: [*tail.read(), *others.read()])
+                for one in found:
+                    yield one
+                silent = 0.0 if found or pending else silent
+                if silent >= BEAT:
+                    silent = 0.0
+                    yield COMMENT
+                wait = 0.0 if found else 1.0 if final else _EVERY
+                silent += wait
+                try:
+                    await asyncio.wait_for(subscription.ready.wait(), wait or 0.01)
+                except TimeoutError:
+                    continue
+        finally:
+            here.hub.unsubscribe(subscription)
+
+
+class _Others:
+    """What else a run writes: metrics and how far it is."""
+
+    def __init__(self, run: RunDir, metrics: MetricsCache) -> None:
+        self._run = run
+        self._metrics = metrics
+        self._sizes: dict[str, tuple[int, int]] = {}
+
+    def read(self) -> list[bytes]:
+        found = []
+        if self._changed(self._run.metrics):
+            last = self._metrics.of(self._run.metrics).last
+            found.append(event("metrics", {"values": dict(last)}))
+        if self._changed(self._run.progress):
+            found.append(event("progress", read_json(self._run.progress)))
+        return found
+
+    def _changed(self, path: Path) -> bool:
+        try:
+            known = path.stat()
+        except OSError:
+            return False
+        stamp = (known.st_mtime_ns, known.st_size)
+        before = self._sizes.get(path.name)
+        self._sizes[path.name] = stamp
+        return before != stamp

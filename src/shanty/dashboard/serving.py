@@ -1,0 +1,188 @@
+"""Runs the server: its socket, its limits, and an end that does not wait for open pages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import ssl
+import sys
+import threading
+import webbrowser
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from shanty.dashboard.app import application, guarded
+from shanty.dashboard.guard import Hosts
+from shanty.dashboard.state import Dashboard
+from shanty.runtime.errors import LaunchError, UsageError
+
+_HEADERS = 32 << 10  # bytes of a request's first line and headers
+_CONNECTIONS = 600
+_SLOW = 15.0  # seconds in which a request has to be there in whole
+_STUCK = 30.0  # seconds in which a client has to take something of what it is sent
+_KEEP_ALIVE = 30  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to serve: a free port for 0; with a certificate and its key, by TLS."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    allowed: tuple[str, ...] = ()
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1 that ends a connection whose request does not come to an end."""
+
+    _slow: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._waits_no_more()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._slow is None:
+            self._wait()
+        super().data_received(data)
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.more_body:  # all of the request is there
+            self._waits_no_more()
+
+    def _wait(self) -> None:
+        self._slow = self.loop.call_later(_SLOW, self.transport.abort)
+
+    def _waits_no_more(self) -> None:
+        if self._slow is not None:
+            self._slow.cancel()
+            self._slow = None
+
+
+class Server(uvicorn.Server):
+    """Lets open streams end first when it is to end."""
+
+    def __init__(self, config: uvicorn.Config, here: Dashboard) -> None:
+        super().__init__(config)
+        self._here = here
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End because of a signal."""
+        self.end()
+        super().handle_exit(sig, frame)
+
+    def end(self) -> None:
+        """End: open streams first, then all else. To be called in the event loop's thread."""
+        self._here.closing.set()
+        self._here.hub.wake()
+        self.should_exit = True
+
+
+def listen(place: Place) -> socket.socket:
+    """Return a socket that listens; LaunchError where the port is taken, or not to be had."""
+    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # A client that takes nothing would else be waited for as long as its machine is up.
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            option = socket.TCP_USER_TIMEOUT
+            listener.setsockopt(socket.IPPROTO_TCP, option, int(_STUCK * 1000))
+        listener.bind((place.host, place.port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        taken = error.errno == errno.EADDRINUSE
+        raise LaunchError(
+            f"nothing can be served at {place.host}:{place.port}",
+            "another program listens there" if taken else error.strerror or str(error),
+            "give another --port, or leave it out for a free one",
+        ) from error
+    except socket.gaierror as error:
+        listener.close()
+        raise UsageError(f"{place.host!r} is no address of this machine", str(error)) from error
+    return listener
+
+
+def address(place: Place, listener: socket.socket) -> str:
+    """Return the address of the server, for a person."""
+    host = place.host
+    if host in ("0.0.0.0", "::"):
+        host = os.uname().nodename
+    scheme = "https" if place.certificate else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+
+
+def make_server(here: Dashboard, place: Place) -> Server:
+    """Return a server that has not begun; UsageError where its certificate cannot be used."""
+    app = guarded(application(here), Hosts(place.host, place.allowed))
+    given: dict[str, Any] = {}
+    if place.certificate is not None:
+        given = {"ssl_certfile": place.certificate, "ssl_keyfile": place.key}
+    config = uvicorn.Config(
+        app,
+        http=_Protocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        log_level="critical",
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=2,
+        h11_max_incomplete_event_size=_HEADERS,
+        **given,
+    )
+    try:
+        config.load()
+    except (ssl.SSLError, OSError) as error:
+        raise UsageError("the certificate or its key cannot be used", str(error)) from error
+    return Server(config, here)
+
+
+def serve(server: Server, listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM; `ready` is called once requests are answered."""
+
+    async def run() -> None:
+        watching = asyncio.ensure_future(_when_up(server, ready))
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            watching.cancel()
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(run())
+
+
+async def _when_up(server: uvicorn.Server, ready: Callable[[], None]) -> None:
+    while not server.started:
+        await asyncio.sleep(0.005)
+    ready()
+
+
+def open_browser(url: str) -> None:
+    """Open a page in the user's browser, without waiting for it; nothing where there is none."""
+
+    def work() -> None:
+        with contextlib.suppress(webbrowser.Error, OSError):
+            webbrowser.open(url)
+
+    if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        threading.Thread(target=work, daemon=True).start()
