@@ -123,4 +123,5 @@ def stream(
             raise Refused(422, f"{part[:40]!r} is no RANK:OFFSET")
         offsets[name] = int(number)
     tail = live.Tail(run, names, offsets)
-    return EventStream(live.events(caller, run, tail, metrics_of(request)))
+    source = live.events(caller, run, tail, metrics_of(request))
+    return EventStream(source, caller.here.stream(caller.user))

@@ -95,27 +95,26 @@ def runs(
 )
 async def stream(caller: Reader) -> EventStream:
     """Send a run whenever it changes or appears; a comment at least every 15 s."""
-    return EventStream(_changes(caller))
+    return EventStream(_changes(caller), caller.here.stream(caller.user))
 
 
 async def _changes(caller: Caller) -> AsyncIterator[bytes]:
     here = caller.here
-    with here.stream(caller.user):
-        subscription = here.hub.subscribe()
-        try:
-            while not here.closing.is_set() and not subscription.overflown:
-                pending = subscription.take()
-                for run_id, entry in pending.items():
-                    if entry is None:
-                        yield event("gone", {"id": run_id})
-                    elif caller.user.sees(entry.owner or here.account):
-                        yield event("run", summary(entry, here.account).model_dump())
-                try:
-                    await asyncio.wait_for(subscription.ready.wait(), BEAT)
-                except TimeoutError:
-                    yield COMMENT
-        finally:
-            here.hub.unsubscribe(subscription)
+    subscription = here.hub.subscribe()
+    try:
+        while not here.closing.is_set() and not subscription.overflown:
+            pending = subscription.take()
+            for run_id, entry in pending.items():
+                if entry is None:
+                    yield event("gone", {"id": run_id})
+                elif caller.user.sees(entry.owner or here.account):
+                    yield event("run", summary(entry, here.account).model_dump())
+            try:
+                await asyncio.wait_for(subscription.ready.wait(), BEAT)
+            except TimeoutError:
+                yield COMMENT
+    finally:
+        here.hub.unsubscribe(subscription)
 
 
 @router.get("/runs/{run_id}")

@@ -10,10 +10,14 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+from shanty.dashboard import errors
+from shanty.dashboard.errors import Refused
 
 BEAT = 15.0  # seconds without an event after which a comment is sent
 
@@ -31,13 +35,24 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, source: AsyncIterator[bytes]) -> None:
+    def __init__(
+        self, source: AsyncIterator[bytes], admission: AbstractContextManager[None]
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._source = source
+        self._admission = admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events; the source is closed in any case."""
+        """Send the events while `admission` is held; the source is closed in any case."""
+        try:
+            with self._admission:
+                await self._serve(receive, send)
+        except Refused as error:
+            answer = errors.answer(error.status, error.what, error.why, error.fix)
+            await answer(scope, receive, send)
+
+    async def _serve(self, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         sending = asyncio.ensure_future(self._send(start, send))
         leaving = asyncio.ensure_future(_left(receive))

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from shanty.dashboard.errors import answer
 
 LARGEST_BODY = 1 << 20  # bytes
+LARGEST_HEADERS = 32 << 10
 _LONGEST_TARGET = 16 << 10  # bytes of path and query
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _HEADERS = {
@@ -115,6 +116,8 @@ class Guard:
             )
         if len(scope["raw_path"]) + len(scope["query_string"]) > _LONGEST_TARGET:
             return 414, "the address is too long", "", ""
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > LARGEST_HEADERS:
+            return 431, "the headers are too large", f"at most {LARGEST_HEADERS} bytes", ""
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > LARGEST_BODY:
             return 413, "the request is too large", f"at most {LARGEST_BODY} bytes", ""

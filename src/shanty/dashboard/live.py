@@ -87,36 +87,35 @@ async def events(
 ) -> AsyncIterator[bytes]:
     """Yield what changes of a run, until the server ends or the run is deleted."""
     here = caller.here
-    with here.stream(caller.user):
-        subscription = here.hub.subscribe()
-        others = _Others(run, metrics)
-        try:
-            final = any(entry.status.ended is not None for entry in here.runs.known([run.id]))
-            silent = 0.0
-            while not here.closing.is_set():
-                pending = subscription.take()
-                if run.id in pending:
-                    entry = pending[run.id]
-                    if entry is None:
-                        yield event("gone", {"id": run.id})
-                        return
-                    final = entry.status.ended is not None
-                    yield event("status", summary(entry, here.account).model_dump())
-                found = await run_in_threadpool(lambda: [*tail.read(), *others.read()])
-                for one in found:
-                    yield one
-                silent = 0.0 if found or pending else silent
-                if silent >= BEAT:
-                    silent = 0.0
-                    yield COMMENT
-                wait = 0.0 if found else 1.0 if final else _EVERY
-                silent += wait
-                try:
-                    await asyncio.wait_for(subscription.ready.wait(), wait or 0.01)
-                except TimeoutError:
-                    continue
-        finally:
-            here.hub.unsubscribe(subscription)
+    subscription = here.hub.subscribe()
+    others = _Others(run, metrics)
+    try:
+        final = any(entry.status.ended is not None for entry in here.runs.known([run.id]))
+        silent = 0.0
+        while not here.closing.is_set():
+            pending = subscription.take()
+            if run.id in pending:
+                entry = pending[run.id]
+                if entry is None:
+                    yield event("gone", {"id": run.id})
+                    return
+                final = entry.status.ended is not None
+                yield event("status", summary(entry, here.account).model_dump())
+            found = await run_in_threadpool(lambda: [*tail.read(), *others.read()])
+            for one in found:
+                yield one
+            silent = 0.0 if found or pending else silent
+            if silent >= BEAT:
+                silent = 0.0
+                yield COMMENT
+            wait = 0.0 if found else 1.0 if final else _EVERY
+            silent += wait
+            try:
+                await asyncio.wait_for(subscription.ready.wait(), wait or 0.01)
+            except TimeoutError:
+                continue
+    finally:
+        here.hub.unsubscribe(subscription)
 
 
 class _Others:

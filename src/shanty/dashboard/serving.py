@@ -21,11 +21,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from shanty.dashboard.app import application, guarded
-from shanty.dashboard.guard import Hosts
+from shanty.dashboard.guard import LARGEST_HEADERS, Hosts
 from shanty.dashboard.state import Dashboard
 from shanty.runtime.errors import LaunchError, UsageError
 
-_HEADERS = 32 << 10  # bytes of a request's first line and headers
 _CONNECTIONS = 600
 _SLOW = 15.0  # seconds in which a request has to be there in whole
 _STUCK = 30.0  # seconds in which a client has to take something of what it is sent
@@ -147,7 +146,7 @@ def make_server(here: Dashboard, place: Place) -> Server:
         limit_concurrency=_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=2,
-        h11_max_incomplete_event_size=_HEADERS,
+        h11_max_incomplete_event_size=LARGEST_HEADERS,
         **given,
     )
     try:
