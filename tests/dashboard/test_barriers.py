@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from conftest import Lived
 
 from browsers import NARROW, WIDE, Tab, Ui
-from conftest import Lived
 
 LOOKS = {
     "light": {},

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from browsers import Tab, run_until
 from conftest import Lived
+
+from browsers import Tab, run_until
 from runs import wait_for
 from shanty.runtime.rundir import RunDir, read_json
 
@@ -25,7 +26,9 @@ def test_a_failure_comes_first_and_its_rank_is_marked(tabs: Tabs, lived: Lived) 
     marked = page.get_by_role("button", name="rank 1, failed, the first that failed")
     marked.click()
     tab.until("() => location.search.includes('tab=logs') && location.search.includes('ranks=1')")
-    page.get_by_role("region", name="Log of rank 1", exact=True).get_by_text("KeyError").first.wait_for()
+    page.get_by_role("region", name="Log of rank 1", exact=True).get_by_text(
+        "KeyError"
+    ).first.wait_for()
 
 
 def test_output_is_never_markup(tabs: Tabs, lived: Lived) -> None:
@@ -111,7 +114,9 @@ def test_artifacts_are_looked_at_and_downloaded(tabs: Tabs, lived: Lived) -> Non
     tab = tabs(lived.ui)
     page = tab.open(f"/runs/{lived.trained}?tab=artifacts")
     page.get_by_role("button", name="notes.txt").click()
-    page.get_by_label("Text of notes.txt").get_by_text("a note <script>alert(1)</script>").wait_for()
+    page.get_by_label("Text of notes.txt").get_by_text(
+        "a note <script>alert(1)</script>"
+    ).wait_for()
     page.get_by_role("button", name="table.csv").click()
     page.get_by_role("columnheader", name="epoch").wait_for()
     page.get_by_role("button", name="plots/").click()
@@ -146,7 +151,9 @@ def test_the_command_is_exact_and_a_run_is_repeated_with_a_change(tabs: Tabs, li
 
 
 def test_a_run_is_tagged_stopped_and_deleted(tabs: Tabs, lived: Lived) -> None:
-    run = run_until(lived.shanty, "running", "-n", "1", "--oversubscribe", "--name", "brief", "goes_on.py")
+    run = run_until(
+        lived.shanty, "running", "-n", "1", "--oversubscribe", "--name", "brief", "goes_on.py"
+    )
     page = tabs(lived.ui).open(f"/runs/{run}")
     page.get_by_role("button", name="+ tag").click()
     page.get_by_label("New tag").fill("seen")

@@ -70,6 +70,7 @@ export function formOf(run: Detail): Form {
   const number = (name: string): number | null => (typeof job[name] === "number" ? (job[name] as number) : null);
   const source = text("source");
   const seconds = number("time_limit");
+  const types = Array.isArray(job.machines) ? (job.machines as [string, number][]) : [];
   return {
     ...EMPTY_FORM,
     name: run.name,
@@ -78,7 +79,9 @@ export function formOf(run: Detail): Form {
       : { kind: "folder", path: text("workdir") ?? run.workspace ?? "" },
     image: text("image"),
     machine_type: run.machine_type,
-    machines: number("nodes"),
+    machines: types.at(-1)?.[1] ?? number("nodes"),
+    master_type: types.length > 1 ? (types[0]?.[0] ?? null) : null,
+    priority: number("priority") || null,
     ranks: number("ranks"),
     on: run.machine_type ? null : text("on"),
     command: job.command ? commandOf(job.command) : "",

@@ -174,7 +174,7 @@ function NewForm({ first, from, suggestions }: { first: Form; from: string | nul
         <section class="card" aria-label="Where">
           <h2>Where</h2>
           <div class="pair">
-            <Field name="machine_type" label="Machine type" problems={problems} hint="Waits in line for machines of it.">
+            <Field name="machine_type" label="Machine type" problems={problems} hint="Waits until they are free.">
               <input {...text("machine_type")} list="types" />
             </Field>
             <Field name="machines" label="Machines" problems={problems}>

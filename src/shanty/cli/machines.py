@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shanty.cli.context import context, note
+from shanty.cli.context import Context, context, note
 from shanty.cli.options import OPTIONS, completed, json_option
 from shanty.cli.table import print_table
 from shanty.runtime.errors import UsageError
@@ -80,11 +80,10 @@ def list_all(as_json: bool) -> None:
       shanty machines list
     """
     from shanty.launch.machines import types
-    from shanty.launch.machines.use import users
 
     here = context()
     kinds = [types.load(name, here.home) for name in types.names(here.home)]
-    taken = users(here.runs.active())
+    taken = _users(here)
     rows, values = [], []
     for kind in kinds:
         there = list(kind.machines(here.home))
@@ -113,11 +112,10 @@ def show(name: str, as_json: bool) -> None:
       shanty machines show p2.xlarge
     """
     from shanty.launch.machines import types
-    from shanty.launch.machines.use import users
 
     here = context()
     kind = types.load(name, here.home)
-    taken = users(here.runs.active())
+    taken = _users(here)
     there = list(kind.machines(here.home))
     if as_json:
         runs = {each: taken.get(each, []) for each in there}
@@ -142,6 +140,13 @@ def remove(name: str) -> None:
 
     types.remove(name, context().home)
     note(f"the machine type {name} is removed")
+
+
+def _users(here: Context) -> dict[str, list[str]]:
+    from shanty.launch.machines.use import users
+
+    here.runs.refresh()
+    return users(here.runs.on())
 
 
 def _runs(ids: Sequence[str]) -> str:

@@ -15,8 +15,8 @@ from shanty.dashboard import artifacts
 from shanty.dashboard.access import Reader, RunId
 from shanty.dashboard.api_runs import metrics_of
 from shanty.dashboard.errors import ANSWERS, Refused
-from shanty.dashboard.models import Artifacts, Metrics, Preview, Resources
-from shanty.dashboard.resources import resources as read_resources
+from shanty.dashboard.models import Artifacts, HostResources, Metrics, Preview, Resources
+from shanty.launch import resources as of_hosts
 
 router = APIRouter(prefix="/runs/{run_id}", responses=ANSWERS, tags=["data"])
 Within = Annotated[str, Query(max_length=4096, description="Below the run's artifacts.")]
@@ -47,7 +47,10 @@ def resources(
     caller: Reader, run_id: RunId, points: Annotated[int, Query(ge=2, le=4000)] = 500
 ) -> Resources:
     """Return what the hosts had in use over time."""
-    return Resources(hosts=read_resources(caller.run(run_id).resources, points))
+    found = of_hosts.read(caller.run(run_id), points)
+    return Resources(
+        hosts={name: HostResources(**series.to_json()) for name, series in found.items()}
+    )
 
 
 @router.get("/artifacts")

@@ -1,10 +1,11 @@
-"""Hosts and what they are used for; machine types and the queue, once there are any.
+"""Hosts and what they are used for; machine types and the queue for them.
 
 All that the dashboard knows of machines is asked here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -23,54 +24,111 @@ from shanty.dashboard.models import (
     Waiting,
 )
 from shanty.launch.cluster import inventory
+from shanty.launch.command_line import FLAGS
 from shanty.launch.host import Host
-from shanty.launch.index import Entry, Runs
+from shanty.launch.index import Entry, Runs, read_job
+from shanty.launch.machines import queue as queued
+from shanty.launch.machines import types as machine_types
+from shanty.launch.machines.types import LOCAL
+from shanty.launch.machines.use import users
 from shanty.runtime import platform
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.plan import read_plan
-from shanty.runtime.rundir import read_json, storage_errors, write_json
+from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
+from shanty.runtime.spec import JobSpec
 
 # The fields of JobSpec that a field of the form stands for.
 FIELDS: dict[str, tuple[str, ...]] = {
-    "machines": ("nodes",),
-    "machine_type": (),
-    "master_type": (),
-    "priority": (),
+    "machines": ("nodes", "machines"),
+    "machine_type": ("machines",),
+    "master_type": ("machines",),
+    "priority": ("priority",),
 }
 _HERE = "this-machine"  # the name of what the doctor found here
-_QUEUES = ("slurm", "k8s")
+_ALL = ("machine_type", "master_type", "machines")
 
 
 def words(form: Form, fields: Collection[str]) -> list[str]:
     """Return the options of `shanty run` that say on which machines."""
-    if "machines" in fields and form.machines is not None:
-        return ["--nodes", str(form.machines)]
-    return []
+    found: list[str] = []
+    if form.machine_type and not set(_ALL).isdisjoint(fields):
+        master = f"{form.master_type}:1," if form.master_type else ""
+        found += [FLAGS["machines"], f"{master}{form.machine_type}:{form.machines or 1}"]
+    elif "machines" in fields and form.machines is not None:
+        found += [FLAGS["nodes"], str(form.machines)]
+    if "priority" in fields and form.priority:
+        found += [FLAGS["priority"], str(form.priority)]
+    return found
 
 
 def problems(form: Form, home: Path) -> list[FieldProblem]:
     """Return what is wrong with the fields of the form that are for machines."""
-    found = []
-    names = {each.name for each in types(home)}
+    found: list[FieldProblem] = []
+
+    def say(field: str, what: str, fix: str) -> None:
+        found.append(FieldProblem(field=field, what=what, fix=fix))
+
     for name in ("machine_type", "master_type"):
         value = getattr(form, name)
-        if value and value not in names:
-            what = f"there is no machine type {value!r}"
-            found.append(FieldProblem(field=name, what=what, fix="leave it empty"))
-    if form.machines is not None and (form.on or "").partition(":")[0] not in _QUEUES:
-        what = "a number of machines is for queues: Slurm or Kubernetes"
-        found.append(FieldProblem(field="machines", what=what, fix="name the hosts, or a group"))
+        if value:
+            try:
+                machine_types.load(value, home)
+            except ShantyError as error:
+                say(name, error.what, error.fix)
+    queue = (form.on or "").partition(":")[0] in machine_types.QUEUES
+    if form.machine_type and form.on:
+        say("on", "a machine type says where as well", "leave one of them empty")
+    if form.master_type and not form.machine_type:
+        say("machine_type", "the master has a type, and the others have none", "name theirs")
+    if form.machines is not None and not (queue or form.machine_type):
+        what = "a number of machines is for machine types, Slurm and Kubernetes"
+        say("machines", what, "name a machine type, or the hosts")
+    if form.priority and not form.machine_type:
+        say("priority", "a priority is for machine types", "name a machine type")
     return found
 
 
-def types(home: Path) -> list[MachineType]:
-    """Return the machine types."""
-    return []
+def types(home: Path, taken: Collection[str] = ()) -> list[MachineType]:
+    """Return the machine types, and how many machines of each are not `taken`."""
+    found = []
+    for name in machine_types.names(home):
+        try:
+            kind = machine_types.load(name, home)
+            there = kind.machines(home)
+        except ShantyError:  # a damaged file, or a group that is gone: `shanty machines` says so
+            continue
+        known = kind.kind not in machine_types.QUEUES
+        free = sum(each not in taken for each in there)
+        found.append(
+            MachineType(
+                name=name, on=kind.on, kind=kind.kind, slots=kind.slots, gpus=kind.gpus,
+                total=len(there) if known else None, free=free if known else None,
+            )
+        )  # fmt: skip
+    return found
 
 
-def queue(home: Path) -> list[Waiting]:
-    """Return the runs that wait in line, the next one first."""
-    return []
+def queue(runs: Runs, only_of: str | None, account: str) -> list[Waiting]:
+    """Return the runs that wait for machines, the next one first."""
+    jobs: dict[RunDir, JobSpec] = {}
+    for run in runs.on():
+        site, job = queued.site_of(run), read_job(run)
+        if site is not None and not site.get("machines") and job is not None:
+            jobs[run] = job
+    ordered = queued.order(jobs)
+    entries = {each.id: each for each in runs.known([run.id for run in ordered])}
+    found = []
+    for place, run in enumerate(ordered, 1):
+        entry = entries.get(run.id)
+        if entry is None or (only_of is not None and (entry.owner or account) != only_of):
+            continue
+        needs = ", ".join(f"{count} of {name}" for name, count in jobs[run].machines)
+        found.append(
+            Waiting(
+                id=run.id, name=entry.name, needs=needs, priority=jobs[run].priority, place=place
+            )
+        )  # fmt: skip
+    return found
 
 
 def groups(home: Path) -> list[str]:
@@ -84,17 +142,30 @@ def machines(home: Path, runs: Runs, only_of: str | None, account: str) -> Machi
     Runs of others than `only_of` are without their id, if it is set.
     """
     used = _used(runs, only_of, account)
+    taken = users(runs.on())
+    of_types = _types_of(home)
     here = os.uname().nodename
     slots = platform.usable_cores()
-    found = [_machine(home, here, None, "localhost", slots, used)]
+    found = [_machine(home, here, None, "localhost", slots, used, of_types.get(LOCAL, []))]
     for group in groups(home):
         try:
             hosts = inventory.load(group, home).hosts
         except ShantyError:  # a damaged file; `shanty hosts` says so
             continue
-        found += [_machine(home, each.name, group, _address(each), each.slots, used)
-                  for each in hosts]  # fmt: skip
-    return Machines(hosts=found, types=types(home), queue=queue(home))
+        for each in hosts:
+            kinds = of_types.get(machine_types.key_of(each), [])
+            found.append(_machine(home, each.name, group, _address(each), each.slots, used, kinds))
+    return Machines(hosts=found, types=types(home, taken), queue=queue(runs, only_of, account))
+
+
+def _types_of(home: Path) -> dict[str, list[str]]:
+    """Return the types of each machine."""
+    found: dict[str, list[str]] = {}
+    for name in machine_types.names(home):
+        with contextlib.suppress(ShantyError):
+            for machine in machine_types.load(name, home).machines(home):
+                found.setdefault(machine, []).append(name)
+    return found
 
 
 def _address(host: Host) -> str:
@@ -108,12 +179,13 @@ def _machine(
     address: str,
     slots: int | None,
     used: dict[str, list[UsedBy]],
+    kinds: list[str],
 ) -> Machine:
     mine = used.get(name, [])
     free = None if slots is None else max(0, slots - sum(each.slots for each in mine))
     findings, checked = _found(home, group, name)
     return Machine(
-        name=name, group=group, address=address, types=[], slots=slots, free=free, runs=mine,
+        name=name, group=group, address=address, types=kinds, slots=slots, free=free, runs=mine,
         findings=findings, checked=checked,
     )  # fmt: skip
 

@@ -366,7 +366,7 @@ class MachineType(Model):
 
     name: str
     on: str
-    kind: Literal["hosts", "slurm", "k8s"]
+    kind: Literal["local", "hosts", "slurm", "k8s"]
     slots: int | None
     gpus: int | None
     total: int | None
@@ -374,7 +374,7 @@ class MachineType(Model):
 
 
 class Waiting(Model):
-    """A run that waits in line for machines."""
+    """A run that waits for machines."""
 
     id: str
     name: str | None

@@ -30,7 +30,8 @@ FLAGS = {
     "k8s_patch": "--k8s-patch", "operator": "--as", "schedule_timeout": "--schedule-timeout",
     "keep": "--keep", "time_limit": "-t", "retries": "--retries",
     "start_timeout": "--start-timeout", "on_stall": "--on-stall", "stall_after": "--stall-after",
-    "alone": "--alone", "name": "--name", "tags": "--tag",
+    "alone": "--alone", "name": "--name", "tags": "--tag", "machines": "--machines",
+    "priority": "--priority", "share": "--share", "log_to": "--log-to", "profile": "--profile",
 }  # fmt: skip
 _FIRST = ("workdir", "source", "ranks")  # what one wants to see at the beginning of a line
 _LEFT_OUT = ("command", "debug_rank")
@@ -89,6 +90,10 @@ def _texts(name: str, value: Any) -> Iterator[str | None]:
     elif name == "mounts":
         for source, target, mode in value:
             yield f"{source}:{target}" + (":ro" if mode == "ro" else "")
+    elif name == "machines":
+        yield ",".join(f"{kind}:{count}" for kind, count in value)
+    elif name == "log_to":
+        yield ",".join(value)
     elif isinstance(value, tuple):
         yield from value
     elif name == "stall_after" and not value:

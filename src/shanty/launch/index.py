@@ -121,10 +121,6 @@ class Runs:
         """Ask where the run stands now."""
         return self._targets.describe([run])[run]
 
-    def active(self) -> list[RunDir]:
-        """List the runs that have not ended; one that is LOST may be on where nobody sees it."""
-        return [self.directory(each.id) for each in self.entries() if each.status.ended is None]
-
     def entries(self) -> list[Entry]:
         """List all runs with their present status, the oldest first."""
         return self._mended(self._entries)
@@ -240,7 +236,7 @@ class Runs:
                 entry = Entry(run.id, None, (), (), "", status, target, owner=owner)
             else:
                 words = (job.name, tuple(job.tags), tuple(job.words()), job.workdir)
-                kind = getattr(job, "machine_type", None) or ""
+                kind = job.machines[-1][0] if job.machines else ""  # the workers', not the master's
                 entry = Entry(run.id, *words, status, target, job.on or "", kind, owner)
             entries.append(entry)
         return entries

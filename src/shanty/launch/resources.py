@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,8 +15,8 @@ class GpuSeries:
     """One GPU: utilization (0 … 1) and memory in use (bytes); None where it was not known."""
 
     index: int
-    name: str
-    memory_total: int | None
+    name: str = ""
+    memory_total: float | None = None
     utilization: list[float | None] = field(default_factory=list)
     memory: list[float | None] = field(default_factory=list)
 
@@ -28,12 +29,12 @@ class Series:
     receive, send: bytes a second, over all links but the loopback.
     """
 
-    memory_total: int
+    memory_total: float | None = None
     time: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-    memory: list[float] = field(default_factory=list)
-    receive: list[float] = field(default_factory=list)
-    send: list[float] = field(default_factory=list)
+    cpu: list[float | None] = field(default_factory=list)
+    memory: list[float | None] = field(default_factory=list)
+    receive: list[float | None] = field(default_factory=list)
+    send: list[float | None] = field(default_factory=list)
     gpus: list[GpuSeries] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -44,8 +45,8 @@ class Series:
 def read(run: RunDir, points: int = 500) -> dict[str, Series]:
     """Read the run's `resources.jsonl`: for each host at most so many points, each a mean.
 
-    The hosts are in the order of their first sample; a run without samples has none. Damaged
-    lines are passed over.
+    The hosts are in the order of their first sample; a run without samples has none. Lines that
+    are none of a sample are passed over; a value that is no number is None.
     """
     hosts: dict[str, list[Mapping[str, Any]]] = {}
     for line in read_lines(run.resources):
@@ -55,32 +56,41 @@ def read(run: RunDir, points: int = 500) -> dict[str, Series]:
 
 
 def _is_sample(line: Mapping[str, Any]) -> bool:
-    names = ("time", "cpu", "memory", "memory_total", "receive", "send")
-    numbers = all(isinstance(line.get(name), (int, float)) for name in names)
-    gpus = line.get("gpus", [])
-    known = isinstance(gpus, list) and all(
-        isinstance(gpu, dict) and isinstance(gpu.get("index"), int) for gpu in gpus
-    )
-    return numbers and known and isinstance(line.get("host"), str)
+    return isinstance(line.get("host"), str) and _is_number(line.get("time"))
+
+
+def _is_number(value: object) -> bool:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return known and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _gpus(sample: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    given = sample.get("gpus")
+    listed = given if isinstance(given, list) else []
+    return [
+        each for each in listed if isinstance(each, dict) and isinstance(each.get("index"), int)
+    ]
 
 
 def _series(samples: Sequence[Mapping[str, Any]], points: int) -> Series:
     samples = sorted(samples, key=lambda each: each["time"])
-    found = Series(samples[-1]["memory_total"])
-    for gpu in [gpu for each in samples for gpu in each.get("gpus", [])]:
-        if all(gpu["index"] != known.index for known in found.gpus):
-            name = str(gpu.get("name", ""))
-            found.gpus.append(GpuSeries(gpu["index"], name, gpu.get("memory_total")))
-    found.gpus.sort(key=lambda each: each.index)
+    totals = [each["memory_total"] for each in samples if _is_number(each.get("memory_total"))]
+    found = Series(totals[-1] if totals else None)
+    gpus: dict[int, GpuSeries] = {}
+    for gpu in (gpu for each in samples for gpu in _gpus(each)):
+        series = gpus.setdefault(gpu["index"], GpuSeries(gpu["index"]))
+        series.name = str(gpu.get("name") or series.name)
+        total = gpu.get("memory_total")
+        series.memory_total = total if _is_number(total) else series.memory_total
+    found.gpus = [gpus[index] for index in sorted(gpus)]
     for bucket in thinned(samples, points):
-        for name in ("time", "cpu", "memory", "receive", "send"):
-            getattr(found, name).append(_mean(each[name] for each in bucket))
+        found.time.append(sum(each["time"] for each in bucket) / len(bucket))
+        for name in ("cpu", "memory", "receive", "send"):
+            getattr(found, name).append(_mean(each.get(name) for each in bucket))
         for series in found.gpus:
-            gpus = [
-                g for each in bucket for g in each.get("gpus", []) if g["index"] == series.index
-            ]
-            series.utilization.append(_mean(gpu.get("utilization") for gpu in gpus))
-            series.memory.append(_mean(gpu.get("memory") for gpu in gpus))
+            own = [g for each in bucket for g in _gpus(each) if g["index"] == series.index]
+            series.utilization.append(_mean(gpu.get("utilization") for gpu in own))
+            series.memory.append(_mean(gpu.get("memory") for gpu in own))
     return found
 
 
@@ -100,6 +110,6 @@ def thinned(samples: Sequence[Mapping[str, Any]], points: int) -> list[Sequence[
     return list(found.values())
 
 
-def _mean(values: Iterable[float | None]) -> Any:
-    known = [value for value in values if isinstance(value, (int, float))]
+def _mean(values: Iterable[Any]) -> float | None:
+    known = [value for value in values if _is_number(value)]
     return sum(known) / len(known) if known else None

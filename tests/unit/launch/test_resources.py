@@ -23,7 +23,7 @@ def test_hosts_and_gpus(tmp_path: Path) -> None:
     append_line(run.resources, sample("b", 1.0))
     append_line(run.resources, sample("a", 3.0, cpu=0.25, gpus=[gpu]))
     append_line(run.resources, sample("a", 2.0))
-    append_line(run.resources, {"time": 1, "host": "a"})
+    append_line(run.resources, {"host": "a", "cpu": 1})
     append_line(run.resources, sample("a", 5.0, gpus=[{**gpu, "utilization": None}]))
     with run.resources.open("a") as file:
         file.write('{"time": 4, "ho')

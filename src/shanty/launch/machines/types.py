@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shanty.launch.cluster import inventory
 from shanty.launch.host import Host
@@ -18,6 +18,7 @@ from shanty.runtime.errors import NotFoundError, StorageError, UsageError
 from shanty.runtime.rundir import read_json, storage_errors, write_json
 from shanty.runtime.spec import JobSpec
 
+Kind = Literal["local", "hosts", "slurm", "k8s"]
 LOCAL = "local"  # this machine
 QUEUES = ("slurm", "k8s")  # which have a queue of their own
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -41,10 +42,12 @@ class MachineType:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def kind(self) -> str:
-        """`local`, `slurm`, `k8s`, or `hosts`."""
+    def kind(self) -> Kind:
+        """Who has the machines: this is the one, hosts are, or a queue gives them."""
         first = self.on.partition(":")[0]
-        return first if first in (LOCAL, *QUEUES) else "hosts"
+        if first == "local" or first == "slurm" or first == "k8s":
+            return first
+        return "hosts"
 
     def hosts(self, home: Path) -> tuple[Host, ...]:
         """Return the machines, as hosts; none where a queue gives them.
