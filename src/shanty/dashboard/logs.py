@@ -63,8 +63,8 @@ def window(path: Path, at: int | None, *, back: bool, length: int) -> LogWindow:
     except FileNotFoundError:
         data = b""
     lines, used = lines_of(data, begin)
-    within = at < size if back else len(data) >= length - 1  # no line that is being written
-    if not lines and data and within:  # the beginning of a long line
+    within = at < size if back else len(data) >= length - 1 and not lines
+    if within and used < len(data):  # the beginning of a long line, none that is being written
         lines, used = lines_of(data + b"\n", begin)
         lines[-1]["whole"] = False
         used = len(data)
