@@ -22,7 +22,7 @@ pytestmark = [
 def test_two_hosts(lab: LabHosts, tmp_path: Path) -> None:
     """Steps are in the same order on both; messages take far less than the tenth of a second."""
     site = Site(lab, tmp_path / "work")
-    site.write("profile_steps.py", (WORKERS / "profile.py").read_text())
+    site.write("profile_steps.py", (WORKERS / "hvd_profile.py").read_text())
     words = ("--on", "lab1,lab2", "--mpi", "openmpi5", "-n", "2", "--ppn", "1", "--profile")
     done = site("run", "-q", *words, "profile_steps.py", timeout=170)
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.mpi
 
 def test_both_ranks_take_part_in_each_allreduce_at_once(shanty: Shanty) -> None:
     pytest.importorskip("torch")
-    script = shanty.script((WORKERS / "profile.py").read_text())
+    script = shanty.script((WORKERS / "hvd_profile.py").read_text())
     done = shanty("run", "-q", "-n", 2, "--profile", script)
     assert done.returncode == 0, done.stderr
     found = rows(read(shanty.last.profile))

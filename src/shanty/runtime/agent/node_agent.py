@@ -14,6 +14,7 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
@@ -333,13 +334,18 @@ class NodeAgent:
 
     def _sample(self, now: float) -> None:
         """Tell the controller how busy this host is, from time to time."""
-        if self.resources is None:
-            if now < self._unsampled_until or not platform.LINUX:
-                return
-            from shanty.runtime.agent.resources import ResourceSampler
+        if now < self._unsampled_until or not platform.LINUX:
+            return
+        from shanty.runtime.agent.resources import ResourceSampler
 
-            self.resources = ResourceSampler(now)
-        sample = self.resources.tick(now)
+        try:
+            if self.resources is None:
+                self.resources = ResourceSampler(now)
+            sample = self.resources.tick(now)
+        except (OSError, ValueError) as error:  # the run goes on, watched or not
+            print(f"no samples of this host: {error}", file=sys.stderr, flush=True)
+            self._unsampled_until = float("inf")
+            return
         if sample is not None:
             self.controller.send(sample=sample, sent=time.monotonic())
 

@@ -44,12 +44,12 @@ class ResourceSampler:
         quota = cgroups.cpu_bound(root)
         self._quota = quota if quota is not None and quota.cores < len(self._cores) else None
         self._own_links = _OwnLinks(root)
-        self._gpus = gpus if gpus is not None else GpuMonitor()
-        self._gpus.start()
         self._last = self._read(now)
         self._due, self._interval, self._count = now + FIRST, EVERY, 0
         self._drained = now
         self._over = False
+        self._gpus = gpus if gpus is not None else GpuMonitor()
+        self._gpus.start()
 
     def tick(self, now: float) -> Optional[Dict[str, Any]]:
         """A sample where one is due, as a line of `resources.jsonl` has it, without time and host.

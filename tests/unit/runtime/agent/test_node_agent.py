@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shanty.runtime.agent import resources
 from shanty.runtime.agent.node_agent import NodeAgent
 
 
@@ -22,3 +23,21 @@ def test_a_rank_that_stops_when_nobody_waits_for_it_any_more(
     agent.child_ended = lambda pid, code: agent.ended.append((pid, code))
     NodeAgent._reap(agent)
     assert agent.ended == [(12, 3)]
+
+
+def test_a_kernel_that_says_nonsense_ends_no_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told once, and not asked again."""
+    asked = []
+
+    def nonsense(now: float) -> None:
+        asked.append(now)
+        raise ValueError("cpu0 many")
+
+    monkeypatch.setattr(resources, "ResourceSampler", nonsense)
+    agent: Any = SimpleNamespace(resources=None, _unsampled_until=5.0)
+    for now in (4.0, 5.0, 6.0):
+        NodeAgent._sample(agent, now)
+    assert asked == [5.0]
+    assert capsys.readouterr().err == "no samples of this host: cpu0 many\n"

@@ -12,4 +12,4 @@ for number in range(30):
 hvd.shutdown()
 hvd.init()  # a script may begin again
 hvd.allreduce(torch.ones(1000), name="again")
-print("ok profile")
+print("ok hvd_profile")
