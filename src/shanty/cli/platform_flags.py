@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import click
 
-from shanty.cli.grouped import GroupedCommand
+from shanty.cli.options import OPTIONS
+from shanty.cli.options_file import FileCommand
 from shanty.runtime.errors import UsageError
 
 Kind = Literal["does", "ignored", "refused"]
@@ -61,10 +62,19 @@ def refused(names: str, param: str, why: str, fix: str, **more: Any) -> Flag:
     return Flag(names, param, "refused", why, fix=fix, click=more)
 
 
-def flag_options(flags: Sequence[Flag]) -> Callable[[Any], Any]:
-    """Return a decorator that gives a command all these flags, in their order."""
+def flag_options(flags: Sequence[Flag], own: Sequence[str] = ()) -> Callable[[Any], Any]:
+    """Return a decorator that gives a command all these flags, in their order.
+
+    `own` are options of `shanty run` that it has, too; with them comes --dry-run.
+    """
 
     def decorate(command: Any) -> Any:
+        if own:
+            command = click.option("--dry-run", is_flag=True, help="Print what would be run.")(
+                command
+            )
+        for name in reversed(own):
+            command = OPTIONS[name].click_option()(command)
         for each in reversed(flags):
             command = each.option()(command)
         return command
@@ -104,10 +114,15 @@ def left_out(flags: Iterable[Flag], values: Mapping[str, Any]) -> str:
     return f"left out: {'; '.join(parts)}" if parts else ""
 
 
-class PlatformCommand(GroupedCommand):
+class PlatformCommand(FileCommand):
     """Has a platform's flags in its help, in groups; those that do nothing are named at the end."""
 
-    flags: Sequence[Flag] = ()
+    def __init__(
+        self, *args: Any, flags: Sequence[Flag] = (), own: Sequence[str] = (), **more: Any
+    ) -> None:
+        super().__init__(*args, **more)
+        self.flags = flags
+        self.groups = {**groups_of(flags), "Of shanty's own": [*own, "dry_run"]}
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write which flags are taken without a meaning, and which are refused."""
