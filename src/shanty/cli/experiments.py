@@ -66,7 +66,7 @@ def create_multinode(dry_run: bool, **values: Any) -> None:
 
     \b
     Example:
-      shanty experiments create multinode --workerMachineType a --workerCount 2 --masterCommand "sh x.sh"
+      shanty experiments create multinode --workerMachineType a --workerCount 2 --masterCommand ./x
     """
     from shanty.cli import gradient
 
@@ -101,7 +101,7 @@ def run_multinode(no_logs: bool, dry_run: bool, **values: Any) -> None:
 
     \b
     Example:
-      shanty experiments run multinode --workerMachineType a --workerCount 2 --masterCommand "sh x.sh"
+      shanty experiments run multinode --workerMachineType a --workerCount 2 --masterCommand ./x
     """
     from shanty.cli import gradient
 

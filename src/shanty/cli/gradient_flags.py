@@ -21,7 +21,7 @@ _USERS = "what runs in a container is you, and its files belong to you"
 _COPY = "download it (aws s3 sync), and name the folder: --datasetUri FOLDER --datasetName NAME"
 
 
-class Variables(click.ParamType):
+class Variables(click.ParamType[dict[str, str]]):
     """Environment variables as a JSON object; values that are no texts are written as JSON."""
 
     name = "JSON"

@@ -17,12 +17,12 @@ class GroupedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in groups."""
         records = {
-            param.name: record
+            str(param.name): record
             for param in self.get_params(ctx)
             if isinstance(param, click.Option) and (record := param.get_help_record(ctx))
         }
         grouped = {name for names in self.groups.values() for name in names}
-        others = [name for name in records if name is not None and name not in grouped]
+        others = [name for name in records if name not in grouped]
         for title, names in {**self.groups, "Other": others}.items():
             with formatter.section(title):
                 formatter.write_dl([records[name] for name in names], col_max=_COLUMN)
