@@ -21,7 +21,7 @@ _EVENTS = 20  # that `get events` shows
 
 @click.group()
 def create() -> None:
-    """Create jobs as Clusterone's command line did, on your own machines."""
+    """Create jobs, by Clusterone's command line."""
 
 
 @create.group()

@@ -36,7 +36,7 @@ class Experiments(click.Group):
 
 @click.group(cls=Experiments)
 def experiments() -> None:
-    """Run experiments as Gradient's command line did, on your own machines."""
+    """Run experiments, by Gradient's command line."""
 
 
 @experiments.group()
@@ -220,7 +220,7 @@ def list_all(
 @json_option
 @click.pass_context
 def details(ctx: click.Context, run_id: str | None, reference: str | None, as_json: bool) -> None:
-    """Show one experiment: what it is, how it stands, where its files are.
+    """Show one experiment: how it stands, where its files are.
 
     \b
     Example:

@@ -21,7 +21,7 @@ _FUSE = "/dev/fuse"
 
 
 def with_this_host(container: Container) -> Container:
-    """The container with this host's memory, GPUs, networks and folders, and its queue's variables."""
+    """The container with this host's memory, GPUs, networks, folders, and a queue's variables."""
     here = [*foreign.of_allocation(os.environ), *(n for n in _HANDED_ON if n in os.environ)]
     wanted = container.gpus
     if wanted == ANY_GPUS:
