@@ -79,7 +79,8 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb; for another word say what was probably meant."""
         word = args[0]
-        if args[1:2] and args[1] in _OF_CLUSTERONE.get(word, ()):
+        named = len(args) > 2 or word not in VERBS  # `shanty stop job` is of a run of that name
+        if named and args[1:2] and args[1] in _OF_CLUSTERONE.get(word, ()):
             from shanty.cli import clusterone
 
             return word, clusterone.ALSO[word], args[1:]

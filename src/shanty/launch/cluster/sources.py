@@ -31,7 +31,7 @@ _TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _TAR_ZSTD = (".tar.zst", ".tzst")
 ARCHIVES = (".zip", *_TAR, *_TAR_ZSTD)
 _GIT = re.compile(
-    r"(?:git\+)?(?P<url>(?:https?|ssh|git|file)://\S+?\.git|git\+\w+://[^/\s]+/\S+?|[\w.-]+@[\w.-]+:\S+?)"
+    r"(?:git\+)?(?P<url>(?:https?|ssh|git|file)://\S+?\.git|git\+\w+://[^/\s]*/\S+?|[\w.-]+@[\w.-]+:\S+?)"
     r"(?:@(?P<ref>[^@:\s]+))?"
 )
 _TIME_LIMIT = 1800  # seconds for a clone or a download
