@@ -259,12 +259,11 @@ def restart(ctx: click.Context, reference: str, *, logs: bool, what: str = "expe
     fresh = marker.exists()
     marker.unlink(missing_ok=True)
     if fresh or not status.state.final:
-        said = f"{what} {found.id} has begun by itself when it was created"
-        if not fresh or status.state is State.PENDING:
-            said = f"{what} {found.id} is on"
-            if status.state is State.PENDING:
-                said = f"{what} {found.id} waits: {status.reason or 'for its machines'}"
-        note(said)
+        stands = "has ended" if status.state.final else "is on"
+        if status.state is State.PENDING:
+            stands = f"waits: {status.reason or 'for its machines'}"
+        by_itself = "began by itself when it was created, and " if fresh else ""
+        note(f"{what} {found.id} {by_itself}{stands}")
         if logs:
             from shanty.cli.runs import logs as show_logs
 

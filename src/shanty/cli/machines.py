@@ -23,7 +23,7 @@ _FIELDS = [each for fields in _OF_QUEUES.values() for each in fields]
 
 @click.group()
 def machines() -> None:
-    """Name machines of one kind: hosts, a partition, nodes of a cluster."""
+    """Name machines of one kind: hosts, a partition, or a cluster's."""
 
 
 def _queue_options(command: Any) -> Any:

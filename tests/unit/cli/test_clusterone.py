@@ -230,7 +230,7 @@ def test_a_job_that_was_created_is_not_started_twice(cli: Cli, made: Made, home:
     (home / "runs" / ID / "created").rename(run.path / "created")
     made.jobs.clear()
     done = cli("start", "job", "-p", "ann/project/first")
-    assert done.code == 0 and "has begun by itself when it was created" in done.err
+    assert done.code == 0 and "began by itself when it was created" in done.err
     assert not made.jobs
     assert cli("start", "job", "project/first").code == 0
     assert made.job.name == "first"

@@ -72,7 +72,7 @@ def test_what_was_created_is_started_once(cli: Cli, made: Made, home: Path) -> N
     (home / "runs" / ID / "created").rename(run.path / "created")
     made.jobs.clear()
     done = cli("experiments", "start", "--id", "night")
-    assert "has begun by itself when it was created" in done.err
+    assert "began by itself when it was created" in done.err
     assert (done.code, done.out, made.jobs) == (0, "", [])
     done = cli("experiments", "start", "--id", "night", "--logs")
     assert done.out == f"New experiment created and started with ID: {ID}\n"
