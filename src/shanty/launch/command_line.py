@@ -35,8 +35,8 @@ FLAGS = {
 _FIRST = ("workdir", "source", "ranks")  # what one wants to see at the beginning of a line
 _LEFT_OUT = ("command", "debug_rank")
 _SECRET = re.compile(
-    r"pass(word|wd|phrase)?($|_)|secret|token|credential|api_?key|access_?key|private_?key|(^|_)key$"
-    r"|(^|_)auth($|_)|dsn$|cookie",
+    r"pass(word|wd|phrase)?($|_)|_pwd($|_)|secret|token(?!iz)|credential|cookie|dsn$"
+    r"|(api|access|private|^|_)_?key$|(^|_)auth($|_)",
     re.IGNORECASE,
 )
 _DEBUGGER = "SHANTY_DEBUG_TTY"  # the terminal of a rank that is debugged: it is gone
