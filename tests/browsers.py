@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,7 @@ AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDE = {"width": 1280, "height": 800}
 NARROW = {"width": 400, "height": 800}
+MANY = 10_000  # runs of the home that has very many
 _GRAVE = ("serious", "critical")
 
 
@@ -140,6 +143,27 @@ class Tab:
         """Close it; what went wrong in it is an error."""
         self.context.close()
         assert not self.wrong
+
+
+@dataclass
+class Lived:
+    """A home with a run of each kind."""
+
+    shanty: Shanty
+    ui: Ui
+    trained: str
+    other: str
+    failed: str
+    stalled: str
+    on: str
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
 
 
 def run_until(shanty: Shanty, state: str, *words: str | Path, seconds: float = 60) -> str:

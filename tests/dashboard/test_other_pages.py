@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from conftest import Lived
 
-from browsers import Tab, Ui
+from browsers import Lived, Tab, Ui, free_port
+from command_line import make_run
+from runs import Shanty
+from shanty.runtime.spec import State
 
 Tabs = Callable[..., Tab]
 
@@ -53,6 +56,32 @@ def test_one_signs_in_with_a_token_and_is_where_the_link_led(
     assert page.url.endswith(f"/runs/{lived.failed}?tab=logs")
 
 
+def test_who_may_only_look_is_offered_nothing_else(
+    browser: object, tabs: Tabs, tmp_path: Path
+) -> None:
+    shanty = Shanty(tmp_path / "home", tmp_path)
+    run = make_run(shanty.home, 1, State.FAILED, name="old")
+    token = shanty("serve", "users", "add", "vic", "--role", "viewer").stdout.strip()
+    ui = Ui(shanty, "serve", "--host", "127.0.0.1", "--port", str(free_port()))
+    tab = tabs(ui, sign_in=False)
+    try:
+        tab.page.goto(f"{ui.base}/login?token={token}")
+        tab.shows("vic (viewer)")
+        page = tab.open(f"/runs/{run.id}")
+        page.get_by_role("button", name="Copy link").wait_for()
+        for name in ("Run again", "Delete", "+ tag"):
+            assert not page.get_by_role("button", name=name).count()
+        page = tab.open("/new")
+        tab.shows("You may look, and start nothing")
+        assert not page.get_by_role("button", name="Start the run").count()
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("Token or link").wait_for()
+        tab.open("/")
+        page.get_by_label("Token or link").wait_for()
+    finally:
+        ui.stop()
+
+
 def test_runs_are_compared(tabs: Tabs, lived: Lived) -> None:
     tab = tabs(lived.ui)
     page = tab.open(f"/compare?run={lived.trained}&run={lived.other}")
@@ -83,10 +112,10 @@ def test_the_form_shows_its_command_and_what_is_wrong(tabs: Tabs, lived: Lived) 
     page = tab.open("/new")
     command = page.get_by_label("Equivalent command")
     page.get_by_label("Command", exact=True).fill("train.py --lr 0.3")
-    page.get_by_label("Name", exact=True).fill("by the form")
+    page.get_by_label("Name", exact=True).fill("by-the-form")
     page.get_by_label("Ranks").fill("1")
     page.get_by_label("Time limit").fill("5m")
-    command.get_by_text("--name 'by the form'").wait_for()
+    command.get_by_text("--name by-the-form").wait_for()
     page.get_by_label("Folder", exact=True).fill("/not/there")
     page.get_by_text("there is no folder /not/there").wait_for()
     assert page.get_by_label("Folder", exact=True).get_attribute("aria-invalid") == "true"
@@ -99,5 +128,5 @@ def test_the_form_shows_its_command_and_what_is_wrong(tabs: Tabs, lived: Lived) 
     command.get_by_text("COLOUR=blue").wait_for()
     page.get_by_role("button", name="Start the run").click()
     tab.until("() => location.pathname.startsWith('/runs/')")
-    page.get_by_role("heading", name="by the form").wait_for()
+    page.get_by_role("heading", name="by-the-form").wait_for()
     page.locator(".run-under").get_by_text("succeeded").wait_for()

@@ -11,10 +11,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from shanty.launch.index import Changes, Entry, Runs
 from shanty.runtime.errors import ShantyError
-from shanty.runtime.rundir import RunDir
 
 _EVERY, _EVERY_ELSEWHERE = 0.4, 1.5  # seconds between two looks
 _ALL_AGAIN = 10.0  # seconds after which the folder is listed, changed or not
@@ -91,7 +91,7 @@ class Watcher:
         self._threads[0].join(5)
 
     def _work(
-        self, make_runs: Callable[[], Runs], wanted: Callable[[RunDir], bool], every: float
+        self, make_runs: Callable[[], Runs], wanted: Callable[[Path], bool], every: float
     ) -> None:
         runs = make_runs()
         stamp, listed, more = -1, 0.0, True
@@ -103,7 +103,9 @@ class Watcher:
                     changes = runs.refresh(wanted, _BATCH)
                     more = len(changes.entries) >= _BATCH
                 else:
-                    changes = Changes(runs.reread(list(filter(wanted, runs.on()))), [])
+                    changes = Changes(
+                        runs.reread([run for run in runs.on() if wanted(run.path)]), []
+                    )
                 if changes.entries or changes.gone:
                     self._tell(changes)
             except ShantyError as error:
@@ -123,9 +125,12 @@ def _stamp(runs: Runs) -> int:
         return 0
 
 
-def _is_here(run: RunDir) -> bool:
-    return not run.site.exists()
+_SITE = "site.json"  # as in RunDir; of thousands of runs only this is asked
 
 
-def _is_elsewhere(run: RunDir) -> bool:
-    return run.site.exists()
+def _is_here(folder: Path) -> bool:
+    return not (folder / _SITE).exists()
+
+
+def _is_elsewhere(folder: Path) -> bool:
+    return (folder / _SITE).exists()

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -82,8 +84,8 @@ class Runs:
 
     def ids(self) -> list[str]:
         """List all runs, the newest last."""
-        with contextlib.suppress(OSError):
-            return sorted(path.name for path in self.folder.iterdir() if is_run_id(path.name))
+        with contextlib.suppress(OSError), os.scandir(self.folder) as found:
+            return sorted(entry.name for entry in found if is_run_id(entry.name))
         return []
 
     def directory(self, run_id: str) -> RunDir:
@@ -126,7 +128,7 @@ class Runs:
         return self._mended(self._entries)
 
     def _entries(self) -> list[Entry]:
-        new = self._refresh(lambda _run: True, 0).entries
+        new = self._refresh(lambda _folder: True, 0).entries
         with self._open() as index:
             rows = index.execute(f"SELECT {_COLUMNS} FROM runs").fetchall()
         known = {row[0]: _from_row(*row) for row in rows}
@@ -145,28 +147,28 @@ class Runs:
             return look()
 
     def refresh(
-        self, wanted: Callable[[RunDir], bool] = lambda _run: True, batch: int = 0
+        self, wanted: Callable[[Path], bool] = lambda _folder: True, batch: int = 0
     ) -> Changes:
         """Bring the index up to date: new runs are read, those that go on are asked again.
 
-        Only runs that are `wanted` are. With a `batch` no more than that many are, the newest first
-        and those that go on before all; call it again while it returns as many.
+        Only runs whose folder is `wanted` are. With a `batch` no more than that many new ones are,
+        the newest first; call it again while it returns as many.
         """
         return self._mended(lambda: self._refresh(wanted, batch))
 
-    def _refresh(self, wanted: Callable[[RunDir], bool], batch: int) -> Changes:
-        ids = self.ids()
+    def _refresh(self, wanted: Callable[[Path], bool], batch: int) -> Changes:
         with self._open() as index:
             rows = index.execute("SELECT id, ended IS NULL FROM runs").fetchall()
+            ids = self.ids()  # after that, or a run that comes between them would seem gone
             on = {run_id for run_id, still in rows if still}
             known = {run_id for run_id, _ in rows}
             gone = sorted(known - set(ids))
             for run_id in gone:
                 index.execute("DELETE FROM runs WHERE id = ?", (run_id,))
-        asked = [run_id for run_id in reversed(ids) if run_id in on or run_id not in known]
-        asked.sort(key=lambda run_id: run_id not in on)
-        runs = [run for run in map(self.directory, asked) if wanted(run)]
-        runs = runs[: sum(run.id in on for run in runs) + batch] if batch else runs
+        new = (run_id for run_id in reversed(ids) if run_id not in known)
+        chosen = [run_id for run_id in ids if run_id in on and wanted(self.folder / run_id)]
+        chosen += islice((i for i in new if wanted(self.folder / i)), batch or None)
+        runs = [self.directory(run_id) for run_id in chosen]
         changed: list[Entry] = []
         for start in range(0, len(runs), _BATCH):
             changed += self.reread(runs[start : start + _BATCH])

@@ -1,0 +1,122 @@
+"""How long the dashboard takes to list and to search 10,000 runs.
+
+    python benchmarks/dashboard.py [--runs 10000] [--repeats 50] [--out FILE]
+
+The runs are directories as they are after a run, in a home of their own; `shanty ui` serves it as
+for a person. Printed are, in milliseconds, the medians and the 95th percentiles of whole requests
+over one connection, the time from the start of the program to its first answer, and that until all
+runs are in the index.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from shanty.runtime.rundir import RunDir, new_id, write_json
+from shanty.runtime.spec import Failure, JobSpec, Script, State, Status
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "first page": {},
+    "page 50": {"offset": 4900},
+    "one word": {"search": "digits"},
+    "a rare word": {"search": "needle"},
+    "state and tag": {"state": "failed", "tag": "t7"},
+    "by duration": {"sort": "took"},
+    "by name": {"sort": "name", "order": "asc"},
+}
+
+
+def make_runs(home: Path, count: int) -> None:
+    """Ended runs of the last weeks, of several names, tags and states."""
+    chance = random.Random(1)
+    now = time.time()
+    states = (State.SUCCEEDED, State.SUCCEEDED, State.FAILED, State.STOPPED)
+    for number in range(count):
+        created = now - (count - number) * 120.0
+        run = RunDir(home / "runs" / new_id(created))
+        run.create()
+        run.reserve.unlink()
+        name = chance.choice(("digits", "mnist", "resnet", "higgs"))
+        tags = tuple(f"t{chance.randrange(20)}" for _ in range(2))
+        args = ("--lr", str(chance.random()), "needle" if number == count // 2 else "x")
+        job = JobSpec(Script("train.py", args), 4, workdir="/home/ann", name=name, tags=tags)
+        write_json(run.job, job.to_json())
+        state = chance.choice(states)
+        failure = Failure("rank 1 on a fell", rank=1) if state is State.FAILED else None
+        ended = created + chance.random() * 3600
+        status = Status(state, 4, 4, 4, created, created + 1, ended, 0, failure)
+        write_json(run.status, status.to_json())
+
+
+def timed(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return (time.perf_counter() - began) * 1000
+
+
+def measure(home: Path, runs: int, repeats: int) -> dict[str, list[float]]:
+    began = time.perf_counter()
+    environ = {**os.environ, "SHANTY_HOME": str(home)}
+    words = [sys.executable, "-m", "shanty", "ui", "--no-browser"]
+    with (
+        subprocess.Popen(
+            words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as server,
+        httpx.Client(verify=False, trust_env=False, timeout=60) as client,
+    ):
+        try:
+            assert server.stdout is not None
+            found = re.fullmatch(r"(http://\S+)/login\?token=(\S+)\n", server.stdout.readline())
+            assert found is not None
+            url, client.headers["Authorization"] = f"{found[1]}/api/v1", f"Bearer {found[2]}"
+            client.get(f"{url}/me").raise_for_status()
+            times = {"start": [(time.perf_counter() - began) * 1000]}
+            while client.get(f"{url}/runs", params={"limit": 0}).json()["total"] < runs:
+                time.sleep(0.05)
+            times["all in the index"] = [(time.perf_counter() - began) * 1000]
+            for title, query in REQUESTS.items():
+                times[title] = [
+                    timed(lambda query=query: client.get(f"{url}/runs", params=query).json())
+                    for _ in range(repeats)
+                ]
+        finally:
+            server.send_signal(signal.SIGINT)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=10_000)
+    parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        make_runs(Path(folder), args.runs)
+        first = measure(Path(folder), args.runs, args.repeats)
+        again = measure(Path(folder), args.runs, args.repeats)
+    times = {**first, "start again": again["start"]}
+    for title, found in times.items():
+        many = found if len(found) > 1 else found * 2
+        low = statistics.quantiles(many, n=20)[-1]
+        print(f"{title:<18} {statistics.median(many):8.1f} ms   95 %: {low:8.1f} ms")
+    if args.out:
+        args.out.write_text(json.dumps({"arguments": str(args), "ms": times}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
