@@ -503,7 +503,8 @@ class Controller:
         if (read_json(self.run_dir.job) or {}).get("profile"):
             from shanty.runtime.agent import profile
 
-            profile.write(self.run_dir, self.workers.workers if self.workers is not None else ())
+            others = self.workers.workers if self.workers is not None else ()
+            profile.write(self.run_dir, self.plan.lead.name, others)
         times: Dict[str, Any] = {"ended": time.time(), "lasted": time.monotonic() - self.run_began}
         said = self.queue_word.answer() if self.queue_word is not None else {}
         if said and (self.stopped is not None or ended_by_term(self.failure, self.code)):

@@ -41,12 +41,14 @@ _LOOK = 4096  # events between two looks at the clock
 Row = Tuple[int, str]  # rank and host
 
 
-def write(run: RunDir, workers: Sequence[Worker]) -> None:
+def write(run: RunDir, lead: str, workers: Sequence[Worker]) -> None:
     """Write `artifacts/profile.json` of a run that has ended, and remove the ranks' parts.
 
-    It never fails: a profile is not worth a run.
+    lead: the lead host's name, which this is. Parts of hosts that only an attempt before had are
+    left out, as nobody knows their clocks any more. It never fails: a profile is not worth a run.
     """
-    clocks = {worker.name: worker.clock.here for worker in workers}
+    clocks: Dict[str, Callable[[float], float]] = {lead: lambda at: at}
+    clocks.update((worker.name, worker.clock.here) for worker in workers)
     temporary = run.profile.with_name(".profile.json")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
@@ -83,9 +85,10 @@ class _Trace:
         ahead = time.time() - time.monotonic()
         until, whole = time.monotonic() + PATIENCE, True
         for path, about in parts:
-            clock, begun = clocks.get(str(about["host"])), about["clock_in_nanos"] / 1e9
-            begun = ahead + (clock(begun) if clock is not None else begun)
-            whole = whole and self._part(path, about, begun, until)
+            clock = clocks.get(str(about["host"]))
+            if clock is not None and whole:
+                begun = clock(about["clock_in_nanos"] / 1e9) + ahead
+                whole = self._part(path, about, begun, until)
         self._file.write("\n]\n")
         return whole
 

@@ -78,7 +78,7 @@ def test_all_ranks_on_one_clock(run: RunDir) -> None:
     """The second host's clock is an hour ahead, and its trace is beside the first one's."""
     part(run, 0, "a", 60.0, 0.0)
     part(run, 1, "b", 60.0, 3600.0)
-    profile.write(run, [worker("b", 3600.0)])
+    profile.write(run, "a", [worker("b", 3600.0)])
     found = rows(read(run.profile))
     assert list(found) == ["launch", "rank 0 on a", "rank 1 on b"]
     for name in ("rank 0 on a", "rank 1 on b"):
@@ -93,7 +93,7 @@ def test_all_ranks_on_one_clock(run: RunDir) -> None:
 
 
 def test_the_launch(run: RunDir) -> None:
-    profile.write(run, [])
+    profile.write(run, "a", [])
     launch = rows(read(run.profile))["launch"]
     phases = {
         name: spans(launch["phases"], name)[0] for name in ("submitted", "starting", "running")
@@ -109,7 +109,7 @@ def test_the_launch(run: RunDir) -> None:
 def test_a_run_that_was_submitted_elsewhere_begins_with_its_start(run: RunDir) -> None:
     text = run.events.read_text().replace(platform.boot_id(), "another")
     run.events.write_text(text)
-    profile.write(run, [])
+    profile.write(run, "a", [])
     phases = rows(read(run.profile))["launch"]["phases"]
     assert [event["name"] for event in phases] == ["starting", "running"]
     assert phases[0]["ts"] == 0
@@ -118,8 +118,15 @@ def test_a_run_that_was_submitted_elsewhere_begins_with_its_start(run: RunDir) -
 def test_several_timelines_of_a_rank_are_one_row(run: RunDir) -> None:
     part(run, 0, "a", 60.0, 0.0)
     part(run, 0, "a", 50.0, 0.0, number=2)
-    profile.write(run, [])
+    profile.write(run, "a", [])
     assert len(spans(rows(read(run.profile))["rank 0 on a"]["allreduce.w"], "ALLREDUCE")) == 2
+
+
+def test_a_host_of_an_attempt_before(run: RunDir) -> None:
+    """Its clock is not known, so its tensors would be anywhere."""
+    part(run, 1, "b", 60.0, 3600.0)
+    profile.write(run, "a", [])
+    assert list(rows(read(run.profile))["rank 1 on b"]) == ["process"]
 
 
 def test_damage_is_passed_over(run: RunDir) -> None:
@@ -130,7 +137,7 @@ def test_damage_is_passed_over(run: RunDir) -> None:
     (run.profile_parts / "rank-1-2.json").write_text("")
     with run.events.open("a") as file:
         file.write('{"time": 1, "ev')
-    profile.write(run, [])
+    profile.write(run, "a", [])
     found = rows(read(run.profile))
     assert [event["ph"] for event in found["rank 0 on a"]["allreduce.w"]] == ["B"]
 
@@ -139,7 +146,7 @@ def test_what_takes_too_long_is_cut_off(run: RunDir, monkeypatch: pytest.MonkeyP
     """The trace can be read, and the parts stay."""
     path = part(run, 0, "a", 60.0, 0.0)
     monkeypatch.setattr(profile, "PATIENCE", -1.0)
-    profile.write(run, [])
+    profile.write(run, "a", [])
     process = rows(read(run.profile))["rank 0 on a"]["process"]
     assert [e["name"] for e in process] == ["program", "joined", "cut off here"]
     assert path.exists()
@@ -147,10 +154,10 @@ def test_what_takes_too_long_is_cut_off(run: RunDir, monkeypatch: pytest.MonkeyP
 
 def test_it_never_fails(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     run.profile.mkdir()
-    profile.write(run, [])
+    profile.write(run, "a", [])
     assert "no profile: " in capsys.readouterr().out
     run.events.write_text('{"time": "soon", "event": "state", "status": 5}\n')
     run.profile.rmdir()
-    profile.write(run, [])
+    profile.write(run, "a", [])
     assert not run.profile.exists()
     assert [path.name for path in run.artifacts.iterdir()] == ["profile"]
