@@ -23,7 +23,7 @@ from shanty.launch.containers import images
 from shanty.launch.containers.images import Ask, Image
 from shanty.launch.containers.travel import ImagesHere
 from shanty.launch.host import Host
-from shanty.runtime.containers.container import Container, Mount, container_name
+from shanty.runtime.containers.container import ARTIFACTS, Container, Mount, container_name
 from shanty.runtime.containers.engines import ENGINES, environ_of, wrapped
 from shanty.runtime.containers.words import explained
 from shanty.runtime.errors import PrepareError
@@ -51,7 +51,8 @@ class _ContainerConnection:
         name = f"shanty-prepare-{os.getpid()}-{os.urandom(4).hex()}"
         run = f"{self._container.environment['SHANTY_HOME']}/{name}"  # by which a sweep finds it
         # Nothing computes here, and a login node may lack the GPUs that were asked for.
-        container = self._container._replace(name=name, run=run, gpus="")
+        mounts = tuple(each for each in self._container.mounts if each.source != ARTIFACTS)
+        container = self._container._replace(name=name, run=run, gpus="", mounts=mounts)
         # The command starts on the host. What is to be set for it goes along, and is no secret;
         # the variables of this machine are not meant.
         values = environ_of(container._replace(variables=()))

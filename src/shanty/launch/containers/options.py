@@ -24,19 +24,20 @@ def image(text: str, folder: Path) -> str:
 def mount(text: str, folder: Path) -> tuple[str, str, str]:
     """Read SRC:DST or SRC:DST:ro, with SRC below `folder` where it is relative.
 
-    SRC may be pvc:NAME, a claim of volumes in Kubernetes.
+    SRC may be pvc:NAME, a claim of volumes in Kubernetes, or run:artifacts, the run's own folder.
     """
     parts = text.split(":")
     mode = parts.pop() if len(parts) > 2 and parts[-1] in ("ro", "rw") else "rw"
-    claim = parts[0] == "pvc" and len(parts) == 3 and bool(parts.pop(0))
-    if len(parts) != 2 or not all(parts):
+    kind = parts.pop(0) if parts[0] in ("pvc", "run") and len(parts) == 3 else ""
+    own = kind == "run" and parts[0] != "artifacts"
+    if len(parts) != 2 or not all(parts) or own:
         raise UsageError(f"{text!r} is no mount", fix="write --mount SRC:DST or SRC:DST:ro")
     source, target = parts
     if not target.startswith("/"):
         raise UsageError(
             f"--mount {text}: {target} is not absolute", fix="a container has no folder to start at"
         )
-    source = f"pvc:{source}" if claim else _absolute(source, folder)
+    source = f"{kind}:{source}" if kind else _absolute(source, folder)
     return source, os.path.normpath(target), mode
 
 

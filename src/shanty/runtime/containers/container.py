@@ -10,6 +10,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
 READ_WRITE, READ_ONLY = "rw", "ro"
 ANY_GPUS = "any"  # all that the host has, if any
+ARTIFACTS = "run:artifacts"  # a source: the folder of what the run saves, on each host
 
 
 class Mount(NamedTuple):
@@ -32,7 +33,7 @@ class Container(NamedTuple):
     are those of the host's environment that are handed on, `environment` is set.
 
     What depends on the host where the command is started is settled there, by `with_this_host`;
-    until then `gpus` may be ANY_GPUS.
+    until then `gpus` may be ANY_GPUS, and the source of a mount ARTIFACTS.
     """
 
     engine: str

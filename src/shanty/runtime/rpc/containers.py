@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from shanty.runtime import platform, stored_tree
 from shanty.runtime.containers import portable_python
+from shanty.runtime.containers.container import ARTIFACTS
 from shanty.runtime.containers.engines import ENGINES, PROGRAMS, is_image_file
 from shanty.runtime.containers.this_host import has_to_unpack
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
@@ -30,7 +31,7 @@ def container_engine(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """
     image = str(ask["image"])
     for source, *_ in ask.get("mounts", ()):
-        if not os.path.exists(source):
+        if source != ARTIFACTS and not os.path.exists(source):
             raise NotFoundError(
                 f"there is no {source}, which is to be mounted", fix="check --mount"
             )

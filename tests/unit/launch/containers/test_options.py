@@ -25,6 +25,8 @@ NAMES = st.text("abc._- ", min_size=1).filter(lambda text: text.strip(". "))
         ("/data:/data:ro", ("/data", "/data", "ro")),
         ("data:/in:rw", ("/home/ann/digits/data", "/in", "rw")),
         ("../x:/in/./y", ("/home/ann/x", "/in/y", "rw")),
+        ("run:/in", ("/home/ann/digits/run", "/in", "rw")),
+        ("run:artifacts:/artifacts", ("run:artifacts", "/artifacts", "rw")),
     ],
 )
 def test_a_mount(text: str, found: tuple[str, str, str]) -> None:
@@ -49,7 +51,7 @@ def test_the_path_of_an_image_file(monkeypatch: pytest.MonkeyPatch, text: str, f
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":", "/data", "/data:", ":/data", "/a:b", "/a:/b:/c", "/a:ro"]
+    "text", ["", ":", "/data", "/data:", ":/data", "/a:b", "/a:/b:/c", "/a:ro", "run:logs:/logs"]
 )
 def test_what_is_no_mount(text: str) -> None:
     with pytest.raises(UsageError):

@@ -9,7 +9,7 @@ import pytest
 
 from shanty.runtime import platform
 from shanty.runtime.containers import this_host
-from shanty.runtime.containers.container import ANY_GPUS, Container
+from shanty.runtime.containers.container import ANY_GPUS, ARTIFACTS, Container, Mount
 from shanty.runtime.containers.engines import wrapped
 from shanty.runtime.containers.this_host import with_this_host
 
@@ -72,3 +72,12 @@ def test_what_a_scheduler_set_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> N
     names = with_this_host(PREPARED._replace(variables=("http_proxy",))).variables
     assert {"http_proxy", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES"} <= set(names)
     assert "SECRET" not in names
+
+
+def test_the_folder_of_artifacts_is_that_of_the_run_on_this_host(host: Any, tmp_path: Path) -> None:
+    host([], rdma=False)
+    run = tmp_path / "work" / "x.1"
+    mounts = (Mount("/data", "/data", "ro"), Mount(ARTIFACTS, "/artifacts"))
+    found = with_this_host(PREPARED._replace(run=str(run), mounts=mounts))
+    assert found.mounts == (mounts[0], Mount(f"{run}/artifacts", "/artifacts"))
+    assert (run / "artifacts").is_dir()
