@@ -6,6 +6,7 @@ a folder like any other.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import re
@@ -30,7 +31,7 @@ _TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _TAR_ZSTD = (".tar.zst", ".tzst")
 ARCHIVES = (".zip", *_TAR, *_TAR_ZSTD)
 _GIT = re.compile(
-    r"(?:git\+)?(?P<url>(?:https?|ssh|git|file)://\S+?\.git|git\+\w+://[^/\s]+/\S+?|[\w.-]+@[\w.-]+:\S+?)"
+    r"(?:git\+)?(?P<url>(?:https?|ssh|git|file)://\S+?\.git|git\+\w+://[^/\s]*/\S+?|[\w.-]+@[\w.-]+:\S+?)"
     r"(?:@(?P<ref>[^@:\s]+))?"
 )
 _TIME_LIMIT = 1800  # seconds for a clone or a download
@@ -39,13 +40,16 @@ _STALE = 2 * _TIME_LIMIT  # seconds after which what is still being made was giv
 _PIECE = 1 << 20
 
 
-def open_workspace(source: str, home: Path, say: Say | None = None) -> Path:
+def open_workspace(
+    source: str, home: Path, say: Say | None = None, login: tuple[str, str] | None = None
+) -> Path:
     """The folder of the workspace that `source` names.
 
     `source` is a folder, a git URL (`https://HOST/NAME.git[@REF]`, `git@HOST:NAME[@REF]`,
     `git+URL[@REF]`), or an archive (`ARCHIVES`) here or at an http URL; of one that holds a single
-    folder, it is that folder. Raises NotFoundError, UsageError for what is none of these,
-    PrepareError for what cannot be fetched or unpacked.
+    folder, it is that folder. `login` is a user and a password for an http URL. Raises
+    NotFoundError, UsageError for what is none of these, PrepareError for what cannot be fetched
+    or unpacked.
     """
     tell = say or (lambda _text: None)
     path = user_path(source)
@@ -55,10 +59,10 @@ def open_workspace(source: str, home: Path, say: Say | None = None) -> Path:
         return _unpacked(path, source, home)
     archive = source.startswith(("http://", "https://")) and _suffix(urlsplit(source).path)
     if archive:
-        return _downloaded(source, home, tell)
+        return _downloaded(source, home, tell, login)
     git = _GIT.fullmatch(source)
     if git is not None:
-        return _cloned(git["url"].removeprefix("git+"), git["ref"] or "HEAD", home, tell)
+        return _cloned(git["url"].removeprefix("git+"), git["ref"] or "HEAD", home, tell, login)
     if "://" in source:
         raise UsageError(
             f"{source} is no workspace",
@@ -68,10 +72,11 @@ def open_workspace(source: str, home: Path, say: Say | None = None) -> Path:
     raise NotFoundError(f"there is no workspace {source}")
 
 
-def _cloned(url: str, ref: str, home: Path, say: Say) -> Path:
+def _cloned(url: str, ref: str, home: Path, say: Say, login: tuple[str, str] | None = None) -> Path:
     if ref.startswith("-"):
         raise UsageError(f"{ref} is no branch, tag or commit")
-    commit = _commit(url, ref)
+    git = Git(url, login)
+    commit = _commit(git, url, ref)
     name = f"git-{hashlib.sha256(url.encode()).hexdigest()[:12]}-{commit[:40]}"
     target = home / "cache" / "sources" / name
     if target.is_dir():
@@ -79,25 +84,25 @@ def _cloned(url: str, ref: str, home: Path, say: Say) -> Path:
     say(f"fetching {url} at {ref}")
     prune(str(target.parent), _STALE, ".*")
     with placing(str(target)) as folder:
-        _git(url, "init", "--quiet", folder)
+        git("init", "--quiet", folder)
         there = ("-C", folder)
         try:
-            _git(url, *there, "fetch", "--quiet", "--depth", "1", "--", url, commit)
+            git(*there, "fetch", "--quiet", "--depth", "1", "--", url, commit)
         except PrepareError:  # a server that gives only what a name points to, or part of a hash
             names = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
-            _git(url, *there, "fetch", "--quiet", "--", url, *names)
-            _git(url, *there, "checkout", "--quiet", "--detach", commit, "--")
+            git(*there, "fetch", "--quiet", "--", url, *names)
+            git(*there, "checkout", "--quiet", "--detach", commit, "--")
         else:
-            _git(url, *there, "checkout", "--quiet", "--detach", "FETCH_HEAD", "--")
+            git(*there, "checkout", "--quiet", "--detach", "FETCH_HEAD", "--")
         if Path(folder, ".gitmodules").is_file():
-            _git(url, *there, "remote", "add", "origin", url)  # for relative URLs
-            _git(url, *there, "submodule", "--quiet", "update", "--init", "--recursive")
+            git(*there, "remote", "add", "origin", url)  # for relative URLs
+            git(*there, "submodule", "--quiet", "update", "--init", "--recursive")
     return target
 
 
-def _commit(url: str, ref: str) -> str:
+def _commit(git: Git, url: str, ref: str) -> str:
     """The commit that `ref` stands for there; a hash, or part of one, stands for itself."""
-    lines = _git(url, "ls-remote", "--", url, ref, f"{ref}^{{}}").splitlines()
+    lines = git("ls-remote", "--", url, ref, f"{ref}^{{}}").splitlines()
     found = {name: commit for commit, _, name in (line.partition("\t") for line in lines)}
     for name in (f"refs/heads/{ref}", f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", ref):
         if name in found:
@@ -108,30 +113,52 @@ def _commit(url: str, ref: str) -> str:
     raise NotFoundError(f"{url} has no branch or tag {ref}", "", fix)
 
 
-def _git(url: str, *arguments: str) -> str:
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_DIR")}
-    try:
-        done = subprocess.run(
-            ["git", *arguments],
-            env=environ,  # git may ask for a password on the terminal
-            capture_output=True, text=True, errors="replace", timeout=_TIME_LIMIT, check=False,
-        )  # fmt: skip
-    except FileNotFoundError as error:
-        why = f"the workspace is to come from {url}"
-        raise PrepareError("git is not installed", why, "install git") from error
-    except subprocess.TimeoutExpired as error:
-        raise PrepareError(f"fetching {url} took more than {_TIME_LIMIT} s") from error
-    if done.returncode:
-        why = done.stderr.strip()
-        raise PrepareError(f"git could not fetch {url}", why, "try `git clone` with that URL")
-    return done.stdout
+class Git:
+    """Runs git for one URL, with a login that no command line and no file gets to see."""
+
+    def __init__(self, url: str, login: tuple[str, str] | None) -> None:
+        self._url = url
+        self._environ = {k: v for k, v in os.environ.items() if not k.startswith("GIT_DIR")}
+        if login is not None:
+            parts = urlsplit(url)
+            key = f"http.{parts.scheme}://{parts.netloc}/.extraHeader"  # for no other server
+            number = int(self._environ.get("GIT_CONFIG_COUNT", "0"))
+            self._environ |= {
+                "GIT_TERMINAL_PROMPT": "0",
+                "GIT_CONFIG_COUNT": str(number + 1),
+                f"GIT_CONFIG_KEY_{number}": key,
+                f"GIT_CONFIG_VALUE_{number}": f"Authorization: {_basic(login)}",
+            }
+
+    def __call__(self, *arguments: str) -> str:
+        """Return what git prints; PrepareError where it fails."""
+        url = self._url
+        try:
+            done = subprocess.run(
+                ["git", *arguments],
+                env=self._environ,  # without a login git may ask for one on the terminal
+                capture_output=True, text=True, errors="replace", timeout=_TIME_LIMIT, check=False,
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            why = f"the workspace is to come from {url}"
+            raise PrepareError("git is not installed", why, "install git") from error
+        except subprocess.TimeoutExpired as error:
+            raise PrepareError(f"fetching {url} took more than {_TIME_LIMIT} s") from error
+        if done.returncode:
+            why = done.stderr.strip()
+            raise PrepareError(f"git could not fetch {url}", why, "try `git clone` with that URL")
+        return done.stdout
+
+
+def _basic(login: tuple[str, str]) -> str:
+    return f"Basic {base64.b64encode(':'.join(login).encode()).decode()}"
 
 
 def _suffix(name: str) -> str:
     return next((suffix for suffix in ARCHIVES if name.lower().endswith(suffix)), "")
 
 
-def _downloaded(url: str, home: Path, say: Say) -> Path:
+def _downloaded(url: str, home: Path, say: Say, login: tuple[str, str] | None = None) -> Path:
     say(f"fetching {url}")
     folder = home / "cache" / "sources"
     with storage_errors(folder):
@@ -140,8 +167,14 @@ def _downloaded(url: str, home: Path, say: Say) -> Path:
     with place as name:
         file = Path(name, PurePosixPath(urlsplit(url).path).name)
         end = time.monotonic() + _TIME_LIMIT
+        request = urllib.request.Request(url)
+        if login is not None:  # a redirection elsewhere does not get it
+            request.add_unredirected_header("Authorization", _basic(login))
         try:
-            with urllib.request.urlopen(url, timeout=_SILENCE) as source, file.open("wb") as sink:
+            with (
+                urllib.request.urlopen(request, timeout=_SILENCE) as source,
+                file.open("wb") as sink,
+            ):
                 while piece := source.read(_PIECE):
                     sink.write(piece)
                     if time.monotonic() > end:

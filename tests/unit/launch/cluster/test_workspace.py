@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import http.server
 import io
 import os
@@ -12,6 +14,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -532,9 +535,31 @@ def test_an_archive_at_a_url(here: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
         file.write(here / "top/train.py", "top/train.py")
 
+    with served(tmp_path) as url:
+        folder = sources.open_workspace(f"{url}/x.zip?a=b", tmp_path / "home")
+        assert tree(folder) == tree(here / "top")
+        with pytest.raises(PrepareError, match="404"):
+            sources.open_workspace(f"{url}/none.zip", tmp_path / "home")
+    left = list((tmp_path / "home" / "cache" / "sources").iterdir())
+    assert len(left) == 1
+
+
+@contextlib.contextmanager
+def served(folder: Path, login: str = "") -> Iterator[str]:
+    """A web server for the folder, which wants the login USER:PASSWORD if there is one."""
+    wanted = f"Basic {base64.b64encode(login.encode()).decode()}"
+
     class Handler(http.server.SimpleHTTPRequestHandler):
         def __init__(self, *args: object) -> None:
-            super().__init__(*args, directory=str(tmp_path))  # type: ignore[arg-type]
+            super().__init__(*args, directory=str(folder))  # type: ignore[arg-type]
+
+        def send_head(self) -> Any:
+            if not login or self.headers.get("Authorization") == wanted:
+                return super().send_head()
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="code"')
+            self.end_headers()
+            return None
 
         def log_message(self, *_: object) -> None:
             pass
@@ -543,17 +568,47 @@ def test_an_archive_at_a_url(here: Path, tmp_path: Path) -> None:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        url = f"http://127.0.0.1:{server.server_port}"
-        folder = sources.open_workspace(f"{url}/x.zip?a=b", tmp_path / "home")
-        assert tree(folder) == tree(here / "top")
-        with pytest.raises(PrepareError, match="404"):
-            sources.open_workspace(f"{url}/none.zip", tmp_path / "home")
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
-    left = list((tmp_path / "home" / "cache" / "sources").iterdir())
-    assert len(left) == 1
+
+
+@pytest.mark.parametrize("name", ["x.zip", "repo.git"])
+def test_a_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    with zipfile.ZipFile(site / "x.zip", "w") as file:
+        file.writestr("train.py", "1")
+    (tmp_path / "repo").mkdir()
+    git(tmp_path / "repo", "init", "-q", "-b", "main")
+    write(tmp_path / "repo", {"train.py": "1"})
+    git(tmp_path / "repo", "add", ".")
+    git(tmp_path / "repo", "commit", "-qm", "1")
+    git(tmp_path, "clone", "-q", "--bare", "repo", str(site / "repo.git"))
+    git(site / "repo.git", "update-server-info")
+    seen: list[list[str]] = []
+    really = subprocess.run
+
+    def watched(words: list[str], **more: Any) -> Any:
+        seen.append(words)
+        return really(words, **more)
+
+    monkeypatch.setattr(sources.subprocess, "run", watched)
+    monkeypatch.setenv("GIT_TERMINAL_PROMPT", "0")  # nobody is there to be asked
+    with served(site, "ann:hunter2") as url:
+        folder = sources.open_workspace(f"{url}/{name}", tmp_path, None, ("ann", "hunter2"))
+        assert (folder / "train.py").read_text() == "1"
+        for login in (None, ("ann", "wrong")):
+            with pytest.raises(PrepareError) as error:
+                sources.open_workspace(f"{url}/{name}", tmp_path / "other", None, login)
+            assert "wrong" not in str(error.value)
+    assert not [words for words in seen if "hunter2" in str(words)]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"hunter2" in path.read_bytes()]
 
 
 def test_what_shanty_keeps_is_no_part_of_the_workspace(
