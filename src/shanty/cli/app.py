@@ -26,8 +26,12 @@ VERBS = {
     "run": "run", "rerun": "run", "ps": "runs", "show": "show", "logs": "runs", "stop": "runs",
     "stacks": "stacks", "doctor": "doctor", "net": "net", "rm": "runs", "prune": "runs",
     "hosts": "hosts", "machines": "machines", "lab": "lab", "mpi": "mpi", "image": "image",
-    "k8s": "k8s", "horovodrun": "horovodrun", "dmlc-submit": "dmlc_submit",
-    "completion": "completion",
+    "k8s": "k8s", "experiments": "experiments", "create": "clusterone",
+    "horovodrun": "horovodrun", "dmlc-submit": "dmlc_submit", "completion": "completion",
+}  # fmt: skip
+# What Clusterone's users type besides `create job`: the verb and the word after it.
+_OF_CLUSTERONE = {
+    "start": ("job",), "stop": ("job",), "rm": ("job",), "get": ("job", "jobs", "events"),
 }  # fmt: skip
 
 
@@ -75,6 +79,11 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb; for another word say what was probably meant."""
         word = args[0]
+        named = len(args) > 2 or word not in VERBS  # `shanty stop job` is of a run of that name
+        if named and args[1:2] and args[1] in _OF_CLUSTERONE.get(word, ()):
+            from shanty.cli import clusterone
+
+            return word, clusterone.ALSO[word], args[1:]
         if word in VERBS or word.startswith("-"):
             return super().resolve_command(ctx, args)
         from difflib import get_close_matches

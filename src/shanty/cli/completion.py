@@ -127,11 +127,11 @@ def folders(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> ob
 def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> object:
     """Complete the names and ids of the newest runs, the newest first: those that the verb takes.
 
-    `stop` and `stacks` take those that are on, `rm` those that have ended.
+    `stop` and `stacks` take those that are on, `rm` and `delete` those that have ended.
     """
     given = ctx.params.get(param.name or "") or ()
     given = given if isinstance(given, tuple) else ()
-    wanted = {"stop": False, "stacks": False, "rm": True}.get(ctx.info_name or "")
+    wanted = {"stop": False, "stacks": False, "rm": True, "delete": True}.get(ctx.info_name or "")
     found: dict[str, CompletionItem[str]] = {}
     newest = _newest()
     for run in newest:
@@ -177,6 +177,13 @@ def _entries(folder: str) -> list[str]:
     with contextlib.suppress(OSError):
         return [path.name for path in (home(os.environ) / folder).iterdir()]
     return []
+
+
+def metrics(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> object:
+    """Complete what is measured of hosts."""
+    from shanty.launch.measurements import OF_HOSTS
+
+    return [name for name in OF_HOSTS if name.startswith(incomplete)]
 
 
 def states(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> object:

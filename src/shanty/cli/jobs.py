@@ -42,7 +42,7 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
         return _make_module(rest[0], rest[1:], workspace)
     exists = (workspace / first).exists()
     if not rest and not exists and any(space in first.strip() for space in " \t\n"):
-        return Raw((_TRACKER_IN_TEXT.sub(_TRACKER, first),), shell=True)
+        return shell_line(first)
     if raw or os.path.basename(first) in LAUNCHERS:
         return Raw(tuple(words))
     path = workspace / first
@@ -68,6 +68,11 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
     if is_python(first) and rest and rest[0].endswith(".py") and not Path(rest[0]).is_absolute():
         make_script(rest[0], rest[1:], workspace)  # raises where it is not there
     return Program(tuple(words))
+
+
+def shell_line(text: str) -> Raw:
+    """Return the command of a line for a shell."""
+    return Raw((_TRACKER_IN_TEXT.sub(_TRACKER, text),), shell=True)
 
 
 def _make_module(name: str, args: tuple[str, ...], workspace: Path) -> Module:

@@ -12,6 +12,7 @@ import click
 
 from shanty.cli import jobs, options
 from shanty.cli.context import context, note
+from shanty.cli.grouped import GroupedCommand
 from shanty.cli.options import completed, detach_option, json_option, quiet_option, run_argument
 from shanty.runtime.errors import UsageError
 
@@ -37,7 +38,6 @@ _ELSEWHERE = {
         ("mpirun's", "shanty run -- mpirun {} …"),
     ),
 }  # fmt: skip
-_COLUMN = 28  # letters of the column with the options' names
 
 if TYPE_CHECKING:
     from shanty.cli import process_lines
@@ -45,8 +45,10 @@ if TYPE_CHECKING:
     from shanty.runtime.spec import JobSpec
 
 
-class RunCommand(click.Command):
+class RunCommand(GroupedCommand):
     """Lets `-m NAME` end the options, as Python does; its help has them in groups."""
+
+    groups = options.GROUPS
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options up to the first word that is none, or `-m`."""
@@ -70,19 +72,6 @@ class RunCommand(click.Command):
                 break
             index += 2 if takes_value.get(args[index]) else 1
         return super().parse_args(ctx, args)
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in groups."""
-        records = {
-            param.name: record
-            for param in self.get_params(ctx)
-            if isinstance(param, click.Option) and (record := param.get_help_record(ctx))
-        }
-        grouped = {name for names in options.GROUPS.values() for name in names}
-        others = [name for name in records if name not in grouped]
-        for title, names in {**options.GROUPS, "Other": others}.items():
-            with formatter.section(title):
-                formatter.write_dl([records[name] for name in names], col_max=_COLUMN)
 
 
 @click.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,9 @@ from shanty.cli.table import ago, print_table, shorten
 from shanty.runtime.errors import LostError, ShantyError, UsageError
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import Raw, State
+
+if TYPE_CHECKING:
+    from shanty.launch.follow import Excerpt
 
 _RECENT = 20  # runs that `ps` lists unless asked for all
 _PATIENCE = 15.0  # seconds beyond the grace in which a stopped run must have ended
@@ -118,16 +122,31 @@ def logs(
       shanty logs -f night
       shanty logs --rank 1 night > rank-1.txt
     """
-    from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
-    from shanty.launch.index import read_job
-    from shanty.runtime.agent.control import read_status
-
     here = context()
     found = here.runs.find(run)
     if agent:
         if found.agent_log.exists():
             sys.stdout.write(found.agent_log.read_text(errors="replace"))
         return
+    print_logs(here, found, follow=follow, rank=rank, launcher=launcher, as_json=as_json)
+
+
+def print_logs(
+    here: Context,
+    found: RunDir,
+    *,
+    follow: bool,
+    rank: tuple[int, ...] = (),
+    launcher: bool = False,
+    as_json: bool = False,
+    excerpt: Excerpt | None = None,
+) -> None:
+    """Print the output of a run, or an `excerpt` of it; UsageError for ranks without any."""
+    from shanty.launch.follow import Excerpt, Follower, JsonPrinter, Printer, standard_printer
+    from shanty.launch.index import read_job
+    from shanty.runtime.agent.control import read_status
+
+    excerpt = excerpt or Excerpt()
     known = {each for n in found.attempts() for each in RunDir(found.path, n).rank_logs()}
     unknown = set(rank) - known
     if unknown and not follow:
@@ -149,8 +168,10 @@ def logs(
         while True:
             final = here.runs.status(found).state.final
             while lines := follower.read():
-                printer.show(lines)
-            if final or not follow:
+                printer.show(excerpt.of(lines))
+                if excerpt.over:
+                    break
+            if final or not follow or excerpt.over:
                 break
             time.sleep(0.05)
         printer.finish()

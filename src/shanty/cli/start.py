@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from shanty.cli.context import Context, note, show_error
@@ -15,15 +16,25 @@ from shanty.runtime.spec import JobSpec, Module, Script
 
 
 def start(
-    context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool, form: str = ""
+    context: Context,
+    job: JobSpec,
+    show: Show,
+    *,
+    dry_run: bool,
+    detach: bool,
+    form: str = "",
+    submitted: Callable[[RunDir], None] | None = None,
 ) -> int:
     """Start `job` and stay with it to its end, unless detached; returns the exit code.
 
-    With `dry_run` it is only shown, objects of a cluster in the `form` yaml or json. Where it
+    With `dry_run` it is only shown, objects of a cluster in the `form` yaml or json.
+    `submitted` is told of the run once it is there; else a detached one is named. Where it
     cannot even begin, the doctor says more of the cause, if somebody watches.
     """
     try:
-        return _start(context, job, show, dry_run=dry_run, detach=detach, form=form)
+        return _start(
+            context, job, show, dry_run=dry_run, detach=detach, form=form, submitted=submitted
+        )
     except (PrepareError, LaunchError) as error:
         if detach or dry_run or show.quiet or show.as_json or context.targets.is_queued(job):
             raise
@@ -38,7 +49,14 @@ def start(
 
 
 def _start(
-    context: Context, job: JobSpec, show: Show, *, dry_run: bool, detach: bool, form: str
+    context: Context,
+    job: JobSpec,
+    show: Show,
+    *,
+    dry_run: bool,
+    detach: bool,
+    form: str,
+    submitted: Callable[[RunDir], None] | None,
 ) -> int:
     targets = context.targets.looking() if dry_run else context.targets
     context.progress.quiet = show.quiet or show.as_json
@@ -70,15 +88,11 @@ def _start(
     plan.submit(stdin)
     interrupts = interrupts or Interrupts()
     relay()
+    if submitted is not None:
+        submitted(run)
+    elif detach:
+        _name(run, show)
     if detach:
-        if show.as_json:
-            from shanty.launch.follow import JsonPrinter
-
-            JsonPrinter(sys.stdout.buffer).event("submitted", run=run.id, path=str(run.path))
-        else:
-            print(run.id)
-            if not show.quiet:
-                note(f"follow it with `shanty logs -f {run.id}`")
         return 0
     labels = plan.raw or plan.ranks != 1
     if job.debug_rank is not None:
@@ -92,6 +106,18 @@ def _start(
     if not (launched or show.quiet or targets.is_queued(job)):
         _look_for_the_cause(context, job, run, show, interrupts)
     return code
+
+
+def _name(run: RunDir, show: Show) -> None:
+    """Say which run has begun."""
+    if show.as_json:
+        from shanty.launch.follow import JsonPrinter
+
+        JsonPrinter(sys.stdout.buffer).event("submitted", run=run.id, path=str(run.path))
+        return
+    print(run.id)
+    if not show.quiet:
+        note(f"follow it with `shanty logs -f {run.id}`")
 
 
 def _look_for_the_cause(

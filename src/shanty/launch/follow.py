@@ -76,6 +76,32 @@ def _read(path: Path, offset: int) -> bytes:
         return b""
 
 
+class Excerpt:
+    """Passes on the whole lines after the first `skip`, at most `limit` of them."""
+
+    def __init__(self, skip: int = 0, limit: int | None = None) -> None:
+        self._skip = skip
+        self._left = limit
+
+    @property
+    def over(self) -> bool:
+        """Return true when no more lines are wanted."""
+        return self._left == 0
+
+    def of(self, lines: Iterable[Line]) -> list[Line]:
+        """Return those of the next lines that are wanted; a part of a line goes with its end."""
+        found = []
+        for line in lines:
+            if self._skip == 0 and not self.over:
+                found.append(line)
+            if line.record.whole:
+                if self._skip:
+                    self._skip -= 1
+                elif self._left:
+                    self._left -= 1
+        return found
+
+
 class Printer:
     """Writes lines to a terminal, a pipe or a program.
 

@@ -158,6 +158,11 @@ class Runs:
                 entries.append(Entry(run.id, *words, status))
         return entries
 
+    def forget(self, run: RunDir) -> None:
+        """Have the run read from its directory again, where its job was changed."""
+        with contextlib.suppress(sqlite3.DatabaseError), self._open() as index:
+            index.execute("DELETE FROM runs WHERE id = ?", (run.id,))
+
     def remove(self, run: RunDir, *, force: bool = False) -> None:
         """Delete a run with all its files; UsageError while it is on, unless `force`."""
         if not force and not self.status(run).state.final:

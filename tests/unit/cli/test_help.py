@@ -26,7 +26,9 @@ VERBS = list(commands(app))
 LEAVES = [words for words in VERBS if not any(other[:-1] == words for other in VERBS)]
 
 
-@pytest.mark.parametrize("words", [(), ("hosts",), ("lab",), ("mpi",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [(), ("hosts",), ("lab",), ("mpi",), ("experiments",)], ids=" ".join
+)
 def test_no_summary_is_cut(cli: Cli, words: tuple[str, ...], monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     listed = cli(*words, "--help").out.partition("Commands:\n")[2].splitlines()
