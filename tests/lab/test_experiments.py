@@ -13,6 +13,7 @@ from site_runs import Site
 
 from engines import PYTHON
 from runs import wait_for
+from shanty.cli.clusterone_jobs import everywhere
 from shanty.runtime.rundir import RunDir, read_json
 from torch_runs import LONG
 
@@ -140,6 +141,22 @@ def test_each_machine_is_a_rank_without_a_launcher(site: Site) -> None:
     assert ended(site, run)["state"] == "succeeded", site("logs", run.id).stdout
     out = site("logs", run.id).stdout
     assert all(f"of 3 on {host}" in out for host in site.lab.hosts)
+
+
+@LONG
+def test_a_setup_is_run_once_on_each_machine(site: Site, flavour: str) -> None:
+    """As it is in containers, without them: there a setup changes nothing that other runs have."""
+    site.write("x.py", WHERE)
+    line = f"({everywhere('echo set up on $(uname -n)', 3)}) || exit; mpirun -np 3 python x.py"
+    done = site(
+        *("experiments", "run", "multinode", "--workerMachineType", "p2.xlarge", "--mpi", flavour),
+        *("--workerCount", "2", "--masterMachineType", "c3.large", "--masterCommand", line),
+        *("--workspace", "."),
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(done.stdout.count(f"set up on {host}") == 1 for host in site.lab.hosts)
+    assert done.stdout.count("of 3 on") == 3
 
 
 @LONG

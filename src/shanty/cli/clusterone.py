@@ -37,7 +37,7 @@ _words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[MOD
 @flag_options(DISTRIBUTED, OWN)
 @_words
 def create_distributed(dry_run: bool, words: tuple[str, ...], **values: Any) -> None:
-    """Create a job of several machines: workers, and a master beside them.
+    """Create a job of workers, and a master beside them.
 
     With --worker-replicas 2 there are three machines, as for `mpirun -np 3`.
 

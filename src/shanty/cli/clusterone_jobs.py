@@ -65,7 +65,7 @@ def _job(
     what: Command
     if count == 1 or starts_ranks(command):
         if setup and count > 1:
-            setup = _everywhere(setup, count)
+            setup = everywhere(setup, count)
         what = parts.line(command, None, setup)
     else:
         left = _joined(left, "parameter servers (each machine runs the command as one rank)")
@@ -140,7 +140,7 @@ def _setup(values: Mapping[str, Any], folder: Path) -> str:
     return " && ".join(lines)
 
 
-def _everywhere(setup: str, count: int) -> str:
+def everywhere(setup: str, count: int) -> str:
     """Return the line that runs a line once on each machine of the run."""
     return f'mpirun -np {count} -npernode 1 --hostfile "$HOSTFILE" sh -c {shlex.quote(setup)}'
 

@@ -97,7 +97,7 @@ def create_singlenode(dry_run: bool, **values: Any) -> None:
 @flag_options(MULTINODE, OWN)
 @options_file
 def run_multinode(no_logs: bool, dry_run: bool, **values: Any) -> None:
-    """Create an MPI experiment, and show its output to its end.
+    """Create one of MPI, and show its output to its end.
 
     \b
     Example:
@@ -114,7 +114,7 @@ def run_multinode(no_logs: bool, dry_run: bool, **values: Any) -> None:
 @flag_options(SINGLENODE, OWN)
 @options_file
 def run_singlenode(no_logs: bool, dry_run: bool, **values: Any) -> None:
-    """Create an experiment on one machine, and show its output to its end.
+    """Create one on one machine, and show its output to its end.
 
     \b
     Example:

@@ -17,6 +17,7 @@ import pytest
 
 from command_line import make_run
 from shanty.launch.cluster import inventory
+from shanty.launch.machines import types
 from shanty.runtime.rundir import write_json
 from shanty.runtime.spec import JobSpec, Module, State
 
@@ -39,6 +40,7 @@ def place(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_run(home, 3, State.FAILED)
     inventory.save(inventory.extended("desk", [inventory.parse_host("tower:4")], home), home)
     (home / "mpi" / "mpich").mkdir(parents=True)
+    types.save(types.MachineType("big", "local"), home)
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text("Host desert *.lan\n  User ann\nHost !oasis\n")
     bin = tmp_path / "bin"
@@ -189,6 +191,12 @@ LINES = {
     "ps --state fa": ["failed"],
     "ps --name n": ["night", "noon"],
     "completion ": ["bash", "zsh", "fish"],
+    "experiments stop --id n": ["noon"],
+    "experiments delete n": ["night"],
+    "experiments details --id=n": ["noon", "night"],
+    "experiments create multinode --workerMachineType b": ["big"],
+    "experiments metrics get --metric gpuU": ["gpuUtilization"],
+    "create job single --instance-type ": ["big"],
     "show frob": [],
 }
 

@@ -333,3 +333,10 @@ def test_a_dry_run_makes_nothing(cli: Cli, home: Path) -> None:
     assert done.code == 0, done.err
     assert "# machines 1 of small" in done.out
     assert not (home / "runs").exists()
+
+
+def test_gradients_own_names_for_machines(cli: Cli, made: Made) -> None:
+    for name in ("GPU+", "P4000", "C7", "Free-GPU"):
+        assert cli("machines", "add", name, "--on", "local").code == 0
+        assert cli(*SINGLE, "--machineType", name).code == 0
+        assert made.jobs.pop().machines == ((name, 1),)

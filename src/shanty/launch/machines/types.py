@@ -21,7 +21,7 @@ from shanty.runtime.spec import JobSpec
 Kind = Literal["local", "hosts", "slurm", "k8s"]
 LOCAL = "local"  # this machine
 QUEUES = ("slurm", "k8s")  # which have a queue of their own
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _RANGE = re.compile(r"\[([0-9,\s-]+)\]")
 _MOST = 10_000  # hosts of a range
 
@@ -163,7 +163,7 @@ def save(kind: MachineType, home: Path) -> None:
     if not _NAME.fullmatch(kind.name):
         raise UsageError(
             f"{kind.name!r} is no name for a machine type",
-            "it has letters, digits, '.', '_' and '-' only, at most 64",
+            "it has letters, digits, '.', '_', '+' and '-' only, at most 64",
         )
     path = home / "machines" / f"{kind.name}.json"
     with storage_errors(path):

@@ -50,6 +50,8 @@ class Starter:
         run, site, job = self._run, queue.site_of(self._run), read_job(self._run)
         if site is None or job is None or control.read_status(run).state.final:
             return
+        for name in job.secrets:  # the targets have them; what is started inherits the rest
+            os.environ.pop(name, None)
         signal.signal(signal.SIGTERM, _stop)
         try:
             on = self._place(job, site["machines"])
