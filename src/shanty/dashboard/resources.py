@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shanty.dashboard.models import Gpu, HostResources
+from shanty.dashboard.plain import text
 
 _MOST = 64 << 20  # bytes of the file that are read, those at its end
 _MOST_HOSTS, _MOST_GPUS = 4096, 64
@@ -25,9 +26,9 @@ def resources(path: Path, points: int) -> dict[str, HostResources]:
     for sample in _samples(path):
         host = sample.get("host")
         if isinstance(host, str) and _number(sample.get("time")) is not None:
-            if host not in samples and len(samples) >= _MOST_HOSTS:
+            if text(host) not in samples and len(samples) >= _MOST_HOSTS:
                 continue
-            samples.setdefault(host, []).append(sample)
+            samples.setdefault(text(host), []).append(sample)
     return {host: _of_host(_spread(found, points)) for host, found in samples.items()}
 
 
@@ -88,7 +89,7 @@ def _gpus(samples: list[dict[str, Any]]) -> list[Gpu]:
     found = []
     for index in sorted({index for gpus in by_sample for index in gpus}):
         own = [gpus.get(index, {}) for gpus in by_sample]
-        names = [str(gpu["name"]) for gpu in own if gpu.get("name")]
+        names = [text(gpu["name"]) for gpu in own if gpu.get("name")]
         found.append(
             Gpu(
                 index=index,
