@@ -25,6 +25,7 @@ from shanty.dashboard.models import (
     Summary,
     TagChange,
 )
+from shanty.dashboard.plain import text, whole
 from shanty.launch import mpis
 from shanty.launch.index import Changes as Changed
 from shanty.launch.index import read_job
@@ -99,8 +100,10 @@ async def tags(caller: Writer, run_id: RunId, change: TagChange) -> Summary:
         values = read_json(run.job)
         if values is None:
             raise Refused(409, "job.json is missing or damaged, so it takes no tags")
-        known = [tag for tag in values.get("tags", []) if tag not in change.remove]
-        values["tags"] = list(dict.fromkeys([*known, *change.add]))
+        given = values.get("tags")
+        known = [text(each) for each in given] if isinstance(given, list) else []
+        kept = [each for each in known if each not in change.remove]
+        values["tags"] = list(dict.fromkeys([*kept, *change.add]))
         if len(values["tags"]) > _MOST_TAGS:
             raise Refused(422, "a run has 200 tags at most")
         with storage_errors(run.job):
@@ -123,11 +126,11 @@ def stacks(caller: Writer, run_id: RunId) -> Stacks:
         raise Refused(409, f"run {run.id}: {reply.error}", "", "stacks are those of a run on")
     found = {each["rank"]: each for each in reply.stacks}
     texts = {
-        str(rank): text_of(each, all_threads=False)
+        str(rank): text(text_of(each, all_threads=False))
         for rank, each in sorted(found.items())
         if "error" not in each
     }
-    missing = [rank for rank in range(status.ranks or 0) if str(rank) not in texts]
+    missing = [rank for rank in range(whole(status.ranks) or 0) if str(rank) not in texts]
     return Stacks(ranks=texts, missing=missing)
 
 
@@ -163,8 +166,8 @@ def suggest(caller: Reader) -> Suggestions:
         types=machines.types(here.home),
         groups=machines.groups(here.home),
         mpis=list(dict.fromkeys(known)),
-        images=list(dict.fromkeys(job.image for job in jobs if job.image)),
-        workspaces=list(dict.fromkeys(job.workdir for job in jobs if job.source is None)),
+        images=list(dict.fromkeys(text(job.image) for job in jobs if job.image)),
+        workspaces=list(dict.fromkeys(text(job.workdir) for job in jobs if job.source is None)),
     )
 
 

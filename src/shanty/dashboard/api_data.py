@@ -16,6 +16,7 @@ from shanty.dashboard.access import Reader, RunId
 from shanty.dashboard.api_runs import metrics_of
 from shanty.dashboard.errors import ANSWERS, Refused
 from shanty.dashboard.models import Artifacts, HostResources, Metrics, Preview, Resources
+from shanty.dashboard.plain import text
 from shanty.launch import resources as of_hosts
 
 router = APIRouter(prefix="/runs/{run_id}", responses=ANSWERS, tags=["data"])
@@ -49,7 +50,7 @@ def resources(
     """Return what the hosts had in use over time."""
     found = of_hosts.read(caller.run(run_id), points)
     return Resources(
-        hosts={name: HostResources(**series.to_json()) for name, series in found.items()}
+        hosts={text(name): HostResources(**series.to_json()) for name, series in found.items()}
     )
 
 

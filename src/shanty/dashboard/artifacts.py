@@ -19,6 +19,7 @@ from typing import Literal
 
 from shanty.dashboard.errors import Refused
 from shanty.dashboard.models import Artifact, Artifacts, Preview
+from shanty.dashboard.plain import text
 
 TEXT = 256 << 10  # bytes of a preview
 ROWS = 200
@@ -98,7 +99,7 @@ def _entry(entry: os.DirEntry[str]) -> Artifact | None:
     else:
         return None
     return Artifact(
-        name=entry.name.encode("utf-8", "replace").decode("utf-8"),
+        name=text(entry.name),
         kind=kind,
         size=known.st_size if kind == "file" else 0,
         modified=known.st_mtime,
@@ -147,8 +148,8 @@ def preview(folder: Path, path: str, offset: int) -> Preview:
     cut = data.rfind(b"\n") + 1
     if end < size and cut:
         data, end = data[:cut], offset + cut
-    text = data.decode("utf-8", "replace")
-    return Preview(kind="text", size=size, text=text, next=end if end < size else None)
+    shown = data.decode("utf-8", "replace")
+    return Preview(kind="text", size=size, text=shown, next=end if end < size else None)
 
 
 def _table(path: str, data: bytes, offset: int, size: int) -> Preview:
@@ -160,11 +161,11 @@ def _table(path: str, data: bytes, offset: int, size: int) -> Preview:
     if not separator:
         return _json_lines(lines, offset, size)
     taken = lines[: ROWS + (offset == 0)]
-    text = b"".join(taken).decode("utf-8", "replace").replace("\0", "")
+    whole_text = b"".join(taken).decode("utf-8", "replace").replace("\0", "")
     try:
-        rows = [[cell[:_CELL] for cell in row[:_COLUMNS]] for row in _rows(text, separator)]
+        rows = [[cell[:_CELL] for cell in row[:_COLUMNS]] for row in _rows(whole_text, separator)]
     except csv.Error:
-        return Preview(kind="text", size=size, text=text)
+        return Preview(kind="text", size=size, text=whole_text)
     columns = rows.pop(0) if offset == 0 and rows else None
     end = offset + sum(map(len, taken))
     return Preview(
@@ -189,10 +190,10 @@ def _json_lines(lines: list[bytes], offset: int, size: int) -> Preview:
     columns = list(dict.fromkeys(key for record in records for key in record))[:_COLUMNS]
     rows = [[_cell(record.get(key, "")) for key in columns] for record in records]
     return Preview(
-        kind="table", size=size, columns=[name[:_CELL] for name in columns], rows=rows,
+        kind="table", size=size, columns=[text(name)[:_CELL] for name in columns], rows=rows,
         next=end if end < size else None,
     )  # fmt: skip
 
 
 def _cell(value: object) -> str:
-    return (value if isinstance(value, str) else json.dumps(value))[:_CELL]
+    return text(value if isinstance(value, str) else json.dumps(value))[:_CELL]

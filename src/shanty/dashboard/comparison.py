@@ -8,11 +8,12 @@ from typing import Any
 from shanty.dashboard.detail import shown_job
 from shanty.dashboard.metrics import RunMetrics
 from shanty.dashboard.models import Comparison, MetricOfRuns, Parameter, Summary
+from shanty.dashboard.plain import plain, text
 from shanty.launch.index import read_job
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Program
 
-_PLAIN = JobSpec(Program(("true",))).to_json()
+_USUAL = JobSpec(Program(("true",))).to_json()
 _BY_THEMSELVES = ("command", "env", "name", "tags")
 
 
@@ -45,16 +46,16 @@ def comparison(
 
 def _parameters(run: RunDir) -> dict[str, Any]:
     job = read_job(run)
-    values = shown_job(job)
+    values = plain(shown_job(job))
     if job is None:
         return {}
     found: dict[str, Any] = {}
-    words = list(job.words())
+    words = [text(word) for word in job.words()]
     if words:
         found["command"] = words[0] if words[0] != "-m" else " ".join(words[:2])
         found.update(_arguments(words[1:] if words[0] != "-m" else words[2:]))
     for name, value in values.items():
-        if name not in _BY_THEMSELVES and value != _PLAIN.get(name):
+        if name not in _BY_THEMSELVES and value != _USUAL.get(name):
             found[name] = value
     found.update({f"${name}": value for name, value in values["env"].items()})
     return found

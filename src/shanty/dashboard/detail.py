@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from shanty.dashboard.models import (
     RankOfRun,
     Summary,
 )
+from shanty.dashboard.plain import number, plain, text, whole
 from shanty.launch.command_line import line, looks_secret
 from shanty.launch.index import Entry, read_job
 from shanty.runtime.plan import Plan, read_plan
@@ -33,30 +33,38 @@ _EVENTS_READ = 16 << 20  # bytes of the end of events.jsonl
 def summary(entry: Entry, account: str) -> Summary:
     """Return a row of the table; a run without an owner is `account`'s."""
     status = entry.status
+    command = [text(word) for word in entry.command]
     return Summary(
         id=entry.id,
-        name=entry.name,
+        name=None if entry.name is None else text(entry.name),
         state=status.state.value,
-        exit_code=status.exit_code,
-        ranks=status.ranks,
-        joined=status.joined,
-        created=status.created,
-        started=status.started,
-        ended=status.ended,
-        took=round(status.took(), 3),
+        exit_code=whole(status.exit_code),
+        ranks=whole(status.ranks),
+        joined=whole(status.joined) or 0,
+        created=number(status.created) or 0.0,
+        started=number(status.started),
+        ended=number(status.ended),
+        took=_took(status),
         target=entry.target,
-        on=entry.on or None,
-        machine_type=entry.machine_type or None,
-        tags=list(entry.tags),
-        command=entry.command[0] if len(entry.command) == 1 else shlex.join(entry.command),
-        owner=entry.owner or account,
-        stalled=status.stalled,
-        alone=status.alone.what if status.alone else None,
-        reason=status.reason or None,
-        failure=status.failure.what if status.failure else None,
-        attempt=status.attempt,
+        on=text(entry.on) or None,
+        machine_type=text(entry.machine_type) or None,
+        tags=[text(tag) for tag in entry.tags],
+        command=command[0] if len(command) == 1 else shlex.join(command),
+        owner=text(entry.owner) or account,
+        stalled=number(status.stalled),
+        alone=text(status.alone.what) if status.alone else None,
+        reason=text(status.reason) or None,
+        failure=text(status.failure.what) if status.failure else None,
+        attempt=whole(status.attempt) or 1,
         url=f"/runs/{entry.id}",
     )
+
+
+def _took(status: Status) -> float:
+    try:
+        return round(float(number(status.took()) or 0.0), 3)
+    except (TypeError, OverflowError):  # of a damaged status
+        return 0.0
 
 
 def detail(entry: Entry, run: RunDir, account: str, metrics: list[str]) -> Detail:
@@ -67,22 +75,29 @@ def detail(entry: Entry, run: RunDir, account: str, metrics: list[str]) -> Detai
     pending = status.state is State.PENDING
     return Detail(
         **{**summary(entry, account).model_dump(), "ranks": ranks},
-        status=status.to_json(),
-        job=shown_job(job),
+        status=plain(status.to_json()),
+        job=plain(shown_job(job)),
         hosts=_hosts(plan, ranks),
         finding=_finding(status.failure or status.alone),
-        waits=status.reason if pending else status.activity or status.trouble,
-        progress=read_json(run.progress),
+        waits=text(status.reason if pending else status.activity or status.trouble),
+        progress=plain(read_json(run.progress)),
         attempts=run.attempts(),
-        stalls=read_lines(run.stalls)[-20:],
-        events=[_without_secrets(event) for event in events[-_EVENTS:]],
-        command_line=line(job) if job else "",
+        stalls=plain(read_lines(run.stalls)[-20:]),
+        events=plain([_without_secrets(event) for event in events[-_EVENTS:]]),
+        command_line=text(_line(job)),
         environment=_environment(plan),
-        workspace=entry.workspace,
+        workspace=text(entry.workspace),
         code_version=_code_version(run, job),
         artifacts_count=_count(run.artifacts),
         metrics=metrics,
     )
+
+
+def _line(job: JobSpec | None) -> str:
+    try:
+        return line(job) if job else ""
+    except (TypeError, ValueError, AttributeError):  # of a damaged job
+        return ""
 
 
 def shown_job(job: JobSpec | None) -> dict[str, Any]:
@@ -138,10 +153,10 @@ def _ranks(
         number = report.get("rank")
         if isinstance(number, int) and 0 <= number < _MOST_RANKS:
             _take(known.setdefault(number, {"state": "up"}), kind, report)
-    meant = min(status.ranks or 0, _MOST_RANKS)
+    meant = min(whole(status.ranks) or 0, _MOST_RANKS)
     if plan is not None:
-        meant = max(meant, min(plan.ranks or 0, _MOST_RANKS))
-    first = status.failure.rank if status.failure else None
+        meant = max(meant, min(whole(plan.ranks) or 0, _MOST_RANKS))
+    first = whole(status.failure.rank) if status.failure else None
     logs = run.rank_logs()
     return [
         _rank(number, known.get(number, {}), logs.get(number), number == first, status)
@@ -177,9 +192,9 @@ def _rank(
     host, code = known.get("host"), known.get("code")
     return RankOfRun(
         rank=number,
-        host=str(host) if host else None,
+        host=text(host) if host else None,
         state="failed" if first else state,
-        exit_code=code if isinstance(code, int) else None,
+        exit_code=whole(code),
         first_failure=first,
         log_size=size,
     )
@@ -188,7 +203,7 @@ def _rank(
 def _hosts(plan: Plan | None, ranks: list[RankOfRun]) -> list[HostOfRun]:
     there: dict[str, list[int]] = {}
     for rank in ranks:
-        if rank.host:
+        if rank.host is not None:
             there.setdefault(rank.host, []).append(rank.rank)
     found = []
     for node in plan.attempt.nodes if plan and not plan.waits else ():
@@ -196,7 +211,12 @@ def _hosts(plan: Plan | None, ranks: list[RankOfRun]) -> list[HostOfRun]:
         for name in node.names:
             mine += there.pop(name, [])
         found.append(
-            HostOfRun(name=node.name, address=node.address, slots=node.slots, ranks=sorted(mine))
+            HostOfRun(
+                name=text(node.name),
+                address=text(node.address),
+                slots=whole(node.slots) or 0,
+                ranks=sorted(mine),
+            )
         )
     for name, mine in there.items():
         found.append(HostOfRun(name=name, address="", slots=len(mine), ranks=mine))
@@ -206,10 +226,13 @@ def _hosts(plan: Plan | None, ranks: list[RankOfRun]) -> list[HostOfRun]:
 def _finding(failure: Failure | None) -> Finding | None:
     if failure is None:
         return None
-    values = asdict(failure)
     return Finding(
-        **{key: values[key] for key in ("what", "why", "fix", "rank", "host")},
-        lines=list(failure.lines),
+        what=text(failure.what),
+        why=text(failure.why),
+        fix=text(failure.fix),
+        rank=whole(failure.rank),
+        host=None if failure.host is None else text(failure.host),
+        lines=[text(each) for each in failure.lines],
     )
 
 
@@ -227,7 +250,7 @@ def _environment(plan: Plan | None) -> dict[str, str]:
         "container": str(container.get("engine", "")) if container else "",
         "image": str(container.get("image", "")) if container else "",
     }
-    return {key: value for key, value in values.items() if value}
+    return {key: text(value) for key, value in values.items() if value}
 
 
 def _code_version(run: RunDir, job: JobSpec | None) -> CodeVersion | None:

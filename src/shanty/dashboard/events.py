@@ -18,13 +18,18 @@ from starlette.types import Receive, Scope, Send
 
 from shanty.dashboard import errors
 from shanty.dashboard.errors import Refused
+from shanty.dashboard.plain import plain
 
 BEAT = 15.0  # seconds without an event after which a comment is sent
 
 
 def event(name: str, data: Any) -> bytes:
     """Return one event; `data` is JSON, which has no line breaks of its own."""
-    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+    try:
+        text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # a number that JSON lacks
+        text = json.dumps(plain(data), separators=(",", ":"))
+    return f"event: {name}\ndata: {text}\n\n".encode()
 
 
 COMMENT = b": still here\n\n"

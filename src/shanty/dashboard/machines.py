@@ -23,6 +23,7 @@ from shanty.dashboard.models import (
     UsedBy,
     Waiting,
 )
+from shanty.dashboard.plain import text, whole
 from shanty.launch.cluster import inventory
 from shanty.launch.command_line import FLAGS
 from shanty.launch.host import Host
@@ -201,8 +202,9 @@ def _used(runs: Runs, only_of: str | None, account: str) -> dict[str, list[UsedB
             continue
         mine = only_of is None or (entry.owner or account) == only_of
         for node in plan.attempt.nodes:
-            slots = plan.attempt.placement.get(node.name, node.slots)
-            used.setdefault(node.name, []).append(UsedBy(id=run.id if mine else None, slots=slots))
+            slots = whole(plan.attempt.placement.get(node.name, node.slots)) or 0
+            found = UsedBy(id=run.id if mine else None, slots=slots)
+            used.setdefault(text(node.name), []).append(found)
     return used
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shanty.dashboard.models import Series
+from shanty.dashboard.plain import text
 
 Point = tuple[float, float, float | None]  # step, time, value
 _STEPS = ("step", "global_step", "iteration", "iter", "batch", "epoch")
@@ -77,8 +78,8 @@ class RunMetrics:
         count = self._counts[rank] = self._counts.get(rank, -1) + 1
         step = next((s for key in _STEPS if (s := _number(record.get(key))) is not None), None)
         when = _number(record.get("time")) or 0.0
-        for name, given in record.items():
-            value = _number(given)
+        for key, given in record.items():
+            name, value = text(key), _number(given)
             if name in _NOT_METRICS or (value is None and given not in _ODD):
                 continue
             points = self.series.get((name, rank))

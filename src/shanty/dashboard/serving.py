@@ -17,8 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shanty.dashboard.app import application, guarded
 from shanty.dashboard.guard import LARGEST_HEADERS, Hosts
@@ -59,8 +60,7 @@ class _Protocol(H11Protocol):
         if self._slow is None:
             self._wait()
         super().data_received(data)
-        cycle: RequestResponseCycle | None = self.cycle
-        if cycle is not None and not cycle.more_body:  # all of the request is there
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):  # all of the request is there
             self._waits_no_more()
 
     def _wait(self) -> None:

@@ -82,7 +82,8 @@ def page(path: str) -> Response:
             return HTMLResponse(_NOT_BUILT)
         headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"}
         return FileResponse(index, media_type=_TYPES[".html"], headers=headers)
-    kept = _FOR_EVER if _HASHED.search(file.name) else "no-cache"
+    hashed = path.startswith("assets/") and _HASHED.search(file.name)
+    kept = _FOR_EVER if hashed else "no-cache"
     headers = {"Content-Security-Policy": _POLICY, "Cache-Control": kept}
     media = _TYPES.get(file.suffix, "application/octet-stream")
     return FileResponse(file, media_type=media, headers=headers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -31,7 +32,7 @@ CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, name TEXT, tags TEXT NOT NULL, command TEXT NOT NULL,
     workspace TEXT NOT NULL, target TEXT NOT NULL, place TEXT NOT NULL,
     machine_type TEXT NOT NULL, owner TEXT NOT NULL, status TEXT NOT NULL,
-    state TEXT NOT NULL, created REAL NOT NULL, ended REAL, took REAL, ranks INTEGER,
+    state TEXT NOT NULL, created REAL NOT NULL, ended REAL, took REAL, ranks REAL,
     text TEXT NOT NULL
 ) STRICT
 """
@@ -237,9 +238,10 @@ class Runs:
             if job is None:
                 entry = Entry(run.id, None, (), (), "", status, target, owner=owner)
             else:
-                words = (job.name, tuple(job.tags), tuple(job.words()), job.workdir)
+                name = None if job.name is None else _text(job.name)
+                words = (name, tuple(job.tags), tuple(job.words()), _text(job.workdir))
                 kind = job.machines[-1][0] if job.machines else ""  # the workers', not the master's
-                entry = Entry(run.id, *words, status, target, job.on or "", kind, owner)
+                entry = Entry(run.id, *words, status, target, _text(job.on or ""), kind, owner)
             entries.append(entry)
         return entries
 
@@ -288,12 +290,28 @@ def _row(entry: Entry) -> tuple[str | float | None, ...]:
         entry.id, entry.name or "", entry.workspace, *entry.command, *entry.tags, entry.on,
         entry.machine_type, entry.owner, status.state.value, failure.what if failure else "",
     )  # fmt: skip
+    ended = None if status.ended is None else _real(status.ended)
     return (
         entry.id, entry.name, *lists, entry.workspace, entry.target, entry.on, entry.machine_type,
-        entry.owner, json.dumps(status.to_json()), status.state.value, status.created, status.ended,
-        status.took() if status.ended is not None else None, status.ranks,
-        "\n".join(words).lower(),
+        entry.owner, json.dumps(status.to_json()), status.state.value, _real(status.created), ended,
+        None if ended is None else _real(status.took()),
+        None if status.ranks is None else _real(status.ranks),
+        _text("\n".join(map(str, words))).lower(),
     )  # fmt: skip
+
+
+def _text(value: object) -> str:
+    """Return a text as SQLite takes it: a folder's name may be of bytes that are none."""
+    return str(value).encode("utf-8", "replace").decode()
+
+
+def _real(value: float | None) -> float:
+    """Return a number as SQLite takes it; 0 for one that no file of ours should have."""
+    try:
+        found = float(value or 0.0)
+    except (OverflowError, TypeError, ValueError):
+        return 0.0
+    return found if math.isfinite(found) else 0.0
 
 
 def _from_row(

@@ -175,6 +175,48 @@ def test_no_damage_makes_a_run_unreadable(
         assert admin.get(f"/api/v1/runs/{run.id}{path}").status_code == 200, path
 
 
+ODD = [
+    {"state": "failed", "created": 10**400, "ended": 1.0, "ranks": 2.5, "exit_code": 2.5},
+    {"state": "running", "created": None, "attempt": "x", "up": [], "joined": {}, "reason": 5},
+    {"state": "failed", "created": float("nan"), "ended": float("inf"), "lasted": float("nan")},
+    {"state": "failed", "ended": 1.0, "created": 1.0, "failure": {"what": 5, "rank": "x",
+     "lines": [1, None]}, "alone": {"what": None}},
+    {"state": "failed", "ended": 1.0, "created": 1.0, "reason": "\ud800", "activity": ["x"]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("status", ODD, ids=range(len(ODD)))
+def test_no_odd_value_makes_a_run_unreadable(
+    home: Path, server: Served, admin: Client, status: dict
+) -> None:
+    """A newer or broken shanty may have written anything that is JSON."""
+    run = add(home, 1, state=State.RUNNING)
+    command = {"kind": "program", "argv": [1, None, "\udcff"]}
+    job = {"command": command, "name": ["x"], "tags": [1, None], "on": 7, "workdir": "/\udcff"}
+    write_json(run.job, {**job, "env": {"A": 5}, "ranks": "many"})
+    plan = plan_of(2, lab0=2).to_json()
+    plan["attempt"]["nodes"][0].update(name=5, slots="x", address=None)
+    write_json(run.plan, plan)
+    append_line(run.events, {"event": "rank-exited", "report": {"rank": 0, "code": "x", "host": 5}})
+    append_line(run.metrics, {"rank": "x", "\udcff": 1, "big": 10**400, "loss": float("nan")})
+    append_line(run.stalls, {"what": float("inf"), "deep": [[[[["\udcff"]]]]]})
+    (run.artifacts / "t.jsonl").write_text('{"\\udcff": "\\udcff"}\n')
+    write_json(run.progress, {"done": float("nan")})
+    write_json(run.status, status)
+    server.knows(1)
+    (found,) = admin.json("/runs")["runs"]
+    assert found["id"] == run.id
+    assert found["state"] in (status["state"], "pending")  # of a damaged one the events tell
+    for path in ("", "/metrics", "/resources", "/artifacts/preview?path=t.jsonl"):
+        answer = admin.get(f"/api/v1/runs/{run.id}{path}")
+        assert answer.status_code == 200, (path, answer.text)
+        json.loads(answer.text, parse_constant=pytest.fail)
+    for path in (f"/compare?run={run.id}", "/machines", "/suggest", "/runs?sort=took"):
+        assert admin.get(f"/api/v1{path}").status_code == 200, path
+    with admin.stream(f"/runs/{run.id}/stream?ranks=0") as events:
+        assert next(events)[0] in ("metrics", "progress")
+
+
 # ------------------------------------------------------------------------- metrics, resources
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -377,6 +378,14 @@ def test_a_request_that_never_ends_is_ended(
     head = (
         f"POST /api/v1/preview HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {admin.token}"
     )
+    with socket.create_connection(("127.0.0.1", int(up.url.rpartition(":")[2]))) as line:
+        line.settimeout(10)
+        line.sendall(b"GET /api/v1/me HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert line.recv(65536).startswith(b"HTTP/1.1 401 ")
+        line.sendall(b"GET /api/v1/me HTTP/1.1\r\nHost: loc")
+        with contextlib.suppress(ConnectionResetError):
+            while line.recv(65536):
+                pass
     slow = f"{head}\r\nX-Shanty: 1\r\nContent-Length: 100\r\n\r\n{{"
     assert b" 200 " not in raw(up, slow.encode())
     assert time.monotonic() < began + 8
