@@ -16,7 +16,7 @@ from typing import Any
 from shanty.dashboard.models import Gpu, HostResources
 from shanty.dashboard.plain import text
 
-_MOST = 64 << 20  # bytes of the file that are read, those at its end
+_PIECES, _PIECE = 1024, 8 << 10  # of a large file so many pieces of so many bytes are read
 _MOST_HOSTS, _MOST_GPUS = 4096, 64
 
 
@@ -33,22 +33,28 @@ def resources(path: Path, points: int) -> dict[str, HostResources]:
 
 
 def _samples(path: Path) -> list[dict[str, Any]]:
+    """Return all samples of the file; of a large one those of pieces spread over it."""
     found = []
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _MOST))
-            if size > _MOST:
-                file.readline()
-            for line in file:
-                try:
-                    value = json.loads(line)
-                except (ValueError, RecursionError):
-                    continue
-                if isinstance(value, dict):
-                    found.append(value)
+            if size <= _PIECES * _PIECE:
+                file.seek(0)
+                lines = file.read().splitlines()
+            else:
+                lines = []
+                for number in range(_PIECES):
+                    file.seek((size - _PIECE) * number // (_PIECES - 1))
+                    lines += file.read(_PIECE).split(b"\n")[1:-1]
     except OSError:
-        pass
+        return []
+    for line in lines:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            found.append(value)
     return found
 
 
