@@ -19,9 +19,7 @@ def test_steps_leave_nothing(tmp_path: Path) -> None:
     python = environments.tensorflow()
     # few names are remembered, so that the others must be forgotten
     few = {**TENSORFLOW_WORDS, "HOROVOD_CACHE_CAPACITY": "16"}
-    done = run(
-        tmp_path, "openmpi5", 2, "tf_long.py", "10000", python=python, **TENSORFLOW_WORDS, **few
-    )
+    done = run(tmp_path, "openmpi5", 2, "tf_long.py", "10000", python=python, **few)
     for name in checks("tf_long.py"):
         passed(done, name)
     assert done.returncode == 0, done.stderr
