@@ -282,10 +282,12 @@ def check(command: str) -> None:
         # With its settings: a command keeps the help option that it is first asked for.
         context = click.Context(app, info_name="shanty", **app.context_settings)
         while isinstance(group, click.Group) and words:
+            if group.invoke_without_command and words[0].startswith("-"):
+                break
             _, found, words = group.resolve_command(context, words)
             assert found is not None
             group = found
-        if not isinstance(group, click.Group):
+        if not isinstance(group, click.Group) or group.invoke_without_command:
             given = group.make_context(group.name, words, parent=context).params
             for host in (given.get("on") or "").split(","):
                 assert not host or host.partition(":")[0] in (SLURM, KUBERNETES) or parse_host(host)

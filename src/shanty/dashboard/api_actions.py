@@ -28,7 +28,7 @@ from shanty.dashboard.models import (
 from shanty.dashboard.plain import text, whole
 from shanty.launch import mpis
 from shanty.launch.index import Changes as Changed
-from shanty.launch.index import read_job
+from shanty.launch.index import Runs, read_job
 from shanty.launch.run_query import Query
 from shanty.launch.stack_text import text_of
 from shanty.runtime.errors import ShantyError
@@ -82,7 +82,7 @@ async def delete(caller: Writer, run_id: RunId) -> Id:
         if not entry_of(caller, run).status.state.final:
             fix = "stop it first"
             raise Refused(409, f"run {run.id} is still on", "", fix)
-        caller.here.runs.remove(run)
+        Runs(caller.here.home, caller.here.targets()).remove(run)
         return run.id
 
     found = await run_in_threadpool(work)

@@ -52,7 +52,7 @@ def window(
     return found
 
 
-@router.get("/logs/{rank}/search")
+@router.get("/logs/{rank}/search", responses=BUSY)
 def search(
     caller: Reader,
     run_id: RunId,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -99,6 +100,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unknown(_request: Request, error: Exception) -> JSONResponse:
+        traceback.print_exception(error)
         why = f"{type(error).__name__}, a bug of shanty"
         return answer(500, "the server failed at this", why, "its terminal has more")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import socket
 from collections.abc import Collection
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -40,7 +39,7 @@ class Hosts:
         self._numbers = not is_loopback(bound)
         if self._numbers:
             name = os.uname().nodename.lower()
-            self._names |= {name, name.partition(".")[0], socket.getfqdn().lower()}
+            self._names |= {name, name.partition(".")[0]}
 
     def has(self, header: str) -> bool:
         """Return true for a header `Host` that may be served."""

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ LONGEST_PATTERN = 500
 _CHUNK = 1 << 20
 _SHOWN = 2000  # letters of a line with a match
 _PATIENCE = 8.0  # seconds for a regular expression
+_SLOTS = threading.BoundedSemaphore(4)  # of these at a time
 
 
 def search(
@@ -40,6 +42,8 @@ def search(
         raise Refused(422, f"{query!r} is no regular expression", str(error)) from None
     asked = json.dumps([str(path), query, start, limit, regex, case, piece])
     words = [sys.executable, "-m", "shanty.dashboard.log_search"]
+    if not _SLOTS.acquire(blocking=False):
+        raise Refused(429, "too many such searches are going on", "", "try again in a moment")
     try:
         done = subprocess.run(
             words, input=asked, capture_output=True, text=True, timeout=_PATIENCE, check=False
@@ -52,6 +56,8 @@ def search(
             f"that expression takes more than {_PATIENCE:.0f} s on these lines",
             "write it without nested repetitions as (a+)+, or search for a text",
         ) from None
+    finally:
+        _SLOTS.release()
     return found
 
 

@@ -1,7 +1,7 @@
 """Reads what scripts have logged, once, and keeps a thinned copy of each series in memory.
 
-`metrics.jsonl` only grows, so a look reads what is new. Of a series at most `_KEPT` points stay:
-of neighbours the least and the greatest, so that peaks are still to be seen.
+`metrics.jsonl` only grows, so a look reads what is new. Of a series some thousand points stay, of
+a run about `_OF_RUN`: of neighbours the least and the greatest, so that peaks are to be seen.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,9 +20,10 @@ from shanty.dashboard.plain import text
 Point = tuple[float, float, float | None]  # step, time, value
 _STEPS = ("step", "global_step", "iteration", "iter", "batch", "epoch")
 _NOT_METRICS = {"time", "rank", *_STEPS[:3]}
-_KEPT = 4000  # points of a series
-_MOST_SERIES = 2000  # names times ranks
-_RUNS = 24  # whose metrics are kept
+_MOST, _LEAST = 4000, 50  # points of a series that stay, by how many series there are
+_OF_RUN = 200_000
+_MOST_SERIES = 4000  # names times ranks
+_RUNS = 12  # whose metrics are kept
 _CHUNK = 4 << 20
 
 
@@ -32,7 +34,7 @@ class RunMetrics:
         self._path = path
         self._offset = 0
         self._counts: dict[int, int] = {}
-        self.series: dict[tuple[str, int], list[Point]] = {}
+        self._series: dict[tuple[str, int], array[float]] = {}  # step, time, value, step, …
         self.last: dict[str, float] = {}
         self.least: dict[str, float] = {}
         self.greatest: dict[str, float] = {}
@@ -60,7 +62,7 @@ class RunMetrics:
 
     def _forget(self) -> None:
         self._offset = 0
-        for each in (self._counts, self.series, self.last, self.least, self.greatest):
+        for each in (self._counts, self._series, self.last, self.least, self.greatest):
             each.clear()
 
     def _take(self, data: bytes) -> None:
@@ -82,14 +84,17 @@ class RunMetrics:
             name, value = text(key), _number(given)
             if name in _NOT_METRICS or (value is None and given not in _ODD):
                 continue
-            points = self.series.get((name, rank))
+            points = self._series.get((name, rank))
             if points is None:
-                if len(self.series) >= _MOST_SERIES:
+                if len(self._series) >= _MOST_SERIES:
                     continue
-                points = self.series[name, rank] = []
-            points.append((float(count) if step is None else step, when, value))
-            if len(points) >= 2 * _KEPT:
-                points[:] = thinned(points, _KEPT)
+                points = self._series[name, rank] = array("d")
+            points.append(float(count) if step is None else step)
+            points.append(when)
+            points.append(math.nan if value is None else value)
+            most = max(_LEAST, min(_MOST, _OF_RUN // len(self._series)))
+            if len(points) >= 3 * 2 * most:
+                points[:] = _packed(thinned(_points(points), most))
             if value is not None:
                 self.last[name] = value
                 self.least[name] = min(value, self.least.get(name, value))
@@ -98,16 +103,25 @@ class RunMetrics:
     def names(self) -> list[str]:
         """Return the names of the metrics, in the order of their first value."""
         with self._lock:
-            return list(dict.fromkeys(name for name, _ in self.series))
+            return list(dict.fromkeys(name for name, _ in self._series))
 
     def thinned(self, names: Sequence[str], points: int) -> list[Series]:
         """Return the series of these names, of all for none, with so many points at most."""
         with self._lock:
             return [
-                Series(name=name, rank=rank, points=thinned(found, points))
-                for (name, rank), found in self.series.items()
+                Series(name=name, rank=rank, points=thinned(_points(found), points))
+                for (name, rank), found in self._series.items()
                 if not names or name in names
             ]
+
+
+def _points(values: array[float]) -> list[Point]:
+    numbers = (None if math.isnan(value) else value for value in values[2::3])
+    return list(zip(values[0::3], values[1::3], numbers, strict=True))
+
+
+def _packed(points: Sequence[Point]) -> array[float]:
+    return array("d", [math.nan if v is None else v for point in points for v in point])
 
 
 _ODD = ("NaN", "Infinity", "-Infinity")  # what is no number of JSON's

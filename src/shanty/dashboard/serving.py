@@ -111,9 +111,6 @@ def listen(place: Place) -> socket.socket:
             "another program listens there" if taken else error.strerror or str(error),
             "give another --port, or leave it out for a free one",
         ) from error
-    except socket.gaierror as error:
-        listener.close()
-        raise UsageError(f"{place.host!r} is no address of this machine", str(error)) from error
     return listener
 
 
@@ -183,5 +180,6 @@ def open_browser(url: str) -> None:
         with contextlib.suppress(webbrowser.Error, OSError):
             webbrowser.open(url)
 
-    if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+    known = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    if sys.platform == "darwin" or any(os.environ.get(name) for name in known):
         threading.Thread(target=work, daemon=True).start()

@@ -41,6 +41,7 @@ class Raw:
     shell: bool = False
 
 
+_LARGEST = 1e15  # no number of a status comes near it
 REGISTRY_PASSWORD = "SHANTY_REGISTRY_PASSWORD"  # the variable that is read by default
 Command = Union[Script, Module, Program, Raw]
 _KINDS = {"script": Script, "module": Module, "program": Program, "raw": Raw}
@@ -282,6 +283,8 @@ class Status:
         for key in numbers:
             if not isinstance(known.get(key), (int, float, type(None))):
                 raise TypeError(f"{key} is {known[key]!r}")
+            if not -_LARGEST < (known.get(key) or 0) < _LARGEST:  # nor is NaN
+                raise ValueError(f"{key} is {known[key]!r}")
         for key in ("failure", "alone"):
             if known.get(key) is not None:
                 failure = _known(Failure, known[key])

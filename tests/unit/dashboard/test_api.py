@@ -238,6 +238,9 @@ def test_metrics_are_thinned_and_keep_their_peaks(
     assert admin.json(f"/runs/{run.id}/metrics", names="other")["series"] == []
     (found,) = admin.json("/compare", run=run.id)["metrics"]
     assert (found["best_max"], found["last"]) == ([99.0], [1 / 10_000])
+    with run.metrics.open("a") as file:
+        file.write('"}\n{"torn')
+    assert admin.json("/compare", run=run.id)["metrics"][0]["last"] == [1 / 10_000]
     with run.metrics.open("a") as file:  # it goes on where a line was torn
         file.write('"}\n{"time": 2, "rank": 0, "step": 20000, "loss": 0.5}\n')
     assert admin.json("/compare", run=run.id)["metrics"][0]["last"] == [0.5]
@@ -256,6 +259,13 @@ def test_resources_of_each_host(home: Path, server: Served, admin: Client) -> No
     assert hosts["a"]["time"][-1] == 949.5  # the middle of the last hundred
     assert hosts["a"]["gpus"][0]["utilization"] == [0.5] * 10
     assert hosts["b"]["cpu"] == [None]
+    line = json.dumps({"time": 0, "host": "a", "cpu": 0.5, "note": "x" * 200})
+    with run.resources.open("a") as file:  # 20 MB of it: all of its time is still there
+        for at in range(1000, 81_000):
+            file.write(line.replace('"time": 0', f'"time": {at}') + "\n")
+    times = admin.json(f"/runs/{run.id}/resources", points=100)["hosts"]["a"]["time"]
+    assert (len(times), times[0] < 5000, times[-1] > 80_900) == (100, True, True)
+    assert times == sorted(times)
 
 
 # ------------------------------------------------------------------------------------- changes

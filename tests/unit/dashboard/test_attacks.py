@@ -392,6 +392,23 @@ def test_a_request_that_never_ends_is_ended(
     wait_for(lambda: len(up.server.server_state.connections) <= 2, 5)
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has the option")
+def test_a_client_that_takes_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_STUCK", 1.0)
+    with served(tmp_path / "home") as up:
+        run = make_run(tmp_path / "home", 1)
+        run.rank_log(0).write_text(f"1.0 1 {'x' * 1000}\n" * 20_000)
+        head = f"GET /api/v1/runs/{run.id}/logs/0/download HTTP/1.1\r\nHost: localhost\r\n"
+        head += f"Authorization: Bearer {up.admin.token}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", int(up.url.rpartition(":")[2]))) as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.sendall(head.encode())
+            wait_for(lambda: up.buffered() > 0)
+            wait_for(lambda: not up.server.server_state.connections, 15)
+
+
 def test_a_page_that_is_open_does_not_keep_the_server(tmp_path: Path) -> None:
     began = 0.0
     with served(tmp_path / "home") as server:
