@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from shanty.runtime.rundir import RunDir, read_lines
+from shanty.runtime.rundir import RunDir
+
+_PIECES, _PIECE = 1024, 8 << 10  # of a large file so many pieces of so many bytes are read
+_MOST_HOSTS, _MOST_GPUS = 4096, 64
 
 
 @dataclass
@@ -49,10 +56,32 @@ def read(run: RunDir, points: int = 500) -> dict[str, Series]:
     are none of a sample are passed over; a value that is no number is None.
     """
     hosts: dict[str, list[Mapping[str, Any]]] = {}
-    for line in read_lines(run.resources):
-        if _is_sample(line):
+    for line in _lines(run.resources):
+        if _is_sample(line) and (line["host"] in hosts or len(hosts) < _MOST_HOSTS):
             hosts.setdefault(line["host"], []).append(line)
     return {host: _series(samples, points) for host, samples in hosts.items()}
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield all lines of the file; of a large one those of pieces that are spread over it."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size <= _PIECES * _PIECE:
+                file.seek(0)
+                texts = file.read().splitlines()
+            else:
+                texts = []
+                for number in range(_PIECES):
+                    file.seek((size - _PIECE) * number // (_PIECES - 1))
+                    texts += file.read(_PIECE).split(b"\n")[1:-1]
+    except OSError:
+        return
+    for text in texts:
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(text)
+            if isinstance(value, dict):
+                yield value
 
 
 def _is_sample(line: Mapping[str, Any]) -> bool:
