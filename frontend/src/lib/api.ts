@@ -1,0 +1,89 @@
+/* Requests to the API, and what is said when one fails. */
+import { signal } from "@preact/signals";
+
+export const PREFIX = "/api/v1";
+
+/** False once the server has answered 401: the page then asks for a token. */
+export const signedIn = signal(true);
+
+/** What happened, why, and what to do; `status` is HTTP's, 0 where nothing was answered. */
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly what: string,
+    readonly why = "",
+    readonly fix = "",
+  ) {
+    super(what);
+  }
+}
+
+export function asApiError(error: unknown): ApiError {
+  if (error instanceof ApiError) return error;
+  return new ApiError(0, "Something in this page failed", String(error), "Load the page again.");
+}
+
+type Query = Record<string, string | number | boolean | null | undefined | readonly string[]>;
+
+export function query(values: Query): string {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries(values)) {
+    if (value === null || value === undefined || value === "") continue;
+    if (Array.isArray(value)) for (const each of value) words.append(name, String(each));
+    else words.set(name, String(value));
+  }
+  const text = words.toString();
+  return text && `?${text}`;
+}
+
+async function failure(response: Response): Promise<ApiError> {
+  let said: { what?: string; why?: string; fix?: string } = {};
+  try {
+    said = ((await response.json()) as { error?: typeof said }).error ?? {};
+  } catch {
+    /* no JSON: a proxy's page, or a server that is ending */
+  }
+  const what = said.what ?? `The server answered ${response.status} ${response.statusText}`.trim();
+  return new ApiError(response.status, what, said.why ?? "", said.fix ?? "");
+}
+
+async function send(path: string, options: RequestInit): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(PREFIX + path, { credentials: "same-origin", ...options });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new ApiError(
+      0,
+      "The server does not answer",
+      "It has ended, or the connection is cut",
+      "Start shanty ui again; this page goes on by itself.",
+    );
+  }
+  if (response.ok) return response;
+  if (response.status === 401) signedIn.value = false;
+  throw await failure(response);
+}
+
+export async function get<T>(path: string, values: Query = {}, abort?: AbortSignal): Promise<T> {
+  const response = await send(path + query(values), { signal: abort ?? null });
+  return (await response.json()) as T;
+}
+
+/** A request that changes something. */
+export async function change<T>(method: "POST" | "DELETE", path: string, body?: unknown): Promise<T> {
+  const headers: Record<string, string> = { "X-Shanty": "1" };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const response = await send(path, {
+    method,
+    headers,
+    body: body === undefined ? null : JSON.stringify(body),
+  });
+  const text = await response.text();
+  return (text ? JSON.parse(text) : null) as T;
+}
+
+export const runPath = (id: string): string => `/runs/${encodeURIComponent(id)}`;
+
+export const isAbort = (error: unknown): boolean =>
+  error instanceof DOMException && error.name === "AbortError";

@@ -1,0 +1,58 @@
+/* The keyboard: single keys and two in a row ("g r"), never while one types. */
+import { signal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+
+export interface Key {
+  keys: string;
+  what: string;
+  act: () => void;
+}
+
+const layers = signal<readonly (readonly Key[])[]>([]);
+const SEQUENCE = 1200; // ms in which the second key has to come
+let first = "";
+let since = 0;
+
+function typing(target: EventTarget | null): boolean {
+  if (!(target instanceof HTMLElement)) return false;
+  if (target.isContentEditable || target.closest("dialog")) return true;
+  if (target instanceof HTMLInputElement) {
+    return !["checkbox", "radio", "button", "range"].includes(target.type);
+  }
+  return target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement;
+}
+
+window.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  if (event.key === "Escape" && typing(event.target)) {
+    (event.target as HTMLElement).blur();
+    return;
+  }
+  if (typing(event.target) || document.querySelector("dialog[open]")) return;
+  // A key that the focused control has a use for is the control's.
+  const control = (event.target as HTMLElement | null)?.closest("button, a, summary, [role=tab]");
+  if (control && (event.key === "Enter" || event.key === " ")) return;
+  const pair = first && event.timeStamp - since < SEQUENCE ? `${first} ${event.key}` : "";
+  const known = layers.value.flat().reverse();
+  const hit = known.find((key) => pair && key.keys === pair) ?? known.find((key) => key.keys === event.key);
+  first = "";
+  if (hit) {
+    event.preventDefault();
+    hit.act();
+  } else if (known.some((key) => key.keys.startsWith(`${event.key} `))) {
+    first = event.key;
+    since = event.timeStamp;
+  }
+});
+
+/** Keys that hold while a component is shown; later ones come before earlier ones. */
+export function useKeys(keys: readonly Key[]): void {
+  useEffect(() => {
+    layers.value = [...layers.peek(), keys];
+    return () => {
+      layers.value = layers.peek().filter((layer) => layer !== keys);
+    };
+  });
+}
+
+export const allKeys = (): readonly Key[] => layers.value.flat();

@@ -1,0 +1,73 @@
+/* Where there is no session: a token is pasted, and one is where one wanted to be. */
+import { useState } from "preact/hooks";
+
+import { type ApiError, ApiError as Failure, asApiError } from "../lib/api.ts";
+import { useTitle } from "../parts/bits.tsx";
+
+/* A link that `shanty ui` has printed is as good as its token. */
+const tokenOf = (pasted: string): string => {
+  const inLink = /[?&]token=([^&\s]+)/.exec(pasted)?.[1];
+  return inLink ? decodeURIComponent(inLink) : pasted.trim();
+};
+
+async function signIn(pasted: string): Promise<void> {
+  // The answer sets a cookie and leads to a page, which is not followed: this one is loaded again.
+  const address = `/login?token=${encodeURIComponent(tokenOf(pasted))}`;
+  const response = await fetch(address, { redirect: "manual", credentials: "same-origin" });
+  if (response.ok || response.type === "opaqueredirect") return;
+  const said = ((await response.json()) as { error?: { what: string; why: string; fix: string } }).error;
+  throw new Failure(response.status, said?.what ?? "That token is not known", said?.why ?? "", said?.fix ?? "");
+}
+
+export function Login() {
+  useTitle("Sign in");
+  const [error, setError] = useState<ApiError | null>(null);
+  const submit = async (form: HTMLFormElement): Promise<void> => {
+    const token = new FormData(form).get("token");
+    if (typeof token !== "string" || !token.trim()) return;
+    try {
+      await signIn(token);
+      window.location.reload();
+    } catch (reason) {
+      setError(asApiError(reason));
+    }
+  };
+  return (
+    <main class="login" id="main">
+      <form
+        class="card"
+        onSubmit={(event) => {
+          event.preventDefault();
+          void submit(event.currentTarget);
+        }}
+      >
+        <h1>shanty</h1>
+        <p>
+          This page needs a token. <code>shanty ui</code> prints a link that has it; for a team, whoever started{" "}
+          <code>shanty serve</code> gives you one.
+        </p>
+        <label for="token">Token or link</label>
+        <input
+          id="token"
+          name="token"
+          type="password"
+          autocomplete="current-password"
+          required
+          autofocus
+          aria-invalid={error !== null}
+          aria-describedby={error ? "token-problem" : undefined}
+        />
+        {error && (
+          <p class="problem" id="token-problem" role="alert">
+            {error.what}
+            {error.why && `: ${error.why}`}
+            {error.fix && <span class="fix">. {error.fix}</span>}
+          </p>
+        )}
+        <button type="submit" class="primary wide-button">
+          Sign in
+        </button>
+      </form>
+    </main>
+  );
+}
