@@ -11,9 +11,9 @@ export interface Column {
   name: string;
   title: string;
   width: string;
+  /** The width on narrow screens; without one it is left out there. */
+  narrow?: string;
   sort?: "created" | "name" | "state" | "took" | "ranks";
-  /** Left out on narrow screens. */
-  wide?: boolean;
   optional: boolean;
   shown: boolean; // unless chosen otherwise
   cell: (run: Summary) => ComponentChildren;
@@ -38,7 +38,8 @@ export const COLUMNS: readonly Column[] = [
   {
     name: "state",
     title: "State",
-    width: "9rem",
+    width: "10.5rem",
+    narrow: "9.2rem",
     sort: "state",
     optional: false,
     shown: true,
@@ -48,6 +49,7 @@ export const COLUMNS: readonly Column[] = [
     name: "name",
     title: "Run",
     width: "minmax(11rem, 1.4fr)",
+    narrow: "minmax(0, 1fr)",
     sort: "name",
     optional: false,
     shown: true,
@@ -61,7 +63,6 @@ export const COLUMNS: readonly Column[] = [
     name: "remark",
     title: "What happened",
     width: "minmax(8rem, 1.6fr)",
-    wide: true,
     optional: true,
     shown: true,
     cell: (run) => <span class={run.failure ? "failure-line" : "muted"}>{remark(run)}</span>,
@@ -70,7 +71,6 @@ export const COLUMNS: readonly Column[] = [
     name: "command",
     title: "Command",
     width: "minmax(8rem, 1.6fr)",
-    wide: true,
     optional: true,
     shown: true,
     cell: (run) => <code>{run.command}</code>,
@@ -79,7 +79,6 @@ export const COLUMNS: readonly Column[] = [
     name: "tags",
     title: "Tags",
     width: "minmax(5rem, .8fr)",
-    wide: true,
     optional: true,
     shown: true,
     cell: (run) => <Tags tags={run.tags} />,
@@ -89,7 +88,6 @@ export const COLUMNS: readonly Column[] = [
     title: "Ranks",
     width: "4.5rem",
     sort: "ranks",
-    wide: true,
     optional: true,
     shown: true,
     cell: (run) => <span class="number">{run.ranks ?? "–"}</span>,
@@ -98,7 +96,6 @@ export const COLUMNS: readonly Column[] = [
     name: "target",
     title: "Where",
     width: "7rem",
-    wide: true,
     optional: true,
     shown: true,
     cell: (run) => run.machine_type ?? run.on ?? run.target ?? "–",
@@ -107,7 +104,6 @@ export const COLUMNS: readonly Column[] = [
     name: "owner",
     title: "Owner",
     width: "6rem",
-    wide: true,
     optional: true,
     shown: false,
     cell: (run) => run.owner ?? "–",
@@ -117,7 +113,6 @@ export const COLUMNS: readonly Column[] = [
     title: "Took",
     width: "6.5rem",
     sort: "took",
-    wide: true,
     optional: true,
     shown: true,
     cell: (run) => <span class="number">{took(elapsed(run))}</span>,
@@ -126,6 +121,7 @@ export const COLUMNS: readonly Column[] = [
     name: "created",
     title: "Created",
     width: "7.5rem",
+    narrow: "5.2rem",
     sort: "created",
     optional: true,
     shown: true,
@@ -135,7 +131,6 @@ export const COLUMNS: readonly Column[] = [
     name: "id",
     title: "ID",
     width: "11.5rem",
-    wide: true,
     optional: true,
     shown: false,
     cell: (run) => <code>{run.id}</code>,

@@ -86,7 +86,7 @@ function Group({ name, hosts, reload }: { name: string | null; hosts: readonly H
         </span>
       </div>
       <div class="table-wrap" tabIndex={0} role="region" aria-label={`Table of ${title}`}>
-        <table class="plain-table">
+        <table class="plain-table roomy">
           <thead>
             <tr>
               <th scope="col">Host</th>
@@ -143,7 +143,7 @@ function Types({ types }: { types: readonly MachineType[] }) {
       <h2>Machine types</h2>
       {types.length ? (
         <div class="table-wrap" tabIndex={0} role="region" aria-label="Table of machine types">
-          <table class="plain-table">
+          <table class="plain-table roomy">
             <thead>
               <tr>
                 <th scope="col">Name</th>
@@ -189,7 +189,7 @@ function Queue({ queue }: { queue: Answer["queue"] }) {
       </h2>
       {queue.length ? (
         <div class="table-wrap" tabIndex={0} role="region" aria-label="Table of the queue">
-          <table class="plain-table">
+          <table class="plain-table roomy">
             <thead>
               <tr>
                 <th scope="col">Place</th>

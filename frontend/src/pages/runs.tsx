@@ -144,7 +144,7 @@ function Head({ columns }: { columns: readonly Column[] }) {
           <div
             key={column.name}
             role="columnheader"
-            class={`cell${column.wide ? " wide" : ""}`}
+            class={`cell${column.narrow ? "" : " wide"}`}
             aria-sort={column.sort && sorted ? (ascending ? "ascending" : "descending") : undefined}
           >
             {column.sort ? (
@@ -200,7 +200,7 @@ function Row({
         )}
       </div>
       {columns.map((column) => (
-        <div key={column.name} role="cell" class={`cell c-${column.name}${column.wide ? " wide" : ""}`}>
+        <div key={column.name} role="cell" class={`cell c-${column.name}${column.narrow ? "" : " wide"}`}>
           {run ? column.cell(run) : <span class="ghost" />}
         </div>
       ))}
@@ -257,7 +257,7 @@ function Rows({ table, columns }: { table: RunTable; columns: readonly Column[] 
   const rows: number[] = [];
   for (let row = first; row < last; row += 1) rows.push(row);
   const shape = `2.4rem ${columns.map((column) => column.width).join(" ")}`;
-  const narrow = `2.4rem ${columns.filter((column) => !column.wide).map((column) => column.width).join(" ")}`;
+  const narrow = `2.4rem ${columns.map((column) => column.narrow ?? "").join(" ")}`;
   const now = table.at(current);
   return (
     <>

@@ -6,7 +6,7 @@ import type { ApiError } from "../lib/api.ts";
 import { exactly, when } from "../lib/format.ts";
 import { sayError } from "../lib/say.ts";
 
-export function Copy({ text, label = "Copy" }: { text: string; label?: string }) {
+export function Copy({ text, label }: { text: string; label?: string }) {
   const [done, setDone] = useState(false);
   const timer = useRef(0);
   useEffect(() => () => window.clearTimeout(timer.current), []);
@@ -20,8 +20,8 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
     }
   };
   return (
-    <button type="button" class="small" onClick={() => void copy()}>
-      {done ? "Copied" : label}
+    <button type="button" class={label ? undefined : "small"} onClick={() => void copy()}>
+      {done ? "Copied" : (label ?? "Copy")}
     </button>
   );
 }

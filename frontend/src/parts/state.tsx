@@ -44,6 +44,7 @@ export const rankMark = (rank: RankOfRun): string =>
 /** How far a run is when it ended, or which exit code it had. */
 export function exitWords(code: number | null): string {
   if (code === null) return "";
+  if (code < 0) return `ended by signal ${-code}`;
   if (code > 128 && code < 160) return `exit code ${code} (signal ${code - 128})`;
   return `exit code ${code}`;
 }

@@ -11,10 +11,10 @@ export function About({ run }: { run: Detail }) {
     ["Created", <Time at={run.created} />],
     ["Started", <Time at={run.started} />],
     [FINAL.has(run.state) ? "Ended" : "On for", FINAL.has(run.state) ? <Time at={run.ended} /> : took(run.started ? Date.now() / 1000 - run.started : null)],
-    ["Took", took(run.took)],
     ["Ranks", run.ranks ?? "–"],
     ["Where", run.machine_type ?? run.on ?? run.target ?? "–"],
   ];
+  if (FINAL.has(run.state)) rows.splice(3, 0, ["Took", took(run.took)]);
   if (run.exit_code !== null) rows.push(["Result", exitWords(run.exit_code)]);
   if (run.owner) rows.push(["Owner", run.owner]);
   if (run.attempts.length > 1) rows.push(["Attempt", `${run.attempt} of ${run.attempts.length}`]);
@@ -99,7 +99,7 @@ export function Events({ run }: { run: Detail }) {
                 <td>
                   <Time at={typeof time === "number" ? time : null} />
                 </td>
-                <td>{plain(name)}</td>
+                <td class="no-wrap">{plain(name)}</td>
                 <td>
                   <code class="breaks">{eventWords(rest)}</code>
                 </td>
@@ -113,6 +113,8 @@ export function Events({ run }: { run: Detail }) {
 }
 
 function eventWords(rest: Record<string, unknown>): string {
+  const failure = rest.failure as Record<string, unknown> | null | undefined;
+  if (failure) return [failure.what, failure.why].filter(Boolean).join(": ");
   const report = (rest.report ?? rest.status) as Record<string, unknown> | undefined;
   if (rest.status && report) return `${plain(report.state)}: ${plain(report.up)} up, ${plain(report.joined)} joined`;
   return Object.entries(report ?? rest)

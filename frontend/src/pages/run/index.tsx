@@ -12,7 +12,7 @@ import { About, Environment, Events } from "./about.tsx";
 import { Artifacts } from "./artifacts.tsx";
 import { First } from "./first.tsx";
 import { Head } from "./head.tsx";
-import { Logs } from "./logs.tsx";
+import { FirstLog, Logs } from "./logs.tsx";
 import { Metrics } from "./metrics.tsx";
 import { Ranks } from "./ranks.tsx";
 import { Resources } from "./resources.tsx";
@@ -89,7 +89,10 @@ function panel(run: Detail, tab: string): ComponentChildren {
     default:
       return (
         <div class="overview">
-          <Ranks run={run} />
+          <div class="stack">
+            <Ranks run={run} />
+            <FirstLog run={run} />
+          </div>
           <About run={run} />
         </div>
       );

@@ -276,7 +276,7 @@ export function LogPane({ run, rank, title, attempt, live, times, close }: PaneP
         )}
       </div>
       <footer class="pane-foot muted">
-        {partial ? `${size(position)} of ${size(buffer.size)}` : ""}
+        {partial && !follow ? `${size(position)} of ${size(buffer.size)}` : ""}
         {!follow && !buffer.atEnd && buffer.ready && (
           <button type="button" class="small plain" onClick={() => void toEnd()}>
             To the end ↓

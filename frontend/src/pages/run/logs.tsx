@@ -20,6 +20,23 @@ function initial(run: Detail): string[] {
   return [first ? String(first.rank) : "launcher"];
 }
 
+/** The log that one most likely wants: of the rank that failed first, else of the first rank. */
+export function FirstLog({ run }: { run: Detail }) {
+  const rank = initial(run)[0]!;
+  return (
+    <LogPane
+      key={rank}
+      run={run.id}
+      rank={rank}
+      title={title(run, rank)}
+      attempt={null}
+      live={!FINAL.has(run.state)}
+      times={false}
+      close={null}
+    />
+  );
+}
+
 export function Logs({ run }: { run: Detail }) {
   const asked = (params.value.get("ranks") ?? "").split(",").filter((rank) => /^(\d+|launcher|agent)$/.test(rank));
   const ranks = (asked.length ? [...new Set(asked)] : initial(run)).slice(0, MOST);

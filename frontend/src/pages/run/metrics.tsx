@@ -1,4 +1,5 @@
 /* Metrics of a run as charts, with those of other runs over them. */
+import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 
 import { get, runPath } from "../../lib/api.ts";
@@ -89,7 +90,7 @@ function Values({ lines, title }: { lines: readonly Line[]; title: string }) {
   );
 }
 
-export function MetricCharts({ runs }: { runs: readonly RunSeries[] }) {
+export function MetricCharts({ runs, children }: { runs: readonly RunSeries[]; children?: ComponentChildren }) {
   const [axis, setAxis] = useState<Axis>("step");
   const [logarithmic, setLogarithmic] = useState(false);
   const [smooth, setSmooth] = useState(0);
@@ -104,6 +105,7 @@ export function MetricCharts({ runs }: { runs: readonly RunSeries[] }) {
   return (
     <>
       <div class="toolbar">
+        {children}
         <label class="inline">
           Over
           <select value={axis} onChange={(event) => setAxis(event.currentTarget.value as Axis)}>
@@ -151,7 +153,7 @@ function Over({ run, others }: { run: string; others: readonly string[] }) {
   const choice = (recent.value?.runs ?? []).filter((each) => each.id !== run && !others.includes(each.id));
   return (
     <label class="inline">
-      Over it
+      Beside it
       <select
         value=""
         onChange={(event) => {
@@ -189,22 +191,21 @@ export function Metrics({ id, name }: { id: string; name: string | null }) {
   const some = loaded.value.some((run) => run.series.length > 0);
   return (
     <>
-      <div class="toolbar">
-        <Over run={id} others={others} />
-        {others.map((other) => (
-          <button
-            type="button"
-            key={other}
-            class="small"
-            aria-label={`Take ${other} away`}
-            onClick={() => setParams({ with: others.filter((each) => each !== other) })}
-          >
-            {other} ✕
-          </button>
-        ))}
-      </div>
       {some ? (
-        <MetricCharts runs={loaded.value} />
+        <MetricCharts runs={loaded.value}>
+          <Over run={id} others={others} />
+          {others.map((other) => (
+            <button
+              type="button"
+              key={other}
+              class="small"
+              aria-label={`Take ${other} away`}
+              onClick={() => setParams({ with: others.filter((each) => each !== other) })}
+            >
+              {other} ✕
+            </button>
+          ))}
+        </MetricCharts>
       ) : (
         <Empty title="No metrics yet" command={"import shanty\nshanty.log(loss=loss, step=step)"}>
           <p>A script logs what it wants to see here:</p>

@@ -1,6 +1,6 @@
 /* The ranks of a run by host, as a grid. One click shows a rank's log. */
 import { count, size } from "../../lib/format.ts";
-import { params, setParams } from "../../lib/router.ts";
+import { setParams } from "../../lib/router.ts";
 import { exitWords, rankMark } from "../../parts/state.tsx";
 import type { Detail, RankOfRun } from "../../types.ts";
 
@@ -48,10 +48,9 @@ export function Ranks({ run }: { run: Detail }) {
   const states = new Map<string, number>();
   for (const rank of run.ranks_of) states.set(rank.state, (states.get(rank.state) ?? 0) + 1);
   const tally = [...states].map(([state, number]) => `${number} ${state}`).join(", ");
-  const other = params.value.get("tab") === "logs";
   if (!run.ranks_of.length) return null;
   return (
-    <section class="card ranks" aria-label="Ranks" hidden={other}>
+    <section class="card ranks" aria-label="Ranks">
       <h2>
         Ranks <span class="muted small-text">{tally}</span>
       </h2>
