@@ -23,13 +23,14 @@ export function clock(seconds: number): string {
   return `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}.${thousandths}`;
 }
 
-/** "0.8 s", "42 s", "3 min 20 s", "2 h 05 min", "3 d 4 h". */
+/** "0.8 s", "42 s", "3 min 20 s", "45 min", "2 h 05 min", "3 d 4 h". */
 export function took(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   const whole = Math.round(seconds);
   if (whole < 60) return `${whole} s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${pad(whole % 60)} s`;
+  if (whole < 600) return `${Math.floor(whole / 60)} min ${pad(whole % 60)} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min`;
   const hours = Math.floor(whole / 3600);
   if (hours < 48) return `${hours} h ${pad(Math.floor((whole % 3600) / 60))} min`;
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;

@@ -22,7 +22,18 @@ function typing(target: EventTarget | null): boolean {
   return target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement;
 }
 
+/* A menu closes when one goes on elsewhere. */
+function closeMenus(within: EventTarget | null): void {
+  for (const menu of document.querySelectorAll<HTMLDetailsElement>("details.menu[open]")) {
+    if (!(within instanceof Node) || !menu.contains(within)) menu.open = false;
+  }
+}
+
+window.addEventListener("pointerdown", (event) => closeMenus(event.target));
+window.addEventListener("focusin", (event) => closeMenus(event.target));
+
 window.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") closeMenus(null);
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
   if (event.key === "Escape" && typing(event.target)) {
     (event.target as HTMLElement).blur();

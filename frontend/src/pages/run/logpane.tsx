@@ -33,6 +33,7 @@ export function LogPane({ run, rank, title, attempt, live, times, close }: PaneP
   const following = useRef(live);
   following.current = follow;
   const shift = useRef(0);
+  const atLast = useRef(true); // the next drawing is to show the last line
   const frame = useRef(0);
 
   const buffer = useMemo(
@@ -60,16 +61,14 @@ export function LogPane({ run, rank, title, attempt, live, times, close }: PaneP
   const { ready } = buffer;
 
   const toEnd = useCallback(async () => {
-    if (!buffer.ready || !buffer.atEnd) await buffer.jump("end");
-    following.current = true;
-    setFollow(true);
-  }, [buffer]);
+    if (!buffer.atEnd) await buffer.jump("end");
+    atLast.current = true;
+    setFollow(live);
+    redraw((now) => now + 1);
+  }, [buffer, live]);
 
   useEffect(() => {
-    void buffer.jump("end").then(() => {
-      following.current = true;
-      if (!live) requestAnimationFrame(() => setFollow(false));
-    });
+    void buffer.jump("end");
     return () => {
       buffer.close();
       cancelAnimationFrame(frame.current);
@@ -101,20 +100,29 @@ export function LogPane({ run, rank, title, attempt, live, times, close }: PaneP
     if (!box) return;
     const moved = shift.current;
     shift.current = 0;
-    if (following.current) box.scrollTop = box.scrollHeight;
-    else if (moved) box.scrollTop += moved * HEIGHT;
+    if (following.current || (atLast.current && buffer.ready)) {
+      box.scrollTop = box.scrollHeight;
+      atLast.current = !buffer.ready;
+    } else if (moved) box.scrollTop += moved * HEIGHT;
     measure();
+    more(box);
   });
+
+  /* Asks for what comes next where one nears an end of the stretch that is here. */
+  const more = (box: HTMLElement): void => {
+    const above = box.scrollTop / HEIGHT;
+    const below = (box.scrollHeight - box.scrollTop - box.clientHeight) / HEIGHT;
+    if (above < NEAR && !buffer.atStart) void buffer.older();
+    else if (below < NEAR && !buffer.atEnd && !following.current) void buffer.newer();
+  };
 
   const scrolled = (): void => {
     const box = scroller.current;
     if (!box) return;
-    const above = box.scrollTop / HEIGHT;
     const below = (box.scrollHeight - box.scrollTop - box.clientHeight) / HEIGHT;
     if (below > 2 && following.current) setFollow((following.current = false));
     if (below < 1 && live && buffer.atEnd && !following.current) setFollow((following.current = true));
-    if (above < NEAR && !buffer.atStart) void buffer.older();
-    else if (below < NEAR && !buffer.atEnd) void buffer.newer();
+    more(box);
   };
 
   const [hit, setHit] = useState<number | null>(null);
@@ -168,11 +176,10 @@ export function LogPane({ run, rank, title, attempt, live, times, close }: PaneP
   return (
     <section class="pane" aria-label={`Log of ${title}`} data-rank={rank}>
       <header class="pane-head">
-        <h3>{title}</h3>
+        <h2>{title}</h2>
         <span class="muted number">{buffer.ready ? size(buffer.size) : ""}</span>
         <form
           class="pane-search"
-          role="search"
           onSubmit={(event) => {
             event.preventDefault();
             find();
@@ -260,7 +267,7 @@ export function LogPane({ run, rank, title, attempt, live, times, close }: PaneP
             min={0}
             max={buffer.size}
             step={1}
-            value={follow ? buffer.size : position}
+            value={follow || buffer.atEnd && last >= buffer.lines.length ? buffer.size : position}
             aria-valuetext={`${size(position)} of ${size(buffer.size)}`}
             onChange={(event) => {
               const at = Number(event.currentTarget.value);

@@ -1,0 +1,104 @@
+"""A browser, homes that are empty, have real runs, or very many, and a server for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from browsers import Tab, Ui, chromium, run_until
+from many_runs import make_many
+from runs import LONG, Shanty
+
+SCRIPTS = Path(__file__).parent / "scripts"
+MANY = 10_000
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the one that is quick, unless all is asked for; one worker has them all."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.xdist_group("dashboard"))
+            if not LONG and item.path.name != "test_smoke.py":
+                item.add_marker(pytest.mark.skip(reason="takes long: SHANTY_TEST_LONG=1"))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def tabs(browser: object) -> Iterator[Callable[..., Tab]]:
+    """Makes signed-in pages of a server."""
+    made: list[Tab] = []
+
+    def make(ui: Ui, *, sign_in: bool = True, **how: object) -> Tab:
+        made.append(Tab(browser, ui, **how))  # type: ignore[arg-type]
+        return made[-1].sign_in() if sign_in else made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def _shanty(folder: Path) -> Shanty:
+    (folder / "home").mkdir(parents=True)
+    (folder / "work").mkdir()
+    for script in SCRIPTS.glob("*.py"):
+        (folder / "work" / script.name).write_text(script.read_text())
+    return Shanty(folder / "home", folder / "work")
+
+
+@pytest.fixture(scope="session")
+def empty(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
+    """The server of a home in which nothing ever ran."""
+    ui = Ui(_shanty(tmp_path_factory.mktemp("empty")))
+    yield ui
+    ui.stop()
+
+
+@dataclass
+class Lived:
+    """A home with a run of each kind."""
+
+    shanty: Shanty
+    ui: Ui
+    trained: str
+    other: str
+    failed: str
+    stalled: str
+    on: str
+
+
+@pytest.fixture(scope="session")
+def lived(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
+    """The server of a home with real runs: two that trained, a failed, a stalled, one that is on."""
+    shanty = _shanty(tmp_path_factory.mktemp("lived"))
+    try:
+        trained = run_until(shanty, "succeeded", "-n", "1", "--name", "slow-rate", "--tag", "sweep", "train.py", "--lr", "0.1")
+        other = run_until(shanty, "succeeded", "-n", "1", "--name", "fast-rate", "--tag", "sweep", "train.py", "--lr", "0.5")
+        failed = run_until(shanty, "failed", "-n", "3", "--oversubscribe", "--name", "broken", "fails.py")
+        stalled = run_until(
+            shanty, "running", "-n", "2", "--oversubscribe", "--stall-after", "3s", "--name", "hangs", "stalls.py"
+        )
+        on = run_until(shanty, "running", "-n", "2", "--oversubscribe", "--name", "live", "--tag", "now", "goes_on.py")
+        ui = Ui(shanty)
+        yield Lived(shanty, ui, trained, other, failed, stalled, on)
+        ui.stop()
+    finally:
+        shanty("stop", "--all")
+        shanty.sweep()
+
+
+@pytest.fixture(scope="session")
+def many(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
+    """The server of a home with very many runs."""
+    shanty = _shanty(tmp_path_factory.mktemp("many"))
+    make_many(shanty.home, MANY)
+    ui = Ui(shanty)
+    yield ui
+    ui.stop()
