@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDE = {"width": 1280, "height": 800}
 NARROW = {"width": 400, "height": 800}
+MANY = 10_000  # runs of the home that has very many
 _GRAVE = ("serious", "critical")
 
 
@@ -138,6 +140,19 @@ class Tab:
         """Close it; what went wrong in it is an error."""
         self.context.close()
         assert not self.wrong
+
+
+@dataclass
+class Lived:
+    """A home with a run of each kind."""
+
+    shanty: Shanty
+    ui: Ui
+    trained: str
+    other: str
+    failed: str
+    stalled: str
+    on: str
 
 
 def run_until(shanty: Shanty, state: str, *words: str | Path, seconds: float = 60) -> str:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from browsers import Tab, Ui, chromium, run_until
+from browsers import MANY, Lived, Tab, Ui, chromium, run_until
 from many_runs import make_many
 from runs import LONG, Shanty
 
 SCRIPTS = Path(__file__).parent / "scripts"
-MANY = 10_000
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,19 +59,6 @@ def empty(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     ui.stop()
 
 
-@dataclass
-class Lived:
-    """A home with a run of each kind."""
-
-    shanty: Shanty
-    ui: Ui
-    trained: str
-    other: str
-    failed: str
-    stalled: str
-    on: str
-
-
 @pytest.fixture(scope="session")
 def lived(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
     """The server of a home with real runs: two that trained, a failed, a stalled, one that is on."""
@@ -99,6 +84,7 @@ def many(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """The server of a home with very many runs."""
     shanty = _shanty(tmp_path_factory.mktemp("many"))
     make_many(shanty.home, MANY)
+    assert shanty("ps", timeout=150).returncode == 0  # which puts them into the index
     ui = Ui(shanty)
     yield ui
     ui.stop()

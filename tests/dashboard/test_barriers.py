@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from browsers import NARROW, WIDE, Tab, Ui
-from conftest import Lived
+from browsers import NARROW, WIDE, Lived, Tab, Ui
 
 LOOKS = {
     "light": {},
@@ -57,7 +56,7 @@ def test_signing_in_menus_and_questions(tabs: Callable[..., Tab], lived: Lived, 
     tab.open("/")
     assert tab.barriers() == []
     tab.sign_in()
-    tab.page.get_by_text("Tags", exact=True).first.click()
+    tab.page.locator("summary", has_text="Tags").click()
     tab.page.keyboard.press("j")
     assert tab.barriers() == []
     tab.open(f"/runs/{lived.on}")

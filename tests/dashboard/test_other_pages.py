@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from browsers import Tab, Ui
-from conftest import Lived
+from browsers import Lived, Tab, Ui
 
 Tabs = Callable[..., Tab]
 
@@ -83,10 +82,10 @@ def test_the_form_shows_its_command_and_what_is_wrong(tabs: Tabs, lived: Lived) 
     page = tab.open("/new")
     command = page.get_by_label("Equivalent command")
     page.get_by_label("Command", exact=True).fill("train.py --lr 0.3")
-    page.get_by_label("Name", exact=True).fill("by the form")
+    page.get_by_label("Name", exact=True).fill("by-the-form")
     page.get_by_label("Ranks").fill("1")
     page.get_by_label("Time limit").fill("5m")
-    command.get_by_text("--name 'by the form'").wait_for()
+    command.get_by_text("--name by-the-form").wait_for()
     page.get_by_label("Folder", exact=True).fill("/not/there")
     page.get_by_text("there is no folder /not/there").wait_for()
     assert page.get_by_label("Folder", exact=True).get_attribute("aria-invalid") == "true"
@@ -99,5 +98,5 @@ def test_the_form_shows_its_command_and_what_is_wrong(tabs: Tabs, lived: Lived) 
     command.get_by_text("COLOUR=blue").wait_for()
     page.get_by_role("button", name="Start the run").click()
     tab.until("() => location.pathname.startsWith('/runs/')")
-    page.get_by_role("heading", name="by the form").wait_for()
+    page.get_by_role("heading", name="by-the-form").wait_for()
     page.locator(".run-under").get_by_text("succeeded").wait_for()

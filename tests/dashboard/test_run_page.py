@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from browsers import Tab, run_until
-from conftest import Lived
+from browsers import Lived, Tab, run_until
 from runs import wait_for
 from shanty.runtime.rundir import RunDir, read_json
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from browsers import Tab, Ui, run_until
-from conftest import MANY, Lived
+from browsers import MANY, Lived, Tab, Ui, run_until
 from runs import wait_for
 
 Tabs = Callable[..., Tab]
@@ -62,7 +61,7 @@ def test_search_narrows_while_one_types_and_is_in_the_link(tab: Tab, tabs: Tabs)
 
 def test_filters_and_order_are_in_the_link(tab: Tab) -> None:
     tab.page.get_by_role("button", name="failed").click()
-    tab.page.get_by_text("Tags", exact=True).first.click()
+    tab.page.locator("summary", has_text="Tags").click()
     tab.page.get_by_role("checkbox", name="nightly").check()
     tab.page.keyboard.press("Escape")
     tab.page.get_by_role("button", name="Ranks").click()
@@ -78,7 +77,7 @@ def test_filters_and_order_are_in_the_link(tab: Tab) -> None:
 
 
 def test_columns_are_chosen_and_kept(tab: Tab) -> None:
-    tab.page.get_by_text("Columns", exact=True).first.click()
+    tab.page.locator("summary", has_text="Columns").click()
     tab.page.get_by_role("checkbox", name="Owner").check()
     tab.page.get_by_role("checkbox", name="Command").uncheck()
     tab.open("/")

@@ -1,6 +1,5 @@
 /* The keyboard: single keys and two in a row ("g r"), never while one types. */
-import { signal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 
 export interface Key {
   keys: string;
@@ -8,7 +7,11 @@ export interface Key {
   act: () => void;
 }
 
-const layers = signal<readonly (readonly Key[])[]>([]);
+interface Layer {
+  keys: readonly Key[];
+}
+
+const layers: Layer[] = [];
 const SEQUENCE = 1200; // ms in which the second key has to come
 let first = "";
 let since = 0;
@@ -44,7 +47,7 @@ window.addEventListener("keydown", (event) => {
   const control = (event.target as HTMLElement | null)?.closest("button, a, summary, [role=tab]");
   if (control && (event.key === "Enter" || event.key === " ")) return;
   const pair = first && event.timeStamp - since < SEQUENCE ? `${first} ${event.key}` : "";
-  const known = layers.value.flat().reverse();
+  const known = [...allKeys()].reverse();
   const hit = known.find((key) => pair && key.keys === pair) ?? known.find((key) => key.keys === event.key);
   first = "";
   if (hit) {
@@ -58,12 +61,15 @@ window.addEventListener("keydown", (event) => {
 
 /** Keys that hold while a component is shown; later ones come before earlier ones. */
 export function useKeys(keys: readonly Key[]): void {
+  const layer = useRef<Layer>({ keys });
+  layer.current.keys = keys;
   useEffect(() => {
-    layers.value = [...layers.peek(), keys];
+    const mine = layer.current;
+    layers.push(mine);
     return () => {
-      layers.value = layers.peek().filter((layer) => layer !== keys);
+      layers.splice(layers.indexOf(mine), 1);
     };
-  });
+  }, []);
 }
 
-export const allKeys = (): readonly Key[] => layers.value.flat();
+export const allKeys = (): readonly Key[] => layers.flatMap((layer) => layer.keys);

@@ -7,7 +7,8 @@ import { listen } from "./events.ts";
 
 const PAGE = 100;
 const KEPT = 30; // pages
-const SOON = 600; // ms from an event to the next look at what is in sight
+const SOON = 600; // ms at least from an event to the next look at what is in sight
+const REST = 4; // times as long as the last answer took, a busy server is left alone
 
 interface Table {
   key: string;
@@ -39,21 +40,32 @@ export function useRunTable(filters: Record<string, string | readonly string[]>)
   const asked = useRef(new Map<number, AbortController>());
   const latest = useRef(key);
   const timer = useRef(0);
+  const frame = useRef(0);
+  const cost = useRef(0); // ms that the last answer took
   latest.current = key;
 
-  const show = useCallback(() => redraw((now) => now + 1), []);
+  // However many events come, the table is drawn once a frame.
+  const show = useCallback(() => {
+    if (frame.current) return;
+    frame.current = requestAnimationFrame(() => {
+      frame.current = 0;
+      redraw((now) => now + 1);
+    });
+  }, []);
 
   const fetchPage = useCallback(async (page: number) => {
     const wanted = latest.current;
     asked.current.get(page)?.abort();
     const abort = new AbortController();
     asked.current.set(page, abort);
+    const began = performance.now();
     try {
       const answer = await get<RunList>(
         `/runs${wanted}${wanted ? "&" : "?"}offset=${page * PAGE}&limit=${PAGE}`,
         {},
         abort.signal,
       );
+      cost.current = performance.now() - began;
       if (wanted !== latest.current) return;
       const fresh = table.current.key !== wanted;
       const pages = fresh ? new Map<number, readonly Summary[]>() : table.current.pages;
@@ -90,7 +102,7 @@ export function useRunTable(filters: Record<string, string | readonly string[]>)
   }, []);
 
   const soon = useCallback(() => {
-    if (!timer.current) timer.current = window.setTimeout(reload, SOON);
+    if (!timer.current) timer.current = window.setTimeout(reload, Math.max(SOON, REST * cost.current));
   }, []);
 
   useEffect(() => {
@@ -116,6 +128,7 @@ export function useRunTable(filters: Record<string, string | readonly string[]>)
     return () => {
       end();
       window.clearTimeout(timer.current);
+      cancelAnimationFrame(frame.current);
     };
   }, []);
 

@@ -212,17 +212,18 @@ function Rows({ table, columns }: { table: RunTable; columns: readonly Column[] 
   const scroller = useRef<HTMLDivElement>(null);
   const { first, last } = useWindow(scroller, table.total, ROW);
   const [current, setCurrent] = useState(-1);
+  const place = useRef(-1); // the same at once, however fast one types
   useEffect(() => table.see(first, last), [first, last, table.stale]);
   // Another search begins at its top.
   const search = params.value.toString();
   useEffect(() => {
     if (scroller.current) scroller.current.scrollTop = 0;
-    setCurrent(-1);
+    setCurrent((place.current = -1));
   }, [search]);
   const move = useCallback(
     (to: number) => {
       const next = Math.max(0, Math.min(table.total - 1, to));
-      setCurrent(next);
+      setCurrent((place.current = next));
       const box = scroller.current;
       if (!box) return;
       const head = ROW;
@@ -234,21 +235,21 @@ function Rows({ table, columns }: { table: RunTable; columns: readonly Column[] 
     [table.total],
   );
   const open = (): void => {
-    const run = table.at(current);
+    const run = table.at(place.current);
     if (run) go(runLink(run.id));
   };
   const pick = (): void => {
-    const run = table.at(current);
+    const run = table.at(place.current);
     if (run) toggleSelected(run);
   };
   const page = (): number => Math.max(1, Math.floor((scroller.current?.clientHeight ?? 400) / ROW) - 2);
   useKeys([
-    { keys: "j", what: "next run", act: () => move(current + 1) },
-    { keys: "k", what: "previous run", act: () => move(Math.max(0, current - 1)) },
-    { keys: "ArrowDown", what: "", act: () => move(current + 1) },
-    { keys: "ArrowUp", what: "", act: () => move(Math.max(0, current - 1)) },
-    { keys: "PageDown", what: "", act: () => move(current + page()) },
-    { keys: "PageUp", what: "", act: () => move(current - page()) },
+    { keys: "j", what: "next run", act: () => move(place.current + 1) },
+    { keys: "k", what: "previous run", act: () => move(place.current - 1) },
+    { keys: "ArrowDown", what: "", act: () => move(place.current + 1) },
+    { keys: "ArrowUp", what: "", act: () => move(place.current - 1) },
+    { keys: "PageDown", what: "", act: () => move(place.current + page()) },
+    { keys: "PageUp", what: "", act: () => move(place.current - page()) },
     { keys: "Home", what: "", act: () => move(0) },
     { keys: "End", what: "", act: () => move(table.total - 1) },
     { keys: "Enter", what: "open the run", act: open },
