@@ -38,7 +38,9 @@ def chromium() -> Iterator[Browser]:
     sync_api = pytest.importorskip("playwright.sync_api")
     if not (ROOT / "src/shanty/dashboard/static/index.html").exists():
         pytest.skip("the pages are not built: ./dev frontend")
-    program = os.environ.get("SHANTY_TEST_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
+    program = os.environ.get("SHANTY_TEST_CHROMIUM") or next(
+        filter(None, map(shutil.which, _NAMES)), None
+    )
     if program is None:
         pytest.skip("there is no Chromium on PATH")
     with sync_api.sync_playwright() as playwright:

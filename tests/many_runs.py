@@ -48,6 +48,7 @@ def _status(job: JobSpec, created: float, chance: random.Random) -> Status:
         return replace(status, exit_code=0)
     if state is State.STOPPED:
         return replace(status, exit_code=143)
-    what = f"rank {chance.randrange(job.ranks or 1)} on gpu{chance.randint(1, 8)} ended with exit code 1"
+    rank, host = chance.randrange(job.ranks or 1), f"gpu{chance.randint(1, 8)}"
+    what = f"rank {rank} on {host} ended with exit code 1"
     failure = Failure(what, why="CUDA out of memory", fix="a smaller batch")
     return replace(status, exit_code=1, failure=failure)

@@ -61,16 +61,62 @@ def empty(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="session")
 def lived(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
-    """The server of a home with real runs: two that trained, a failed, a stalled, one that is on."""
+    """The server of a home with real runs: two trained, one failed, one stalled, one is on."""
     shanty = _shanty(tmp_path_factory.mktemp("lived"))
     try:
-        trained = run_until(shanty, "succeeded", "-n", "1", "--name", "slow-rate", "--tag", "sweep", "train.py", "--lr", "0.1")
-        other = run_until(shanty, "succeeded", "-n", "1", "--name", "fast-rate", "--tag", "sweep", "train.py", "--lr", "0.5")
-        failed = run_until(shanty, "failed", "-n", "3", "--oversubscribe", "--name", "broken", "fails.py")
-        stalled = run_until(
-            shanty, "running", "-n", "2", "--oversubscribe", "--stall-after", "3s", "--name", "hangs", "stalls.py"
+        trained = run_until(
+            shanty,
+            "succeeded",
+            "-n",
+            "1",
+            "--name",
+            "slow-rate",
+            "--tag",
+            "sweep",
+            "train.py",
+            "--lr",
+            "0.1",
         )
-        on = run_until(shanty, "running", "-n", "2", "--oversubscribe", "--name", "live", "--tag", "now", "goes_on.py")
+        other = run_until(
+            shanty,
+            "succeeded",
+            "-n",
+            "1",
+            "--name",
+            "fast-rate",
+            "--tag",
+            "sweep",
+            "train.py",
+            "--lr",
+            "0.5",
+        )
+        failed = run_until(
+            shanty, "failed", "-n", "3", "--oversubscribe", "--name", "broken", "fails.py"
+        )
+        stalled = run_until(
+            shanty,
+            "running",
+            "-n",
+            "2",
+            "--oversubscribe",
+            "--stall-after",
+            "3s",
+            "--name",
+            "hangs",
+            "stalls.py",
+        )
+        on = run_until(
+            shanty,
+            "running",
+            "-n",
+            "2",
+            "--oversubscribe",
+            "--name",
+            "live",
+            "--tag",
+            "now",
+            "goes_on.py",
+        )
         ui = Ui(shanty)
         yield Lived(shanty, ui, trained, other, failed, stalled, on)
         ui.stop()

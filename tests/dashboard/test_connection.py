@@ -19,7 +19,9 @@ def free_port() -> int:
         return port
 
 
-def test_a_page_recovers_without_a_hand(browser: object, tabs: Callable[..., Tab], tmp_path: Path) -> None:
+def test_a_page_recovers_without_a_hand(
+    browser: object, tabs: Callable[..., Tab], tmp_path: Path
+) -> None:
     shanty = Shanty(tmp_path / "home", tmp_path)
     make_run(shanty.home, 1, State.SUCCEEDED, name="before")
     token = shanty("serve", "users", "add", "ann", "--role", "admin").stdout.strip()

@@ -9,7 +9,19 @@ from runs import wait_for
 from shanty.runtime.rundir import RunDir, read_json
 
 Tabs = Callable[..., Tab]
-FOLLOWS = "() => { const log = document.querySelector('.log'); return log.scrollHeight - log.scrollTop - log.clientHeight < 40 }"
+# The numbers that the lines in sight have, in their order.
+NUMBERS = (
+    "[...document.querySelectorAll('.line')]"
+    ".map(line => +/(?:line|step) (\\d+)/.exec(line.textContent)?.[1])"
+)
+FOLLOWS = """() => {
+    const log = document.querySelector('.log')
+    return log.scrollHeight - log.scrollTop - log.clientHeight < 40
+}"""
+HALF = """rail => {
+    rail.value = rail.max / 2
+    rail.dispatchEvent(new Event('change', {bubbles: true}))
+}"""
 
 
 def state(lived: Lived, run: str) -> object:
@@ -24,7 +36,9 @@ def test_a_failure_comes_first_and_its_rank_is_marked(tabs: Tabs, lived: Lived) 
     marked = page.get_by_role("button", name="rank 1, failed, the first that failed")
     marked.click()
     tab.until("() => location.search.includes('tab=logs') && location.search.includes('ranks=1')")
-    page.get_by_role("region", name="Log of rank 1", exact=True).get_by_text("KeyError").first.wait_for()
+    page.get_by_role("region", name="Log of rank 1", exact=True).get_by_text(
+        "KeyError"
+    ).first.wait_for()
 
 
 def test_output_is_never_markup(tabs: Tabs, lived: Lived) -> None:
@@ -41,7 +55,7 @@ def test_logs_are_live_and_side_by_side(tabs: Tabs, lived: Lived) -> None:
     page = tab.open(f"/runs/{lived.on}?tab=logs&ranks=0,1")
     for rank in (0, 1):
         page.locator(f"[data-rank='{rank}'] .line", has_text=f"of rank {rank}").last.wait_for()
-    newest = "() => Math.max(...[...document.querySelectorAll('.line')].map(l => +/step (\\d+)/.exec(l.textContent)?.[1] || 0))"
+    newest = f"() => Math.max(...{NUMBERS}.filter(Number.isFinite))"
     seen = page.evaluate(newest)
     tab.until(f"seen => ({newest})() > seen + 5", seen)
     tab.until(FOLLOWS)
@@ -56,14 +70,14 @@ def test_a_large_log_is_seen_by_windows(tabs: Tabs, lived: Lived) -> None:
     count = 300_000
     log = RunDir(lived.shanty.home / "runs" / lived.other).rank_log(0)
     kept = log.read_bytes()
-    line = "1700000000.{0:06d} 1 line {0} of a log that nobody would read from its beginning to its end\n"
+    line = "1700000000.{0:06d} 1 line {0} of a log that nobody would read from begin to end\n"
     log.write_text("".join(line.format(number) for number in range(count)))
     try:
         tab = tabs(lived.ui)
         page = tab.open(f"/runs/{lived.other}?tab=logs&ranks=0")
         page.locator(".line", has_text=f"line {count - 1} ").wait_for()
-        first = "() => +/line (\\d+)/.exec(document.querySelector('.line').textContent)[1]"
-        whole = "() => { const n = [...document.querySelectorAll('.line')].map(l => +/line (\\d+)/.exec(l.textContent)[1]); return n.every((x, i) => !i || x === n[i - 1] + 1) }"
+        first = f"() => {NUMBERS}[0]"
+        whole = f"() => {NUMBERS}.every((x, i, all) => !i || x === all[i - 1] + 1)"
         for _ in range(12):  # back by scrolling, beyond what was loaded at first
             before = page.evaluate(first)
             page.locator(".log").evaluate("log => log.scrollBy(0, -4000)")
@@ -75,9 +89,7 @@ def test_a_large_log_is_seen_by_windows(tabs: Tabs, lived: Lived) -> None:
         page.locator(".line.hit", has_text="line 7777 ").wait_for()
         page.locator("mark", has_text="line 7777 ").wait_for()
         page.get_by_text("1 of 1", exact=True).wait_for()
-        page.locator(".rail").evaluate(
-            "rail => { rail.value = rail.max / 2; rail.dispatchEvent(new Event('change', {bubbles: true})) }"
-        )
+        page.locator(".rail").evaluate(HALF)
         tab.until(f"half => Math.abs(({first})() - half) < 9000", count // 2)
         page.get_by_role("button", name="To the end").click()
         page.locator(".line", has_text=f"line {count - 1} ").wait_for()
@@ -110,7 +122,9 @@ def test_artifacts_are_looked_at_and_downloaded(tabs: Tabs, lived: Lived) -> Non
     tab = tabs(lived.ui)
     page = tab.open(f"/runs/{lived.trained}?tab=artifacts")
     page.get_by_role("button", name="notes.txt").click()
-    page.get_by_label("Text of notes.txt").get_by_text("a note <script>alert(1)</script>").wait_for()
+    page.get_by_label("Text of notes.txt").get_by_text(
+        "a note <script>alert(1)</script>"
+    ).wait_for()
     page.get_by_role("button", name="table.csv").click()
     page.get_by_role("columnheader", name="epoch").wait_for()
     page.get_by_role("button", name="plots/").click()
@@ -145,7 +159,9 @@ def test_the_command_is_exact_and_a_run_is_repeated_with_a_change(tabs: Tabs, li
 
 
 def test_a_run_is_tagged_stopped_and_deleted(tabs: Tabs, lived: Lived) -> None:
-    run = run_until(lived.shanty, "running", "-n", "1", "--oversubscribe", "--name", "brief", "goes_on.py")
+    run = run_until(
+        lived.shanty, "running", "-n", "1", "--oversubscribe", "--name", "brief", "goes_on.py"
+    )
     page = tabs(lived.ui).open(f"/runs/{run}")
     page.get_by_role("button", name="+ tag").click()
     page.get_by_label("New tag").fill("seen")

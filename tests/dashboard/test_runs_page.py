@@ -36,7 +36,9 @@ def names(tab: Tab) -> list[str]:
 
 def test_only_rows_in_sight_are_in_the_page(tab: Tab) -> None:
     box = tab.page.locator(".table-box")
-    assert tab.page.get_by_role("table", name="Runs").get_attribute("aria-rowcount") == str(MANY + 1)
+    assert tab.page.get_by_role("table", name="Runs").get_attribute("aria-rowcount") == str(
+        MANY + 1
+    )
     for share in (0, 0.5, 1):
         box.evaluate("(box, share) => { box.scrollTop = share * box.scrollHeight }", share)
         tab.until(SETTLED)
@@ -113,7 +115,9 @@ def test_the_keyboard_alone_is_enough(tab: Tab) -> None:
 
 def test_a_new_run_appears_and_a_stopped_one_changes_by_itself(tabs: Tabs, lived: Lived) -> None:
     tab = tabs(lived.ui)
-    run = run_until(lived.shanty, "running", "-n", "1", "--oversubscribe", "--name", "comes", "goes_on.py")
+    run = run_until(
+        lived.shanty, "running", "-n", "1", "--oversubscribe", "--name", "comes", "goes_on.py"
+    )
     row = tab.page.locator(f"[data-run='{run}']")
     row.get_by_text("running").wait_for()
     row.get_by_role("checkbox").check()

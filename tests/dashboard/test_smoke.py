@@ -14,7 +14,9 @@ from shanty.runtime.spec import Failure, State
 def test_a_failed_run_is_shown_with_its_cause(
     browser: object, tabs: Callable[..., Tab], tmp_path: Path
 ) -> None:
-    failure = Failure("rank 3 on gpu1 ended with exit code 1", "CUDA out of memory", "a smaller batch")
+    failure = Failure(
+        "rank 3 on gpu1 ended with exit code 1", "CUDA out of memory", "a smaller batch"
+    )
     make_run(tmp_path / "home", 1, State.FAILED, name="digits", failure=failure)
     ui = Ui(Shanty(tmp_path / "home", tmp_path))
     try:

@@ -3,8 +3,9 @@
 import itertools
 import time
 
-import shanty
 from mpi4py import MPI
+
+import shanty
 
 rank = MPI.COMM_WORLD.Get_rank()
 for step in itertools.count():

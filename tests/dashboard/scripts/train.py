@@ -12,10 +12,17 @@ def png(width: int, height: int) -> bytes:
     rows = b"".join(b"\0" + bytes((0, y * 255 // height, 160)) * width for y in range(height))
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
 
 
 rate = float(sys.argv[2])
@@ -25,6 +32,8 @@ for step in range(300):
 print("trained", flush=True)
 folder = Path(shanty.artifacts())
 (folder / "notes.txt").write_text("a note <script>alert(1)</script>\n")
-(folder / "table.csv").write_text("epoch,loss\n" + "".join(f"{i},{2 / (i + 1):.3f}\n" for i in range(40)))
+(folder / "table.csv").write_text(
+    "epoch,loss\n" + "".join(f"{i},{2 / (i + 1):.3f}\n" for i in range(40))
+)
 (folder / "plots").mkdir()
 (folder / "plots" / "loss.png").write_bytes(png(120, 80))
