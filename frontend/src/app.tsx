@@ -1,12 +1,12 @@
 /* The frame around all pages: navigation, messages, keys, the state of the connection. */
 import { useEffect, useState } from "preact/hooks";
 
-import { type ApiError, asApiError, get, signedIn } from "./lib/api.ts";
+import { type ApiError, asApiError, get, signedIn, signOut } from "./lib/api.ts";
 import { disconnected } from "./lib/events.ts";
 import { allKeys, useKeys } from "./lib/keys.ts";
 import { address, follow, go } from "./lib/router.ts";
-import { dismiss, messages } from "./lib/say.ts";
-import { me } from "./lib/session.ts";
+import { dismiss, messages, sayError } from "./lib/say.ts";
+import { mayChange, me } from "./lib/session.ts";
 import { choice, choose, dark } from "./lib/theme.ts";
 import { Compare } from "./pages/compare.tsx";
 import { Login } from "./pages/login.tsx";
@@ -139,8 +139,8 @@ function Frame() {
           shanty
         </a>
         <nav aria-label="Pages">
-          {PAGES.map(([to, title, shape]) => (
-            <a key={to} href={to} aria-current={shape.test(path) ? "page" : undefined} class={to === "/new" ? "nav-new" : undefined}>
+          {PAGES.filter(([to]) => to !== "/new" || mayChange.value).map(([to, title, shape]) => (
+            <a key={to} href={to} aria-current={shape.test(path) ? "page" : undefined}>
               {title}
             </a>
           ))}
@@ -150,6 +150,9 @@ function Frame() {
             <span class="who muted" title={`shanty ${who.version} · ${who.home}`}>
               {who.name}
               {who.role !== "admin" && ` (${who.role})`}
+              <button type="button" class="small plain" onClick={() => void signOut().catch(sayError)}>
+                Sign out
+              </button>
             </span>
           )}
           <button type="button" class="small plain" aria-label={`Switch to ${next} colours`} title={`Switch to ${next} colours`} onClick={() => choose(next)}>

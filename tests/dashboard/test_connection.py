@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from browsers import Tab, Ui
+from browsers import Tab, Ui, free_port
 from command_line import make_run
 from runs import Shanty
 from shanty.runtime.spec import State
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def test_a_page_recovers_without_a_hand(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from browsers import Lived, Tab, Ui
+from browsers import Lived, Tab, Ui, free_port
+from command_line import make_run
+from runs import Shanty
+from shanty.runtime.spec import State
 
 Tabs = Callable[..., Tab]
 
@@ -50,6 +54,32 @@ def test_one_signs_in_with_a_token_and_is_where_the_link_led(
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="broken").wait_for()
     assert page.url.endswith(f"/runs/{lived.failed}?tab=logs")
+
+
+def test_who_may_only_look_is_offered_nothing_else(
+    browser: object, tabs: Tabs, tmp_path: Path
+) -> None:
+    shanty = Shanty(tmp_path / "home", tmp_path)
+    run = make_run(shanty.home, 1, State.FAILED, name="old")
+    token = shanty("serve", "users", "add", "vic", "--role", "viewer").stdout.strip()
+    ui = Ui(shanty, "serve", "--host", "127.0.0.1", "--port", str(free_port()))
+    tab = tabs(ui, sign_in=False)
+    try:
+        tab.page.goto(f"{ui.base}/login?token={token}")
+        tab.shows("vic (viewer)")
+        page = tab.open(f"/runs/{run.id}")
+        page.get_by_role("button", name="Copy link").wait_for()
+        for name in ("Run again", "Delete", "+ tag"):
+            assert not page.get_by_role("button", name=name).count()
+        page = tab.open("/new")
+        tab.shows("You may look, and start nothing")
+        assert not page.get_by_role("button", name="Start the run").count()
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("Token or link").wait_for()
+        tab.open("/")
+        page.get_by_label("Token or link").wait_for()
+    finally:
+        ui.stop()
 
 
 def test_runs_are_compared(tabs: Tabs, lived: Lived) -> None:

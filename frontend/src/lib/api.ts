@@ -83,6 +83,13 @@ export async function change<T>(method: "POST" | "DELETE", path: string, body?: 
   return (text ? JSON.parse(text) : null) as T;
 }
 
+/** Has the session forgotten; the form for a token is shown. */
+export async function signOut(): Promise<void> {
+  const response = await fetch("/logout", { method: "POST", headers: { "X-Shanty": "1" } });
+  if (!response.ok) throw await failure(response);
+  signedIn.value = false;
+}
+
 export const runPath = (id: string): string => `/runs/${encodeURIComponent(id)}`;
 
 export const isAbort = (error: unknown): boolean =>

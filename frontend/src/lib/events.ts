@@ -5,6 +5,7 @@ import { ApiError, get, PREFIX, signedIn } from "./api.ts";
 
 const FIRST_WAIT = 500; // ms
 const LONGEST_WAIT = 8000;
+const UNSEEN = 20_000; // ms after which a page that nobody looks at gives its connection back
 
 const broken = signal(0);
 
@@ -23,6 +24,8 @@ export function listen(address: () => string, handlers: Handlers, again?: () => 
   let wait = FIRST_WAIT;
   let down = false;
   let ended = false;
+  let paused = false;
+  let unseen = 0;
 
   const setDown = (now: boolean): void => {
     if (down !== now) broken.value += now ? 1 : -1;
@@ -50,10 +53,12 @@ export function listen(address: () => string, handlers: Handlers, again?: () => 
   const open = (): void => {
     window.clearTimeout(timer);
     if (ended || !signedIn.value) return;
+    source?.close();
     source = new EventSource(PREFIX + address());
     source.onopen = () => {
       wait = FIRST_WAIT;
-      if (down) again?.();
+      if (down || paused) again?.();
+      paused = false;
       setDown(false);
     };
     source.onerror = () => void retry();
@@ -70,12 +75,29 @@ export function listen(address: () => string, handlers: Handlers, again?: () => 
     wait = FIRST_WAIT;
     open();
   };
+  // A browser has few connections to one server, for all its tabs.
+  const seen = (): void => {
+    window.clearTimeout(unseen);
+    if (!document.hidden) {
+      if (paused) open();
+      return;
+    }
+    unseen = window.setTimeout(() => {
+      if (down) return;
+      paused = true;
+      source?.close();
+      source = null;
+    }, UNSEEN);
+  };
   window.addEventListener("online", nudge);
+  document.addEventListener("visibilitychange", seen);
   open();
   return () => {
     ended = true;
     window.clearTimeout(timer);
+    window.clearTimeout(unseen);
     window.removeEventListener("online", nudge);
+    document.removeEventListener("visibilitychange", seen);
     source?.close();
     setDown(false);
   };

@@ -17,6 +17,13 @@ export function exactly(seconds: number | null | undefined): string {
   return seconds === null || seconds === undefined ? "" : new Date(seconds * 1000).toLocaleString();
 }
 
+/** The time of day, with seconds where a chart shows less than some minutes. */
+export function ofDay(seconds: number, exact: boolean): string {
+  const date = new Date(seconds * 1000);
+  const minutes = `${pad(date.getHours())}:${pad(date.getMinutes())}`;
+  return exact ? `${minutes}:${pad(date.getSeconds())}` : minutes;
+}
+
 export function clock(seconds: number): string {
   const date = new Date(seconds * 1000);
   const thousandths = String(date.getMilliseconds()).padStart(3, "0");

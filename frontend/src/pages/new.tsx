@@ -7,7 +7,7 @@ import { useLoad, useSettled } from "../lib/load.ts";
 import { go, params, runLink } from "../lib/router.ts";
 import { say } from "../lib/say.ts";
 import { mayChange } from "../lib/session.ts";
-import { Command, ErrorCard, useTitle, Waiting } from "../parts/bits.tsx";
+import { Command, Empty, ErrorCard, useTitle, Waiting } from "../parts/bits.tsx";
 import type { Form, FormPreview, Named, Suggestions } from "../types.ts";
 import { Field, List, numberOf, type Problem } from "./formparts.tsx";
 
@@ -299,10 +299,9 @@ function NewForm({ first, from, suggestions }: { first: Form; from: string | nul
             {problems.length > 0 && <p class="muted">{problems.length} to be put right</p>}
           </div>
           {error && <ErrorCard error={error} />}
-          <button type="submit" class="primary wide-button" disabled={busy || !mayChange.value || !draft.command.trim()}>
+          <button type="submit" class="primary wide-button" disabled={busy || !draft.command.trim()}>
             {busy ? "Starting…" : "Start the run"}
           </button>
-          {!mayChange.value && <p class="muted">You may look, and start nothing.</p>}
         </section>
       </div>
       <Choices id="types" values={names(suggestions?.types)} />
@@ -314,6 +313,22 @@ function NewForm({ first, from, suggestions }: { first: Form; from: string | nul
 }
 
 export function New() {
+  return mayChange.value ? <Fill /> : <NotAllowed />;
+}
+
+function NotAllowed() {
+  useTitle("New run");
+  return (
+    <div class="page">
+      <h1>New run</h1>
+      <Empty title="You may look, and start nothing">
+        <p>Whoever started this dashboard can give you a token that may.</p>
+      </Empty>
+    </div>
+  );
+}
+
+function Fill() {
   const from = params.value.get("from");
   useTitle("New run");
   const suggestions = useLoad<Suggestions>("suggest", (abort) => get("/suggest", {}, abort));

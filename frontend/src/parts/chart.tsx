@@ -4,7 +4,7 @@ import uPlot from "uplot";
 
 import "uplot/dist/uPlot.min.css";
 
-import { figure } from "../lib/format.ts";
+import { figure, ofDay, when } from "../lib/format.ts";
 import { colour, dark } from "../lib/theme.ts";
 
 export interface Line {
@@ -82,10 +82,15 @@ function options(props: ChartProps, width: number): uPlot.Options {
   const grid = { stroke: colour("line"), width: 1 };
   const font = `11px ${getComputedStyle(document.body).fontFamily}`;
   const axis = { stroke: ink, grid, ticks: { ...grid, size: 4 }, font };
-  const x =
-    props.x === "seconds"
-      ? { values: (_: uPlot, at: number[]) => at.map((value) => `${figure(value)} s`) }
-      : {};
+  const written = {
+    step: (value: number) => figure(value),
+    seconds: (value: number) => `${figure(value)} s`,
+    clock: (value: number) => when(value),
+  }[props.x];
+  const x = {
+    values: (_: uPlot, at: number[]) =>
+      at.map((value) => (props.x === "clock" ? ofDay(value, (at[1] ?? 60) - (at[0] ?? 0) < 60) : written(value))),
+  };
   return {
     width,
     height: props.height ?? 220,
@@ -96,11 +101,14 @@ function options(props: ChartProps, width: number): uPlot.Options {
       y: { distr: logarithmic ? 3 : 1, ...(range ? { range: () => range } : {}) },
     },
     axes: [
-      { ...axis, size: 34, ...x },
+      { ...axis, size: 34, space: props.x === "clock" ? 80 : 50, ...x },
       { ...axis, size: 64, values: (_, at) => at.map((value) => (value === null ? "" : format(value))) },
     ],
     series: [
-      { label: props.x === "clock" ? "time" : props.x, ...(props.x === "seconds" ? { value: "{x}" } : {}) },
+      {
+        label: props.x === "step" ? "step" : "time",
+        value: (_, value) => (value === null ? "–" : written(value)),
+      },
       ...lines.map((line, index): uPlot.Series => {
         const hue = line.hue % HUES;
         const turn = lines.slice(0, index).filter((other) => other.hue % HUES === hue).length;

@@ -147,7 +147,7 @@ export function Run({ id }: { id: string }) {
   if (!run) return <Waiting what="Loading the run…" />;
   return (
     <LiveContext.Provider value={live}>
-      <div class={`page run-page tab-is-${tab}`}>
+      <div class="page run-page">
         <Head run={run} reload={loaded.reload} />
         <First run={run} progress={progress ?? run.progress} />
         <p class="unseen" role="status">

@@ -9,7 +9,7 @@ import { useLoad } from "../../lib/load.ts";
 import { params, setParams } from "../../lib/router.ts";
 import { Empty, ErrorCard, Waiting } from "../../parts/bits.tsx";
 import { Chart, type Line } from "../../parts/chart.tsx";
-import type { RunList, Series } from "../../types.ts";
+import type { RunList, Series, Summary } from "../../types.ts";
 
 const SOON = 1500; // ms from new values to the next look
 const LINES = 24; // of one chart
@@ -20,14 +20,18 @@ export interface RunSeries {
   series: Series[];
 }
 
+/** The metrics of runs; where a name is not given, it is asked for. */
 export async function seriesOf(
-  runs: readonly { id: string; name: string | null }[],
+  runs: readonly { id: string; name?: string | null }[],
   abort: AbortSignal,
 ): Promise<RunSeries[]> {
   return Promise.all(
     runs.map(async ({ id, name }) => {
-      const answer = await get<{ series: Series[] }>(`${runPath(id)}/metrics`, { points: 1000 }, abort);
-      return { id, name: name ?? id, series: answer.series };
+      const [answer, run] = await Promise.all([
+        get<{ series: Series[] }>(`${runPath(id)}/metrics`, { points: 1000 }, abort),
+        name === undefined ? get<Summary>(runPath(id), {}, abort) : null,
+      ]);
+      return { id, name: name ?? run?.name ?? id, series: answer.series };
     }),
   );
 }
@@ -175,7 +179,7 @@ function Over({ run, others }: { run: string; others: readonly string[] }) {
 
 export function Metrics({ id, name }: { id: string; name: string | null }) {
   const others = params.value.getAll("with").slice(0, 7);
-  const runs = [{ id, name }, ...others.map((each) => ({ id: each, name: null }))];
+  const runs = [{ id, name }, ...others.map((each) => ({ id: each }))];
   const loaded = useLoad(runs.map((each) => each.id).join(" "), (abort) => seriesOf(runs, abort));
   const timer = useRef(0);
   const soon = (): void => {
@@ -202,7 +206,7 @@ export function Metrics({ id, name }: { id: string; name: string | null }) {
               aria-label={`Take ${other} away`}
               onClick={() => setParams({ with: others.filter((each) => each !== other) })}
             >
-              {other} ✕
+              {loaded.value?.find((run) => run.id === other)?.name ?? other} ✕
             </button>
           ))}
         </MetricCharts>
