@@ -89,20 +89,19 @@ def test_pages(tabs: Callable[..., Tab], lived: Lived, look: str) -> None:
     wanted = {
         "runs": ("/", ".row .run-name"),
         "failed": (f"/runs/{lived.failed}", ".cause-lines"),
-        "stalled": (f"/runs/{lived.stalled}", ".notice"),
-        "logs": (f"/runs/{lived.on}?tab=logs&ranks=0,1", ".line"),
-        "metrics": (f"/runs/{lived.trained}?tab=metrics&with={lived.other}", ".plot canvas"),
         "resources": (f"/runs/{lived.trained}?tab=resources", ".plot canvas"),
         "compare": (f"/compare?{runs}", ".plot canvas"),
-        "machines": ("/machines", ".roomy"),
         "new": ("/new", ".command"),
     }
     if look == "dark":
-        wanted = {name: wanted[name] for name in ("runs", "logs")}
+        wanted = {
+            "logs": (f"/runs/{lived.on}?tab=logs&ranks=0,1", ".line"),
+            "metrics": (f"/runs/{lived.trained}?tab=metrics&with={lived.other}", ".plot canvas"),
+        }
     for name, (path, there) in wanted.items():
         tab.open(path)
         tab.page.locator(there).first.wait_for()
-        picture(tab, lived, name if look == "light" else f"{name}-dark")
+        picture(tab, lived, name)
 
 
 def test_a_narrow_screen(tabs: Callable[..., Tab], lived: Lived) -> None:

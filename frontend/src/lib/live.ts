@@ -10,7 +10,7 @@ export type RankName = string; // a number, "launcher" or "agent"
 
 interface Follower {
   from: () => number;
-  lines: (lines: LogLine[], end: number) => void;
+  lines: (lines: LogLine[], begin: number, end: number) => void;
   behind: (size: number) => void;
 }
 
@@ -84,8 +84,8 @@ export class Live {
     this.end = listen(
       address,
       {
-        log: (data: { rank: number | string; lines: LogLine[]; end: number }) =>
-          this.followers.get(String(data.rank))?.lines(data.lines, data.end),
+        log: (data: { rank: number | string; lines: LogLine[]; begin: number; end: number }) =>
+          this.followers.get(String(data.rank))?.lines(data.lines, data.begin, data.end),
         behind: (data: { rank: number | string; size: number }) =>
           this.followers.get(String(data.rank))?.behind(data.size),
         status: (data: Summary) => all((watcher) => watcher.status?.(data)),

@@ -16,6 +16,7 @@ export class LogBuffer {
   busy = false;
   /** True once something was answered. */
   ready = false;
+  private skipped = false;
   private abort = new AbortController();
 
   constructor(
@@ -71,19 +72,32 @@ export class LogBuffer {
   async newer(): Promise<void> {
     if (this.busy || !this.ready) return;
     const part = await this.ask(this.end, "forward");
-    if (part) this.append(part.lines, part.end);
+    if (part) this.append(part.lines, part.begin, part.end);
   }
 
-  /** Puts lines behind the last one; those that are there already, or not next to it, are left. */
-  append(lines: readonly LogLine[], end: number): void {
+  /** So much was written that the next lines will not join those that are here. */
+  skip(size: number): void {
+    this.size = Math.max(this.size, size);
+    this.skipped = true;
+  }
+
+  /** Puts lines behind the last one, but for those that are there already. */
+  append(lines: readonly LogLine[], begin: number, end: number): void {
     if (!this.ready) return;
     this.size = Math.max(this.size, end);
-    const fresh = lines.filter((line) => line.offset >= this.end);
-    const gap = fresh[0] !== undefined && fresh[0].offset > this.end && !this.joins(fresh[0].offset);
-    if (gap) {
-      void this.newer();
+    if (this.skipped && begin > this.end) {
+      this.skipped = false;
+      this.lines = [...lines];
+      this.begin = begin;
+      this.end = end;
+      this.moved(0);
       return;
     }
+    if (begin > this.end) {
+      void this.newer(); // what is between is asked for
+      return;
+    }
+    const fresh = lines.filter((line) => line.offset >= this.end);
     this.end = Math.max(this.end, end);
     this.lines = [...this.lines, ...fresh];
     const over = Math.max(0, this.lines.length - KEPT);
@@ -92,11 +106,6 @@ export class LogBuffer {
       this.begin = this.lines[0]!.offset;
     }
     this.moved(-over);
-  }
-
-  /* Offsets are those of lines' first bytes: what lies between two lines is a header at most. */
-  private joins(offset: number): boolean {
-    return offset - this.end < 64;
   }
 
   private async ask(at: number | "end", direction: "back" | "forward"): Promise<LogPart | null> {

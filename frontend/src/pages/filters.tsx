@@ -7,7 +7,7 @@ import { type Facets, STATES } from "../types.ts";
 
 const LISTS = ["state", "tag", "target", "machine_type"] as const;
 const WORDS = ["search", "owner", "since", "until", "sort", "order"] as const;
-const TYPING = 120; // ms
+const TYPING = 60; // ms
 
 const SINCE: readonly [string, string][] = [
   ["", "any time"],

@@ -304,13 +304,20 @@ export function Runs() {
       },
     },
   ]);
+  // Said when one has searched, not whenever a run comes.
+  const [found, setFound] = useState("");
+  const search = params.value.toString();
+  useEffect(() => {
+    if (table.ready && !table.stale) setFound(filtered() ? `${count(table.total, "run")} found` : "");
+  }, [search, table.stale]);
   const newcomer = table.ready && !table.stale && table.total === 0 && !filtered();
   return (
     <div class="page runs-page">
       <div class="page-head">
         <h1>Runs</h1>
-        <p class="muted total" role="status">
-          {table.ready ? count(table.total, "run") : ""}
+        <p class="muted total">{table.ready ? count(table.total, "run") : ""}</p>
+        <p class="unseen" role="status">
+          {found}
         </p>
         <Search />
         <Columns shown={shown} toggle={toggle} />

@@ -143,7 +143,7 @@ export function Run({ id }: { id: string }) {
   // How long it is on, and ranks that joined without a word.
   useEvery(5, on, loaded.reload);
 
-  if (loaded.error && !run) return <ErrorCard error={loaded.error} again={loaded.reload} />;
+  if (loaded.error && (!run || loaded.error.status === 404)) return <ErrorCard error={loaded.error} again={loaded.reload} />;
   if (!run) return <Waiting what="Loading the run…" />;
   return (
     <LiveContext.Provider value={live}>

@@ -80,11 +80,8 @@ export function LogPane({ run, rank, title, attempt, live, times, close }: PaneP
     if (!live || !follow || !stream || !ready) return;
     return stream.follow(rank, {
       from: () => buffer.end,
-      lines: (lines, end) => buffer.append(lines, end),
-      behind: (bytes) => {
-        buffer.size = Math.max(buffer.size, bytes);
-        void buffer.jump("end");
-      },
+      lines: (lines, begin, end) => buffer.append(lines, begin, end),
+      behind: (bytes) => buffer.skip(bytes),
     });
   }, [live, follow, stream, buffer, ready]);
 
@@ -218,10 +215,10 @@ export function LogPane({ run, rank, title, attempt, live, times, close }: PaneP
         )}
       </header>
       {asked && (
-        <div class="pane-found" role="status">
-          <span>
+        <div class="pane-found">
+          <span role="status">
             {search.state.matches.length
-              ? `${place + 1} of ${search.state.matches.length}${search.state.full || search.state.busy ? "+" : ""}`
+              ? `${place + 1} of ${search.state.busy ? "…" : search.state.matches.length}${search.state.full ? "+" : ""}`
               : search.state.busy
                 ? ""
                 : `nothing in ${size(search.state.scanned)}`}
