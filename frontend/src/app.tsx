@@ -7,7 +7,7 @@ import { allKeys, useKeys } from "./lib/keys.ts";
 import { address, follow, go } from "./lib/router.ts";
 import { dismiss, messages, sayError } from "./lib/say.ts";
 import { mayChange, me } from "./lib/session.ts";
-import { choice, choose, dark } from "./lib/theme.ts";
+import { otherTheme, switchTheme, theme } from "./lib/theme.ts";
 import { Compare } from "./pages/compare.tsx";
 import { Login } from "./pages/login.tsx";
 import { Machines } from "./pages/machines.tsx";
@@ -125,7 +125,6 @@ function Frame() {
     { keys: "?", what: "this list", act: () => setHelp(true) },
   ]);
   const who = me.value;
-  const next = choice.value === "system" ? (dark.value ? "light" : "dark") : choice.value === "dark" ? "light" : "dark";
   return (
     <div class="frame" onClick={follow}>
       <a class="skip" href="#main">
@@ -155,8 +154,8 @@ function Frame() {
               </button>
             </span>
           )}
-          <button type="button" class="small plain" aria-label={`Switch to ${next} colours`} title={`Switch to ${next} colours`} onClick={() => choose(next)}>
-            {dark.value ? "☀" : "☾"}
+          <button type="button" class="small plain" aria-label={`Switch to ${otherTheme.value} colours`} title={`Switch to ${otherTheme.value} colours`} onClick={switchTheme}>
+            {theme.value === "dark" ? "☀" : "☾"}
           </button>
           <button type="button" class="small plain" aria-label="Keys" title="Keys ( ? )" onClick={() => setHelp(true)}>
             ?

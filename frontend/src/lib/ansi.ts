@@ -8,7 +8,6 @@ export interface Piece {
 }
 
 // CSI … final byte, OSC … BEL or ST, other two-byte escapes, and control characters but tab.
-// eslint-disable-next-line no-control-regex
 const ESCAPE =
   /\x1b\[([0-9;:?]*)[ -/]*([@-~])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]?|[\x00-\x08\x0b-\x1f\x7f]/g;
 

@@ -1,24 +1,29 @@
-/* Dark or light: the system's, or the one that was chosen. */
-import { computed, signal } from "@preact/signals";
+/* Dark or light: the system's, or the one that was chosen. Before the first paint: public/theme.js. */
+import { computed, effect, signal } from "@preact/signals";
 
 import { recall, remember } from "./storage.ts";
 
-type Choice = "system" | "light" | "dark";
+type Theme = "light" | "dark";
 
 const system = window.matchMedia("(prefers-color-scheme: dark)");
 const systemDark = signal(system.matches);
 system.addEventListener("change", () => (systemDark.value = system.matches));
 
-export const choice = signal<Choice>((recall("theme") as Choice | null) ?? "system");
-export const dark = computed(() =>
-  choice.value === "system" ? systemDark.value : choice.value === "dark",
-);
+const kept = recall("theme");
+const chosen = signal<Theme | null>(kept === "dark" || kept === "light" ? kept : null);
 
-export function choose(next: Choice): void {
-  choice.value = next;
-  remember("theme", next === "system" ? null : next);
-  if (next === "system") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = next;
+export const theme = computed<Theme>(() => chosen.value ?? (systemDark.value ? "dark" : "light"));
+export const otherTheme = computed<Theme>(() => (theme.value === "dark" ? "light" : "dark"));
+
+effect(() => {
+  document.documentElement.dataset.theme = theme.value;
+});
+
+/** Takes the other theme; where that is the system's, it is followed again. */
+export function switchTheme(): void {
+  const next = otherTheme.value;
+  chosen.value = (next === "dark") === systemDark.value ? null : next;
+  remember("theme", chosen.value);
 }
 
 /** A colour of the style sheet, for what is drawn. */

@@ -5,7 +5,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
 import { figure, ofDay, when } from "../lib/format.ts";
-import { colour, dark } from "../lib/theme.ts";
+import { colour, theme } from "../lib/theme.ts";
 
 export interface Line {
   label: string;
@@ -130,7 +130,7 @@ function options(props: ChartProps, width: number): uPlot.Options {
 export function Chart(props: ChartProps) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
-  const isDark = dark.value;
+  const colours = theme.value;
   const { lines, smooth = 0 } = props;
   // What makes another chart of it; new values alone go into the one that is there.
   const shape = JSON.stringify([
@@ -139,7 +139,7 @@ export function Chart(props: ChartProps) {
     props.logarithmic ?? false,
     props.range ?? null,
     props.height ?? 0,
-    isDark,
+    colours,
   ]);
   useEffect(() => {
     const element = box.current;

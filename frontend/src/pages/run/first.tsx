@@ -115,7 +115,7 @@ export function First({ run, progress }: { run: Detail; progress: Progress | nul
         </section>
       )}
       {run.state === "running" && run.waits && <p class="muted">{run.waits}</p>}
-      {progress && <Advance progress={progress} />}
+      {on && progress && <Advance progress={progress} />}
       {run.stalls.length > 0 && !stalled && (
         <p class="muted">
           It stood still {count(run.stalls.length, "time")}

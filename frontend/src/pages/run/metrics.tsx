@@ -203,10 +203,11 @@ export function Metrics({ id, name }: { id: string; name: string | null }) {
               type="button"
               key={other}
               class="small"
-              aria-label={`Take ${other} away`}
               onClick={() => setParams({ with: others.filter((each) => each !== other) })}
             >
-              {loaded.value?.find((run) => run.id === other)?.name ?? other} ✕
+              {loaded.value?.find((run) => run.id === other)?.name ?? other}
+              <span aria-hidden="true">✕</span>
+              <span class="unseen">, take away</span>
             </button>
           ))}
         </MetricCharts>
