@@ -41,7 +41,7 @@ export function Field({
           {mine.map((problem, index) => (
             <p key={index}>
               {problem.what}
-              {problem.fix && <span class="fix"> {problem.fix}</span>}
+              {problem.fix && <span class="fix">; {problem.fix}</span>}
             </p>
           ))}
         </div>
@@ -88,7 +88,7 @@ export function List<T>({
       {problems.map((problem, index) => (
         <p class="problem" key={index}>
           {problem.what}
-          {problem.fix && <span class="fix"> {problem.fix}</span>}
+          {problem.fix && <span class="fix">; {problem.fix}</span>}
         </p>
       ))}
       <button type="button" class="small" onClick={() => change([...items, fresh()])}>

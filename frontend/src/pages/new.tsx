@@ -293,7 +293,8 @@ function NewForm({ first, from, suggestions }: { first: Form; from: string | nul
               .filter((problem) => !FIELDS.has(problem.field.split(".")[0] ?? ""))
               .map((problem, index) => (
                 <p class="problem" key={index}>
-                  {problem.what} {problem.fix && <span class="fix">{problem.fix}</span>}
+                  {problem.what}
+                  {problem.fix && <span class="fix">; {problem.fix}</span>}
                 </p>
               ))}
             {problems.length > 0 && <p class="muted">{problems.length} to be put right</p>}

@@ -268,6 +268,7 @@ function Rows({ table, columns }: { table: RunTable; columns: readonly Column[] 
         tabIndex={0}
         role="table"
         aria-label="Runs"
+        aria-describedby="table-keys"
         aria-rowcount={table.total + 1}
         aria-busy={table.stale}
         style={{ "--columns": shape, "--columns-narrow": narrow }}
@@ -282,6 +283,9 @@ function Rows({ table, columns }: { table: RunTable; columns: readonly Column[] 
           })}
         </div>
       </div>
+      <p class="unseen" id="table-keys">
+        Arrow keys go through the rows, Enter opens a run, x selects it.
+      </p>
       <p class="unseen" role="status">
         {now ? `${now.name ?? now.id}, ${now.state}` : ""}
       </p>

@@ -121,9 +121,15 @@ def problems(form: Form, home: Path) -> list[FieldProblem]:
     return found + machines.problems(form, home)
 
 
+def _is_unset(job: JobSpec, changes: Form, name: str) -> bool:
+    """Return true where a field is null and was: a file of hosts, say, stays then."""
+    first = next(iter(_FIELDS[name]), "")
+    return getattr(changes, name) is None and getattr(job, first, None) is None
+
+
 def again(job: JobSpec, changes: Form) -> list[str]:
     """Return the words of a run like `job`, but for the fields of the form that were given."""
-    given = changes.model_fields_set
+    given = {name for name in changes.model_fields_set if not _is_unset(job, changes, name)}
     if "env" in given:  # what was masked is as it was
         known = {k: job.env[k] if v == MASK and k in job.env else v for k, v in changes.env.items()}
         changes = changes.model_copy(update={"env": known})

@@ -1,12 +1,16 @@
 """Runs `shanty` itself: what a page starts is what the same line would start in a terminal.
 
-It is a process of its own, so the server goes on meanwhile; it outlives the server's end.
+It is a process of its own, so the server goes on meanwhile. A preparation that is not done when the
+server ends is broken off, which leaves no run; a run that has begun goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,7 +48,8 @@ async def shanty(words: list[str], home: Path, environ: Mapping[str, str], patie
     try:
         out, err = await asyncio.wait_for(process.communicate(), patience)
     except TimeoutError:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # it is the leader of its session
         await process.wait()
         raise LaunchError(
             f"shanty {words[0]} took more than {patience:.0f} s, and was ended",

@@ -63,6 +63,8 @@ def login(request: Request, token: str = "", next: str = "/") -> Response:
 @router.post("/logout")
 def logout(request: Request) -> Response:
     """Forget the cookie."""
+    if "x-shanty" not in request.headers:  # a page of another site
+        raise Refused(403, "the request has no header X-Shanty")
     answer = Response(status_code=204)
     answer.delete_cookie(state.of(request).cookie, httponly=True, samesite="strict")
     return answer

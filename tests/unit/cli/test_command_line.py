@@ -181,16 +181,18 @@ def test_a_form_is_read_as_its_line_says(read: Read, tmp_path: Path, command: st
         ({"command": "train.py --lr 9"}, {"command": Script("train.py", ("--lr", "9"))}),
         ({"env": {"HF_TOKEN": "••••••", "B": "2"}}, {"env": {"HF_TOKEN": "old", "B": "2"}}),
         ({"env": {}}, {"env": {}}),
+        ({"on": None, "machines": None, "image": None}, {}),
+        ({"on": "a,b"}, {"on": "a,b", "hostfile": None}),
         ({"time_limit": "1h", "mpi": "mpich"}, {"time_limit": 3600.0, "mpi": "mpich"}),
     ],
-    ids=range(6),
+    ids=range(8),
 )
 def test_a_run_again_differs_where_it_was_changed(
     read: Read, tmp_path: Path, changes: dict, expected: dict
 ) -> None:
     job = JobSpec(
         Script("train.py", ("-n", "3")), ranks=2, name="old", tags=("a",), cpus_per_rank=1,
-        workdir=str(tmp_path / "work"), env={"HF_TOKEN": "old"}, alone="ok",
+        workdir=str(tmp_path / "work"), env={"HF_TOKEN": "old"}, alone="ok", hostfile="/hosts",
     )  # fmt: skip
     words = forms.again(job, Form(**changes))
     assert read(shlex.join(["shanty", "run", *words])) == replace(job, **expected)

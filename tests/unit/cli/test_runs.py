@@ -126,7 +126,12 @@ def test_a_run_whose_hosts_are_not_known_is_listed_with_the_cause(
         "UPDATE runs SET status = '{'",
         "UPDATE runs SET status = '{}'",
         "ALTER TABLE runs RENAME COLUMN tags TO labels",
+        """DROP TABLE runs; CREATE TABLE runs (
+            id TEXT PRIMARY KEY, name TEXT, tags TEXT NOT NULL, command TEXT NOT NULL,
+            workspace TEXT NOT NULL, status TEXT NOT NULL
+        ) STRICT""",  # as it once was
     ],
+    ids=range(6),
 )
 def test_a_damaged_index_loses_no_run(cli: Cli, home: Path, statement: str | None) -> None:
     make_run(home, 1)
@@ -137,7 +142,7 @@ def test_a_damaged_index_loses_no_run(cli: Cli, home: Path, statement: str | Non
         (home / "index.sqlite").write_bytes(b"no database at all" * 100)
     else:
         with sqlite3.connect(home / "index.sqlite") as index:
-            index.execute(statement)
+            index.executescript(statement)
         index.close()
     assert listed(cli("ps", "--json")) == wanted
     (home / "index.sqlite").unlink()
