@@ -133,6 +133,7 @@ def again(job: JobSpec, changes: Form) -> list[str]:
     if "env" in given:  # what was masked is as it was
         known = {k: job.env[k] if v == MASK and k in job.env else v for k, v in changes.env.items()}
         changes = changes.model_copy(update={"env": known})
+    changes = machines.with_those_of(job, changes)
     without = [field for name in given for field in _FIELDS[name]]
     options = option_words(job, shown=False, without=without) + words(changes, given, shown=False)
     if "command" in given:

@@ -62,6 +62,20 @@ def words(form: Form, fields: Collection[str]) -> list[str]:
     return found
 
 
+def with_those_of(job: JobSpec, changes: Form) -> Form:
+    """Return the changes with what they leave as it is of the job's machine types.
+
+    These are one option of `shanty run`, and several fields of the form.
+    """
+    given = changes.model_fields_set
+    if not job.machines or given.isdisjoint(_ALL):
+        return changes
+    (kind, count), master = job.machines[-1], job.machines[0][0] if job.machines[1:] else None
+    known = {"machine_type": kind, "machines": count, "master_type": master}
+    kept = {name: value for name, value in known.items() if name not in given}
+    return changes.model_copy(update=kept)
+
+
 def problems(form: Form, home: Path) -> list[FieldProblem]:
     """Return what is wrong with the fields of the form that are for machines."""
     found: list[FieldProblem] = []

@@ -29,6 +29,7 @@ ENVIRONMENT = "environ.json"  # of the command that made the run, until it has b
 _SPAWN = 1.0  # seconds between two tries to start the process
 _PROCESS = "shanty.launch.scheduler"
 _spawned = 0.0
+_children: list[subprocess.Popen[bytes]] = []
 
 
 @contextlib.contextmanager
@@ -142,9 +143,10 @@ def spawn(words: Sequence[str], environ: Mapping[str, str], home: Path) -> subpr
     """Start a process that outlives this one and its terminal; what it says is kept in a log."""
     from shanty.runtime.agent.control import survivor_prefix
 
+    _children[:] = [each for each in _children if each.poll() is None]  # no zombies of a server
     path = home / "machines" / "scheduler.log"
     with storage_errors(path), path.open("ab") as log:
-        return subprocess.Popen(
+        child = subprocess.Popen(
             [*survivor_prefix(os.environ), *words],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -153,3 +155,5 @@ def spawn(words: Sequence[str], environ: Mapping[str, str], home: Path) -> subpr
             env=dict(environ),
             start_new_session=True,
         )
+    _children.append(child)
+    return child
