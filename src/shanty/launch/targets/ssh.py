@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import shutil
 import time
@@ -29,6 +30,7 @@ from shanty.launch.network.topology import Route, SurveyedHost
 from shanty.launch.settings import Settings
 from shanty.launch.targets import networks
 from shanty.launch.targets.base import Planned, Reply, Surroundings, lost, plan_of, scratch_of
+from shanty.runtime.agent import control
 from shanty.runtime.agent.connections import worker_command
 from shanty.runtime.agent.control import read_status
 from shanty.runtime.errors import NotFoundError, PrepareError, ShantyError
@@ -339,7 +341,11 @@ class SshTarget:
         run = planned.run
         write_json(run.job, planned.job.to_json())
         run.hostfile.write_text(planned.hostfile())
-        write_json(run.site, {"hosts": [asdict(host.host) for host in planned.facts.hosts]})
+        site = {
+            "hosts": [asdict(host.host) for host in planned.facts.hosts],
+            "submitter": control.agents_record(submitter=os.getpid()),
+        }
+        write_json(run.site, site)
         ranks = None if planned.raw else planned.ranks
         write_json(run.status, Status.new(ranks).to_json())
 
