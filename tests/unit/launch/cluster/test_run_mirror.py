@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from shanty.launch.cluster.run_mirror import _GIVEN_UP, RunMirror, _over
 from shanty.launch.host import Host
 from shanty.runtime.agent import control
-from shanty.runtime.rundir import RunDir
+from shanty.runtime.errors import NotFoundError
+from shanty.runtime.rundir import RunDir, write_json
 from shanty.runtime.spec import State, Status
 
 
@@ -21,6 +23,39 @@ def test_the_end_of_a_run_is_not_overwritten_by_what_came_before(tmp_path: Path)
     for state in (State.RUNNING, State.STOPPED, State.RUNNING):
         link._store("status.json", None, json.dumps(Status(state).to_json()).encode(), "/there")
     assert control.read_status(run).state is State.STOPPED
+
+
+class Unknowing:
+    """The client of a lead host that has no such run."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def ask(self, *_: object, **__: object) -> None:
+        self.asked += 1
+        raise NotFoundError("the lead host has no run r")
+
+    def close(self, _patience: float) -> None: ...
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_run_whose_hosts_are_being_prepared_is_not_lost(tmp_path: Path, alive: bool) -> None:
+    """Its lead host hears of it when they all are ready; until then whoever submits it is there."""
+    run = RunDir(tmp_path)
+    write_json(run.status, Status(State.PENDING, 2, created=1.0).to_json())
+    record = control.agents_record(submitter=os.getpid())
+    if not alive:
+        record["submitter"]["born"] = "0"
+    write_json(run.site, {"hosts": [{"name": "a"}], "submitter": record})
+    client = Unknowing()
+    link = RunMirror(run, [Host("a")], client).start()  # type: ignore[arg-type]
+    try:
+        state = link.status(10).state
+        assert client.asked == 1
+    finally:
+        link.close()
+    assert state is (State.PENDING if alive else State.LOST)
+    assert control.read_status(run).state is state
 
 
 @pytest.mark.parametrize(
