@@ -192,6 +192,7 @@ class Controller:
                 try:
                     if request.done:
                         break
+                    self._urgent = self._urgent or self._has_news
                     moved = self._advance()
                 finally:
                     self._turn.release()
@@ -204,10 +205,15 @@ class Controller:
                     os.sched_yield()
         finally:
             self._driven = False
-        if request.done:
-            self._urgent = False
+        # Another thread may have driven as well, for what no cycle has told of yet.
+        self._urgent = self._has_news
         if self._pending or self.queue:  # of which the thread may not know yet
             self.queue.ring()
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether something was put in since the latest cycle began."""
+        return self._pending.fresh > 0 or bool(self.queue)
 
     def _run(self) -> None:
         while not self._over:

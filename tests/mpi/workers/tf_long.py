@@ -5,7 +5,6 @@ request is left. Argument: the number of steps. Run through ../test_tf_long.py.
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import threading
 from pathlib import Path
@@ -24,14 +23,22 @@ OBJECTS = 250  # of Python that may be there afterwards and were not before
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    """Bytes of this process in memory, without shared segments: these have one size from the start,
+    and of their pages ever more are used.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("RssAnon:")))
 
 
 def held() -> tuple[int, int]:
     """Threads of Python and open files."""
     return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+
+
+def measured() -> tuple[int, int, tuple[int, int]]:
+    """Objects of Python, bytes and what is held; the list of all objects is memory itself."""
+    objects = len(gc.get_objects())
+    return objects, resident(), held()
 
 
 def check_steps() -> None:
@@ -46,11 +53,12 @@ def check_steps() -> None:
             weight.assign_sub(1e-3 * gradient)
         return hvd.allreduce(loss, name="loss")
 
-    before = 0, (0, 0), 0
+    before = measured()
     for number in range(STEPS):
+        if number % 500 == 0:
+            gc.collect()  # of so many objects it takes its time to do so by itself
         if number == WARM:
-            gc.collect()
-            before = resident(), held(), len(gc.get_objects())
+            before = measured()
         step(batch)
         if number % 10 == 0:
             hvd.allreduce(tf.ones(900, tf.bfloat16), name=f"new.{number}")
@@ -58,10 +66,11 @@ def check_steps() -> None:
             # in a graph, TensorFlow itself would keep a list of each failure
             raised(ValueError, lambda: hvd.alltoall(batch, splits=[99] * hvd.size()))
     gc.collect()
-    objects, grown = len(gc.get_objects()) - before[2], resident() - before[0]
+    after = measured()
+    objects, grown = after[0] - before[0], after[1] - before[1]
     print(f"rank {hvd.rank()}: {grown} bytes and {objects} objects more", flush=True)
     assert objects < OBJECTS, f"{objects} objects more"
-    assert held() == before[1], (held(), before[1])
+    assert after[2] == before[2], (after, before)
     assert grown < GROWTH, f"{grown} bytes more after {STEPS} steps than after {WARM}"
     sums = [each.numpy().tobytes() for each in weights]
     assert all(each == sums for each in hvd.allgather_object(sums)), "the models have parted"
