@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import shanty
 from shanty.launch.cluster.rpc_client import Bundle, NoAnswerError, RpcClient, bundle
 from shanty.launch.connections.base import LocalTransport
 from shanty.launch.host import Host
@@ -304,3 +306,32 @@ def test_reach_takes_the_first_that_is_an_ssh_server(
     ssh.close()
     other.close()
     mute.close()
+
+
+def test_what_travels_is_whole() -> None:
+    """Nothing in it imports what of shanty stays here."""
+    files = {name: content for name, content, _ in bundle().files if name.endswith(".py")}
+    lacking = set()
+    for name, content in files.items():
+        for node in ast.walk(ast.parse(content)):
+            if isinstance(node, ast.ImportFrom):
+                needed = {_file_of(f"{node.module}.{each.name}") for each in node.names}
+            elif isinstance(node, ast.Import):
+                needed = {_file_of(each.name) for each in node.names}
+            else:
+                continue
+            lacking |= {(name, each) for each in needed - {""} if each not in files}
+    assert not lacking
+
+
+def _file_of(name: str) -> str:
+    """The file of a module of shanty's, or of the module that has this name; "" for others."""
+    first, *parts = name.split(".")
+    if first != "shanty":
+        return ""
+    root = Path(shanty.__file__).parent
+    for count in (len(parts), len(parts) - 1):
+        for file in ("/".join(parts[:count]) + ".py", "/".join([*parts[:count], "__init__.py"])):
+            if count >= 0 and (root / file).is_file():
+                return file
+    raise AssertionError(f"there is no {name}")
