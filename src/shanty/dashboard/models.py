@@ -20,9 +20,9 @@ class Model(BaseModel):
 
 
 class Given(BaseModel):
-    """The ground of what comes in: what is not known is refused."""
+    """The ground of what comes in: what is not known, or of another type, is refused."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 # --------------------------------------------------------------------------------- errors, users

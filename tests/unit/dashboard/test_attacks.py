@@ -361,7 +361,8 @@ def test_deep_and_odd_json_is_refused(admin: Client) -> None:
     headers = {**admin.headers, "X-Shanty": "1", "Content-Type": "application/json"}
     for body in (
         b"[" * 100_000, b"{", b"null", b'{"ranks": 1e999}', b'{"name": "\\ud800"}',
-        b'{"command": "a\\u0000b"}', b'{"other": 1}', b'{"env": {"A=B": "x"}}', b"\xff",
+        b'{"command": "a\\u0000b"}', b'{"other": 1}', b'{"ranks": true}', b'{"name": 5}',
+        b'{"env": {"A=B": "x"}}', b"\xff",
     ):  # fmt: skip
         answer = admin.http.post(url, content=body, headers=headers)
         assert answer.status_code in (400, 422), body[:40]
