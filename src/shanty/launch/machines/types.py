@@ -44,10 +44,8 @@ class MachineType:
     @property
     def kind(self) -> Kind:
         """Who has the machines: this is the one, hosts are, or a queue gives them."""
-        first = self.on.partition(":")[0]
-        if first == "local" or first == "slurm" or first == "k8s":
-            return first
-        return "hosts"
+        named: dict[str, Kind] = {"local": "local", "slurm": "slurm", "k8s": "k8s"}
+        return named.get(self.on.partition(":")[0], "hosts")
 
     def hosts(self, home: Path) -> tuple[Host, ...]:
         """Return the machines, as hosts; none where a queue gives them.
