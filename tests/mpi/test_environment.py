@@ -48,6 +48,15 @@ def test_tensorflow(shanty: Shanty, flavour: str) -> None:
     assert {"[0] ok 0 of 2", "[1] ok 1 of 2"} <= set(done.stdout.splitlines())
 
 
+@LONG
+def test_mpi_that_is_up_before_tensorflow(shanty: Shanty, flavour: str) -> None:
+    """TensorFlow's own hwloc is not taken for that of MPI, which calls some of it at the end."""
+    script = shanty.script("from mpi4py import MPI\nimport tensorflow\nMPI.COMM_WORLD.barrier()\n")
+    words = ["--mpi", flavour, "-n", 2, "--python", environments.tensorflow(), "--alone", "ok"]
+    done = shanty("run", "-q", *words, script, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.fixture
 def transformers() -> list[str | Path]:
     """What runs a script with transformers and Accelerate, and the PyTorch of the tests."""

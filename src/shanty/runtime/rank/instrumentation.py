@@ -7,6 +7,7 @@ nothing of shanty, little of the standard library, and adds no name that a scrip
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib.machinery
 import os
 import sys
@@ -291,6 +292,7 @@ class ImportFollower:
     def _find_mpi(self, name: str, path: Sequence[str] | None, target: Any) -> Any:
         """Finds it by the other finders: mpi4py has one of its own, and it loads the libmpi."""
         child = self.process.is_childs()
+        _bind(os.environ.get("MPI4PY_LIBMPI", ""))
         for finder in [each for each in sys.meta_path if each is not self]:
             try:
                 spec = finder.find_spec(name, path, target)
@@ -309,6 +311,19 @@ class ImportFollower:
         for each in self.hooks[module.__name__].split():
             part, _, hook = each.partition(".")
             getattr(load_part("rank/" + part), hook)(module, self.process, self.claim)
+
+
+def _bind(library: str) -> None:
+    """Has all functions that an MPI's library calls be found now, before others can come between.
+
+    TensorFlow has an hwloc within, for all to see: what Open MPI 4.1 calls of hwloc only at its end
+    would be that of TensorFlow, and crash.
+    """
+    if os.path.isfile(library):
+        import ctypes
+
+        with contextlib.suppress(OSError):  # mpi4py says what is wrong with it
+            ctypes.CDLL(library, os.RTLD_NOW)
 
 
 def _importer() -> str:
