@@ -199,11 +199,9 @@ def test_a_run_again_differs_where_it_was_changed(
 
 
 def test_problems_of_a_form(home: Path) -> None:
-    form = Form(
-        command="a 'b", source=Source(path="/no/such"), machine_type="p2", ranks=0, machines=2
-    )
+    form = Form(command="a 'b", source=Source(path="/no/such"), machine_type="p2", ranks=0)
     found = {each.field: each.what for each in forms.problems(form, home)}
-    assert set(found) == {"command", "source", "machine_type", "ranks", "machines"}
+    assert set(found) == {"command", "source", "machine_type", "ranks"}
     assert found["command"] == "a quote is not closed"
     assert forms.problems(Form(command="x", source=Source(path="/tmp")), home) == []
     assert forms.line(form).endswith("a 'b")
