@@ -115,7 +115,7 @@ def _say_what_is_missing(reader: Reader, rows: Sequence[Row]) -> None:
     of_hosts = [name for name in missing if name in OF_HOSTS]
     logged = [name for name in missing if name not in OF_HOSTS]
     if of_hosts:
-        why = "" if reader.resources.exists() else ": its hosts were not sampled"
+        why = "" if reader.run.resources.exists() else ": its hosts were not sampled"
         note(f"experiment {reader.run.id} has no {', '.join(of_hosts)} of that time{why}")
     if logged:
         note(f"experiment {reader.run.id} has logged no {', '.join(logged)} (see shanty.log)")

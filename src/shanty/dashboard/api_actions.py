@@ -31,12 +31,12 @@ from shanty.launch.index import Changes as Changed
 from shanty.launch.index import Runs, read_job
 from shanty.launch.run_query import Query
 from shanty.launch.stack_text import text_of
+from shanty.launch.tags import retag
 from shanty.runtime.errors import ShantyError
-from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
+from shanty.runtime.rundir import RunDir, storage_errors
 
 router = APIRouter(responses=STARTING, tags=["actions"])
 _PATIENCE = 1800.0  # seconds in which hosts are prepared
-_MOST_TAGS = 200
 _RECENT = 50  # runs whose images and folders the form offers
 
 
@@ -97,17 +97,9 @@ async def tags(caller: Writer, run_id: RunId, change: TagChange) -> Summary:
 
     def work() -> Changed:
         run = caller.own_run(run_id)
-        values = read_json(run.job)
-        if values is None:
-            raise Refused(409, "job.json is missing or damaged, so it takes no tags")
-        given = values.get("tags")
-        known = [text(each) for each in given] if isinstance(given, list) else []
-        kept = [each for each in known if each not in change.remove]
-        values["tags"] = list(dict.fromkeys([*kept, *change.add]))
-        if len(values["tags"]) > _MOST_TAGS:
-            raise Refused(422, "a run has 200 tags at most")
-        with storage_errors(run.job):
-            write_json(run.job, values)
+        known = entry_of(caller, run).tags
+        there = [tag for tag in change.remove if tag in known]
+        retag(caller.here.runs, run, change.add, there)
         return _reread(caller, run)
 
     changes = await run_in_threadpool(work)

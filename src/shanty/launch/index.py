@@ -184,7 +184,7 @@ class Runs:
                 f"SELECT {_COLUMNS} FROM runs WHERE id IN ({marks})", [each.id for each in found]
             )
             known = {row[0]: _from_row(*row) for row in rows}
-            changed = [entry for entry in found if known.get(entry.id) != entry]
+            changed = [entry for entry in found if _is_news(entry, known.get(entry.id))]
             marks = ", ".join("?" * (_COLUMNS.count(",") + 7))
             index.executemany(
                 f"INSERT OR REPLACE INTO runs VALUES ({marks})", [_row(each) for each in changed]
@@ -281,6 +281,13 @@ def _similar(reference: str, names: Sequence[str]) -> str:
 def _delete(run: RunDir) -> None:
     with storage_errors(run.path):
         shutil.rmtree(run.path)
+
+
+def _is_news(entry: Entry, known: Entry | None) -> bool:
+    """Return whether to write it down: not what somebody read before the run had ended."""
+    if known is not None and known.status.ended is not None and entry.status.ended is None:
+        return False
+    return entry != known
 
 
 def _row(entry: Entry) -> tuple[str | float | None, ...]:

@@ -81,18 +81,13 @@ class Reader:
     _offsets: dict[Path, int] = field(default_factory=dict)
     _sums: dict[tuple[float, str], dict[str, tuple[float, int]]] = field(default_factory=dict)
 
-    @property
-    def resources(self) -> Path:
-        """The file with the samples of the run's hosts."""
-        return self.run.path / "resources.jsonl"
-
     def read(self, *, whole: bool, start: float = 0.0, end: float = math.inf) -> list[Row]:
         """Return the rows that are new; not the last interval's, which may go on, unless `whole`.
 
         Only what was measured from `start` to `end` counts.
         """
         of_hosts = [name for name in self.names if name in OF_HOSTS]
-        for sample in self._new(self.resources) if of_hosts else ():
+        for sample in self._new(self.run.resources) if of_hosts else ():
             for name in of_hosts:
                 for whose, value in OF_HOSTS[name](sample):
                     self._add(sample, whose, name, value, start, end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -53,3 +53,20 @@ def test_runs_that_do_not_answer_are_asked_at_the_same_time(
     for link in asked:
         link.close()
     assert threading.active_count() == 1
+
+
+def test_an_older_look_does_not_undo_a_runs_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several processes look at the same time, and one may write down later what it saw before."""
+    run = RunDir(tmp_path / "runs" / "20240101-000000-bcdf")
+    run.create()
+    write_json(run.job, JobSpec(Script("train.py")).to_json())
+    write_json(run.status, Status(State.SUCCEEDED, 1, created=1.0, ended=2.0).to_json())
+    runs = Runs(tmp_path, Targets(Surroundings(tmp_path, {}, Settings())))
+    (ended,) = runs.entries()
+    older = replace(ended, status=Status(State.RUNNING, 1, created=1.0))
+    monkeypatch.setattr(Runs, "read", lambda _self, _runs: [older])
+    assert runs.reread([run]) == []
+    assert runs.on() == []
+    assert runs.known([run.id]) == [ended]

@@ -52,11 +52,6 @@ def site_of(run: RunDir) -> dict[str, Any] | None:
     return site if site is not None and site.get("target") == TARGET else None
 
 
-def machines_of(run: RunDir) -> tuple[str, ...]:
-    """Return the machines that a run has, also one that has begun."""
-    return tuple((read_json(run.site) or {}).get("machines", ()))
-
-
 def note(run: RunDir, **changes: Any) -> None:
     """Write down how far a run in the queue has come."""
     write_json(run.site, {**(site_of(run) or {}), **changes})
@@ -72,8 +67,8 @@ def begins(run: RunDir) -> None:
 
 def begun(run: RunDir, site: Mapping[str, Any]) -> None:
     """Write down where a run is now; one that was in the queue leaves it and keeps its machines."""
-    machines = machines_of(run)
-    write_json(run.site, {**site, "machines": list(machines)} if machines else dict(site))
+    machines = (read_json(run.site) or {}).get("machines", ())
+    write_json(run.site, {**site, "machines": machines})
     (run.path / ENVIRONMENT).unlink(missing_ok=True)
 
 
@@ -97,6 +92,11 @@ def order(jobs: Mapping[RunDir, JobSpec]) -> list[RunDir]:
 def starter_lock(run: RunDir) -> Path:
     """Return the file that is locked by the process which starts the run."""
     return run.path / "starter.lock"
+
+
+def starter_record(run: RunDir) -> Path:
+    """Return the file that says which process that is."""
+    return run.path / "starter.json"
 
 
 def is_locked(path: Path) -> bool:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,26 +49,29 @@ class Scheduler:
             if present != seen:
                 seen, changed = present, time.monotonic()
             with queue.held(self._home):
-                if not self._serve(present):
+                if not self._serve([*present, *self._new(present)]):
                     os.close(self._lock)  # who comes once the queue is let go starts another
                     return
             now = time.monotonic()
             time.sleep(_LOOK if now < changed + _STEADY else _SELDOM)
 
     def _present(self) -> dict[RunDir, Status]:
-        """The runs that are on, or whose hosts cannot be asked; with their states."""
-        ids = [each for each in self._runs.ids() if each not in self._ended]
-        found = {}
-        for run, status in self._targets.describe(list(map(self._runs.directory, ids))).items():
-            if status.state.final and status.ended is not None:
-                self._ended.add(run.id)
-            else:  # a run that is LOST may go on where nobody sees it
-                found[run] = status
-        return found
+        """The runs that are on, with their states; by their folders, which cannot be out of date.
 
-    def _serve(self, present: Mapping[RunDir, Status]) -> bool:
-        """Do what can be done now; returns whether anything waits."""
-        sites = {run: queue.site_of(run) for run in self._known(present)}
+        One that is LOST may go on where nobody sees it.
+        """
+        found = self._targets.describe(self._new(()))
+        self._ended.update(run.id for run, status in found.items() if status.ended is not None)
+        return {run: status for run, status in found.items() if status.ended is None}
+
+    def _new(self, known: Collection[RunDir]) -> list[RunDir]:
+        """The runs that are neither known nor over."""
+        ids = {run.id for run in known} | self._ended
+        return [self._runs.directory(each) for each in self._runs.ids() if each not in ids]
+
+    def _serve(self, present: Sequence[RunDir]) -> bool:
+        """Do what can be done now for the runs that are on; returns whether anything waits."""
+        sites = {run: queue.site_of(run) for run in present}
         jobs = {run: read_job(run) for run, site in sites.items() if site is not None}
         waiting: dict[RunDir, JobSpec] = {}
         starting = []
@@ -86,31 +89,11 @@ class Scheduler:
                 control.conclude(run, State.STOPPED, None, STOPPED_EXIT)
             else:
                 waiting[run] = job
-        taken = self._taken(present, jobs)
+        taken = _taken(present)
         self._give(waiting, taken, starting)
         for run in starting:
             self._start(run)
         return bool(waiting or starting)
-
-    def _known(self, present: Collection[RunDir]) -> list[RunDir]:
-        """Those runs and the ones that were written down since."""
-        known = {run.id for run in present}
-        more = [each for each in self._runs.ids() if each not in known | self._ended]
-        return [*present, *map(self._runs.directory, more)]
-
-    def _taken(
-        self, present: Mapping[RunDir, Status], jobs: Mapping[RunDir, JobSpec | None]
-    ) -> dict[str, bool]:
-        """The machines with a run on them, and whether all of these share."""
-        taken: dict[str, bool] = {}
-        for run in self._known(present):
-            if control.read_status(run).ended is not None:
-                continue
-            job = jobs.get(run) or read_job(run)
-            share = job is not None and job.share
-            for machine in machines_of(run):
-                taken[machine] = taken.get(machine, True) and share
-        return taken
 
     def _give(
         self, waiting: dict[RunDir, JobSpec], taken: Mapping[str, bool], starting: list[RunDir]
@@ -157,6 +140,17 @@ class Scheduler:
         words = [sys.executable, "-m", _STARTER, run.id]
         environ = {**queue.environment_of(run), "SHANTY_HOME": str(self._home)}
         self._starters[run.id] = queue.spawn(words, environ, self._home)
+
+
+def _taken(present: Sequence[RunDir]) -> dict[str, bool]:
+    """The machines with a run on them, and whether all of these share."""
+    taken: dict[str, bool] = {}
+    for run in present:
+        machines = machines_of(run)
+        job = read_job(run) if machines else None
+        for machine in machines:
+            taken[machine] = taken.get(machine, True) and job is not None and job.share
+    return taken
 
 
 def _fail(run: RunDir, error: ShantyError) -> None:

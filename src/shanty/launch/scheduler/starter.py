@@ -131,7 +131,7 @@ def main(run_id: str) -> None:
     run = RunDir(place / "runs" / run_id)
     if not run.path.is_dir() or queue.take(queue.starter_lock(run)) is None:
         return
-    write_json(run.path / "starter.json", control.agents_record(starter=os.getpid()))
+    write_json(queue.starter_record(run), control.agents_record(starter=os.getpid()))
     Starter(run, place).start()
 
 

@@ -144,7 +144,7 @@ class MachinesTarget:
             queue.ensure_scheduler(
                 self.here.home
             )  # which starts it again, if nobody does, to be stopped
-            starter = read_json(run.path / "starter.json") or {}
+            starter = read_json(queue.starter_record(run)) or {}
             if control.is_alive(starter, "starter") and queue.is_locked(queue.starter_lock(run)):
                 os.kill(starter["starter"]["pid"], signal.SIGTERM)
             if control.read_status(run).state.final:
