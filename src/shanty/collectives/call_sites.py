@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ CallSite = tuple[CodeType, int] | None
 """A code object and the line in it; None where no Python is known."""
 
 _foreign: dict[CodeType, bool] = {}
+_one = threading.Lock()
 
 
 def hide(*files: str | None) -> None:
@@ -35,7 +37,7 @@ def caller() -> CallSite:
 
 def main_thread() -> CallSite:
     """Return the line of the user's that the main thread is at now."""
-    return _users(sys._current_frames().get(threading.main_thread().ident or 0))
+    return _users(_frames().get(threading.main_thread().ident or 0))
 
 
 def spell(site: CallSite) -> str:
@@ -46,6 +48,21 @@ def spell(site: CallSite) -> str:
     function = "" if code.co_name == "<module>" else f" in {code.co_name}"
     file = code.co_filename.removeprefix(str(Path.cwd()) + os.sep)
     return f"{file}:{line}{function}"
+
+
+def _frames() -> dict[int, FrameType]:
+    """Return each thread's frame, without a garbage collection meanwhile.
+
+    Before Python 3.12 that could lock up the process (CPython issue 106883).
+    """
+    with _one:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            if enabled:
+                gc.enable()
 
 
 def _users(frame: FrameType | None) -> CallSite:

@@ -1,7 +1,7 @@
 """Finds runs by id, prefix, name or `last`, and keeps an SQLite index over their directories.
 
 The directories are the truth. The index only spares reading those of ended runs again; it is
-made anew when it is missing or damaged.
+made anew when it is missing or damaged, and held in memory where it cannot be written.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class Runs:
     def __init__(self, home: Path, targets: Targets) -> None:
         self.folder = home / "runs"
         self._file = home / "index.sqlite"
+        self._memory: sqlite3.Connection | None = None  # has the index, where the folder cannot
         self._targets = targets
 
     def ids(self) -> list[str]:
@@ -137,7 +138,7 @@ class Runs:
         return [known[run_id] for run_id in sorted(known)]
 
     def _mended(self, look: Callable[[], T]) -> T:
-        """Return what `look` does, with a new index where there is none that can be read."""
+        """Return what `look` does, with a new index where there is none that can be used."""
         try:
             return look()
         except (sqlite3.DatabaseError, ValueError, TypeError):
@@ -145,6 +146,10 @@ class Runs:
             for path in self.folder.parent.glob("index.sqlite*"):
                 with contextlib.suppress(OSError):
                     path.unlink()
+        try:
+            return look()
+        except sqlite3.OperationalError:  # there is no room for one
+            self._hold()
             return look()
 
     def refresh(
@@ -214,20 +219,38 @@ class Runs:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """Open the index, or one in memory where the folder cannot be written."""
-        try:
-            connection = sqlite3.connect(self._file, timeout=5)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(_SCHEMA)
-        except sqlite3.OperationalError:
-            connection = sqlite3.connect(":memory:")
-            connection.execute(_SCHEMA)
+        """Open the index, or the one in memory where the folder cannot be written."""
+        connection = self._connect()
         try:
             with connection:
                 connection.execute(_SCHEMA_ON)  # it fails on a table of an older form
                 yield connection
         finally:
             connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._memory is None:
+            try:
+                connection = sqlite3.connect(self._file, timeout=5)
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute(_SCHEMA)
+            except sqlite3.OperationalError:
+                self._hold()
+            else:
+                return connection
+        return self._in_memory()
+
+    def _hold(self) -> None:
+        """Have the index in memory from now on."""
+        self._memory = self._in_memory()
+        self._memory.execute(_SCHEMA)
+
+    def _in_memory(self) -> sqlite3.Connection:
+        """Connect to the index in memory, which is there as long as one connection to it is."""
+        name = f"file:runs-{id(self)}?mode=memory&cache=shared"
+        connection = sqlite3.connect(name, uri=True, timeout=5, check_same_thread=False)
+        connection.execute("PRAGMA read_uncommitted = on")  # who reads waits for nobody
+        return connection
 
     def read(self, runs: Sequence[RunDir]) -> list[Entry]:
         """Read runs from their directories; a damaged job file leaves the command empty."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
+import signal
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from shanty.launch.cluster.run_mirror import RunMirror
 from shanty.launch.host import Host
 from shanty.launch.index import Runs
+from shanty.launch.run_query import Query
 from shanty.launch.settings import Settings
 from shanty.launch.targets.base import Surroundings
 from shanty.launch.targets.registry import Targets
@@ -70,3 +73,26 @@ def test_an_older_look_does_not_undo_a_runs_end(
     assert runs.reread([run]) == []
     assert runs.on() == []
     assert runs.known([run.id]) == [ended]
+
+
+@pytest.mark.parametrize("room", [20_000, 40_000])  # not to open it, not to write into it
+def test_no_room_for_the_index(tmp_path: Path, room: int) -> None:
+    """Runs are listed all the same, also page by page."""
+    targets = Targets(Surroundings(tmp_path, {}, Settings()))
+    Runs(tmp_path, targets).entries()  # it is there, and can be opened
+    ids = [f"20240101-00000{number}-bcdf" for number in range(COUNT)]
+    for run in (RunDir(tmp_path / "runs" / each) for each in ids):
+        run.create()
+        write_json(run.job, JobSpec(Script("train.py", args=("x" * 9000,))).to_json())
+        write_json(run.status, Status(State.SUCCEEDED, 1, created=1.0, ended=2.0).to_json())
+    runs = Runs(tmp_path, targets)
+    limits, before = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        assert [entry.id for entry in runs.entries()] == ids
+        assert [entry.id for entry in runs.page(Query())[0]] == ids[::-1]
+        assert runs.refresh().entries == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
