@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,31 +11,15 @@ from lab_engines import containers_on, podman_on
 from site_runs import Site
 
 from engines import PYTHON
+from platform_lines import LINE, WHERE, created, repository
 from runs import wait_for
 from shanty.cli.clusterone_jobs import everywhere
 from shanty.runtime.rundir import RunDir, read_json
 from torch_runs import LONG
 
-pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(600)]
+__all__ = ["repository"]
 
-WHERE = """
-import os, sys
-import shanty
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-assert world.allreduce(1) == world.size
-print("rank", world.rank, "of", world.size, "on", os.uname().nodename, os.environ.get("EPOCHS"))
-shanty.log({"loss": 1.0 / (1 + world.rank)})
-place = sys.argv[1] if sys.argv[1:] else os.environ["SHANTY_RUN_DIR"] + "/artifacts"
-if world.rank == 0:
-    with open(f"{place}/model.txt", "w") as file:
-        file.write("saved")
-"""
-# The line of commands.md, but for its images, for -np and for where the repository is.
-LINE = (
-    "mpirun --allow-run-as-root -np {} --hostfile {} -bind-to none -map-by slot "
-    "-x NCCL_DEBUG=INFO -mca pml ob1 -mca btl ^openib python {}"
-)
+pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def ssh_types(site: Site) -> None:
@@ -52,25 +35,6 @@ def site(lab: LabHosts, tmp_path: Path) -> Site:
     site = Site(lab, tmp_path / "work")
     ssh_types(site)
     return site
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> str:
-    """The URL of a git repository with examples/where.py."""
-    folder = tmp_path / "horovod.git"
-    (folder / "examples").mkdir(parents=True)
-    (folder / "examples" / "where.py").write_text(WHERE)
-    who = ["-c", "user.name=ann", "-c", "user.email=ann@desk"]
-    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "1"]):
-        subprocess.run(["git", *words], cwd=folder, check=True)
-    return f"file://{folder}"
-
-
-def created(done: subprocess.CompletedProcess[str], site: Site) -> RunDir:
-    assert done.returncode == 0, done.stderr
-    word = done.stdout.split()[-1]
-    assert done.stdout == f"New {done.stdout.split()[1]} created with ID: {word}\n"
-    return RunDir(site.lab.shanty.home / "runs" / word)
 
 
 def ended(site: Site, run: RunDir) -> dict[str, object]:
@@ -92,7 +56,7 @@ def test_the_line_of_gradients_page(site: Site, repository: str, flavour: str) -
         *("--workspace", repository, "--experimentEnv", '{"EPOCHS": 5}'),
         *("--apiKey", "XXXX", "--vpc", "--tag", "night"),
     )
-    run = created(done, site)
+    run = created(done, site.lab.shanty.home)
     assert ended(site, run)["state"] == "succeeded", site("logs", run.id).stdout
     out = site("experiments", "logs", "--id", "mpi-test").stdout
     for host in site.lab.hosts:
@@ -118,7 +82,7 @@ def test_the_line_of_clusterones_page(site: Site, flavour: str) -> None:
         *("--worker-type", "p2.xlarge", "--ps-type", "c3.large", "--worker-replicas", "2"),
         *("--ps-replicas", "1", "--time-limit", "1h", "--mpi", flavour, "--command", line),
     )
-    run = created(done, site)
+    run = created(done, site.lab.shanty.home)
     assert "began by itself" in site("start", "job", "tutorials/horovod-job").stderr
     assert ended(site, run)["state"] == "succeeded", site("logs", run.id).stdout
     assert site("logs", run.id).stdout.count("of 3 on") == 3
@@ -129,7 +93,8 @@ def test_dmlc_submit_on_machines(site: Site) -> None:
     site.write("x.py", WHERE)
     line = "/dmlc-core/tracker/dmlc-submit --cluster mpi --num-workers 3 python x.py"
     words = ("--worker-type", "p2.xlarge", "--ps-type", "c3.large", "--worker-replicas", "2")
-    run = created(site("create", "job", "distributed", *words, "--command", line), site)
+    done = site("create", "job", "distributed", *words, "--command", line)
+    run = created(done, site.lab.shanty.home)
     assert ended(site, run)["state"] == "succeeded", site("logs", run.id).stdout
     assert site("logs", run.id).stdout.count("of 3 on") == 3
 
@@ -137,7 +102,7 @@ def test_dmlc_submit_on_machines(site: Site) -> None:
 def test_each_machine_is_a_rank_without_a_launcher(site: Site) -> None:
     site.write("main.py", WHERE)
     words = ("--worker-type", "p2.xlarge", "--ps-type", "c3.large")
-    run = created(site("create", "job", "distributed", *words), site)
+    run = created(site("create", "job", "distributed", *words), site.lab.shanty.home)
     assert ended(site, run)["state"] == "succeeded", site("logs", run.id).stdout
     out = site("logs", run.id).stdout
     assert all(f"of 3 on {host}" in out for host in site.lab.hosts)
@@ -199,7 +164,7 @@ def test_in_containers(podman_site: Site, repository: str) -> None:
         *("--masterMachineType", "c3.large", "--masterContainer", PYTHON),
         *("--masterCommand", line, "--workspace", repository),
     )
-    run = created(done, site)
+    run = created(done, site.lab.shanty.home)
     assert ended(site, run)["state"] == "succeeded", site("logs", run.id).stdout
     assert site("logs", run.id).stdout.count("of 3 on") == 3
     saved = {path.name for path in run.artifacts.rglob("*") if path.is_file()}

@@ -24,7 +24,7 @@ import pytest
 from runs import Shanty, mpi_folder, wait_for
 from shanty.cli.app import app
 from shanty.launch.cluster.inventory import parse_host
-from shanty.launch.machines.types import spread
+from shanty.launch.cluster.ranges import spread
 from shanty.launch.targets.registry import KUBERNETES, SLURM
 from shanty.runtime.mpi import flavours
 
@@ -290,7 +290,7 @@ def check(command: str) -> None:
             group = found
         if not isinstance(group, click.Group) or group.invoke_without_command:
             given = group.make_context(group.name, words, parent=context).params
-            for host in spread(given.get("on") or "").split(","):
+            for host in spread(given.get("on") or ""):
                 assert not host or host.partition(":")[0] in (SLURM, KUBERNETES) or parse_host(host)
     except (click.MissingParameter, click.exceptions.Exit):
         pass  # a verb's name alone, or an option that is all there is to say

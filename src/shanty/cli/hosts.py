@@ -35,13 +35,15 @@ def add(name: str, host: tuple[str, ...], hostfile: Path | None) -> None:
     \b
     Examples:
       shanty hosts add desk ann@10.0.0.2 10.0.0.3:4
+      shanty hosts add rack 'gpu[1-8]'
       shanty hosts add desk --hostfile hostfile
     """
     from shanty.launch.cluster import inventory
+    from shanty.launch.cluster.ranges import spread
 
     home = context().home
     inventory.check_name(name)
-    named = [part for text in host for part in text.split(",") if part.strip()]
+    named = [part for text in host for part in spread(text) if part]
     given = list(map(inventory.parse_host, named))
     if hostfile is not None:
         given += inventory.read_hostfile(hostfile)

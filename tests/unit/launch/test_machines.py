@@ -14,33 +14,9 @@ from shanty.launch.cluster.inventory import Group
 from shanty.launch.host import Host
 from shanty.launch.machines import types
 from shanty.launch.machines.allotment import Wanted, allot, fitting
-from shanty.launch.machines.types import MachineType, spread
+from shanty.launch.machines.types import MachineType
 from shanty.runtime.errors import NotFoundError, StorageError, UsageError
 from shanty.runtime.spec import JobSpec, Program
-
-# --------------------------------------------------------------------------------- ranges
-
-
-@pytest.mark.parametrize(
-    ("text", "hosts"),
-    [
-        ("gpu[1-3]", "gpu1,gpu2,gpu3"),
-        ("n[08-10]", "n08,n09,n10"),
-        ("n[1,3-4].site", "n1.site,n3.site,n4.site"),
-        ("r[1-2]n[1-2]", "r1n1,r1n2,r2n1,r2n2"),
-        ("ann@a,b:4", "ann@a,b:4"),
-        ("[fe80::1]:2,gpu[1-2]", "[fe80::1]:2,gpu1,gpu2"),
-    ],
-)
-def test_ranges(text: str, hosts: str) -> None:
-    assert spread(text) == hosts
-
-
-@pytest.mark.parametrize("text", ["gpu[3-1]", "gpu[1-]", "gpu[1-999999999]", "gpu[-]", "gpu[,]"])
-def test_ranges_that_are_none(text: str) -> None:
-    with pytest.raises(UsageError):
-        spread(text)
-
 
 # ---------------------------------------------------------------------------------- types
 

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from shanty.launch.cluster.ranges import spread
 from shanty.launch.host import Host
 from shanty.runtime.errors import NotFoundError, StorageError, UsageError
 from shanty.runtime.mpi.hostfiles import hosts_in
@@ -57,11 +58,12 @@ class Group:
 def resolve(text: str, home: Path) -> tuple[Host, ...]:
     """The hosts that `--on TEXT` means, each once, in their order; UsageError if there is none.
 
-    Each part is a group's name or a host. A host that is named several times has the sum of its
-    slots, where a mention without a number counts as one; a host with 0 slots is left out.
+    Each part is a group's name, a host, or several as `gpu[1-8]`. A host that is named several
+    times has the sum of its slots, where a mention without a number counts as one; a host with 0
+    slots is left out.
     """
     hosts: list[Host] = []
-    parts = [part.strip() for part in text.split(",")]
+    parts = spread(text)
     if not any(parts):
         raise UsageError("--on names no host", fix=_FORMS)
     for part in filter(None, parts):

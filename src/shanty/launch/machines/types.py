@@ -22,8 +22,6 @@ Kind = Literal["local", "hosts", "slurm", "k8s"]
 LOCAL = "local"  # this machine
 QUEUES = ("slurm", "k8s")  # which have a queue of their own
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
-_RANGE = re.compile(r"\[([0-9,\s-]+)\]")
-_MOST = 10_000  # hosts of a range
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ class MachineType:
             return ()
         if self.kind == LOCAL:
             return (Host(LOCAL),)
-        hosts = inventory.resolve(spread(self.on), home)
+        hosts = inventory.resolve(self.on, home)
         return tuple(replace(each, slots=self.slots or each.slots) for each in hosts)
 
     def machines(self, home: Path) -> dict[str, str]:
@@ -87,35 +85,6 @@ class MachineType:
 def key_of(host: Host) -> str:
     """Return the name of a machine, which is the same in all types that have it."""
     return inventory.written(replace(host, slots=None))
-
-
-def spread(text: str) -> str:
-    """Write out the ranges of hosts' names: `gpu[1-3]` is gpu1,gpu2,gpu3, `n[08-10]` n08,n09,n10.
-
-    UsageError for a range that is none. An IPv6 address in brackets stays as it is.
-    """
-    parts: list[str] = []
-    for part in re.split(r",(?![^\[]*\])", text):
-        parts += _spread(part.strip())
-    return ",".join(parts)
-
-
-def _spread(part: str) -> list[str]:
-    found = _RANGE.search(part)
-    if found is None:
-        return [part]
-    before, after = part[: found.start()], part[found.end() :]
-    made: list[str] = []
-    for piece in found[1].split(","):
-        first, dash, last = piece.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise UsageError(f"[{found[1]}] is no range, in {part!r}", fix="write gpu[1-8]")
-        end = int(last) if dash else int(first)
-        if not int(first) <= end < int(first) + _MOST:
-            raise UsageError(f"the range {piece.strip()} has no end, in {part!r}")
-        width = len(first) if first.startswith("0") else 0
-        made += [f"{before}{number:0{width}d}" for number in range(int(first), end + 1)]
-    return [whole for each in made for whole in _spread(each + after)]
 
 
 def names(home: Path) -> list[str]:

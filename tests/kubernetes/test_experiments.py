@@ -1,0 +1,73 @@
+"""The platforms' lines where a cluster gives the machines: pods of one image."""
+
+from __future__ import annotations
+
+import pytest
+from kube_runs import UID, Kube
+
+from platform_lines import LINE, WHERE, created, repository
+from shanty.runtime.rundir import RunDir, read_json
+
+__all__ = ["repository"]
+
+
+@pytest.fixture
+def kinds(kube: Kube) -> None:
+    for name in ("p2.xlarge", "c3.large"):
+        kube.do("machines", "add", name, "--on", "k8s", "--slots", "1")
+
+
+def create(kube: Kube, *words: str) -> RunDir:
+    more = ("--uid", str(UID), "--env", "none")
+    return created(kube.shanty(*words, *more, env=kube.env, timeout=150), kube.shanty.home)
+
+
+def gradient(kube: Kube, flavour: str, repository: str, line: str) -> RunDir:
+    return create(
+        kube,
+        *("experiments", "create", "multinode", "--name", "mpi-test", "--experimentType", "MPI"),
+        *("--workerContainer", kube.image, "--workerMachineType", "p2.xlarge"),
+        *("--workerCount", "2", "--masterContainer", kube.image, "--masterMachineType"),
+        *("p2.xlarge", "--masterCommand", line, "--masterCount", "1", "--mpi", flavour),
+        *("--workspace", repository, "--experimentEnv", '{"EPOCHS": 5}'),
+        *("--apiKey", "XXXX", "--vpc"),
+    )
+
+
+@pytest.mark.usefixtures("kinds")
+def test_the_line_of_gradients_page(kube: Kube, repository: str, flavour: str) -> None:
+    line = LINE.format(3, "/generated/hostfile", "examples/where.py")
+    run = gradient(kube, flavour, repository, line)
+    kube.await_state(run, "succeeded", seconds=200)
+    out = kube.do("experiments", "logs", "--id", "mpi-test")
+    hosts = {
+        row.split()[row.split().index("on") + 1] for row in out.splitlines() if "of 3 on" in row
+    }
+    assert len(hosts) == 3, out
+    assert (run.artifacts / "model.txt").read_text() == "saved"
+    metrics = kube.do("experiments", "metrics", "get", run.id, "--metric", "loss", "--json")
+    assert metrics.count('"loss"') == 3
+
+
+@pytest.mark.usefixtures("kinds")
+def test_the_line_of_clusterones_page(kube: Kube, flavour: str) -> None:
+    (kube.shanty.folder / "main.py").write_text(WHERE)
+    line = LINE.format(3, "/kube-openmpi/generated/hostfile", "main.py")
+    run = create(
+        kube,
+        *("create", "job", "distributed", "--project", "ann/tutorials", "--name", "horovod-job"),
+        *("--worker-type", "p2.xlarge", "--ps-type", "p2.xlarge", "--worker-replicas", "2"),
+        *("--ps-replicas", "1", "--time-limit", "1h", "--mpi", flavour, "--command", line),
+        *("--docker-image", kube.image),
+    )
+    kube.await_state(run, "succeeded", seconds=200)
+    assert kube.do("logs", run.id).count("of 3 on") == 3
+
+
+@pytest.mark.usefixtures("kinds")
+def test_an_experiment_is_stopped(kube: Kube, repository: str) -> None:
+    run = gradient(kube, "openmpi5", repository, "sleep 600")
+    kube.await_state(run, "running", seconds=120)
+    kube.do("experiments", "stop", "--id", "mpi-test")
+    assert kube.await_state(run, "stopped")["ended"] is not None
+    assert (read_json(run.job) or {})["image"] == kube.image

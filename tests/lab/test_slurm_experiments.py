@@ -1,0 +1,98 @@
+"""The platforms' lines where Slurm gives the machines: the queue is Slurm's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from slurm_cluster import Cluster, SlurmSite, cluster_in
+
+from platform_lines import LINE, WHERE, created, repository
+from runs import wait_for
+from shanty.runtime.rundir import read_json
+from torch_runs import LONG
+
+__all__ = ["repository"]
+
+pytestmark = [LONG, pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
+
+TYPES = ("--workerMachineType", "p2.xlarge", "--masterMachineType", "p2.xlarge")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster_in(tmp_path_factory.mktemp("slurm")) as found:
+        yield found
+
+
+@pytest.fixture
+def site(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmSite]:
+    here = SlurmSite(cluster.lab, tmp_path / "work", cluster=cluster)
+    for name, partition in (("p2.xlarge", "main"), ("c3.large", "short")):
+        words = ("--on", f"slurm:{cluster.login}", "--partition", partition, "--slots", "1")
+        added = here("machines", "add", name, *words)
+        assert added.returncode == 0, added.stderr
+    yield here
+    cluster.clear()
+
+
+def test_the_line_of_gradients_page(site: SlurmSite, repository: str, flavour: str) -> None:
+    done = site(
+        *("experiments", "create", "multinode", "--name", "mpi-test", "--experimentType", "MPI"),
+        *(*TYPES, "--workerCount", "2", "--masterCount", "1", "--mpi", flavour),
+        *("--masterCommand", LINE.format(3, "/generated/hostfile", "examples/where.py")),
+        *("--workspace", repository, "--experimentEnv", '{"EPOCHS": 5}'),
+        *("--apiKey", "XXXX", "--vpc"),
+    )
+    run = created(done, site.lab.shanty.home)
+    found = site.await_state(run, "succeeded", patience=120)
+    assert found["target"] == "slurm"
+    out = site("experiments", "logs", "--id", "mpi-test").stdout
+    assert all(f"of 3 on {node} 5" in out for node in site.cluster.nodes)
+    assert (run.artifacts / "model.txt").read_text() == "saved"
+    wait_for(lambda: not site.left(run), 15, "something is left")
+
+
+def test_the_line_of_clusterones_page(site: SlurmSite, flavour: str) -> None:
+    site.write("openmpi/horovod/main.py", WHERE)
+    line = LINE.format(3, "/kube-openmpi/generated/hostfile", "openmpi/horovod/main.py")
+    done = site(
+        *("create", "job", "distributed", "--project", "ann/tutorials", "--name", "horovod-job"),
+        *("--worker-type", "p2.xlarge", "--ps-type", "p2.xlarge", "--worker-replicas", "2"),
+        *("--ps-replicas", "1", "--time-limit", "1h", "--mpi", flavour, "--command", line),
+    )
+    run = created(done, site.lab.shanty.home)
+    site.await_state(run, "succeeded", patience=120)
+    assert site("logs", run.id).stdout.count("of 3 on") == 3
+
+
+def test_they_wait_in_slurms_queue(site: SlurmSite) -> None:
+    """The second one starts when the first one is stopped; which it is by its name."""
+    site.write("up.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    line = "mpirun -np 3 --hostfile /generated/hostfile python {}.py"
+    words = ("experiments", "create", "multinode", *TYPES, "--workerCount", "2")
+    words = (*words, "--workspace", ".", "--masterCommand")
+    first = created(site(*words, line.format("up"), "--name", "first"), site.lab.shanty.home)
+    site.await_state(first, "running")
+    site.write("where.py", WHERE)
+    second = created(site(*words, line.format("where"), "--name", "second"), site.lab.shanty.home)
+    waits = site.await_state(second, "pending", patience=30)
+    assert waits["ended"] is None
+    job = (read_json(first.site) or {})["name"]
+    assert f"{job}|RUNNING" in "\n".join(site.cluster.jobs())
+    stopped = site("experiments", "stop", "--id", "first")
+    assert stopped.returncode == 0, stopped.stderr
+    site.await_state(second, "succeeded", patience=90)
+
+
+def test_what_a_queue_does_not_know(site: SlurmSite) -> None:
+    """Two types, a priority of shanty's, an image of the master's own: said before anything is."""
+    words = ("experiments", "create", "multinode", "--workerCount", "2", "--workspace", "none")
+    words = (*words, "--masterCommand", "true", "--workerMachineType", "p2.xlarge")
+    other = site(*words, "--masterMachineType", "c3.large")
+    assert other.returncode == 2, other.stderr
+    assert "cannot be had together" in other.stderr
+    other = site(*words, "--masterMachineType", "p2.xlarge", "--priority", "3")
+    assert other.returncode == 2, other.stderr
+    assert "given by slurm" in other.stderr
