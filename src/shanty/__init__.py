@@ -12,11 +12,44 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any, TypeVar
 
+    from shanty.sdk.future import Future as Future
+    from shanty.sdk.run import Run as Run
+    from shanty.sdk.run import find as find
+    from shanty.sdk.run import runs as runs
+    from shanty.sdk.submit import submit as submit
+    from shanty.tasks.data import Folder as Folder
+    from shanty.tasks.errors import IgnoreOutputs as IgnoreOutputs
+    from shanty.tasks.errors import RunError as RunError
+    from shanty.tasks.task import each as each
+    from shanty.tasks.task import task as task
+
     T = TypeVar("T")
 
-__all__ = ["__version__", "artifacts", "local_rank", "log", "progress", "rank", "size"]
+__all__ = ["Folder", "Future", "IgnoreOutputs", "Run", "RunError", "__version__", "artifacts"]
+__all__ += ["each", "find", "local_rank", "log", "progress", "rank", "runs", "size", "submit"]
+__all__ += ["task"]
 
 __version__ = "0.1.0"
+# Names that are loaded at their first use. Those of `sdk` are for the machine that starts runs.
+_HOMES = {
+    "tasks.task": ("task", "each"),
+    "tasks.data": ("Folder",),
+    "tasks.errors": ("IgnoreOutputs", "RunError"),
+    "sdk.submit": ("submit",),
+    "sdk.run": ("Run", "find", "runs"),
+    "sdk.future": ("Future",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            from importlib import import_module
+
+            found = getattr(import_module(f"{__name__}.{module}"), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def rank() -> int:

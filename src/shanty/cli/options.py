@@ -165,6 +165,13 @@ def _machines(text: str, where: str) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
+def _folder(text: str, where: str, folder: Path) -> str:
+    path = folder / user_path(text)
+    if not path.is_dir():
+        raise UsageError(f"there is no folder {path}", f"{where} names it")
+    return str(path)
+
+
 def _patch(path: Path) -> str:
     from shanty.launch.kubernetes.objects import read_patch
 
@@ -396,6 +403,11 @@ _ALL = (
         click={"metavar": "warn|stop|ok", "shell_complete": _complete(*CHOICES["alone"])},
     ),
     Option(
+        "inputs", "--inputs", "A folder that each rank finds as $SHANTY_INPUTS.",
+        (str,), _folder, may_be_empty=True,
+        click={"metavar": "FOLDER", "shell_complete": completed("files")},
+    ),
+    Option(
         "name", "--name", "A name to find the run by.", (str,), click={"metavar": "NAME"},
     ),
     Option(
@@ -432,7 +444,7 @@ GROUPS = {
         "image", "master_image", "runtime", "mounts", "gpus", "registry_user",
         "registry_password",
     ),
-    "Environment": ("python", "environment", "env", "env_file", "tf1"),
+    "Environment": ("python", "environment", "env", "env_file", "inputs", "tf1"),
     "When it fails, or hangs": (
         "time_limit", "retries", "start_timeout", "on_stall", "stall_after", "alone",
         "debug_rank",

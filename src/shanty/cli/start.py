@@ -7,12 +7,16 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from shanty.cli.context import Context, note, show_error
 from shanty.cli.terminal import Interrupts, Show, leave_when_interrupted, rank_zero_input
 from shanty.runtime.errors import LaunchError, PrepareError, UsageError, WorldError
 from shanty.runtime.rundir import RunDir, new_id
 from shanty.runtime.spec import JobSpec, Module, Script
+
+if TYPE_CHECKING:
+    from shanty.launch.targets.base import Planned
 
 
 def start(
@@ -75,14 +79,7 @@ def _start(
     if dry_run:
         print(plan.render_as(form) if form else plan.render())
         return 0
-    if not plan.takes_long:
-        from shanty.launch.doctor import this_machine
-
-        this_machine.check_before_run(job, context.home, context.environ, context.progress.finding)
-    if run.path.parent.exists():
-        many = sum(1 for _ in run.path.parent.iterdir()) >= context.settings.keep_runs
-        if many and context.settings.keep_runs:
-            context.runs.prune(context.settings.keep_runs - 1)  # this one makes it full again
+    make_room(context, job, run, plan)
     interrupts = None if plan.takes_long else Interrupts()
     stdin, relay = rank_zero_input(closed=detach or job.debug_rank is not None)
     plan.submit(stdin)
@@ -106,6 +103,18 @@ def _start(
     if not (launched or show.quiet or targets.is_queued(job)):
         _look_for_the_cause(context, job, run, show, interrupts)
     return code
+
+
+def make_room(context: Context, job: JobSpec, run: RunDir, plan: Planned) -> None:
+    """Look whether this machine can take it, and delete the oldest runs where there are many."""
+    if not plan.takes_long:
+        from shanty.launch.doctor import this_machine
+
+        this_machine.check_before_run(job, context.home, context.environ, context.progress.finding)
+    if run.path.parent.exists():
+        many = sum(1 for _ in run.path.parent.iterdir()) >= context.settings.keep_runs
+        if many and context.settings.keep_runs:
+            context.runs.prune(context.settings.keep_runs - 1)  # this one makes it full again
 
 
 def _name(run: RunDir, show: Show) -> None:

@@ -32,6 +32,7 @@ FLAGS = {
     "start_timeout": "--start-timeout", "on_stall": "--on-stall", "stall_after": "--stall-after",
     "alone": "--alone", "name": "--name", "tags": "--tag", "machines": "--machines",
     "priority": "--priority", "share": "--share", "log_to": "--log-to", "profile": "--profile",
+    "inputs": "--inputs",
 }  # fmt: skip
 _FIRST = ("workdir", "source", "ranks")  # what one wants to see at the beginning of a line
 _LEFT_OUT = ("command", "debug_rank")

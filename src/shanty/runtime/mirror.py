@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -23,6 +24,7 @@ APPENDED = (
     "metrics.jsonl",
 )
 REPLACED = ("progress.json",)
+SAVED = ("artifacts", "results")  # folders that are sent at the end, with all that is in them
 CHUNK = 128 << 10  # bytes of one change at most
 
 
@@ -58,8 +60,8 @@ class Mirror:
             yield from self._replacement(path)
 
     def artifacts(self) -> Iterator[Change]:
-        """Yields all that lies under artifacts/, for the end of a run."""
-        for folder, _, names in os.walk(self._folder / "artifacts"):
+        """Yields all that lies under artifacts/ and results/, for the end of a run."""
+        for folder, _, names in chain.from_iterable(os.walk(self._folder / top) for top in SAVED):
             for name in sorted(names):
                 file = Path(folder, name)
                 if file.is_file() and not file.is_symlink():
@@ -118,7 +120,7 @@ def is_safe(path: str) -> bool:
 
 
 def may_write(path: str, patterns: Sequence[str]) -> bool:
-    """Returns True for a file that the other side may write: an artifact, or one of `patterns`.
+    """Returns True for a file that the other side may write: one below `SAVED`, or of `patterns`.
 
     The rest is ours alone. What starts the launcher's ssh is there, and which ssh configuration
     leads to the hosts.
@@ -126,7 +128,7 @@ def may_write(path: str, patterns: Sequence[str]) -> bool:
     if not is_safe(path):
         return False
     parts = PurePosixPath(path).parts
-    if parts[0] == "artifacts":
+    if parts[0] in SAVED:
         return len(parts) > 1
     return any(PurePosixPath("/", path).match(f"/{pattern}") for pattern in patterns)
 

@@ -78,6 +78,9 @@ class JobSpec:
     `schedule_timeout` is the seconds in which all pods have to run; `keep` leaves them there after
     the end.
 
+    `inputs` is a folder whose files each rank finds in $SHANTY_INPUTS: a copy, made when the run
+    is written down.
+
     `machines` are machine types, and how many of each; the first machine of the first type is the
     lead host. A run waits for them: one of a higher `priority` before others. `share`: other runs
     that share may be on them as well.
@@ -141,6 +144,7 @@ class JobSpec:
     share: bool = False
     log_to: Tuple[str, ...] = ()
     profile: bool = False
+    inputs: Optional[str] = None
 
     @property
     def secrets(self) -> Tuple[str, ...]:
@@ -197,12 +201,18 @@ class State(str, Enum):
         return self in (State.SUCCEEDED, State.FAILED, State.STOPPED, State.LOST)
 
 
+# Causes of a failure that are not in the script: out of memory; the hosts were given to somebody
+# else; a host, or what runs on it, is gone.
+MEMORY, PREEMPTED, HOST = CAUSES = "memory", "preempted", "host"
+
+
 @dataclass(frozen=True)
 class Failure:
     """Why a run failed: the first cause, not what followed from it.
 
     `rank` and `host` are None where no rank is to blame; `lines` are the last that the rank
-    (or the launcher) wrote.
+    (or the launcher) wrote. `cause` is one of `CAUSES` where another attempt might do better, else
+    empty.
     """
 
     what: str
@@ -213,6 +223,7 @@ class Failure:
     signal: Optional[str] = None
     lines: Tuple[str, ...] = ()
     log: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from shanty.launch.cluster.parallel import Progress, Say, Step
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.spec import JobSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,7 @@ def prepare(
     clients: Sequence[RpcClient],
     installation: Installation,
     python: str,
-    folder: Path,
-    mode: str | None,
+    job: JobSpec,
     users: Mapping[str, str],
     home: Path,
     environ: Mapping[str, str],
@@ -39,9 +39,8 @@ def prepare(
 ) -> list[Prepared]:
     """Prepare all hosts, in the RPC clients' order.
 
-    `python` is the job's interpreter here, `folder` the workspace, `mode` check, sync, none or None
-    (check, and sync where that finds a difference). `users` gives, by the host's name, the name
-    (RUN.INDEX) under which it keeps the workspace. Raises PrepareError, with the host.
+    `python` is the job's interpreter here. `users` gives, by the host's name, the name (RUN.INDEX)
+    under which it keeps the workspace. Raises PrepareError, with the host.
     """
 
     def told(step: Step) -> None:
@@ -49,8 +48,8 @@ def prepare(
 
     installations = content_store.place_mpi(clients, installation, home, told)
     here = environment.local_environment(python, home)
-    pythons, mpi4py = environments(clients, here, mode, home, environ, told, say)
-    placed = place_workspace(clients, folder, users, home, say)
+    pythons, mpi4py = environments(clients, here, job.environment, home, environ, told, say)
+    placed = place_workspace(clients, job, users, home, say)
     return [
         Prepared(
             installations[client.host.name],
@@ -63,12 +62,14 @@ def prepare(
 
 
 def place_workspace(
-    clients: Sequence[RpcClient], folder: Path, users: Mapping[str, str], home: Path, say: Say
+    clients: Sequence[RpcClient], job: JobSpec, users: Mapping[str, str], home: Path, say: Say
 ) -> dict[str, str]:
-    """Put the workspace on all hosts; where it is there, by their names."""
+    """Put a job's workspace on all hosts; where it is there, by their names."""
+    folder = Path(job.workdir)
     return workspace.place(
         clients, folder, lambda step: say(str(step)),
         cache=workspace.cache_file(folder, home), users=users, say=say,
+        inputs=None if job.inputs is None else Path(job.inputs),
     )[1]  # fmt: skip
 
 
@@ -81,7 +82,10 @@ def environments(
     told: Progress,
     say: Say,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The interpreters of the ranks, and what is brought of mpi4py, by the hosts' names."""
+    """The interpreters of the ranks, and what is brought of mpi4py, by the hosts' names.
+
+    `mode` is check, sync, none or None (check, and sync where that finds a difference).
+    """
 
     def made() -> tuple[dict[str, str], dict[str, str]]:
         pythons = environment.sync(clients, here, home, told, environ)

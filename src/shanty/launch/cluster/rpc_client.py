@@ -42,6 +42,7 @@ _PARTS = (
     *(
         "_sinks",
         "runtime",
+        "tasks",
         "collectives",
         "compat",
         "torch",

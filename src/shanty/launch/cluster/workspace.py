@@ -44,6 +44,7 @@ _SAMPLE = 64 << 10
 _TAKES_LONG = 200 << 20  # bytes to read
 _RECENT = 2_000_000_000  # ns: a file that was just changed may change again at the same time
 IGNORE_FILE = ".shantyignore"
+INPUTS = ".shanty/inputs"  # where the workspace on a host has the run's inputs
 _GIT_LIMIT = 300  # seconds for git to list a work tree, which may lie on a network home
 _CLUTTER = {
     *(".git", ".hg", ".svn", ".shanty", "__pycache__", "node_modules", ".ipynb_checkpoints"),
@@ -57,12 +58,13 @@ _GIT_SETTINGS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GI
 class Manifest:
     """All that is in a workspace; links are (path, target) and stay what they are.
 
-    `notes` are sentences for the user.
+    `notes` are sentences for the user. `inputs` is where the files below `INPUTS` are here.
     """
 
     files: tuple[File, ...]
     links: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()
+    inputs: Path | None = None
 
     def encoded(self) -> bytes:
         """The list in the form that is hashed and sent."""
@@ -88,10 +90,16 @@ def cache_file(folder: Path, home: Path) -> Path:
     return home / "cache" / "hashes" / f"{name}.json"
 
 
-def manifest(folder: Path, cache: Path | None = None, say: Say | None = None) -> Manifest:
+def manifest(
+    folder: Path,
+    cache: Path | None = None,
+    say: Say | None = None,
+    inputs: Path | None = None,
+) -> Manifest:
     """The content of `folder`. Hashes of files that have not changed are taken from `cache`.
 
-    `say` hears the notes at once, before what may take long. Raises PrepareError.
+    `say` hears the notes at once, before what may take long. The files of `inputs` are added.
+    Raises PrepareError.
     """
     paths, notes = listing(folder)
     root = os.path.realpath(folder)
@@ -129,7 +137,27 @@ def manifest(folder: Path, cache: Path | None = None, say: Say | None = None) ->
         for path, status in statuses.items()
     )
     portable = tuple((_portable(path), _portable(target)) for path, target in links)
-    return Manifest(files, portable, tuple(notes))
+    if inputs is not None:
+        files += _input_files(inputs)
+    return Manifest(files, portable, tuple(notes), inputs)
+
+
+def _input_files(folder: Path) -> tuple[File, ...]:
+    paths = sorted(
+        os.path.relpath(os.path.join(where, name), folder)  # noqa: PTH118
+        for where, _, names in os.walk(folder)
+        for name in names
+    )
+    statuses = {path: (folder / path).stat() for path in paths}
+    return tuple(
+        File(
+            f"{INPUTS}/{_portable(path)}",
+            bool(status.st_mode & 0o100),
+            status.st_size,
+            _digest(folder, path, status),
+        )
+        for path, status in statuses.items()
+    )
 
 
 def _portable(path: str) -> str:
@@ -224,8 +252,11 @@ def place(
     cache: Path | None = None,
     users: Mapping[str, str] | None = None,
     say: Say | None = None,
+    inputs: Path | None = None,
 ) -> tuple[Manifest, dict[str, str]]:
     """Put the workspace in `folder` on all hosts, side by side; where it is, by the host's name.
+
+    `inputs` is a folder that is put into it.
 
     `users` gives, by the host's name, the name (RUN.INDEX) of the work folder for as long as
     which the host keeps the tree. All hosts get the same content: a file that is changed
@@ -240,7 +271,7 @@ def place(
 
     for is_last in (False, True):
         try:
-            content = manifest(folder, cache, say)
+            content = manifest(folder, cache, say, inputs)
             outcomes = side_by_side(clients, work)
             placed = {name: one for name, one in outcomes.items() if isinstance(one, str)}
             if len(placed) == len(outcomes):
@@ -272,7 +303,7 @@ def send(
         what = "the workspace" if len(missing) != 1 else f"the workspace ({missing[0].path})"
         step = Step(client.host.name, what, 0, sum(file.size for file in missing))
         tell = progress or (lambda _step: None)
-        for block in _blocks(folder, missing):
+        for block in _blocks(folder, missing, content.inputs):
             tell(step)
             data, packed_too = _deflated(block)
             client.ask("workspace-part", data=data, packed=packed_too)
@@ -282,12 +313,14 @@ def send(
     return str(has["path"])
 
 
-def _blocks(folder: Path, files: Sequence[File]) -> Iterator[bytes]:
+def _blocks(folder: Path, files: Sequence[File], inputs: Path | None) -> Iterator[bytes]:
     """The contents of the files in blocks of about `_BLOCK`; ChangedError when one has changed."""
     gathered, size = [], 0
     for entry in files:
         local = os.fsdecode(entry.path.encode("utf-8", "surrogateescape"))
         path, digest, left = folder / local, hashlib.sha256(), entry.size
+        if inputs is not None and local.startswith(f"{INPUTS}/"):
+            path = inputs / local.removeprefix(f"{INPUTS}/")
         try:
             with path.open("rb") as file:
                 while left:

@@ -12,6 +12,7 @@ from typing import Any
 
 from shanty.launch.kubernetes.objects import NO_PYTHON
 from shanty.launch.kubernetes.pod_exec import CONTAINER
+from shanty.runtime.spec import HOST, MEMORY, PREEMPTED
 
 Object = Mapping[str, Any]
 
@@ -61,16 +62,26 @@ _ENDED = {
     ),
 }  # fmt: skip
 
+_PREEMPTED = ("Preempted", "PreemptionByScheduler")
+_GONE = (
+    "EvictionByEvictionAPI", "DeletionByTaintManager", "Shutdown", "NodeShutdown", "Terminated",
+    "NodeLost",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a pod cannot start, or has ended; `final` where it will not get better by itself."""
+    """Why a pod cannot start, or has ended; `final` where it will not get better by itself.
+
+    `cause` is that of `Failure`.
+    """
 
     pod: str
     what: str
     why: str = ""
     fix: str = ""
     final: bool = True
+    cause: str = ""
 
 
 def trouble(pod: Object) -> Trouble | None:
@@ -108,12 +119,14 @@ def deleted(name: str, place: str = "") -> Trouble:
         f"pod {name}{place} was deleted",
         "somebody deleted it or its Job, or its node was taken away",
         "run again",
+        cause=HOST,
     )
 
 
 def _ended(name: str, place: str, reason: str, message: str) -> Trouble:
     what, fix = _ENDED.get(reason, (f"was ended ({reason})", ""))
-    return Trouble(name, f"pod {name}{place} {what}", message, fix)
+    cause = PREEMPTED if reason in _PREEMPTED else HOST if reason in _GONE else ""
+    return Trouble(name, f"pod {name}{place} {what}", message, fix, cause=cause)
 
 
 def _of_container(name: str, place: str, container: Object) -> Trouble | None:
@@ -133,6 +146,7 @@ def _of_container(name: str, place: str, container: Object) -> Trouble | None:
             f"pod {name}{place} ran out of memory (OOMKilled)",
             "it took more than its limit",
             "give it more: --memory-per-rank; or make the batches smaller",
+            cause=MEMORY,
         )
     if ended.get("exitCode") == NO_PYTHON:
         return Trouble(

@@ -80,6 +80,8 @@ class Planned:
         """Write the run down and start its agents; `stdin` is what rank 0 will read."""
         if not Path(self.job.workdir).is_dir():
             raise NotFoundError(f"there is no folder {self.job.workdir}", "the job is to run in it")
+        if self.job.inputs is not None and not Path(self.job.inputs).is_dir():
+            raise NotFoundError(f"there is no folder {self.job.inputs}", "it has the run's inputs")
         self._submit(stdin)
 
     def _submit(self, stdin: int) -> None:
@@ -162,6 +164,9 @@ def run_folder(run: RunDir, job: JobSpec, ranks: int | None) -> Iterator[None]:
     try:
         if not waited:
             with storage_errors(run.path):
+                if job.inputs is not None:
+                    shutil.copytree(job.inputs, run.inputs, symlinks=True)
+                    job = replace(job, inputs=str(run.inputs))
                 write_json(run.job, job.to_json())
                 write_json(run.status, Status.new(ranks).to_json())
         yield

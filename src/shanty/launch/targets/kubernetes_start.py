@@ -57,7 +57,7 @@ def start_in(
     )
     python = interpreter.choose(job.python, Path(job.workdir), environ)
     users = {host.name: f"{run.id}.{number}" for number, host in enumerate(hosts)}
-    placed = place_workspace(clients, Path(job.workdir), users, place, say)
+    placed = place_workspace(clients, job, users, place, say)
     furnished = inside.furnish(
         clients, installation, python, job.environment, place, os.environ, say
     )

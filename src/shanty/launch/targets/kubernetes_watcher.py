@@ -296,7 +296,9 @@ class Watcher:
             if trouble is not None and trouble.final:
                 # what its controller had said before may still be on its way
                 self.pods.wait_for(self._has_ended, _WORD)
-                failure = Failure(trouble.what, trouble.why, trouble.fix, host=lead)
+                failure = Failure(
+                    trouble.what, trouble.why, trouble.fix, host=lead, cause=trouble.cause
+                )
                 mirror.conclude(failure, State.FAILED)
         mirror.close()
 
@@ -318,7 +320,7 @@ class Watcher:
         """The end of a run with what Kubernetes says of the pod in which it failed."""
         lead = self.pods.trouble_of(self.site["hosts"][0]["name"])
         if status.state is State.STOPPED and lead is not None and lead.final:
-            ended = Failure(lead.what, lead.why, lead.fix, host=lead.pod)
+            ended = Failure(lead.what, lead.why, lead.fix, host=lead.pod, cause=lead.cause)
             code = LaunchError.exit_code
             return replace(status, state=State.FAILED, failure=ended, exit_code=code)
         failure = status.failure
@@ -339,6 +341,7 @@ class Watcher:
         if trouble is None:
             return status
         better = replace(failure, what=trouble.what, why=trouble.why, fix=trouble.fix)
+        better = replace(better, cause=trouble.cause or failure.cause)
         return replace(status, failure=better)
 
     # ------------------------------------------------------------------------- cleaning up

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from shanty.launch import interpreter, mpis
-from shanty.launch.cluster import connect, inventory, workspace
+from shanty.launch.cluster import connect, inventory
 from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.cluster.run_mirror import RunMirror
 from shanty.launch.containers import inside
@@ -168,10 +168,10 @@ class SlurmLogin:
 
         job, run, client, here = planned.job, planned.run, planned.client, self.here
         survey = client.ask("survey").values
-        users, folder = {client.host.name: f"{run.id}.0"}, Path(job.workdir)
+        users = {client.host.name: f"{run.id}.0"}
         contained = None
         if planned.insides:
-            placed = place_workspace([client], folder, users, here.home, here.say)
+            placed = place_workspace([client], job, users, here.home, here.say)
             (contained,) = inside.equip(
                 planned.insides,
                 [planned.installation] if job.mpi == IMAGE_MPI else planned.installation,
@@ -188,8 +188,8 @@ class SlurmLogin:
             )  # fmt: skip
         else:
             (there,) = prepare(
-                [client], planned.installation, planned.python, folder, job.environment, users,
-                here.home, here.environ, here.say,
+                [client], planned.installation, planned.python, job, users, here.home,
+                here.environ, here.say,
             )  # fmt: skip
         for what, fix in client.notes:
             here.warn(f"{client.host.name}: {what} ({fix})")
@@ -218,26 +218,21 @@ class SlurmLogin:
 
     def brought(self, job: JobSpec, run: RunDir, node: Node) -> Node:
         """The node with what the nodes would not see where it is, copied into this user's home."""
+        from shanty.launch.cluster.prepare import place_workspace, prepare
+
         home, say = self.here.home, self.here.say
         (client,) = connect.connect([Host("localhost")], terminal=False)
-        folder, user = Path(job.workdir), {"localhost": f"{run.id}.0"}
+        user = {"localhost": f"{run.id}.0"}
         try:
             home_of_user = self.here.environ.get("HOME", "/")
             if not submit.unseen(
                 [node.python, node.agent_python, node.mpi["prefix"]], home_of_user
             ):
-                cache = workspace.cache_file(folder, home)
-                _, placed = workspace.place(
-                    [client], folder, cache=cache, users=user, progress=lambda step: say(str(step)),
-                    say=say,
-                )  # fmt: skip
+                placed = place_workspace([client], job, user, home, say)
                 return node._replace(workdir=placed["localhost"], package=client.root)
-            from shanty.launch.cluster.prepare import prepare
-
             (there,) = prepare(
-                [client], node.installation, node.python, folder, job.environment, user, home,
-                self.here.environ, say,
-            )  # fmt: skip
+                [client], node.installation, node.python, job, user, home, self.here.environ, say
+            )
         finally:
             client.close(0.5)
         return node._replace(

@@ -352,8 +352,7 @@ class SshTarget:
             clients,
             planned.facts.installation,
             planned.facts.python,
-            Path(job.workdir),
-            job.environment,
+            job,
             _users(run, clients),
             self.home,
             self.environ,
@@ -369,9 +368,7 @@ class SshTarget:
         from shanty.launch.cluster.prepare import Prepared, place_workspace
 
         job, insides, facts = planned.job, planned.facts.insides, planned.facts
-        placed = place_workspace(
-            clients, Path(job.workdir), _users(planned.run, clients), self.home, self._say
-        )
+        placed = place_workspace(clients, job, _users(planned.run, clients), self.home, self._say)
         contained = inside.equip(
             insides,
             own_mpis(insides) if job.mpi == IMAGE_MPI else facts.installation,

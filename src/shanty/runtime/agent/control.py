@@ -28,7 +28,7 @@ from shanty.runtime.rundir import (
     storage_errors,
     write_json,
 )
-from shanty.runtime.spec import Failure, State, Status
+from shanty.runtime.spec import HOST, Failure, State, Status
 
 _ASK_PATIENCE = 10.0  # seconds for the controller to answer
 _NEWBORN = 10.0  # seconds in which a run's agent must have written its first word
@@ -221,7 +221,8 @@ def lost_cause(agents: Mapping[str, Any] | None, boot: str, environ: Mapping[str
             "run again; `shanty logs --agent` shows the log",
         )
     if agents.get("boot") != boot:
-        return Failure("the machine was started anew while the run was on", fix="run again")
+        what = "the machine was started anew while the run was on"
+        return Failure(what, fix="run again", cause=HOST)
     if _kills_at_logout(environ) and _session_is_gone(str(agents.get("session", "")), environ):
         return Failure(
             "the run was ended at log-out",

@@ -10,7 +10,7 @@ from shanty.runtime.errors import WorldError
 from shanty.runtime.mpi.flavours import FLAVOURS, identify_library, starts
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.rank.reports import UNSPAWNED, UNWRITABLE
-from shanty.runtime.spec import Failure
+from shanty.runtime.spec import MEMORY, Failure
 
 SETTLE = 0.15  # seconds in which a failure that came first may still be reported second
 FLUSH = 2.0  # seconds that a host may take to pass on what its ranks had said by then
@@ -314,7 +314,8 @@ class MpiWorld:
                 why = "this host ran out of memory while the rank ran"
                 fix = "use less memory a rank, fewer ranks a host, or a host with more memory"
                 fix += " (pods get what --memory-per-rank says)"
-            return Failure(what, why, fix, rank.rank, rank.host, name)
+            cause = MEMORY if rank.oom else ""
+            return Failure(what, why, fix, rank.rank, rank.host, name, cause=cause)
         if rank.why.startswith(UNWRITABLE):
             fix = "free some space, or point SHANTY_HOME at another disk"
             return Failure(f"{where} was ended: {rank.why}", "", fix, rank.rank, rank.host)

@@ -27,7 +27,7 @@ from shanty.runtime.agent.run_control import RunControl
 from shanty.runtime.agent.worker import Worker
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, may_write, put
 from shanty.runtime.rank.rsh_client import SOCKET
-from shanty.runtime.spec import Failure
+from shanty.runtime.spec import HOST, Failure
 
 CONNECTING = 20.0  # seconds for ssh to bring a node agent up
 _LEAVING = 2.0  # seconds for an ssh that has nothing more to do
@@ -258,12 +258,14 @@ class Workers:
                 f"none of them was heard for {patience:g} s: its own network is down",
                 "see to the host and its network; run again",
                 host=self.plan.lead.name,
+                cause=HOST,
             )
         return Failure(
             f"host {worker.name} has not been heard for {patience:g} s",
             "it is cut off from the network, frozen, or was started anew",
             "see to the host and its network; run again",
             host=worker.name,
+            cause=HOST,
         )
 
     def _ended(self, worker: Worker) -> Failure:
@@ -290,12 +292,14 @@ class Workers:
                 "see to the host and its network: a firewall, or another machine that has taken "
                 "its address; run again",
                 host=worker.name,
+                cause=HOST,
             )
         return Failure(
             f"the node agent on host {worker.name} was killed, or the host went away",
             words or "its connection to the controller has ended without a word",
             "look for the killer in the host's log (out of memory?); run again",
             host=worker.name,
+            cause=HOST,
         )
 
     def _words(self, worker: Worker) -> str:
@@ -370,6 +374,7 @@ class Workers:
             "without it the ranks there cannot be led",
             "look for the killer in the host's log (out of memory?); run again",
             host=host,
+            cause=HOST,
         )
         self.controller.condemn(failure, 0.0)
 

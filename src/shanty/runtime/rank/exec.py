@@ -81,6 +81,9 @@ def main(argv: list[str]) -> int:
         redirect.close_input()  # Hydra leaves it open for ever
     elif redirect.INPUT in environ:
         redirect.take_input(environ[redirect.INPUT])
+    for inputs in (f"{environ['SHANTY_RUN_DIR']}/inputs", os.path.abspath(".shanty/inputs")):
+        if os.path.isdir(inputs):  # the one on this machine, the other where they were sent
+            environ.setdefault("SHANTY_INPUTS", inputs)
     folder = environ.get("SHANTY_ATTEMPT_DIR") or environ["SHANTY_RUN_DIR"]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     log = os.open(f"{folder}/logs/rank-{rank}.log", flags, 0o644)

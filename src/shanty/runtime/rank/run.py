@@ -58,6 +58,7 @@ def _own_frames_off(trace: TracebackType | None) -> TracebackType | None:
     ours = (__file__, "<frozen runpy>", "<frozen importlib.util>")
     while trace and (
         trace.tb_frame.f_code.co_filename in ours
+        or "/shanty/tasks/" in trace.tb_frame.f_code.co_filename
         or trace.tb_frame.f_code.co_filename.endswith("/runpy.py")
     ):
         trace = trace.tb_next

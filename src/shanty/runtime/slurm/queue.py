@@ -17,7 +17,7 @@ from typing import ClassVar, Collection, Dict, List, Mapping, Optional, Sequence
 from shanty.runtime.agent.queued import Ending, Entry
 from shanty.runtime.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError
 from shanty.runtime.slurm import parse, reasons, tools
-from shanty.runtime.spec import Failure, State
+from shanty.runtime.spec import HOST, MEMORY, PREEMPTED, Failure, State
 
 _FIRST = 3.0  # seconds that an answer is waited for; whoever follows from elsewhere waits for 6
 _AWAY = "slurmctld does not answer; what is known is from before"
@@ -241,6 +241,7 @@ def ending(state: str, name: str, nodes: str = "") -> Ending:
             f"Slurm says {state}",
             "run again; with --retries a run goes on without a host that is lost, with --requeue "
             "it is queued again",
+            cause=HOST,
         )
         return Ending(State.FAILED, failure, LaunchError.exit_code)
     if state == "OUT_OF_MEMORY":
@@ -248,6 +249,7 @@ def ending(state: str, name: str, nodes: str = "") -> Ending:
             f"job {name} used more memory than it had asked for{on}",
             "Slurm ended it",
             "ask for more with --memory-per-rank",
+            cause=MEMORY,
         )
         return Ending(State.FAILED, failure, _OOM_EXIT)
     failure = Failure(
@@ -275,4 +277,5 @@ def preempted(name: str) -> Failure:
         "it was not to be queued again",
         "run again, with --requeue to have that done by itself; hvd.elastic goes on from its last "
         "commit",
+        cause=PREEMPTED,
     )

@@ -1,0 +1,113 @@
+"""A value that will be there when a run has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from shanty.sdk.run import Run
+
+R = TypeVar("R")
+_LEAVING = 20.0  # seconds for a run to end after Ctrl-C
+
+
+class CancelledError(concurrent.futures.CancelledError):
+    """The call was cancelled, and its run stopped."""
+
+
+class Future(Generic[R]):
+    """What a task's `submit` returns. It can be awaited."""
+
+    def __init__(self) -> None:
+        self._inner: concurrent.futures.Future[R] = concurrent.futures.Future()
+        self._runs: list[Run] = []
+        self._begun = threading.Event()
+        self._lock = threading.Lock()
+        self._cancelled = False
+
+    @property
+    def run(self) -> Run | None:
+        """Its run, the newest of several attempts, once it is there.
+
+        None for a value from the cache, and where none could be started.
+        """
+        self._begun.wait()
+        return self._runs[-1] if self._runs else None
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for the value, or raise what the function raised.
+
+        timeout: seconds, after which TimeoutError is raised and the run goes on. Ctrl-C stops it.
+        """
+        try:
+            return self._inner.result(timeout)
+        except KeyboardInterrupt:
+            self.cancel()
+            with contextlib.suppress(Exception):
+                self._inner.exception(_LEAVING)
+            raise
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait, and return what the function raised, None where it returned."""
+        return self._inner.exception(timeout)
+
+    def done(self) -> bool:
+        """Return whether the value, or an exception, is there."""
+        return self._inner.done()
+
+    def cancelled(self) -> bool:
+        """Return whether it was cancelled."""
+        return self._cancelled
+
+    def cancel(self) -> bool:
+        """Stop its run; False where it has ended."""
+        with self._lock:
+            if self._inner.done():
+                return False
+            self._cancelled = True
+            running = self._runs[-1:]
+        for run in running:
+            run.stop()
+        return True
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> R:
+        try:
+            return await asyncio.wrap_future(self._inner)
+        except asyncio.CancelledError:
+            await asyncio.get_running_loop().run_in_executor(None, self.cancel)
+            raise
+
+    # ------------------------------------------------------------------ for whoever makes it
+
+    def began(self, run: Run) -> None:
+        """Say that a run of it has begun; stops it where it was cancelled meanwhile."""
+        with self._lock:
+            self._runs.append(run)
+            cancelled = self._cancelled
+        self._begun.set()
+        if cancelled:
+            run.stop()
+
+    def fill(self, work: Callable[[], R]) -> Future[R]:
+        """Do the work, here and now, and keep what comes of it."""
+        try:
+            value = work()
+        except BaseException as error:
+            if self._cancelled and not isinstance(error, KeyboardInterrupt):
+                error = CancelledError("the call was cancelled")
+            self._inner.set_exception(error)
+            if isinstance(error, KeyboardInterrupt):
+                raise
+        else:
+            self._inner.set_result(value)
+        finally:
+            self._begun.set()
+        return self

@@ -1,0 +1,191 @@
+"""A run, as Python asks for it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shanty.cli.context import Context
+from shanty.launch.follow import LAUNCHER, Follower, Line
+from shanty.launch.index import read_job
+from shanty.runtime.frames import STDERR
+from shanty.runtime.rundir import RunDir, read_lines
+from shanty.runtime.spec import JobSpec, State, Status
+from shanty.tasks.errors import RunError
+
+_QUICK, _SLOW = 0.005, 0.1  # seconds between two looks
+_LIVELY = 10.0  # seconds after which a run that does nothing new is looked at slowly
+
+
+class LogLine(NamedTuple):
+    """A line that a rank wrote. `rank` is None for the launcher's own words.
+
+    `stream` is "stdout" or "stderr", `time` seconds since 1970.
+    """
+
+    rank: int | None
+    text: str
+    stream: str
+    time: float
+
+
+class Run:
+    """A run of this machine's user, on or ended; it goes on without this object."""
+
+    def __init__(self, here: Context, folder: RunDir) -> None:
+        self._here = here
+        self._folder = folder
+
+    @property
+    def id(self) -> str:
+        """Its id, by which `shanty logs` and the other verbs know it, too."""
+        return self._folder.id
+
+    @property
+    def path(self) -> Path:
+        """Its folder on this machine."""
+        return self._folder.path
+
+    @property
+    def job(self) -> JobSpec | None:
+        """What was asked for; None where that is damaged."""
+        return read_job(self._folder)
+
+    @property
+    def status(self) -> Status:
+        """Where it stands now: `.state`, `.ranks`, `.failure`, `.exit_code` and more."""
+        return self._here.targets.describe([self._folder])[self._folder]
+
+    @property
+    def state(self) -> State:
+        """pending, starting, running, succeeded, failed, stopped or lost."""
+        return self.status.state
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.state.final
+
+    def wait(self, timeout: float | None = None, *, check: bool = False) -> Status:
+        """Wait for its end.
+
+        timeout: seconds, after which TimeoutError is raised and the run goes on. check: raise
+        RunError where it did not succeed.
+        """
+        status = self._until_end(lambda _lines: None, timeout)
+        if check:
+            self.raise_failure(status)
+        return status
+
+    def raise_failure(self, status: Status) -> None:
+        """Raise RunError where it did not succeed."""
+        if status.state is State.SUCCEEDED:
+            return
+        failure = status.failure
+        words = [failure.what if failure else f"run {self.id} was stopped"]
+        if failure:
+            words += [
+                f"  {key}: {text}"
+                for key, text in (("why", failure.why), ("fix", failure.fix), ("log", failure.log))
+                if text
+            ]
+            words += [f"  | {line}" for line in failure.lines[-20:]]
+        raise RunError("\n".join(words), self, failure)
+
+    def _until_end(
+        self,
+        show: Callable[[Sequence[Line]], None],
+        timeout: float | None = None,
+        follower: Follower | None = None,
+    ) -> Status:
+        """Wait for the end; `show` gets what the `follower` reads meanwhile."""
+        began = lively = time.monotonic()
+        before: Status | None = None
+        while True:
+            status = self.status
+            lines = follower.read() if follower else []
+            show(lines)
+            now = time.monotonic()
+            if status.state.final and not lines:
+                return status
+            if timeout is not None and now > began + timeout:
+                raise TimeoutError(f"run {self.id} has not ended within {timeout:g} s")
+            lively = now if lines or status != before else lively
+            before = status
+            if not lines:
+                time.sleep(_QUICK if now < lively + _LIVELY else _SLOW)
+
+    def logs(self, rank: int | None = None, *, follow: bool = False) -> Iterator[LogLine]:
+        """Yield the lines of all ranks, or of one, in the order of time.
+
+        follow: go on until the run has ended.
+        """
+        follower = Follower(self._folder, None if rank is None else [rank], launcher=rank is None)
+        parts: dict[tuple[int, int], str] = {}
+        while True:
+            final = not follow or self.done
+            lines = follower.read()
+            for number, record in lines:
+                key = (number, record.stream)
+                text = parts.pop(key, "") + record.text.decode("utf-8", "replace")
+                if not record.whole:
+                    parts[key] = text
+                    continue
+                stream = "stderr" if record.stream == STDERR else "stdout"
+                yield LogLine(None if number == LAUNCHER else number, text, stream, record.time)
+            if not lines and final:
+                break
+            if not lines:
+                time.sleep(_SLOW)
+        for (number, stream_number), text in parts.items():
+            stream = "stderr" if stream_number == STDERR else "stdout"
+            yield LogLine(None if number == LAUNCHER else number, text, stream, time.time())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return what `shanty.log` has kept so far, in its order, with time and rank."""
+        self._look()
+        return read_lines(self._folder.metrics)
+
+    def artifacts(self) -> Path:
+        """Return the folder of what it has saved; from hosts it comes when the run has ended."""
+        self._look()
+        return self._folder.artifacts
+
+    def stacks(self) -> list[dict[str, Any]]:
+        """Return where each rank stands now; RunError where it has ended or does not answer."""
+        reply = self._here.targets.stacks(self._folder)
+        if not reply.ok:
+            raise RunError(reply.error, self)
+        return reply.stacks
+
+    def stop(self, grace: float | None = None) -> None:
+        """End it: SIGTERM, and SIGKILL after `grace` seconds [5]. One that has ended is no error.
+
+        Comes back when it has been told; `wait` for its end.
+        """
+        seconds = self._here.settings.stop_grace if grace is None else grace
+        reply = self._here.targets.cancel(self._folder, seconds)
+        if not reply.ok:
+            raise RunError(f"run {self.id} cannot be stopped: {reply.error}", self)
+
+    def _look(self) -> None:
+        """Bring what is here up to date."""
+        _ = self.status
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} {self.state.value}>"
+
+
+def find(reference: str = "last") -> Run:
+    """Find a run by its id, the beginning of it, its name, or `last`. Raises NotFoundError."""
+    here = Context(dict(os.environ))
+    return Run(here, here.runs.find(reference))
+
+
+def runs() -> list[Run]:
+    """Return all runs of this machine's user, the oldest first."""
+    here = Context(dict(os.environ))
+    return [Run(here, here.runs.directory(run_id)) for run_id in here.runs.ids()]

@@ -1,0 +1,117 @@
+"""A call on its way to the ranks: a folder that each of them finds as $SHANTY_INPUTS.
+
+call.json      what a rank must know before it can read the call
+call.pickle    the function and its arguments
+lib/           cloudpickle, for a Python that has none
+data/HASH/     the content of a `Folder` among the arguments
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from shanty.tasks import data, pickling
+
+INPUTS = "SHANTY_INPUTS"  # the environment variable
+
+
+def write(
+    folder: Path,
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    workspace: Path,
+    each: bool,
+    elsewhere: bool,
+) -> None:
+    """Write a call into a folder.
+
+    workspace: the folder of the code that goes to the hosts. each: all ranks' values are wanted.
+    elsewhere: the ranks do not see this machine's files, so what is imported from outside of the
+    workspace goes along. Raises NotPicklableError, which names what cannot be sent.
+    """
+    about = {
+        "python": list(sys.version_info[:2]),
+        "name": getattr(func, "__qualname__", type(func).__qualname__),
+        "each": each,
+        "paths": _paths(workspace),
+    }
+    strangers = _by_value(workspace if elsewhere else None)
+    with data.packed(folder / "data"), strangers, (folder / "call.pickle").open("wb") as file:
+        pickling.dump_call(func, args, kwargs, file)
+    (folder / "call.json").write_text(json.dumps(about))
+    own = Path(cloudpickle.__file__).parent
+    shutil.copytree(own, folder / "lib" / own.name, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def _paths(workspace: Path) -> list[str]:
+    """Return where this process imports from: below the workspace by a path in it."""
+    found = []
+    for entry in sys.path:
+        path = Path(entry or ".").absolute()
+        if path.is_relative_to(workspace):
+            found.append(str(path.relative_to(workspace)))
+        elif not _is_installed(str(path)):
+            found.append(str(path))
+    return list(dict.fromkeys(found))
+
+
+def _is_installed(path: str) -> bool:
+    """Return whether a path is the standard library's, or among installed packages."""
+    places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    places += [*site.getsitepackages(), site.getusersitepackages()]
+    known = any(path == place or path.startswith(place + os.sep) for place in places)
+    return known or "site-packages" in path or "dist-packages" in path or path.endswith(".zip")
+
+
+@contextmanager
+def _by_value(workspace: Path | None) -> Iterator[None]:
+    """Have the user's modules outside of the workspace pickled by value: hosts lack them."""
+    names = [] if workspace is None else [*_strangers(workspace)]
+    modules = [sys.modules[name] for name in names]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _strangers(workspace: Path) -> Iterator[str]:
+    own = cloudpickle.list_registry_pickle_by_value()
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+        if name in ("__main__", "__mp_main__") or name.partition(".")[0] in ("shanty", *own):
+            continue
+        if not file or not file.endswith(".py") or module.__name__ != name:
+            continue
+        path = os.path.abspath(file)  # noqa: PTH100  as it is written; a link may lead elsewhere
+        if not Path(path).is_relative_to(workspace) and not _is_installed(path):
+            yield name
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """Return what a rank must know before it can read the call."""
+    found: dict[str, Any] = json.loads((folder / "call.json").read_text())
+    return found
+
+
+def read(folder: Path) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """Return the function, its arguments and keyword arguments, in a rank."""
+    with data.packed(folder / "data"), (folder / "call.pickle").open("rb") as file:
+        func, args, kwargs = pickling.load(file)
+    return func, args, kwargs

@@ -1,0 +1,116 @@
+"""Folders and files among arguments and results: their content travels, not their path.
+
+While a call or a result is pickled, each `Folder` puts its content beside the pickle, under the
+hash of it; where that is read, it is a `Folder` again, with a path there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+_place: ContextVar[Path | None] = ContextVar("_place", default=None)
+_PIECE = 1 << 20
+
+
+class Folder(os.PathLike[str]):
+    """A folder, or a file, by its content: as an argument of a task it is there in each rank.
+
+    path: on this machine; or a URL as fsspec reads it (`s3://…`, `https://…`), which the ranks
+    fetch. In the ranks, and of a result, `path` is where the content is. Raises FileNotFoundError
+    where there is no such path.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._url = ""
+        text = os.fspath(path)
+        if "://" in text:
+            self._url = text
+            self._path: Path | None = None
+        else:
+            self._path = Path(text).expanduser().absolute()
+            if not self._path.exists():
+                raise FileNotFoundError(f"there is no folder {self._path}")
+
+    @property
+    def path(self) -> Path:
+        """Where it is on this machine; of a URL a copy, which is fetched by the first use."""
+        if self._path is None:
+            self._path = _fetched(self._url)
+        return self._path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def __repr__(self) -> str:
+        return f"Folder({self._url or str(self._path)!r})"
+
+    def __reduce__(self) -> Any:
+        if self._url:
+            return Folder, (self._url,)
+        place = _place.get()
+        if place is None:
+            return Folder, (str(self.path),)
+        digest = content_hash(self.path)
+        goal = place / digest / self.path.name
+        if not goal.exists():
+            goal.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.is_dir():
+                shutil.copytree(self.path, goal)
+            else:
+                shutil.copy2(self.path, goal)
+        return _found, (f"{digest}/{self.path.name}",)
+
+
+def _found(name: str) -> Folder:
+    place = _place.get()
+    if place is None:
+        raise ValueError("this folder travels with a call or a result, and was read without it")
+    return Folder(place / name)
+
+
+@contextmanager
+def packed(place: Path) -> Iterator[None]:
+    """Have the content of folders put into `place` while they are pickled, and found there."""
+    token = _place.set(place)
+    try:
+        yield
+    finally:
+        _place.reset(token)
+
+
+def content_hash(path: Path) -> str:
+    """Return the hash of a file or of all files of a folder, their names and contents."""
+    digest = hashlib.sha256()
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    for file in files:
+        name = "" if file == path else file.relative_to(path).as_posix()
+        digest.update(f"{len(name)} {name} {file.stat().st_size}\n".encode())
+        with file.open("rb") as content:
+            while piece := content.read(_PIECE):
+                digest.update(piece)
+    return digest.hexdigest()[:40]
+
+
+def _fetched(url: str) -> Path:
+    """Fetch what a URL names, once on each host."""
+    import tempfile
+
+    try:
+        import fsspec  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError as error:
+        raise ImportError(f"reading {url} needs fsspec: pip install fsspec") from error
+    system, place = fsspec.core.url_to_fs(url)
+    folder = Path(tempfile.mkdtemp(prefix="shanty-"))
+    goal = folder / Path(place.rstrip("/")).name
+    system.get(place, str(goal), recursive=system.isdir(place))
+    return goal

@@ -1,0 +1,55 @@
+"""Defines what a task raises besides what its function does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shanty.runtime.spec import Failure
+    from shanty.sdk.run import Run
+
+
+class IgnoreOutputs(Exception):  # noqa: N818  the name that Flyte's users know
+    """Raised in a rank: its value is not wanted, and that is no failure."""
+
+
+class RunError(Exception):
+    """A run did not succeed, and no exception of its function says why.
+
+    `run` is the run, `failure` what is known of the cause: rank, host, signal, last lines; None
+    for a run that was stopped. `cause` is "memory", "preempted", "host" or "".
+    """
+
+    def __init__(self, what: str, run: Run | None = None, failure: Failure | None = None) -> None:
+        super().__init__(what)
+        self.run = run
+        self.failure = failure
+
+    @property
+    def cause(self) -> str:
+        """Why it failed, where that is not in the function: see `shanty.runtime.spec.CAUSES`."""
+        return self.failure.cause if self.failure else ""
+
+
+class NotPicklableError(TypeError):
+    """A function, an argument or a value cannot be sent between processes; it is named."""
+
+
+class RemoteTraceback(Exception):  # noqa: N818  the cause of an exception, never raised alone
+    """The traceback of a rank, as the cause of the exception that it raised."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return "\n" + self.text
+
+
+def ignores_outputs(error: BaseException) -> bool:
+    """Return whether an exception is `IgnoreOutputs`, ours or Flyte's."""
+    names: Any = ((each.__module__, each.__name__) for each in type(error).__mro__)
+    return any(
+        name == "IgnoreOutputs" and module.partition(".")[0] in ("shanty", "flytekit")
+        for module, name in names
+    )

@@ -1,0 +1,103 @@
+"""What the ranks of a task have returned or raised, as files in the run's folder.
+
+results/value-K.pickle    what rank K returned; without `each` rank 0's only
+results/error-K.pickle    what rank K raised: (the exception, pickled, or None; its traceback)
+results/data/HASH/        the content of a `Folder` that a rank returned
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import traceback
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shanty.runtime.rundir import RunDir
+from shanty.tasks import data, pickling
+from shanty.tasks.errors import RemoteTraceback
+
+_OURS = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+
+
+class Raised(NamedTuple):
+    """What a rank raised; `pickled` is None where the exception cannot be pickled."""
+
+    pickled: bytes | None
+    kind: str
+    text: str
+
+
+def value_file(run: RunDir, rank: int) -> Path:
+    """Return where the value of a rank is."""
+    return run.results / f"value-{rank}.pickle"
+
+
+def write_value(run: RunDir, rank: int, value: Any, what: str) -> None:
+    """Keep what a rank returned; the file is there as a whole or not at all."""
+    run.results.mkdir(exist_ok=True)
+    path = value_file(run, rank)
+    temporary = path.with_suffix(".tmp")
+    try:
+        with data.packed(run.results / "data"), temporary.open("wb") as file:
+            pickling.dump(value, file, what)
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def read_value(run: RunDir, rank: int) -> Any:
+    """Return what a rank returned, None where it left nothing."""
+    try:
+        with data.packed(run.results / "data"), value_file(run, rank).open("rb") as file:
+            return pickling.load(file)
+    except FileNotFoundError:
+        return None
+
+
+def write_error(run: RunDir, rank: int, error: BaseException) -> None:
+    """Keep what a rank raised, as far as it can be kept."""
+    import io
+
+    lines = traceback.format_exception(type(error), error, own_frames_off(error))
+    text = "".join(lines).rstrip()
+    pickled = None
+    with contextlib.suppress(Exception):  # an exception with a lock in it, and the like
+        file = io.BytesIO()
+        pickling.dump(error, file, "the exception")
+        pickle.loads(file.getvalue())  # some can be written only
+        pickled = file.getvalue()
+    kind = f"{type(error).__qualname__}: {error}"
+    with contextlib.suppress(OSError):
+        run.results.mkdir(exist_ok=True)
+        path = run.results / f"error-{rank}.pickle"
+        path.write_bytes(pickle.dumps(tuple(Raised(pickled, kind, text))))
+
+
+def own_frames_off(error: BaseException) -> Any:
+    """Return the traceback from the function's first line on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    return trace or error.__traceback__
+
+
+def read_error(run: RunDir, rank: int, place: str) -> BaseException | None:
+    """Return the exception of a rank with its traceback as its cause; None where it left none.
+
+    `place` is the rank for people: "rank 1 on b".
+    """
+    try:
+        raised = Raised(*pickle.loads((run.results / f"error-{rank}.pickle").read_bytes()))
+    except (OSError, pickle.UnpicklingError, EOFError, TypeError):
+        return None
+    error: BaseException | None = None
+    if raised.pickled is not None:
+        with contextlib.suppress(Exception):  # its class may not be importable here
+            error = pickle.loads(raised.pickled)
+    if not isinstance(error, BaseException):
+        error = RuntimeError(f"{place} raised {raised.kind}")
+    error.__cause__ = RemoteTraceback(f"{place}:\n{raised.text}")
+    return error

@@ -1,0 +1,49 @@
+"""Calls a function in a rank: `python -m shanty.tasks.rank`, with the call in $SHANTY_INPUTS."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Read the call, make it, and keep what comes of it."""
+    folder = Path(os.environ.get("SHANTY_INPUTS", ""))
+    if not (folder / "call.json").is_file():
+        sys.exit("shanty.tasks.rank is what `shanty.task` starts; by itself it has no call to make")
+    about = json.loads((folder / "call.json").read_text())
+    if list(sys.version_info[:2]) != about["python"]:
+        there, here = ".".join(map(str, about["python"])), ".".join(map(str, sys.version_info[:2]))
+        sys.exit(
+            f"the call comes from Python {there}, and this rank's Python is {here}: they cannot "
+            "read each other's functions. Call from Python "
+            f"{here}, or give the ranks yours (python=…, environment='sync')"
+        )
+    sys.path += [path for path in map(os.path.abspath, about["paths"]) if path not in sys.path]
+    sys.path.append(str(folder / "lib"))  # the last: an installed cloudpickle comes first
+    from shanty import _script
+    from shanty.runtime.rundir import RunDir
+    from shanty.tasks import call, outcome
+    from shanty.tasks.errors import ignores_outputs
+
+    rank = _script.place(_script.RANK, "RANK", 0)
+    run = RunDir(Path(os.environ["SHANTY_RUN_DIR"]))
+    try:
+        func, args, kwargs = call.read(folder)
+        value = func(*args, **kwargs)
+        if about["each"] or rank == 0:
+            outcome.write_value(run, rank, value, f"the value of {about['name']}()")
+        if "shanty.collectives.world" in sys.modules:  # while all are here
+            sys.modules["shanty.collectives.world"].shutdown()
+    except BaseException as error:  # noqa: BLE001  whatever ends the function
+        if ignores_outputs(error):
+            return
+        if not isinstance(error, SystemExit):
+            outcome.write_error(run, rank, error)
+        raise error.with_traceback(outcome.own_frames_off(error)) from error.__cause__
+
+
+if __name__ == "__main__":
+    main()
