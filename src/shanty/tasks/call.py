@@ -17,7 +17,6 @@ import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -94,7 +93,7 @@ def _by_value(workspace: Path | None) -> Iterator[None]:
 def _strangers(workspace: Path) -> Iterator[str]:
     own = cloudpickle.list_registry_pickle_by_value()
     for name, module in [*sys.modules.items()]:
-        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+        file = getattr(module, "__file__", None)
         if name in ("__main__", "__mp_main__") or name.partition(".")[0] in ("shanty", *own):
             continue
         if not file or not file.endswith(".py") or module.__name__ != name:
