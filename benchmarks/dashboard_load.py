@@ -4,7 +4,7 @@
 
 Rounds of two runs in changing order: one alone, one with `shanty ui` and a client that follows four
 ranks' logs and the run's state, as its page does. Printed are the seconds that the ranks printed,
-their ratio, what the client got, and the server's memory before and at its largest.
+their ratio, the server's share of the cores, and its memory at its largest.
 """
 
 from __future__ import annotations
@@ -48,6 +48,11 @@ class Server:
     url: str
     client: httpx.Client
     pid: int
+
+    def cpu(self) -> float:
+        """The seconds that it has computed."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self, key: str) -> float:
         """MiB: VmRSS is what it has, VmHWM the most that it has had."""
@@ -129,15 +134,22 @@ def main() -> None:
                     one[kind] = printed(home, script, args, None)
                     continue
                 with server(home) as its:
-                    before = its.memory("VmRSS")
+                    before, computed = its.memory("VmRSS"), its.cpu()
                     one[kind] = printed(home, script, args, its)
                     one["memory"] = [before, its.memory("VmHWM")]
+                    one["cpu"] = its.cpu() - computed
             rounds.append(one)
             ratio = one["watched"]["seconds"] / one["alone"]["seconds"]
-            print(f"round {number + 1}: {one['alone']['seconds']:.2f} s alone, ratio {ratio:.3f}")
+            one["share"] = one["cpu"] / one["watched"]["seconds"] / (os.cpu_count() or 1)
+            print(
+                f"round {number + 1}: {one['alone']['seconds']:.2f} s alone, ratio {ratio:.3f}, "
+                f"the server had {one['share']:.1%} of the cores"
+            )
     ratios = [one["watched"]["seconds"] / one["alone"]["seconds"] for one in rounds]
     low, middle, high = statistics.quantiles(ratios, n=4)
     print(f"watched ÷ alone: {middle:.3f} [{low:.3f} … {high:.3f}]")
+    share = statistics.median(one["share"] for one in rounds)
+    print(f"server: {share:.1%} of the cores (median)")
     print(f"server: {max(m[1] for m in (one['memory'] for one in rounds)):.0f} MiB at most")
     if args.out:
         args.out.write_text(json.dumps({"arguments": str(args), "rounds": rounds}, indent=1) + "\n")
