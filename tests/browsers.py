@@ -33,10 +33,9 @@ MANY = 10_000  # runs of the home that has very many
 _GRAVE = ("serious", "critical")
 
 
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """Chromium, where Playwright and some Chromium are there."""
-    sync_api = pytest.importorskip("playwright.sync_api")
+def chromium_program() -> str:
+    """The path of Chromium; skips where something for tests of pages is not there."""
+    pytest.importorskip("playwright.sync_api")
     if not (ROOT / "src/shanty/dashboard/static/index.html").exists():
         pytest.skip("the pages are not built: ./dev frontend")
     program = os.environ.get("SHANTY_TEST_CHROMIUM") or next(
@@ -44,7 +43,15 @@ def chromium() -> Iterator[Browser]:
     )
     if program is None:
         pytest.skip("there is no Chromium on PATH")
-    with sync_api.sync_playwright() as playwright:
+    return program
+
+
+@contextmanager
+def chromium(program: str) -> Iterator[Browser]:
+    """A Chromium. While it is there, this thread has a running event loop: Playwright's."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         try:
             yield browser

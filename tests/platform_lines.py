@@ -32,9 +32,15 @@ LINE = (
 @pytest.fixture
 def repository(tmp_path: Path) -> str:
     """The URL of a git repository with examples/where.py."""
-    folder = tmp_path / "horovod.git"
+    return make_repository(tmp_path / "horovod.git")
+
+
+def make_repository(folder: Path, settings: str = "") -> str:
+    """Make one, with a shanty.toml where there are settings; its URL."""
     (folder / "examples").mkdir(parents=True)
     (folder / "examples" / "where.py").write_text(WHERE)
+    if settings:
+        (folder / "shanty.toml").write_text(settings)
     who = ["-c", "user.name=ann", "-c", "user.email=ann@desk"]
     for words in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "1"]):
         subprocess.run(["git", *words], cwd=folder, check=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from browsers import MANY, Lived, Tab, Ui, chromium, run_until
+from browsers import MANY, Lived, Tab, Ui, chromium, chromium_program, run_until
 from many_runs import make_many
 from runs import LONG, Shanty
 
@@ -24,8 +24,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[object]:
-    with chromium() as found:
+def program() -> str:
+    return chromium_program()
+
+
+@pytest.fixture(scope="module")  # no test elsewhere is to come to a running event loop
+def browser(program: str) -> Iterator[object]:
+    with chromium(program) as found:
         yield found
 
 
@@ -52,7 +57,7 @@ def _shanty(folder: Path) -> Shanty:
 
 
 @pytest.fixture(scope="session")
-def empty(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
+def empty(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
     """The server of a home in which nothing ever ran."""
     ui = Ui(_shanty(tmp_path_factory.mktemp("empty")))
     yield ui
@@ -60,7 +65,7 @@ def empty(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="session")
-def lived(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
+def lived(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
     """The server of a home with real runs: two trained, one failed, one stalled, one is on."""
     shanty = _shanty(tmp_path_factory.mktemp("lived"))
     try:
@@ -126,7 +131,7 @@ def lived(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="session")
-def many(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
+def many(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
     """The server of a home with very many runs."""
     shanty = _shanty(tmp_path_factory.mktemp("many"))
     make_many(shanty.home, MANY)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-from kube_runs import UID, Kube
+from pathlib import Path
 
-from platform_lines import LINE, WHERE, created, repository
+import pytest
+from kube_runs import Kube
+
+from platform_lines import LINE, WHERE, created, make_repository
 from shanty.runtime.rundir import RunDir, read_json
 
-__all__ = ["repository"]
+SETTINGS = '[run]\nenvironment = "none"\n'  # the image has the packages
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> str:
+    return make_repository(tmp_path / "horovod.git", SETTINGS)
 
 
 @pytest.fixture
@@ -18,8 +25,7 @@ def kinds(kube: Kube) -> None:
 
 
 def create(kube: Kube, *words: str) -> RunDir:
-    more = ("--uid", str(UID), "--env", "none")
-    return created(kube.shanty(*words, *more, env=kube.env, timeout=150), kube.shanty.home)
+    return created(kube.shanty(*words, env=kube.env, timeout=150), kube.shanty.home)
 
 
 def gradient(kube: Kube, flavour: str, repository: str, line: str) -> RunDir:
@@ -52,6 +58,7 @@ def test_the_line_of_gradients_page(kube: Kube, repository: str, flavour: str) -
 @pytest.mark.usefixtures("kinds")
 def test_the_line_of_clusterones_page(kube: Kube, flavour: str) -> None:
     (kube.shanty.folder / "main.py").write_text(WHERE)
+    (kube.shanty.folder / "shanty.toml").write_text(SETTINGS)
     line = LINE.format(3, "/kube-openmpi/generated/hostfile", "main.py")
     run = create(
         kube,

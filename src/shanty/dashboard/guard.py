@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import os
 from collections.abc import Collection
@@ -14,6 +16,7 @@ from shanty.dashboard.errors import answer
 LARGEST_BODY = 1 << 20  # bytes
 LARGEST_HEADERS = 32 << 10
 _LONGEST_TARGET = 16 << 10  # bytes of path and query
+_LINGER, _LINGERING = 1.0, 16 << 20  # seconds, and bytes of a body that is refused
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -100,6 +103,7 @@ class Guard:
 
         refused = self._refusal(scope, headers)
         if refused is not None:
+            await _drain(receive)
             await answer(*refused, headers={"Connection": "close"})(scope, receive, careful)
             return
         await self._app(scope, _Bounded(receive), careful)
@@ -121,6 +125,18 @@ class Guard:
         if not length.isdigit() or int(length) > LARGEST_BODY:
             return 413, "the request is too large", f"at most {LARGEST_BODY} bytes", ""
         return None
+
+
+async def _drain(receive: Receive) -> None:
+    """Take in what is sent, for a moment: of a connection closed before, the answer is lost."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER):
+            taken = 0
+            while taken < _LINGERING:
+                message = await receive()
+                taken += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body"):
+                    return
 
 
 class _Bounded:

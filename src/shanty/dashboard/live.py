@@ -21,9 +21,9 @@ from shanty.dashboard.metrics import MetricsCache
 from shanty.runtime.rundir import RunDir, read_json
 
 MOST_LOGS = 64  # in one stream
-_EVERY, _SOON = 0.2, 0.05  # seconds between two looks while the run is on, and writes
-_PIECE = 64 << 10  # bytes of one log at a look: 1.3 MB/s, more than anybody reads
-_BEHIND = 1 << 20  # bytes that a client may lack
+_EVERY, _ENDED = 0.2, 1.0  # seconds between two looks while the run is on, and after its end
+_PIECE = 32 << 10  # bytes of one log at a look: 160 kB/s, more than anybody reads
+_BEHIND = 256 << 10  # bytes that a client may lack
 _LAST = 16 << 10  # bytes before the end that it is sent then
 _LONG_LINE = logs.LARGEST + 64
 
@@ -101,7 +101,7 @@ async def events(
             if silent >= BEAT:
                 silent = 0.0
                 yield COMMENT
-            wait = _SOON if found else 1.0 if final else _EVERY
+            wait = _ENDED if final and not found else _EVERY
             silent += wait
             try:
                 await asyncio.wait_for(subscription.ready.wait(), wait)

@@ -460,6 +460,7 @@ def test_a_process_that_is_killed_amid_a_write_leaves_the_old_commit(tmp_path: P
         "def save(kept, file):\n"
         "    file.write(b'half of it'); file.flush(); os.kill(os.getpid(), 9)\n"
         "torch.save = save\n"
+        "store._next = 0.0  # on a slow disk the next one would wait\n"
         "store.write({'step': 2})\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
