@@ -5,11 +5,13 @@ And nothing is left of it: no process, no file in /tmp and /dev/shm, no folder o
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,6 +78,12 @@ def any_run(shanty: Shanty, name: str) -> bool:
     return bool([*(shanty.home / "runs").glob(f"*/{name}")])
 
 
+def shown(shanty: Shanty, run: RunDir) -> dict[str, Any]:
+    """What `shanty ps` says of a run."""
+    lines = shanty("ps", "--all", "--json").stdout.splitlines()
+    return next(each for each in map(json.loads, lines) if each["id"] == run.id)
+
+
 def left_by_calls(shanty: Shanty) -> list[Path]:
     """What is in the folder of calls after somebody has called once more."""
     (shanty.folder / "end").touch()
@@ -121,14 +129,10 @@ def test_killed_while_it_starts_or_waits(
         wait_for(lambda: up(shanty.folder), 30)
     (shanty.folder / "end").touch()
     for run in runs:
-        wait_for(lambda run=run: shanty("wait", run.id).returncode is not None, 60)
-        shown = shanty("ps", "--all", "--json").stdout
-        state = next(line for line in shown.splitlines() if run.id in line)
-        assert '"state": "succeeded"' in state or (
-            stage not in ("agents.json", "up") and '"state": "lost"' in state
-        ), state
-        if '"state": "succeeded"' in state:
-            assert (run.results / "value-0.pickle").exists()
+        wait_for(lambda run=run: shown(shanty, run)["ended"] is not None, 60, "it does not end")
+        state = shown(shanty, run)["state"]
+        assert state == "succeeded" or (stage not in ("agents.json", "up") and state == "lost")
+        assert (run.results / "value-0.pickle").exists() == (state == "succeeded")
     assert left_by_calls(shanty) == []
 
 

@@ -231,8 +231,11 @@ def check_exception_that_cannot_be_pickled():
 def check_first_of_several():
     @task()
     def fail():
+        from mpi4py import MPI
+
+        MPI.COMM_WORLD.barrier()
         if shanty.rank() == 0:
-            time.sleep(0.3)
+            time.sleep(0.1)  # the second by so much
             raise ValueError("the second")
         raise KeyError("the first")
 
