@@ -101,9 +101,11 @@ class Future(Generic[R]):
         with self._lock:
             self._runs.append(run)
             cancelled = self._cancelled
-        self._begun.set()
-        if cancelled:
-            run.stop()
+        try:
+            if cancelled:
+                run.stop()
+        finally:
+            self._begun.set()  # last: the interpreter's end waits for it
 
     def fill(self, work: Callable[[], R]) -> Future[R]:
         """Do the work, here and now, and keep what comes of it."""
