@@ -152,3 +152,42 @@ def test_a_script_may_end_with_a_call(shanty: Shanty) -> None:
     wait_for(lambda: shanty.status().get("state") == "succeeded", 30)
     assert sorted(path.name for path in shanty.last.artifacts.iterdir()) == ["0", "1"]
     assert not [*(shanty.home / "cache" / "calls").iterdir()]
+
+
+HOARD = """
+import json, os, pathlib, sys
+import shanty
+
+more = {"memory": sys.argv[1] or None, "memory_per_rank": "16M"}
+
+@shanty.task(ranks=2, oversubscribe=True, retries=1, **more)
+def hoard():
+    from mpi4py import MPI
+
+    job = json.loads(pathlib.Path(os.environ["SHANTY_RUN_DIR"], "job.json").read_text())
+    MPI.COMM_WORLD.barrier()
+    few = job["memory_per_rank"] > 16 << 20
+    kept = bytearray(1 if few or MPI.COMM_WORLD.rank == 0 else 600 << 20)
+    MPI.COMM_WORLD.barrier()
+    return job["memory_per_rank"] >> 20
+
+if __name__ == "__main__":
+    try:
+        print("value", hoard(), len(shanty.runs()))
+    except shanty.RunError as error:
+        print("error", error.cause, len(shanty.runs()))
+"""
+
+
+@LONG
+@pytest.mark.parametrize(("memory", "words"), [("x2", "value 32 2"), ("", "error memory 1")])
+def test_the_kernel_ends_a_rank_for_its_memory(
+    shanty: Shanty, memory_limit: Path, memory: str, words: str
+) -> None:
+    script = shanty.script(HOARD)
+    inner = 'echo $$ > "$1" && exec "$2" "$3" "$4"'
+    done = subprocess.run(
+        ["sh", "-c", inner, "sh", memory_limit, sys.executable, script, memory],
+        cwd=shanty.folder, env=shanty.environ, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert done.stdout.strip() == words, done.stderr

@@ -130,6 +130,19 @@ def test_another_python_says_so(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_an_older_shanty_there_is_passed_over(tmp_path: Path) -> None:
+    """The ranks' Python may have another one, which would not know how to read the call."""
+    (tmp_path / "old" / "shanty").mkdir(parents=True)
+    (tmp_path / "old" / "shanty" / "__init__.py").write_text("OLD = True\n")
+    runner = SOURCE / "shanty" / "runtime" / "rank" / "run.py"
+    done = subprocess.run(
+        [sys.executable, runner, "-m", "shanty.tasks.rank"],
+        env={"PYTHONPATH": str(tmp_path / "old"), "SHANTY_PACKAGE": str(SOURCE)},
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "by itself it has no call to make" in done.stderr
+
+
 def test_without_a_call(tmp_path: Path) -> None:
     done = in_a_rank(tmp_path / "none", tmp_path)
     assert done.returncode == 1
