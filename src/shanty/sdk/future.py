@@ -34,11 +34,12 @@ class Future(Generic[R]):
 
     @property
     def run(self) -> Run | None:
-        """Its run, the newest of several attempts, once it is there.
+        """Its run, the newest of several attempts, once it is there. Ctrl-C stops it.
 
         None for a value from the cache, and where none could be started.
         """
-        self._begun.wait()
+        with self._stopped_by_interrupts():
+            self._begun.wait()
         return self._runs[-1] if self._runs else None
 
     def result(self, timeout: float | None = None) -> R:
