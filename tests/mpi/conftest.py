@@ -12,6 +12,8 @@ import pytest
 from runs import Shanty, flavour, mpi_folder, thin, traces, vanish, wait_for
 
 __all__ = ["flavour", "shanty"]
+_MEMORY = Path("/sys/fs/cgroup/memory")  # control groups, version 1
+_UNIFIED = Path("/sys/fs/cgroup")  # version 2
 
 
 @pytest.fixture
@@ -41,6 +43,35 @@ def own_tmpdir(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
         monkeypatch.setenv("TMPDIR", folder)
         yield
+
+
+@pytest.fixture
+def memory_limit() -> Iterator[Path]:
+    """A control group with 300 MB; its file takes the pid of what shall be in it."""
+    if (_MEMORY / "memory.limit_in_bytes").exists():
+        group, limit = _MEMORY / f"shanty-test-{os.getpid()}", "memory.limit_in_bytes"
+    elif "memory" in (_UNIFIED / "cgroup.subtree_control").read_text().split():
+        group, limit = _UNIFIED / f"shanty-test-{os.getpid()}", "memory.max"
+    else:
+        pytest.skip("no control group for memory here")
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error.strerror}")
+    (group / limit).write_text(str(300 << 20))
+    procs = group / "cgroup.procs"
+    yield procs
+    wait_for(lambda: not procs.read_text().strip(), 10, "the group is not empty")
+    wait_for(lambda: _removed(group), 10, "the group stays")
+
+
+def _removed(group: Path) -> bool:
+    """Remove a control group; the kernel may need a moment after its last process."""
+    try:
+        group.rmdir()
+    except OSError:
+        return False
+    return True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from runs import wait_for
-
-MEMORY = Path("/sys/fs/cgroup/memory")  # control groups, version 1
-UNIFIED = Path("/sys/fs/cgroup")  # version 2
 
 
 def unshare(folder: Path) -> list[str]:
@@ -46,35 +40,6 @@ def test_the_disk_fills_up(shanty, tmp_path):
     assert '"state": "failed"' in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stdout.splitlines()) > 1000  # what there was room for is there
-
-
-@pytest.fixture
-def memory_limit(tmp_path):
-    """A control group with 300 MB; its file takes the pid of what shall be in it."""
-    if (MEMORY / "memory.limit_in_bytes").exists():
-        group, limit = MEMORY / f"shanty-test-{os.getpid()}", "memory.limit_in_bytes"
-    elif "memory" in (UNIFIED / "cgroup.subtree_control").read_text().split():
-        group, limit = UNIFIED / f"shanty-test-{os.getpid()}", "memory.max"
-    else:
-        pytest.skip("no control group for memory here")
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made: {error.strerror}")
-    (group / limit).write_text(str(300 << 20))
-    yield group / "cgroup.procs"
-    procs = group / "cgroup.procs"
-    wait_for(lambda: not procs.read_text().strip(), 10, "the group is not empty")
-    wait_for(lambda: removed(group), 10, "the group stays")
-
-
-def removed(group: Path) -> bool:
-    """Remove a control group; the kernel may need a moment after its last process."""
-    try:
-        group.rmdir()
-    except OSError:
-        return False
-    return True
 
 
 def test_memory_runs_out(shanty, memory_limit):

@@ -18,6 +18,8 @@ from shanty.runtime.spec import JobSpec, Module, Script
 if TYPE_CHECKING:
     from shanty.launch.targets.base import Planned
 
+_UNREAD = 60.0  # seconds in which whoever waits for a value has read it
+
 
 def start(
     context: Context,
@@ -114,7 +116,7 @@ def make_room(context: Context, job: JobSpec, run: RunDir, plan: Planned) -> Non
     if run.path.parent.exists():
         many = sum(1 for _ in run.path.parent.iterdir()) >= context.settings.keep_runs
         if many and context.settings.keep_runs:
-            context.runs.prune(context.settings.keep_runs - 1)  # this one makes it full again
+            context.runs.prune(context.settings.keep_runs - 1, _UNREAD)  # this one makes it full
 
 
 def _name(run: RunDir, show: Show) -> None:

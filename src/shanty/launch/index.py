@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -281,14 +282,19 @@ class Runs:
             )
         _delete(run)
 
-    def prune(self, keep: int) -> list[str]:
-        """Delete the oldest ended runs beyond `keep`; returns their ids."""
+    def prune(self, keep: int, unread: float = 0.0) -> list[str]:
+        """Delete the oldest ended runs beyond `keep`; returns their ids.
+
+        What a task returned may be waited for: such a run stays for `unread` seconds after its end.
+        """
         ids = self.ids()
         oldest = [self.directory(run_id) for run_id in ids[: max(0, len(ids) - keep)]]
         removed = []
         for run, status in self._targets.describe(oldest).items():
             with contextlib.suppress(StorageError):
-                if status.ended is not None:  # a run that is LOST may yet be found again
+                if status.ended is None:  # a run that is LOST may yet be found again
+                    continue
+                if not run.results.is_dir() or time.time() >= status.ended + unread:
                     _delete(run)
                     removed.append(run.id)
         return removed

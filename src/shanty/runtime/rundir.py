@@ -107,7 +107,8 @@ class RunDir:
         self.stalls = path / "stalls.jsonl"
         self.resources = path / "resources.jsonl"
         self.inputs = path / "inputs"  # where ranks on this machine find them
-        self.results = path / "results"  # what functions return or raise, by rank (`tasks`)
+        # What functions return or raise, by rank (`tasks`).
+        self.results = path / "results" / str(attempt)
         self.artifacts = path / "artifacts"
         self.profile = self.artifacts / "profile.json"
         self.profile_parts = self.artifacts / "profile"  # the ranks', until the end

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  what it has done at the end comes after ours
+import contextlib
+import hashlib
 import os
 import shutil
 import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,18 +19,22 @@ from typing import Any
 
 from shanty.cli.context import Context, note
 from shanty.launch.follow import LAUNCHER, Follower, Line
-from shanty.runtime.errors import UsageError
+from shanty.runtime import platform
+from shanty.runtime.errors import ShantyError, UsageError
 from shanty.runtime.frames import STDERR
+from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import HOST, MEMORY, PREEMPTED, JobSpec, State, Status
 from shanty.sdk import cache
-from shanty.sdk.future import Future
+from shanty.sdk.future import CancelledError, Future
 from shanty.sdk.run import Run
 from shanty.sdk.submit import start, task_job
-from shanty.tasks import call, outcome
+from shanty.tasks import call, outcome, pickling
 from shanty.tasks.errors import RunError
 from shanty.tasks.task import Task
 
 _GIVEN_UP = 86400.0  # seconds after which a folder of a call that was never made is removed
+_LEAVING = 20.0  # seconds for a run to end after Ctrl-C
+_starting: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
 _MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")  # Python's, and PyTorch's for a GPU
 
 
@@ -61,11 +69,20 @@ def submit(
     if on is not None:
         given["on"] = on
     version, memory = given.pop("cache", None), given.pop("memory", None)
-    retries = int(given.pop("retries", 0))
+    retries = given.pop("retries", 0)
+    if not isinstance(retries, int) or retries < 0:
+        raise UsageError(f"retries={retries!r} makes no sense", fix="retries=3 is three more tries")
     future: Future[Any] = Future()
-    key = None if version is None else cache.key(task.function, version, each, args, kwargs)
-    if key is not None and cache.has(here.home, key):
-        return future.fill(lambda: cache.read(here.home, key))
+    key = None
+    if version is not None:
+        try:
+            key = cache.key(task.function, str(version), each, args, kwargs)
+        except Exception:  # what cannot be pickled is to be named
+            pickling.refuse_unpicklable(task.function, args, kwargs)
+            raise
+        with contextlib.suppress(KeyError):
+            known = cache.read(here.home, key)
+            return future.fill(lambda: known)
     folder = _folder(here.home)
     try:
         job = task_job(given, folder)
@@ -87,30 +104,52 @@ def submit(
 
     if shown:
         return future.fill(work)
+    _starting.add(future)
     # Not one that the interpreter waits for at its end: the run goes on without it.
     threading.Thread(target=future.fill, args=(work,), daemon=True, name="shanty-call").start()
     return future
+
+
+def _await_starts() -> None:
+    """Wait at the interpreter's end for runs to begin: `train.submit()` may be a script's last."""
+    for future in [*_starting]:
+        future.await_begin()
+
+
+# While there still are threads: an `atexit` comes too late. Those that were entered first, as of
+# concurrent.futures, which is imported above, are called last.
+threading._register_atexit(_await_starts)  # type: ignore[attr-defined]
 
 
 def _folder(home: Path) -> Path:
     """Make a folder for a call, which the run copies; what others left behind is removed."""
     place = home / "cache" / "calls"
     place.mkdir(parents=True, exist_ok=True)
+    here = hashlib.sha256(f"{os.uname().nodename} {platform.pid_namespace()}".encode()).hexdigest()
     for old in place.iterdir():
-        if old.stat().st_mtime < time.time() - _GIVEN_UP:
-            shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(dir=place))
+        with contextlib.suppress(OSError):  # somebody else was quicker
+            where, _, owner = old.name.partition("-")
+            pid, _, born = owner.rpartition("-")[0].partition("-")
+            if where == here[:8] and pid.isdigit():
+                given_up = not platform.is_alive(int(pid), born)
+            else:
+                given_up = old.stat().st_mtime < time.time() - _GIVEN_UP
+            if given_up:
+                shutil.rmtree(old, ignore_errors=True)
+    owner = f"{os.getpid()}-{platform.born(os.getpid())}"
+    return Path(tempfile.mkdtemp(dir=place, prefix=f"{here[:8]}-{owner}-"))
 
 
 def _factor(memory: str | None, job: JobSpec) -> float:
     """Read memory="x2"."""
     if memory is None:
         return 1.0
+    text = str(memory)
     try:
-        factor = float(memory.removeprefix("x"))
+        factor = float(text.removeprefix("x"))
     except ValueError:
         factor = 0.0
-    if not memory.startswith("x") or not 1.0 < factor < 100.0:
+    if not text.startswith("x") or not 1.0 < factor < 100.0:
         raise UsageError(
             f"memory={memory!r} makes no sense", fix='memory="x2" is twice as much at each attempt'
         )
@@ -124,10 +163,35 @@ def _factor(memory: str | None, job: JobSpec) -> float:
 def _to_the_end(here: Context, what: _Call, future: Future[Any], shown: bool) -> Any:
     """Run it until it has succeeded, or another attempt would not help."""
     job, used = what.job, 0
+    error: BaseException | None = None
     while True:
-        run = start(here, replace(job, retries=max(0, what.retries - used)), quiet=not shown)
-        future.began(run)
-        status = _wait(run, shown)
+        if future.cancelled():
+            raise CancelledError
+        job = replace(job, retries=max(0, what.retries - used))
+        waiting: _Waiting | None = None
+
+        def began(run: Run) -> None:
+            nonlocal waiting, job
+            waiting = _Waiting(run, shown)
+            if job.inputs == what.job.inputs and run._folder.inputs.is_dir():
+                # A copy, which does from now on.
+                shutil.rmtree(str(job.inputs), ignore_errors=True)
+                job = replace(job, inputs=str(run._folder.inputs))
+            future.began(run)
+
+        try:
+            run = start(here, job, quiet=not shown, began=began)
+            assert waiting is not None
+            status = waiting.wait()
+        except KeyboardInterrupt:
+            if waiting is not None:
+                waiting.end()
+            raise
+        except ShantyError as refused:
+            if error is None:
+                raise
+            error.add_note(f"there is no other attempt: {refused}")
+            raise error from error.__cause__
         used += status.attempt
         if status.state is State.SUCCEEDED:
             return _value(here, what, run, status)
@@ -143,44 +207,75 @@ def _to_the_end(here: Context, what: _Call, future: Future[Any], shown: bool) ->
             note(f"another attempt ({used} of {what.retries}): {why}")
 
 
-def _wait(run: Run, shown: bool) -> Status:
-    if not shown:
-        return run.wait()
-    follower = Follower(run._folder, None, launcher=False)
-    parts: dict[tuple[int, int], bytes] = {}
+class _Waiting:
+    """Waits for a run, and prints its output where that is `shown`."""
 
-    def show(lines: Sequence[Line]) -> None:
-        """Print whole lines: sys.stdout may be a notebook's, which takes text only."""
+    def __init__(self, run: Run, shown: bool) -> None:
+        self._run = run
+        self._follower = Follower(run._folder, None, launcher=False) if shown else None
+        self._parts: dict[tuple[int, int], bytes] = {}  # of lines that have no end yet
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Wait for the end; TimeoutError after so many seconds."""
+        status = self._run._until_end(self._show, timeout, self._follower)
+        for (rank, stream), text in self._parts.items():
+            _print(rank, stream, text)
+        self._parts.clear()
+        return status
+
+    def end(self) -> None:
+        """Stop the run after Ctrl-C, and wait for its end; a second one kills it."""
+        for grace in (None, 0.0):
+            with contextlib.suppress(KeyboardInterrupt, RunError, TimeoutError, ShantyError):
+                self._run.stop(grace)
+                self.wait(_LEAVING)
+                return
+
+    def _show(self, lines: Sequence[Line]) -> None:
         for rank, record in lines:
             key = (rank, record.stream)
-            text = parts.pop(key, b"") + record.text
-            if not record.whole:
-                parts[key] = text
-                continue
-            label = "" if rank == LAUNCHER else f"[{rank}] "
-            print(
-                label + text.decode("utf-8", "replace"),
-                file=sys.stderr if record.stream == STDERR else sys.stdout,
-                flush=True,
-            )
+            text = self._parts.pop(key, b"") + record.text
+            if record.whole:
+                _print(rank, record.stream, text)
+            else:
+                self._parts[key] = text
 
-    try:
-        return run._until_end(show, follower=follower)
-    except KeyboardInterrupt:
-        run.stop()
-        run._until_end(show, 20.0, follower)
-        raise
+
+def _print(rank: int, stream: int, text: bytes) -> None:
+    """Print a line; sys.stdout may be a notebook's, which takes text only."""
+    label = "" if rank == LAUNCHER else f"[{rank}] "
+    file = sys.stderr if stream == STDERR else sys.stdout
+    print(label + text.decode("utf-8", "replace"), file=file, flush=True)
 
 
 def _value(here: Context, what: _Call, run: Run, status: Status) -> Any:
-    ranks = range(status.ranks or 1)
-    if what.each:
-        value: Any = [outcome.read_value(run._folder, rank) for rank in ranks]
-    else:
-        value = outcome.read_value(run._folder, 0)
+    results = RunDir(run.path, status.attempt)
+    ranks = range(status.ranks or 1) if what.each else range(1)
+    values = [_value_of(what.task, run, results, rank) for rank in ranks]
     if what.key is not None:
-        cache.keep(here.home, what.key, run._folder, len(ranks) if what.each else None)
-    return value
+        cache.keep(here.home, what.key, results, len(ranks) if what.each else None)
+    return values if what.each else values[0]
+
+
+def _value_of(task: Task[..., Any], run: Run, results: RunDir, rank: int) -> Any:
+    if not outcome.value_file(results, rank).exists():
+        raise RunError(
+            f"{task!r} has succeeded, but rank {rank} has left no value\n"
+            "  why: its process ended before the function returned (os._exit?), or the run was "
+            f"deleted\n  log: {results.rank_log(rank)}",
+            run,
+        )
+    try:
+        return outcome.read_value(results, rank)
+    except (MemoryError, OSError):
+        raise
+    except Exception as error:  # whatever an object raises when it is made
+        raise RunError(
+            f"the value that {task!r} has returned cannot be read here\n"
+            f"  why: {type(error).__name__}: {error}\n"
+            "  fix: install here what it is made of, or return plain data",
+            run,
+        ) from error
 
 
 def _error(run: Run, status: Status) -> BaseException:
@@ -188,7 +283,8 @@ def _error(run: Run, status: Status) -> BaseException:
     failure = status.failure
     if failure is not None and failure.rank is not None and status.state is State.FAILED:
         place = f"rank {failure.rank} on {failure.host}"
-        error = outcome.read_error(run._folder, failure.rank, place)
+        results = RunDir(run.path, status.attempt)
+        error = outcome.read_error(results, failure.rank, place)
         if error is not None:
             error.add_note(f"run {run.id}, {place}; its log: {failure.log or run.path / 'logs'}")
             return error

@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ class Future(Generic[R]):
 
     def __init__(self) -> None:
         self._inner: concurrent.futures.Future[R] = concurrent.futures.Future()
+        # Or asyncio would take a wait that is cancelled for the call's end, and not stop the run.
+        self._inner.set_running_or_notify_cancel()
         self._runs: list[Run] = []
         self._begun = threading.Event()
         self._lock = threading.Lock()
@@ -32,29 +34,37 @@ class Future(Generic[R]):
 
     @property
     def run(self) -> Run | None:
-        """Its run, the newest of several attempts, once it is there.
+        """Its run, the newest of several attempts, once it is there. Ctrl-C stops it.
 
         None for a value from the cache, and where none could be started.
         """
-        self._begun.wait()
+        with self._stopped_by_interrupts():
+            self._begun.wait()
         return self._runs[-1] if self._runs else None
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the value, or raise what the function raised.
 
         timeout: seconds, after which TimeoutError is raised and the run goes on. Ctrl-C stops it.
+        CancelledError where it was cancelled.
         """
-        try:
+        with self._stopped_by_interrupts():
             return self._inner.result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait, and return what the function raised, None where it returned."""
+        with self._stopped_by_interrupts():
+            return self._inner.exception(timeout)
+
+    @contextlib.contextmanager
+    def _stopped_by_interrupts(self) -> Iterator[None]:
+        try:
+            yield
         except KeyboardInterrupt:
             self.cancel()
             with contextlib.suppress(Exception):
                 self._inner.exception(_LEAVING)
             raise
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait, and return what the function raised, None where it returned."""
-        return self._inner.exception(timeout)
 
     def done(self) -> bool:
         """Return whether the value, or an exception, is there."""
@@ -65,7 +75,7 @@ class Future(Generic[R]):
         return self._cancelled
 
     def cancel(self) -> bool:
-        """Stop its run; False where it has ended."""
+        """Stop its run; False where it has ended. `result` raises CancelledError from then on."""
         with self._lock:
             if self._inner.done():
                 return False
@@ -92,22 +102,33 @@ class Future(Generic[R]):
         with self._lock:
             self._runs.append(run)
             cancelled = self._cancelled
-        self._begun.set()
-        if cancelled:
-            run.stop()
+        try:
+            if cancelled:
+                run.stop()
+        finally:
+            self._begun.set()  # last: the interpreter's end waits for it
 
     def fill(self, work: Callable[[], R]) -> Future[R]:
         """Do the work, here and now, and keep what comes of it."""
         try:
             value = work()
         except BaseException as error:
-            if self._cancelled and not isinstance(error, KeyboardInterrupt):
-                error = CancelledError("the call was cancelled")
-            self._inner.set_exception(error)
+            with self._lock:
+                if self._cancelled and not isinstance(error, KeyboardInterrupt):
+                    error = CancelledError("the call was cancelled")
+                self._inner.set_exception(error)
             if isinstance(error, KeyboardInterrupt):
                 raise
         else:
-            self._inner.set_result(value)
+            with self._lock:
+                if self._cancelled:  # whoever cancels is to find it cancelled
+                    self._inner.set_exception(CancelledError("the call was cancelled"))
+                else:
+                    self._inner.set_result(value)
         finally:
             self._begun.set()
         return self
+
+    def await_begin(self) -> None:
+        """Wait until a run has begun, or none will."""
+        self._begun.wait()

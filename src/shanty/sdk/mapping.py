@@ -86,7 +86,7 @@ def _places(task: Task[..., Any]) -> list[str | None]:
     given = {key: value for key, value in task.options.items() if key in ("on", "ranks")}
     more = {"ranks_per_host", "mpi", "hostfile", "machines", "image", "oversubscribe", "workdir"}
     given |= {key: value for key, value in task.options.items() if key in more}
-    job = task_job(given, here.home)
+    job = task_job(given, None)
     if here.targets.is_queued(job) or job.hostfile:
         return [None] * (1 if job.hostfile else _QUEUED)
     if not job.on:
@@ -116,4 +116,7 @@ def _slots_of(here: Context, job: JobSpec) -> list[int | None]:
     """Ask the hosts how many slots they have."""
     run = RunDir(here.home / "runs" / new_id(time.time()))
     plan: Any = here.targets.looking().plan(replace(job, ranks=None), run)
-    return [node.slots for node in plan.attempt.nodes]
+    try:
+        return [node.slots for node in plan.attempt.nodes]
+    finally:
+        plan.drop()

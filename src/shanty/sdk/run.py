@@ -35,9 +35,12 @@ class LogLine(NamedTuple):
 class Run:
     """A run of this machine's user, on or ended; it goes on without this object."""
 
-    def __init__(self, here: Context, folder: RunDir) -> None:
+    def __init__(
+        self, here: Context, folder: RunDir, settle: Callable[[], None] = lambda: None
+    ) -> None:
         self._here = here
         self._folder = folder
+        self._settle = settle  # waits for what cleans up after the run
 
     @property
     def id(self) -> str:
@@ -110,6 +113,7 @@ class Run:
             show(lines)
             now = time.monotonic()
             if status.state.final and not lines:
+                self._settle()
                 return status
             if timeout is not None and now > began + timeout:
                 raise TimeoutError(f"run {self.id} has not ended within {timeout:g} s")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from shanty.cli import jobs, options
@@ -38,6 +43,8 @@ def submit(
     started then.
     """
     jobs.refuse_in_ranks(os.environ)
+    if isinstance(args, str):
+        raise UsageError("args is a list of words, not one text", fix=f"args={args.split()!r}")
     here = Context(dict(os.environ))
     folder = Path(workdir or ".").absolute()
     words = [os.fspath(command)] if isinstance(command, (str, os.PathLike)) else [*command]
@@ -57,31 +64,65 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
             raise UsageError(f"there is no option {name!r}", fix=f"known are {known}")
         option = options.OPTIONS[name]
         if option.read is not None and isinstance(value, (str, list)):
-            value = option.read(value, name, workspace)
+            try:
+                value = option.read(value, name, workspace)
+            except UsageError as error:
+                what = error.what if name in error.what else f"{name}={value!r}: {error.what}"
+                raise UsageError(what, error.why, error.fix) from error
         values[name] = tuple(value) if isinstance(value, list) else value
     env = {str(key): str(value) for key, value in (values.pop("env") or {}).items()}
     return jobs.make_job(command, workspace, {**values, "env": env})
 
 
-def start(here: Context, job: JobSpec, *, quiet: bool = True) -> Run:
-    """Start a job; its ranks have no standard input."""
+def start(
+    here: Context,
+    job: JobSpec,
+    *,
+    quiet: bool = True,
+    began: Callable[[Run], None] = lambda _run: None,
+) -> Run:
+    """Start a job; its ranks have no standard input.
+
+    `began` gets the run before Ctrl-C can come between.
+    """
     here.progress.quiet = quiet
-    run = RunDir(here.home / "runs" / new_id(time.time()))
-    plan = here.targets.plan(job, run)
-    make_room(here, job, run, plan)
+    folder = RunDir(here.home / "runs" / new_id(time.time()))
+    plan = here.targets.plan(job, folder)
+    run = Run(here, folder, plan.settle)
     nothing = os.open(os.devnull, os.O_RDONLY)
     try:
-        plan.submit(nothing)
+        make_room(here, job, folder, plan)
+        with contextlib.nullcontext() if plan.takes_long else _uninterrupted():
+            plan.submit(nothing)
+            began(run)
+    except BaseException:
+        plan.drop()
+        raise
     finally:
         os.close(nothing)
-    return Run(here, run)
+    return run
 
 
-def task_job(given: Mapping[str, Any], inputs: Path) -> JobSpec:
-    """Make the job of a call, whose folder is `inputs`."""
-    import sys
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put off Ctrl-C: a run is there as a whole, and can be stopped, or is not."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    pressed: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _number, frame: pressed.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pressed:
+            before(signal.SIGINT, pressed[0])
 
+
+def task_job(given: Mapping[str, Any], inputs: Path | None) -> JobSpec:
+    """Make the job of a call, whose folder is `inputs`; None: to see where it would be."""
     folder = Path(given.get("workdir") or ".").absolute()
     own = {name: value for name, value in given.items() if name != "workdir"}
-    own = {"python": sys.executable, **own, "inputs": str(inputs)}
+    own = {"python": sys.executable, **own, "inputs": inputs and str(inputs)}
     return make_job(Module("shanty.tasks.rank"), folder, own)

@@ -14,9 +14,11 @@ import shutil
 import site
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -24,6 +26,7 @@ import cloudpickle
 from shanty.tasks import data, pickling
 
 INPUTS = "SHANTY_INPUTS"  # the environment variable
+_registry = threading.Lock()  # cloudpickle's, of modules by value, is one for all threads
 
 
 def write(
@@ -79,28 +82,31 @@ def _is_installed(path: str) -> bool:
 @contextmanager
 def _by_value(workspace: Path | None) -> Iterator[None]:
     """Have the user's modules outside of the workspace pickled by value: hosts lack them."""
-    names = [] if workspace is None else [*_strangers(workspace)]
-    modules = [sys.modules[name] for name in names]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
+    with _registry:
+        modules = [] if workspace is None else [*_strangers(workspace)]
         for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
-def _strangers(workspace: Path) -> Iterator[str]:
+def _strangers(workspace: Path) -> Iterator[ModuleType]:
     own = cloudpickle.list_registry_pickle_by_value()
-    for name, module in [*sys.modules.items()]:
-        file = getattr(module, "__file__", None)
-        if name in ("__main__", "__mp_main__") or name.partition(".")[0] in ("shanty", *own):
+    modules: dict[str, Any] = {**sys.modules}  # in which may be anything
+    for name, module in modules.items():
+        if not isinstance(module, ModuleType) or vars(module).get("__name__") != name:
             continue
-        if not file or not file.endswith(".py") or module.__name__ != name:
+        file = vars(module).get("__file__")  # getattr would have lazy ones imported
+        if name in ("__main__", "__mp_main__") or name in own or name.partition(".")[0] == "shanty":
+            continue
+        if not isinstance(file, str) or not file.endswith(".py"):
             continue
         path = os.path.abspath(file)  # noqa: PTH100  as it is written; a link may lead elsewhere
         if not Path(path).is_relative_to(workspace) and not _is_installed(path):
-            yield name
+            yield module
 
 
 def about(folder: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,14 +18,16 @@ from typing import Any
 
 _place: ContextVar[Path | None] = ContextVar("_place", default=None)
 _PIECE = 1 << 20
+_EMPTY = hashlib.sha256().hexdigest()[:40]  # the `content_hash` of a folder without files
 
 
 class Folder(os.PathLike[str]):
     """A folder, or a file, by its content: as an argument of a task it is there in each rank.
 
-    path: on this machine; or a URL as fsspec reads it (`s3://…`, `https://…`), which the ranks
-    fetch. In the ranks, and of a result, `path` is where the content is. Raises FileNotFoundError
-    where there is no such path.
+    path: on this machine; or a URL as fsspec reads it (`s3://…`, `https://…`), which each rank
+    fetches. In the ranks, and of a result, `path` is where the content is. Raises FileNotFoundError
+    where there is no such path. What is fetched of a URL goes with this object; what a task has
+    returned goes with its run: copy what is to stay.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -43,6 +46,7 @@ class Folder(os.PathLike[str]):
         """Where it is on this machine; of a URL a copy, which is fetched by the first use."""
         if self._path is None:
             self._path = _fetched(self._url)
+            weakref.finalize(self, shutil.rmtree, self._path.parent, ignore_errors=True)
         return self._path
 
     def __fspath__(self) -> str:
@@ -75,6 +79,8 @@ def _found(name: str) -> Folder:
     place = _place.get()
     if place is None:
         raise ValueError("this folder travels with a call or a result, and was read without it")
+    if name.partition("/")[0] == _EMPTY:  # hosts are sent files only
+        (place / name).mkdir(parents=True, exist_ok=True)
     return Folder(place / name)
 
 
@@ -102,7 +108,7 @@ def content_hash(path: Path) -> str:
 
 
 def _fetched(url: str) -> Path:
-    """Fetch what a URL names, once on each host."""
+    """Fetch what a URL names into a folder of its own."""
     import tempfile
 
     try:

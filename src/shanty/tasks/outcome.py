@@ -1,8 +1,9 @@
 """What the ranks of a task have returned or raised, as files in the run's folder.
 
-results/value-K.pickle    what rank K returned; without `each` rank 0's only
-results/error-K.pickle    what rank K raised: (the exception, pickled, or None; its traceback)
-results/data/HASH/        the content of a `Folder` that a rank returned
+results/ATTEMPT/value-K.pickle    what rank K returned; without `each` rank 0's only
+                error-K.pickle    what rank K raised: (the exception, pickled, or None; its
+                                  traceback)
+                data/HASH/        the content of a `Folder` that a rank returned
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def value_file(run: RunDir, rank: int) -> Path:
 
 def write_value(run: RunDir, rank: int, value: Any, what: str) -> None:
     """Keep what a rank returned; the file is there as a whole or not at all."""
-    run.results.mkdir(exist_ok=True)
+    run.results.mkdir(parents=True, exist_ok=True)
     path = value_file(run, rank)
     temporary = path.with_suffix(".tmp")
     try:
@@ -49,12 +50,9 @@ def write_value(run: RunDir, rank: int, value: Any, what: str) -> None:
 
 
 def read_value(run: RunDir, rank: int) -> Any:
-    """Return what a rank returned, None where it left nothing."""
-    try:
-        with data.packed(run.results / "data"), value_file(run, rank).open("rb") as file:
-            return pickling.load(file)
-    except FileNotFoundError:
-        return None
+    """Return what a rank returned; FileNotFoundError where it left nothing."""
+    with data.packed(run.results / "data"), value_file(run, rank).open("rb") as file:
+        return pickling.load(file)
 
 
 def write_error(run: RunDir, rank: int, error: BaseException) -> None:
@@ -64,16 +62,45 @@ def write_error(run: RunDir, rank: int, error: BaseException) -> None:
     lines = traceback.format_exception(type(error), error, own_frames_off(error))
     text = "".join(lines).rstrip()
     pickled = None
-    with contextlib.suppress(Exception):  # an exception with a lock in it, and the like
-        file = io.BytesIO()
-        pickling.dump(error, file, "the exception")
-        pickle.loads(file.getvalue())  # some can be written only
-        pickled = file.getvalue()
+    # As itself, else what it consists of: many have an __init__ that takes other arguments.
+    for each in (error, _Parts(type(error), error.args, _state(error))):
+        with contextlib.suppress(Exception):  # an exception with a lock in it, and the like
+            file = io.BytesIO()
+            pickling.dump(each, file, "the exception")
+            _exception(file.getvalue())  # some can be written only
+            pickled = file.getvalue()
+            break
     kind = f"{type(error).__qualname__}: {error}"
     with contextlib.suppress(OSError):
-        run.results.mkdir(exist_ok=True)
+        run.results.mkdir(parents=True, exist_ok=True)
         path = run.results / f"error-{rank}.pickle"
         path.write_bytes(pickle.dumps(tuple(Raised(pickled, kind, text))))
+
+
+class _Parts(NamedTuple):
+    """An exception that does not say how it is made."""
+
+    kind: type[BaseException]
+    args: tuple[Any, ...]
+    state: dict[str, Any]
+
+
+def _state(error: BaseException) -> dict[str, Any]:
+    """Return the attributes of an exception that can be pickled."""
+    return {name: each for name, each in vars(error).items() if pickling.can_be_pickled(each)}
+
+
+def _exception(pickled: bytes) -> BaseException:
+    """Return the exception that was pickled, whole or in parts."""
+    found = pickle.loads(pickled)
+    if isinstance(found, _Parts):
+        error = found.kind.__new__(found.kind, *found.args)
+        error.args = found.args
+        vars(error).update(found.state)
+        return error
+    if not isinstance(found, BaseException):
+        raise TypeError(f"{type(found).__name__} is no exception")
+    return found
 
 
 def own_frames_off(error: BaseException) -> Any:
@@ -96,8 +123,8 @@ def read_error(run: RunDir, rank: int, place: str) -> BaseException | None:
     error: BaseException | None = None
     if raised.pickled is not None:
         with contextlib.suppress(Exception):  # its class may not be importable here
-            error = pickle.loads(raised.pickled)
-    if not isinstance(error, BaseException):
+            error = _exception(raised.pickled)
+    if error is None:
         error = RuntimeError(f"{place} raised {raised.kind}")
     error.__cause__ = RemoteTraceback(f"{place}:\n{raised.text}")
     return error

@@ -35,22 +35,30 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         return make, tuple(str(path) if each == _NO_FILE else each for each in args)
 
 
-def _write(value: Any, file: IO[bytes]) -> None:
+class _Nowhere(io.RawIOBase):
+    """Takes what is written to try it only, which may be gigabytes."""
+
+    def write(self, data: Any, /) -> int:
+        """Forget it."""
+        return len(data)
+
+
+def _write(value: Any, file: Any) -> None:
     _Pickler(file, protocol=PROTOCOL).dump(value)
 
 
-def dump(value: Any, file: IO[bytes], what: str) -> None:
+def dump(value: Any, file: IO[bytes] | io.RawIOBase, what: str) -> None:
     """Write `value`, pickled; NotPicklableError, which names its part, where that cannot be.
 
     `what` is the value for people: "the value of train()".
     """
     try:
         _write(value, file)
-    except RecursionError:
-        raise NotPicklableError(f"{what} cannot be sent: it is nested too deeply") from None
     except (MemoryError, OSError):
         raise
     except Exception as error:  # whatever an object raises in __reduce__
+        if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
+            raise NotPicklableError(f"{what} cannot be sent: it is nested too deeply") from None
         place, culprit = _culprit(value, what, _DEEPEST, set())
         name = f"{type(culprit).__module__}.{type(culprit).__qualname__}"
         raise NotPicklableError(
@@ -63,7 +71,7 @@ def _culprit(value: Any, place: str, depth: int, seen: set[int]) -> tuple[str, A
     """Return the smallest part of `value` that cannot be pickled, and where it is in words."""
     seen.add(id(value))
     for name, part in _parts(value, place) if depth else ():
-        if id(part) not in seen and not _can_be_pickled(part):
+        if id(part) not in seen and not can_be_pickled(part):
             return _culprit(part, name, depth - 1, seen)
     return place, value
 
@@ -98,9 +106,10 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def _can_be_pickled(value: Any) -> bool:
+def can_be_pickled(value: Any) -> bool:
+    """Return whether a value can be written; it is not kept."""
     try:
-        _write(value, io.BytesIO())
+        _write(value, _Nowhere())
     except Exception:  # noqa: BLE001  whatever an object raises in __reduce__
         return False
     return True
@@ -111,8 +120,18 @@ def load(file: IO[bytes]) -> Any:
     return pickle.load(file)
 
 
+def refuse_unpicklable(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Raise NotPicklableError, which names it, where a part of a call cannot be sent."""
+    dump_call(func, args, kwargs, _Nowhere())
+
+
 def dump_call(
-    func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], file: IO[bytes]
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    file: IO[bytes] | io.RawIOBase,
 ) -> None:
     """Write a call; NotPicklableError names the argument that cannot be sent."""
     name = getattr(func, "__qualname__", type(func).__qualname__)
@@ -123,6 +142,6 @@ def dump_call(
     except Exception:  # then each by itself, to tell which it is
         for key, each in [*enumerate(args, 1), *kwargs.items()]:
             which = f"argument {key!r}" if isinstance(key, str) else f"argument {key}"
-            dump(each, io.BytesIO(), f"{which} of {name}()")
-        dump(func, io.BytesIO(), f"the function {name}()")
+            dump(each, _Nowhere(), f"{which} of {name}()")
+        dump(func, _Nowhere(), f"the function {name}()")
         raise

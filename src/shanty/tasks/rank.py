@@ -29,20 +29,28 @@ def main() -> None:
     from shanty.tasks.errors import ignores_outputs
 
     rank = _script.place(_script.RANK, "RANK", 0)
-    run = RunDir(Path(os.environ["SHANTY_RUN_DIR"]))
-    try:
-        func, args, kwargs = call.read(folder)
-        value = func(*args, **kwargs)
+    attempt = Path(os.environ.get("SHANTY_ATTEMPT_DIR", "1")).name
+    run = RunDir(Path(os.environ["SHANTY_RUN_DIR"]), int(attempt))
+
+    def keep(value: object) -> None:
         if about["each"] or rank == 0:
             outcome.write_value(run, rank, value, f"the value of {about['name']}()")
+
+    try:
+        func, args, kwargs = call.read(folder)
+        keep(func(*args, **kwargs))
         if "shanty.collectives.world" in sys.modules:  # while all are here
             sys.modules["shanty.collectives.world"].shutdown()
-    except BaseException as error:  # noqa: BLE001  whatever ends the function
+    except BaseException as error:
         if ignores_outputs(error):
+            keep(None)
             return
         if not isinstance(error, SystemExit):
             outcome.write_error(run, rank, error)
-        raise error.with_traceback(outcome.own_frames_off(error)) from error.__cause__
+        elif not error.code:  # sys.exit() is an end in good order
+            keep(None)
+        error.__traceback__ = outcome.own_frames_off(error)
+        raise
 
 
 if __name__ == "__main__":

@@ -53,8 +53,8 @@ class Task(Generic[P, R]):
         """Call it for each value, on different machines at the same time; values in their order.
 
         With several iterables, as `map` has them, it is called with one of each. `at_once`: how
-        many runs at a time; None: as many as fit on the machines. The first exception ends it,
-        and stops the others.
+        many runs at a time at most; None: as many as fit on the machines. The first exception
+        ends it, and stops the others.
         """
         _refuse_in_rank(self)
         calls = zip(values, *more, strict=True)
@@ -67,7 +67,7 @@ class Task(Generic[P, R]):
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method of a class, it is a task of the bound method."""
-        if instance is None:
+        if instance is None and not isinstance(self.function, (classmethod, staticmethod)):
             return self
         bound = self.function.__get__(instance, owner)
         return Task(bound, self.options)
@@ -124,7 +124,7 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     memory_per_rank. `cache`: a version; the value for the same arguments, code and version is
     kept. All other options are those of `shanty run`, by their names in shanty.toml.
 
-    Raises UsageError for an option that there is not.
+    A call raises UsageError for an option that there is not.
     """
     if function is not None:
         return Task(function, options)

@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import threading
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -96,3 +97,17 @@ def test_no_room_for_the_index(tmp_path: Path, room: int) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
+
+
+def test_a_value_that_may_be_waited_for_stays(tmp_path: Path) -> None:
+    """Runs of tasks are not deleted in the moment in which they end."""
+    now = time.time()
+    for number, ended in enumerate((now - 100, now - 1)):
+        run = RunDir(tmp_path / "runs" / f"20240101-00000{number}-bcdf")
+        run.create()
+        run.results.mkdir(parents=True)
+        write_json(run.job, JobSpec(Script("train.py")).to_json())
+        write_json(run.status, Status(State.SUCCEEDED, 1, created=1.0, ended=ended).to_json())
+    runs = Runs(tmp_path, Targets(Surroundings(tmp_path, {}, Settings())))
+    assert runs.prune(0, unread=60.0) == ["20240101-000000-bcdf"]
+    assert runs.prune(0) == ["20240101-000001-bcdf"]

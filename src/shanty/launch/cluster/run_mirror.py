@@ -32,7 +32,7 @@ from shanty.runtime.errors import LaunchError, LostError, NotFoundError, ShantyE
 from shanty.runtime.mirror import REPLACED, Change, may_write, put
 from shanty.runtime.rpc.runs import LEAD_APPENDED
 from shanty.runtime.rundir import RunDir, append_line, read_json
-from shanty.runtime.spec import Failure, State, Status
+from shanty.runtime.spec import HOST, Failure, State, Status
 
 _WAIT = 1.0  # seconds that the lead host waits for something new before it says there is nothing
 _SILENCE = 5.0  # seconds beyond that after which the lead host counts as unreachable
@@ -122,13 +122,17 @@ class RunMirror:
                     self._looked.set()
                     self._ended.wait(_WAIT)
                     continue
-                self.conclude(Failure(error.what, error.why, error.fix), State.LOST)
+                failure = Failure(error.what, error.why, error.fix, cause=HOST)
+                self.conclude(failure, State.LOST)
             except (ShantyError, OSError):
                 if self._client is not None:
                     self._client.close(0.0)
                     self._client = None
                 self._ask_around()
             self._looked.set()
+        for client in (self._client, *self._others.values()):
+            if client is not None:
+                client.close(0.5)
 
     def _is_being_submitted(self) -> bool:
         """Return true while the hosts are prepared, before the lead host knows of the run."""
@@ -229,7 +233,7 @@ class RunMirror:
             what = f"the lead host {lead} cannot be reached"
             why = f"{', '.join(ages)} {do} not hear it either: it is cut off, frozen or down"
             fix = "see to the host and its network; run again"
-            self.conclude(Failure(what, why, fix, host=lead), State.FAILED)
+            self.conclude(Failure(what, why, fix, host=lead, cause=HOST), State.FAILED)
         elif time.monotonic() > self._last_word + (_GIVE_UP if ages else _GIVE_UP / 4):
             why = "no host of the run answers: is the network of this machine up?"
             why = "the run may be going on there" if ages else why

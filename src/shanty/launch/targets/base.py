@@ -90,6 +90,9 @@ class Planned:
     def settle(self) -> None:
         """Wait for what cleans up after the run, where this process' end would cut it short."""
 
+    def drop(self) -> None:
+        """Close the connections to its hosts: it will not be submitted."""
+
 
 class Target(Protocol):
     """A place where runs go."""
@@ -164,16 +167,21 @@ def run_folder(run: RunDir, job: JobSpec, ranks: int | None) -> Iterator[None]:
     try:
         if not waited:
             with storage_errors(run.path):
-                if job.inputs is not None:
-                    shutil.copytree(job.inputs, run.inputs, symlinks=True)
-                    job = replace(job, inputs=str(run.inputs))
-                write_json(run.job, job.to_json())
+                write_json(run.job, with_inputs(job, run).to_json())
                 write_json(run.status, Status.new(ranks).to_json())
         yield
     except BaseException:  # Ctrl-C too
         if not waited:
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
         raise
+
+
+def with_inputs(job: JobSpec, run: RunDir) -> JobSpec:
+    """The job with a copy of its inputs, which is put into the run's folder."""
+    if job.inputs is None:
+        return job
+    shutil.copytree(job.inputs, run.inputs, symlinks=True)
+    return replace(job, inputs=str(run.inputs))
 
 
 def plan_of(

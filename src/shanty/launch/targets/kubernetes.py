@@ -26,7 +26,7 @@ from shanty.launch.containers.inside import refuse_system
 from shanty.launch.containers.options import IMAGE_MPI
 from shanty.launch.kubernetes import objects
 from shanty.launch.kubernetes.cluster import Cluster
-from shanty.launch.targets.base import Planned, Reply, Surroundings
+from shanty.launch.targets.base import Planned, Reply, Surroundings, with_inputs
 from shanty.runtime.agent import control
 from shanty.runtime.errors import LostError, NotFoundError, PrepareError, ShantyError, UsageError
 from shanty.runtime.mpi import parser
@@ -92,7 +92,7 @@ class KubernetesPlan(Planned):
         run.create()
         try:
             with storage_errors(run.path):
-                write_json(run.job, self.job.to_json())
+                write_json(run.job, with_inputs(self.job, run).to_json())
                 site = {"target": SCHEME, "place": self.place, "flavour": self.flavour}
                 write_json(run.site, {**site, "kubeconfig": self.kubeconfig})
                 write_json(run.status, Status.new(self.job.ranks).to_json())

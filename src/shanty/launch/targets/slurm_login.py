@@ -22,7 +22,7 @@ from shanty.launch.containers import inside
 from shanty.launch.containers.inside import Inside
 from shanty.launch.containers.options import IMAGE_MPI, refuse_without_python
 from shanty.launch.host import Host
-from shanty.launch.targets.base import Planned, Reply, Surroundings, scratch_of
+from shanty.launch.targets.base import Planned, Reply, Surroundings, scratch_of, with_inputs
 from shanty.launch.targets.queued import waiting_plan
 from shanty.launch.targets.ssh import SshTarget
 from shanty.runtime.errors import PrepareError, ShantyError, UsageError
@@ -63,6 +63,10 @@ class LoginPlan(Planned):
                 shlex.join(self.job.words()),
             ]
         )
+
+    def drop(self) -> None:
+        """Close the connection to the login node: it will not be submitted."""
+        self.client.close(0.5)
 
     def _submit(self, stdin: int) -> None:
         """Prepare the login node and queue the run; its ranks read no standard input."""
@@ -118,6 +122,7 @@ class SlurmLogin:
         run.create()
         try:
             with storage_errors(run.path):
+                job = with_inputs(job, run)
                 write_json(run.job, job.to_json())
                 write_json(run.site, {"target": "slurm", "hosts": [asdict(host)]})
                 write_json(run.status, Status.new(job.ranks).to_json())

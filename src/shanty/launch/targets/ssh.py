@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -146,6 +146,10 @@ class SshPlan(Planned):
     def _submit(self, stdin: int) -> None:
         self.target.submit(self, stdin)
 
+    def drop(self) -> None:
+        """Close the connections to its hosts: it will not be submitted."""
+        _close(host.client for host in self.facts.hosts)
+
 
 def plan_on(
     target: SshTarget, facts: Facts, job: JobSpec, run: RunDir, settings: Settings
@@ -252,7 +256,12 @@ class SshTarget:
 
     def plan(self, job: JobSpec, run: RunDir) -> SshPlan:
         """Find out what is there for `job` and decide where it goes; nothing is put there yet."""
-        return plan_on(self, self.survey(job), job, run, self.settings)
+        facts = self.survey(job)
+        try:
+            return plan_on(self, facts, job, run, self.settings)
+        except BaseException:
+            _close(host.client for host in facts.hosts)
+            raise
 
     def survey(self, job: JobSpec) -> Facts:
         """Reach all hosts and see what they are; PrepareError names those that fail."""
@@ -265,17 +274,21 @@ class SshTarget:
             installation = mpis.select(job.mpi, self.home, environ)
         python = interpreter.choose(job.python, Path(job.workdir), environ)
         clients = connected(hosts, self.home, self._say, terminal=self._terminal)
-        seen = side_by_side(clients, check.ask)
-        surveys = {name: one.survey for name, one in seen.items()}
-        surveyed = self._surveyed(hosts, clients, surveys)
-        insides: list[Inside] = []
-        if job.image is not None:
-            insides = inside.enter_all(
-                job, clients, self.home, self.environ, self._say, brings=self._brings
-            )
-        installation = installation or own_mpis(insides)[0]
-        check.quick(job, list(seen.values()), installation, self._warn)
-        route = networks.chosen(job, installation, surveyed, self.home, self._say, self._warn)
+        try:
+            seen = side_by_side(clients, check.ask)
+            surveys = {name: one.survey for name, one in seen.items()}
+            surveyed = self._surveyed(hosts, clients, surveys)
+            insides: list[Inside] = []
+            if job.image is not None:
+                insides = inside.enter_all(
+                    job, clients, self.home, self.environ, self._say, brings=self._brings
+                )
+            installation = installation or own_mpis(insides)[0]
+            check.quick(job, list(seen.values()), installation, self._warn)
+            route = networks.chosen(job, installation, surveyed, self.home, self._say, self._warn)
+        except BaseException:
+            _close(clients)
+            raise
         return Facts(tuple(surveyed), installation, python, route, tuple(insides))
 
     def _surveyed(
@@ -562,6 +575,12 @@ def _sent(planned: SshPlan, begin: int) -> str:
     sent = {host.name: host.client.bytes_sent for host in hosts}
     sent[hosts[0].name] += begin
     return json.dumps({"time": time.time(), "event": "prepared", "sent": sent}) + "\n"
+
+
+def _close(clients: Iterable[RpcClient]) -> None:
+    """Close connections, where this process goes on without them."""
+    for client in clients:
+        client.close(0.5)
 
 
 def _sweep(client: RpcClient) -> None:

@@ -233,6 +233,7 @@ def lost_cause(agents: Mapping[str, Any] | None, boot: str, environ: Mapping[str
         "the run's agents were killed",
         "both the controller and the node agent are gone and left no word",
         "run again; look for the killer in the system's log (out of memory?)",
+        cause=HOST,
     )
 
 

@@ -39,7 +39,7 @@ from shanty.runtime.logfile import last_lines
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, append_line, read_json, write_json
-from shanty.runtime.spec import Failure, State, Status
+from shanty.runtime.spec import HOST, Failure, State, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -436,6 +436,7 @@ class Controller:
             "without it nothing watches the ranks, so they were ended",
             "see `shanty logs --agent`; run again",
             host=host,
+            cause=HOST,
         )
         self.code = self.code or LaunchError.exit_code
         if self.workers is not None:

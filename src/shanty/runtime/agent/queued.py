@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Collection, Dict, Mapping, NamedTuple, Optiona
 from shanty.runtime.agent import control
 from shanty.runtime.errors import STOPPED_EXIT, LostError
 from shanty.runtime.rundir import RunDir, read_json
-from shanty.runtime.spec import Failure, State, Status
+from shanty.runtime.spec import HOST, Failure, State, Status
 
 _FORGOTTEN = 10.0  # seconds for the agents to have the last word after the queue has forgotten
 _OLD = 10.0  # seconds that an answer of the queue is good for
@@ -108,6 +108,7 @@ class QueuedRuns:
             f"{self.queue.scheme} no longer knows the run, and its agents are gone",
             "its hosts were taken back, or it was taken out of the queue",
             "run again",
+            cause=HOST,
         )
         return control.conclude(run, State.LOST, failure, LostError.exit_code)
 

@@ -376,6 +376,15 @@ class FallbackFinder:
         return spec
 
 
+def prefer_own(folder: str) -> None:
+    """Has `shanty` imported from the folder, where this Python has another version of it."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("shanty")
+    if folder and spec is not None and spec.origin != os.path.join(folder, "shanty/__init__.py"):
+        sys.meta_path.insert(0, FallbackFinder("shanty", folder))
+
+
 def start() -> RankProcess | None:
     """Begins to instrument this process; None when it is no rank of a run."""
     environ = os.environ

@@ -114,6 +114,8 @@ def _run(words: list[str]) -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
     kind, rest = (words[0], words[1:]) if words[0] in ("-m", "-c") else ("", words)
+    if kind == "-m" and rest[0].startswith("shanty."):  # as of whoever has written what it reads
+        module.prefer_own(os.environ.get("SHANTY_PACKAGE", ""))
     sys.argv = [kind or rest[0], *rest[1:]]
     work = _work(kind, rest[0])
     fix = ""

@@ -1,0 +1,125 @@
+"""Tasks whose ranks Slurm gives their nodes: all checks, and another attempt after a preemption."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slurm_cluster import Cluster, SlurmSite, cluster_in
+
+from runs import wait_for
+from sdk_runs import NAMES, check, passed
+from shanty.runtime.rundir import RunDir
+from torch_runs import LONG
+
+pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
+
+SHORT = ("value", "exception_of_main")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster_in(tmp_path_factory.mktemp("slurm")) as found:
+        yield found
+
+
+@pytest.fixture
+def site(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmSite]:
+    here = SlurmSite(cluster.lab, tmp_path / "work", cluster=cluster)
+    yield here
+    cluster.clear()
+    for run in (here.lab.shanty.home / "runs").glob("*"):
+        wait_for(lambda run=run: not here.left(RunDir(run)), 15, f"left: {here.left(RunDir(run))}")
+
+
+def options(cluster: Cluster) -> dict[str, Any]:
+    return {"on": f"slurm:{cluster.login}", "nodes": 2, "ranks_per_host": 1}
+
+
+@pytest.fixture(scope="module")
+def launches(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The output of all checks, done once."""
+    folder = tmp_path_factory.mktemp("sdk") / "work"
+
+    @cache
+    def output() -> str:
+        where = SlurmSite(cluster.lab, folder, cluster=cluster)
+        names = [name for name in NAMES if not name.startswith("map")]  # of one rank each
+        return check(where.folder, cluster.lab.shanty.environ, options(cluster), names, 1200)
+
+    return output
+
+
+def test_in_short(site: SlurmSite) -> None:
+    output = check(site.folder, site.lab.shanty.environ, options(site.cluster), SHORT)
+    for name in SHORT:
+        passed(output, name)
+
+
+@LONG
+@pytest.mark.timeout(1250)
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("map")])
+def test_on_slurm(launches: Any, name: str) -> None:
+    passed(launches(), name)
+
+
+PREEMPTED = """
+import pathlib, sys, time
+import shanty
+
+@shanty.task(on=sys.argv[1], partition="low", ranks=3, nodes=3, retries=int(sys.argv[2]))
+def work():
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    file = pathlib.Path.home() / "begun-preempted"
+    first = world.bcast(not file.exists() if world.rank == 0 else None)
+    world.barrier()
+    file.touch()
+    print("up", world.rank, flush=True)
+    while first:
+        world.allreduce(1)
+        time.sleep(0.02)
+    return world.size
+
+if __name__ == "__main__":
+    try:
+        print("value", work(), len(shanty.runs()))
+    except shanty.RunError as error:
+        print("error", error.cause, error)
+"""
+
+
+@LONG
+@pytest.mark.parametrize("retries", [1, 0])
+def test_preempted(site: SlurmSite, retries: int) -> None:
+    site.write("script.py", PREEMPTED)
+    (site.home / "begun-preempted").unlink(missing_ok=True)
+    folder = site.lab.shanty.home / "runs"
+    before = set(folder.glob("*"))
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        [sys.executable, "script.py", f"slurm:{site.cluster.login}", str(retries)],
+        cwd=site.folder, env=site.lab.shanty.environ, stdin=subprocess.DEVNULL,
+        stdout=pipe, stderr=pipe, text=True,
+    )  # fmt: skip
+
+    def all_up() -> bool:
+        new = set(folder.glob("*")) - before
+        logs = [log for path in new for log in path.glob("logs/rank-*.log")]
+        return sum(b"up" in log.read_bytes() for log in logs) == 3 or process.poll() is not None
+
+    wait_for(all_up, 120, "it does not start")
+    site.cluster.slurm("sbatch", "-p", "main", "-N3", "--exclusive", "--wrap", "sleep 4")
+    out, err = process.communicate(timeout=150)
+    assert process.returncode == 0, err
+    if retries:
+        assert f"value 3 {len(before) + 2}" in out, out + err
+        assert "another attempt (1 of 1)" in err
+    else:
+        assert "error preempted" in out, out + err

@@ -1,0 +1,125 @@
+"""Scripts that call tasks, as a user's: each in a workspace, with modules here and elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torch_runs import WORKERS, checks
+
+SCRIPT = "sdk_checks.py"
+NAMES = [name.removeprefix("check_") for name in checks(SCRIPT)]
+SHORT = ("value", "exception_of_main", "cancel", "cache")  # what is checked where time is short
+
+_BESIDE = """
+import shanty
+
+
+class Thing:
+    pass
+
+
+class TroubleError(Exception):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.where = "beside"
+
+
+def plus_one(x):
+    return x + 1
+
+
+@shanty.task(ranks=2)
+def as_task(x):
+    return plus_one(x) + 99
+
+
+def thing():
+    return Thing()
+
+
+def fails():
+    raise TroubleError("deep trouble")
+"""
+_FAR = """
+BASE = 42
+
+
+class Far:
+    pass
+
+
+class FarError(Exception):
+    pass
+
+
+def answer(x):
+    return BASE + x
+
+
+def thing():
+    return Far()
+
+
+def fails():
+    raise FarError("far")
+"""
+
+
+def workspace(folder: Path) -> Path:
+    """Fill a workspace with the script of the checks and its module; PYTHONPATH for the other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(WORKERS / SCRIPT, folder / "main.py")
+    (folder / "beside.py").write_text(_BESIDE)
+    far = folder.with_name(f"{folder.name}-far")
+    far.mkdir(exist_ok=True)
+    (far / "far_away.py").write_text(_FAR)
+    return far
+
+
+def check(
+    folder: Path,
+    environ: Mapping[str, str],
+    options: Mapping[str, Any],
+    names: Sequence[str] = (),
+    timeout: float = 170,
+) -> str:
+    """Do the checks from a workspace, with those options for all tasks; what was written."""
+    far = workspace(folder)
+    scratch = folder.with_name(f"{folder.name}-scratch")
+    scratch.mkdir(exist_ok=True)
+    env = {
+        **environ,
+        "SDK_OPTIONS": json.dumps(options),
+        "SDK_SCRATCH": str(scratch),
+        "PYTHONPATH": os.pathsep.join([str(far), *filter(None, [environ.get("PYTHONPATH", "")])]),
+        "PYTHONFAULTHANDLER": "1",
+    }
+    out = folder.with_name(f"{folder.name}-out")
+    with out.open("ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, "main.py", *names],
+            cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+        )  # fmt: skip
+        try:
+            process.wait(timeout)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    return out.read_text(errors="replace")
+
+
+def passed(output: str, name: str) -> None:
+    """The check was passed; shows what was written where it was not."""
+    if not re.search(rf"^ok {name}\b", output, re.MULTILINE):
+        pytest.fail(output[-20000:])

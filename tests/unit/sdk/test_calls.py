@@ -1,0 +1,122 @@
+"""Calls before a run begins: their options, and their folders."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shanty
+from runs import wait_for
+from shanty.runtime.errors import NotFoundError, UsageError
+from shanty.runtime.spec import Script
+from shanty.sdk import calls, mapping
+from shanty.sdk.submit import make_job
+
+SOURCE = Path(__file__).parents[3] / "src"
+
+
+def train(x: int = 1) -> int:
+    return x
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith("SHANTY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rankz": 3}, "there is no option 'rankz'"),
+        ({"debug_rank": 1}, "there is no option 'debug_rank'"),
+        ({"retries": -1}, "retries=-1 makes no sense"),
+        ({"retries": "many"}, "retries='many' makes no sense"),
+        ({"memory": "x2"}, 'add memory_per_rank="4G"'),
+        ({"memory": "2", "memory_per_rank": "1G"}, "memory='2' makes no sense"),
+        ({"memory": 2, "memory_per_rank": "1G"}, "memory=2 makes no sense"),
+        ({"memory": "x1", "memory_per_rank": "1G"}, "memory='x1' makes no sense"),
+        ({"time_limit": "soon"}, "time_limit='soon'"),
+    ],
+)
+def test_options_that_make_no_sense(home: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        shanty.task(**options)(train).submit()
+    assert words in str(raised.value)
+    assert [*(home / "cache" / "calls").glob("*")] == []
+    assert not (home / "runs").exists()
+
+
+def test_known_options() -> None:
+    job = make_job(Script("a.py"), Path(), {"time_limit": "2h", "env": {"A": 1}, "tags": ["x"]})
+    assert (job.time_limit, job.env, job.tags) == (7200.0, {"A": "1"}, ("x",))
+    with pytest.raises(UsageError, match="known are account, alone, "):
+        make_job(Script("a.py"), Path(), {"Ranks": 1})
+
+
+def test_submit_says_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    with pytest.raises(UsageError, match="list of words") as raised:
+        shanty.submit("train.py", args="--epochs 3")
+    assert "args=['--epochs', '3']" in str(raised.value)
+    with pytest.raises(NotFoundError, match=r"none\.py"):
+        shanty.submit("none.py")
+    with pytest.raises(NotFoundError):
+        shanty.find("nothing")
+    assert shanty.runs() == []
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from shanty.sdk import calls
+print(calls._folder(Path(sys.argv[1])), flush=True)
+time.sleep(60)
+"""
+
+
+def test_folders_of_callers_that_are_gone_are_removed(home: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, home],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+    assert process.stdout
+    theirs = Path(process.stdout.readline().strip())
+    ours = calls._folder(home)
+    assert theirs.is_dir()  # it is alive
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    foreign = theirs.parent / "00000000-1-2-abc"  # another host's, on a shared disk
+    foreign.mkdir()
+    wait_for(lambda: calls._folder(home) and not theirs.exists(), 10)
+    assert ours.is_dir()
+    assert foreign.is_dir()
+    os.utime(foreign, (1, time.time() - 100_000))
+    calls._folder(home)
+    assert not foreign.exists()
+
+
+def test_where_a_map_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shanty.runtime.platform.usable_cores", lambda: 8)
+    task = shanty.task(train)
+    assert mapping._places(task.with_options(ranks=1)) == [None] * 8
+    assert mapping._places(task.with_options(ranks=3)) == [None] * 2
+    assert mapping._places(task) == [None]
+    three = task.with_options(ranks=2, on="a,b,c", ranks_per_host=1)
+    assert mapping._places(three) == ["a,b"]
+    assert mapping._places(three.with_options(ranks=1)) == ["a", "b", "c"]
+    assert mapping._places(three.with_options(ranks=9)) == [None]
+    assert set(mapping._places(task.with_options(on="slurm:login"))) == {None}
+    with pytest.raises(UsageError, match="at_once"):
+        task.map([1], at_once=0)
+    assert task.map([]) == []

@@ -1,0 +1,134 @@
+"""Futures: waiting, cancelling, awaiting, without a run of any target."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, cast
+
+import pytest
+
+from shanty.sdk.future import CancelledError, Future
+from shanty.sdk.run import Run
+
+
+class Stoppable:
+    """A run that goes on until it is stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+class Call:
+    """A call that begins a run when it is told to, and returns what the run does."""
+
+    def __init__(self, value: Any = "value") -> None:
+        self.future: Future[Any] = Future()
+        self.run = Stoppable()
+        self.begin, self.end = threading.Event(), threading.Event()
+        self._value = value
+        self._thread = threading.Thread(target=self.future.fill, args=(self._work,), daemon=True)
+        self._thread.start()
+
+    def _work(self) -> Any:
+        assert self.begin.wait(20)
+        self.future.began(cast(Run, self.run))
+        while not self.end.wait(0.01):
+            if self.run.stopped.is_set():
+                raise RuntimeError("stopped")
+        if isinstance(self._value, BaseException):
+            raise self._value
+        return self._value
+
+    def finish(self) -> None:
+        self.begin.set()
+        self.end.set()
+        self._thread.join(20)
+
+
+def test_a_value() -> None:
+    call = Call()
+    assert not call.future.done()
+    with pytest.raises(TimeoutError):
+        call.future.result(0.01)
+    call.finish()
+    assert (call.future.result(), call.future.exception()) == ("value", None)
+    assert call.future.done()
+    assert call.future.run is cast(Run, call.run)
+    assert not call.future.cancel()
+    assert not call.future.cancelled()
+
+
+def test_an_exception() -> None:
+    call = Call(ValueError("no"))
+    call.finish()
+    assert isinstance(call.future.exception(), ValueError)
+    with pytest.raises(ValueError, match="no"):
+        call.future.result()
+
+
+def test_cancelled_while_it_runs() -> None:
+    call = Call()
+    call.begin.set()
+    assert call.future.run
+    assert call.future.cancel()
+    with pytest.raises(CancelledError):
+        call.future.result(20)
+    assert call.run.stopped.is_set()
+    assert call.future.cancelled()
+
+
+def test_cancelled_before_it_begins() -> None:
+    call = Call()
+    assert call.future.cancel()
+    call.begin.set()
+    with pytest.raises(CancelledError):
+        call.future.result(20)
+    assert call.run.stopped.is_set()
+
+
+def test_a_value_that_comes_too_late_is_dropped() -> None:
+    """Whoever was told that it is cancelled finds it so."""
+    call = Call()
+    call.run.stop = lambda: None  # type: ignore[method-assign]
+    call.begin.set()
+    assert call.future.run
+    assert call.future.cancel()
+    call.finish()
+    with pytest.raises(CancelledError):
+        call.future.result()
+
+
+def test_awaited() -> None:
+    call = Call()
+
+    async def work() -> Any:
+        asyncio.get_running_loop().call_later(0.05, call.begin.set)
+        asyncio.get_running_loop().call_later(0.1, call.end.set)
+        return await call.future
+
+    assert asyncio.run(work()) == "value"
+
+
+def test_an_await_that_is_cancelled_stops_the_run() -> None:
+    call = Call()
+    call.begin.set()
+
+    async def work() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(call.future, 0.1)
+        assert call.run.stopped.is_set()
+
+    asyncio.run(work())
+    with pytest.raises(CancelledError):
+        call.future.result(20)
+    assert call.future.cancelled()
+
+
+def test_no_run_for_a_value_that_was_there() -> None:
+    future: Future[int] = Future()
+    assert future.fill(lambda: 3).run is None
+    assert future.result() == 3
