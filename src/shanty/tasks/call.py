@@ -24,6 +24,8 @@ import cloudpickle
 from shanty.tasks import data, pickling
 
 INPUTS = "SHANTY_INPUTS"  # the environment variable
+_SHANTY = Path(__file__).parents[1]  # with its stand-ins, as `horovod`: all hosts have it
+reading = False  # a rank imports what the call names
 
 
 def write(
@@ -94,12 +96,13 @@ def _strangers(workspace: Path) -> Iterator[str]:
     own = cloudpickle.list_registry_pickle_by_value()
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
-        if name in ("__main__", "__mp_main__") or name.partition(".")[0] in ("shanty", *own):
+        if name in ("__main__", "__mp_main__", *own):
             continue
         if not file or not file.endswith(".py") or module.__name__ != name:
             continue
-        path = os.path.abspath(file)  # noqa: PTH100  as it is written; a link may lead elsewhere
-        if not Path(path).is_relative_to(workspace) and not _is_installed(path):
+        path = Path(os.path.abspath(file))  # noqa: PTH100  as it is written; a link may lead away
+        there = path.is_relative_to(workspace) or path.is_relative_to(_SHANTY)
+        if not there and not _is_installed(str(path)):
             yield name
 
 
@@ -111,6 +114,11 @@ def about(folder: Path) -> dict[str, Any]:
 
 def read(folder: Path) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """Return the function, its arguments and keyword arguments, in a rank."""
-    with data.packed(folder / "data"), (folder / "call.pickle").open("rb") as file:
-        func, args, kwargs = pickling.load(file)
+    global reading
+    reading = True
+    try:
+        with data.packed(folder / "data"), (folder / "call.pickle").open("rb") as file:
+            func, args, kwargs = pickling.load(file)
+    finally:
+        reading = False
     return func, args, kwargs
