@@ -24,8 +24,8 @@ import cloudpickle
 from shanty.tasks import data, pickling
 
 INPUTS = "SHANTY_INPUTS"  # the environment variable
-_SHANTY = Path(__file__).parents[1]  # with its stand-ins, as `horovod`: all hosts have it
 reading = False  # a rank imports what the call names
+_SHANTY = Path(__file__).parents[1]
 
 
 def write(
@@ -71,7 +71,12 @@ def _paths(workspace: Path) -> list[str]:
 
 
 def _is_installed(path: str) -> bool:
-    """Return whether a path is the standard library's, or among installed packages."""
+    """Return whether a path is the standard library's, or among installed packages.
+
+    shanty's own count, too, with its stand-ins (`horovod`): every host has them.
+    """
+    if Path(path).is_relative_to(_SHANTY):
+        return True
     places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     places += [*site.getsitepackages(), site.getusersitepackages()]
     known = any(path == place or path.startswith(place + os.sep) for place in places)
@@ -96,13 +101,12 @@ def _strangers(workspace: Path) -> Iterator[str]:
     own = cloudpickle.list_registry_pickle_by_value()
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
-        if name in ("__main__", "__mp_main__", *own):
+        if name in ("__main__", "__mp_main__") or name.partition(".")[0] in ("shanty", *own):
             continue
         if not file or not file.endswith(".py") or module.__name__ != name:
             continue
-        path = Path(os.path.abspath(file))  # noqa: PTH100  as it is written; a link may lead away
-        there = path.is_relative_to(workspace) or path.is_relative_to(_SHANTY)
-        if not there and not _is_installed(str(path)):
+        path = os.path.abspath(file)  # noqa: PTH100  as it is written; a link may lead elsewhere
+        if not Path(path).is_relative_to(workspace) and not _is_installed(path):
             yield name
 
 
