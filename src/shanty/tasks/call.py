@@ -16,6 +16,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,15 @@ def _is_installed(path: str) -> bool:
     """
     if Path(path).is_relative_to(_SHANTY):
         return True
-    places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    places += [*site.getsitepackages(), site.getusersitepackages()]
-    known = any(path == place or path.startswith(place + os.sep) for place in places)
+    known = any(path == place or path.startswith(place + os.sep) for place in _installations())
     return known or "site-packages" in path or "dist-packages" in path or path.endswith(".zip")
+
+
+@cache
+def _installations() -> tuple[str, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    places = [sysconfig.get_path(name) for name in names]
+    return (*places, *site.getsitepackages(), site.getusersitepackages())
 
 
 @contextmanager
