@@ -190,7 +190,7 @@ def test_run_from_an_ordinary_script(shanty: Shanty) -> None:
     )
     check_calls(done, shanty.folder)
     runs = list((shanty.home / "runs").iterdir())
-    assert [path.name for run in runs for path in run.glob("results/value*")] == []  # fetched
+    assert [path.name for run in runs for path in run.rglob("value-*")] == []  # fetched
     assert any((run / "results").is_dir() for run in runs)
 
 

@@ -6,6 +6,7 @@ rank of another run, or have another Python. The call and what comes of it trave
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import json
 import os
@@ -144,14 +145,15 @@ def run(
         if verbose:
             print("shanty:", shlex.join(command), file=sys.stderr)
         code = _follow(command, output)
-    there = RunDir(output.run) if output.run else None
+    there = RunDir(output.run, output.ended.get("attempt", 1)) if output.run else None
     if code != 0 or there is None:
         words = f"horovod.run failed with exit code {code}: {output.failure()}"
         raise RuntimeError(words) from _cause(outcome, there, output)
-    results = []
+    results: list[Any] = [None] * num_proc
     for rank in range(num_proc):
-        results.append(outcome.read_value(there, rank))
-        outcome.value_file(there, rank).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # of a rank that raised IgnoreOutputs
+            results[rank] = outcome.read_value(there, rank)
+            outcome.value_file(there, rank).unlink()
     return results
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -161,8 +162,10 @@ class Run:
         Waits for the end. None where that rank left nothing; raises RunError where the run did
         not succeed.
         """
-        self.wait(check=True)
-        return outcome.read_value(self._folder, rank)
+        status = self.wait(check=True)
+        with contextlib.suppress(FileNotFoundError):
+            return outcome.read_value(RunDir(self.path, status.attempt), rank)
+        return None
 
     def stacks(self) -> list[dict[str, Any]]:
         """Return where each rank stands now; RunError where it has ended or does not answer."""
