@@ -24,7 +24,7 @@ ENVIRONMENTS = ("check", "sync", "none")
 OPERATORS = ("mpijob", "trainjob")
 SINKS = ("tensorboard", "mlflow", "wandb")  # a test holds them to `_sinks.PACKAGES`
 ENGINES = ("docker", "podman", "apptainer")  # a test holds them to `engines.ENGINES`
-_KINDS: dict[type, str] = {
+KINDS: dict[type, str] = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
@@ -494,7 +494,7 @@ def defaults(workspace: Path) -> dict[str, Any]:
             )
         option = KEYS[key]
         if type(value) not in option.toml:  # an int is a bool's parent, hence no isinstance
-            names = " or ".join(_KINDS[kind] for kind in option.toml)
+            names = " or ".join(KINDS[kind] for kind in option.toml)
             raise UsageError(f"{key} in [run] of {path} must be {names}, not {value!r}")
         for item in value if isinstance(value, list) else ():
             if not isinstance(item, str):

@@ -1,15 +1,15 @@
 """Implements `horovod.run`: calls a Python function on ranks, and gets what each returns.
 
-The ranks are those of an ordinary `shanty run`. The function goes to rank 0 through its standard
-input and from there to the others; results come back through rank 0's artifacts.
+The ranks are those of an ordinary `shanty run`, in a process of its own, since the caller may be a
+rank of another run, or have another Python. The call and what comes of it travel as those of tasks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import json
 import os
-import pickle
 import shlex
 import shutil
 import subprocess
@@ -18,9 +18,9 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
-from shanty.compat.task import RESULTS, dump_call, refuse_while_loading
 from shanty.runtime.localhost import all_here
 from shanty.runtime.rundir import RUN_DIR, RunDir, read_json
 
@@ -74,17 +74,23 @@ def run(
 ) -> list[Result]:
     """Call func(*args, **kwargs) on `num_proc` ranks; returns what they returned, by rank.
 
-    func, args and kwargs, and what func returns, are pickled; with cloudpickle installed func may
-    be a lambda, or from a notebook. hosts: "a:2,b:4"; hostfile: lines of `a slots=2`; neither:
+    func, args and kwargs, and what func returns, are pickled by cloudpickle: func may be a lambda,
+    or from a notebook. hosts: "a:2,b:4"; hostfile: lines of `a slots=2`; neither:
     this machine. start_timeout: seconds. output_filename: a folder for the ranks' output, as
     rank.K/stdout and rank.K/stderr. mpi_args: words for mpirun. network_interfaces: what MPI may
-    use. executable: the ranks' Python. np, min_np, max_np, network_interface: older names.
-    The number of ranks does not change; what only concerns that is warned of and left out.
+    use. executable: the ranks' Python [the caller's]. np, min_np, max_np, network_interface: older
+    names. The number of ranks does not change; what only concerns that is warned of and left out.
 
-    Raises RuntimeError when a rank fails, with its words; ValueError for arguments that make no
-    sense together or have no counterpart here.
+    Raises RuntimeError when a rank fails, with its words, and what it raised as the cause;
+    NotPicklableError, a TypeError, for what cannot be pickled; ValueError for arguments that make
+    no sense together or have no counterpart here.
     """
-    refuse_while_loading()
+    call, outcome = _tasks()
+    if call.reading:
+        raise RuntimeError(
+            "horovod.run is called again where a rank imports the module of the function. Put the "
+            "call under `if __name__ == '__main__':`, or into a function of its own."
+        )
     num_proc = num_proc if np is None else np
     if network_interface:
         network_interfaces = network_interface.split(",")
@@ -116,28 +122,62 @@ def run(
     launcher = shlex.split(mpi_args or "")
     if network_interfaces:
         launcher += ["-mca", "btl_tcp_if_include", ",".join(network_interfaces)]
-    command = _command(
-        num_proc,
-        {
-            "--on": None if hosts is None or all_here(hosts.split(",")) else hosts,
-            "--hostfile": hostfile,
-            "--start-timeout": start_timeout,
-            "--python": executable,
-            "--mpi": _outer_mpi(os.environ),
-        },
-        launcher,
-    )
-    if verbose:
-        print("shanty:", shlex.join(command), file=sys.stderr)
-    call = dump_call(func, args, kwargs or {})
+    on = None if hosts is None or all_here(hosts.split(",")) else hosts
     output = Output(num_proc, Path(output_filename) if output_filename else None)
-    code = _follow(command, call, output)
-    if code != 0 or output.run is None:
-        raise RuntimeError(f"horovod.run failed with exit code {code}: {output.failure()}")
-    file = output.run / "artifacts" / RESULTS
-    results = [pickle.loads(each) for each in pickle.loads(file.read_bytes())]
-    file.unlink()
+    with tempfile.TemporaryDirectory(prefix="shanty-call-") as folder:
+        elsewhere = on is not None or hostfile is not None
+        call.write(
+            Path(folder), func, args, kwargs or {},
+            workspace=Path.cwd(), each=True, elsewhere=elsewhere,
+        )  # fmt: skip
+        command = _command(
+            num_proc,
+            {
+                "--on": on,
+                "--hostfile": hostfile,
+                "--start-timeout": start_timeout,
+                "--python": executable or sys.executable,
+                "--mpi": _outer_mpi(os.environ),
+                "--inputs": folder,
+            },
+            launcher,
+        )
+        if verbose:
+            print("shanty:", shlex.join(command), file=sys.stderr)
+        code = _follow(command, output)
+    there = RunDir(output.run, output.ended.get("attempt", 1)) if output.run else None
+    if code != 0 or there is None:
+        words = f"horovod.run failed with exit code {code}: {output.failure()}"
+        raise RuntimeError(words) from _cause(outcome, there, output)
+    results: list[Any] = [None] * num_proc
+    for rank in range(num_proc):
+        with contextlib.suppress(FileNotFoundError):  # of a rank that raised IgnoreOutputs
+            results[rank] = outcome.read_value(there, rank)
+            outcome.value_file(there, rank).unlink()
     return results
+
+
+def _tasks() -> tuple[ModuleType, ModuleType]:
+    """Load what takes a call to ranks and back; RuntimeError where cloudpickle is missing."""
+    try:
+        from shanty.tasks import call, outcome
+    except ModuleNotFoundError as error:
+        raise RuntimeError(
+            f"horovod.run needs {error.name}, which pickles functions, and {sys.executable} does "
+            f"not have it: pip install {error.name}"
+        ) from error
+    return call, outcome
+
+
+def _cause(outcome: ModuleType, there: RunDir | None, output: Output) -> BaseException | None:
+    """Return what the rank that failed first raised."""
+    failure = output.ended.get("failure") or {}
+    rank = failure.get("rank")
+    if there is None or rank is None:
+        return None
+    place = f"rank {rank} on {failure.get('host')}"
+    found: BaseException | None = outcome.read_error(there, rank, place)
+    return found
 
 
 def program() -> list[str]:
@@ -190,19 +230,18 @@ def _command(
     for name, value in options.items():
         if value is not None:
             words += [name, str(value)]
-    task = ["-m", "shanty.compat.task"]
+    task = ["-m", "shanty.tasks.rank"]
     if launcher:
         return [*words, "--", "mpirun", "-np", str(ranks), *launcher, "python", *task]
     return [*words, *task]
 
 
-def _follow(command: Sequence[str], call: bytes, output: Output) -> int:
-    """Start the command with `call` for its input; returns its exit code."""
+def _follow(command: Sequence[str], output: Output) -> int:
+    """Start the command, and follow what it says; returns its exit code."""
     environ = clean_environment(os.environ)
-    with tempfile.TemporaryFile() as file:
-        file.write(call)
-        file.seek(0)
-        process = subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE, env=environ)
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environ
+    )
     with process:
         try:
             output.follow(process.stdout or ())

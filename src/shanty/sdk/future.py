@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
 import threading
@@ -89,6 +88,8 @@ class Future(Generic[R]):
         return self._wait().__await__()
 
     async def _wait(self) -> R:
+        import asyncio  # a fifth of the time of the first call; whoever awaits has it
+
         try:
             return await asyncio.wrap_future(self._inner)
         except asyncio.CancelledError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from shanty.launch.index import read_job
 from shanty.runtime.frames import STDERR
 from shanty.runtime.rundir import RunDir, read_lines
 from shanty.runtime.spec import JobSpec, State, Status
+from shanty.tasks import outcome
 from shanty.tasks.errors import RunError
 
 _QUICK, _SLOW = 0.005, 0.1  # seconds between two looks
@@ -157,6 +159,17 @@ class Run:
         """Return the folder of what it has saved; from hosts it comes when the run has ended."""
         self._look()
         return self._folder.artifacts
+
+    def value(self, rank: int = 0) -> Any:
+        """Return what the function of a task returned in a rank, for when its caller is gone.
+
+        Waits for the end. None where that rank left nothing; raises RunError where the run did
+        not succeed.
+        """
+        status = self.wait(check=True)
+        with contextlib.suppress(FileNotFoundError):
+            return outcome.read_value(RunDir(self.path, status.attempt), rank)
+        return None
 
     def stacks(self) -> list[dict[str, Any]]:
         """Return where each rank stands now; RunError where it has ended or does not answer."""

@@ -63,6 +63,10 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
             known = ", ".join(sorted(options.KEYS))
             raise UsageError(f"there is no option {name!r}", fix=f"known are {known}")
         option = options.OPTIONS[name]
+        value = _plain(value)
+        if value is not None and option.toml and type(value) not in option.toml:
+            kinds = " or ".join(options.KINDS[kind] for kind in option.toml)
+            raise UsageError(f"{name} must be {kinds}, not {value!r}")
         if option.read is not None and isinstance(value, (str, list)):
             try:
                 value = option.read(value, name, workspace)
@@ -72,6 +76,15 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
         values[name] = tuple(value) if isinstance(value, list) else value
     env = {str(key): str(value) for key, value in (values.pop("env") or {}).items()}
     return jobs.make_job(command, workspace, {**values, "env": env})
+
+
+def _plain(value: Any) -> Any:
+    """Return a path as a text, and several values as a list: what shanty.toml could have."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, (tuple, set, frozenset)):
+        return list(value)
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def start(

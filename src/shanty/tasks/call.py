@@ -17,6 +17,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,8 @@ import cloudpickle
 from shanty.tasks import data, pickling
 
 INPUTS = "SHANTY_INPUTS"  # the environment variable
+reading = False  # a rank imports what the call names
+_SHANTY = Path(__file__).parents[1]
 _registry = threading.Lock()  # cloudpickle's, of modules by value, is one for all threads
 
 
@@ -72,11 +75,21 @@ def _paths(workspace: Path) -> list[str]:
 
 
 def _is_installed(path: str) -> bool:
-    """Return whether a path is the standard library's, or among installed packages."""
-    places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    places += [*site.getsitepackages(), site.getusersitepackages()]
-    known = any(path == place or path.startswith(place + os.sep) for place in places)
+    """Return whether a path is the standard library's, or among installed packages.
+
+    shanty's own count, too, with its stand-ins (`horovod`): every host has them.
+    """
+    if Path(path).is_relative_to(_SHANTY):
+        return True
+    known = any(path == place or path.startswith(place + os.sep) for place in _installations())
     return known or "site-packages" in path or "dist-packages" in path or path.endswith(".zip")
+
+
+@cache
+def _installations() -> tuple[str, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    places = [sysconfig.get_path(name) for name in names]
+    return (*places, *site.getsitepackages(), site.getusersitepackages())
 
 
 @contextmanager
@@ -117,6 +130,11 @@ def about(folder: Path) -> dict[str, Any]:
 
 def read(folder: Path) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """Return the function, its arguments and keyword arguments, in a rank."""
-    with data.packed(folder / "data"), (folder / "call.pickle").open("rb") as file:
-        func, args, kwargs = pickling.load(file)
+    global reading
+    reading = True
+    try:
+        with data.packed(folder / "data"), (folder / "call.pickle").open("rb") as file:
+            func, args, kwargs = pickling.load(file)
+    finally:
+        reading = False
     return func, args, kwargs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import pickle
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,11 +18,13 @@ pytest.importorskip("torch")
 
 import shanty
 from shanty import compat
-from shanty.compat import starting, task
+from shanty.compat import starting
 from shanty.compat.absent import AbsentError
 from shanty.compat.starting import Output
 from shanty.launch.cluster.rpc_client import bundle
 from shanty.runtime.rank import import_hooks
+from shanty.runtime.rundir import RunDir
+from shanty.tasks import call, outcome
 
 SOURCE = Path(shanty.__file__).parents[1]
 OURS = SOURCE / "shanty/compat/horovod/__init__.py"
@@ -119,7 +121,7 @@ def test_what_lacks_its_framework_says_so(
 def test_it_is_light() -> None:
     code = "import shanty.compat, sys; shanty.compat.install(); import horovod; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "mpi4py", "numpy", "click"} & set(done.stdout.split())
+    assert not {"torch", "mpi4py", "numpy", "click", "cloudpickle"} & set(done.stdout.split())
 
 
 def test_it_travels_to_other_hosts() -> None:
@@ -230,69 +232,44 @@ class TestWhichHorovod:
 
 
 class TestCalls:
-    def test_a_call_there_and_back(self) -> None:
-        func, args, kwargs = task.load_call(
-            task.dump_call(divmod, (7, 2), {}),
-        )
-        assert func(*args, **kwargs) == (3, 1)
-
-    def test_without_cloudpickle(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_cloudpickle(
+        self, horovod: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in [name for name in sys.modules if name.startswith("shanty.tasks")]:
+            monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, "cloudpickle", None)
-        with pytest.raises(ValueError, match="pip install cloudpickle"):
-            task.dump_call(lambda: 1, (), {})
-        func, _, _ = task.load_call(task.dump_call(len, (), {}))
-        assert func is len
+        with pytest.raises(RuntimeError, match=r"needs cloudpickle.* pip install cloudpickle$"):
+            horovod.run(len, ("abc",))
 
-    def test_a_function_of_the_script_without_cloudpickle(self, tmp_path: Path) -> None:
-        script = tmp_path / "script.py"
-        script.write_text(
-            "import sys\n"
-            "sys.modules['cloudpickle'] = None\n"
-            "from shanty.compat import task\n"
-            "def work(n): return n + 1\n"
-            "if __name__ == '__main__':\n"
-            "    open('call', 'wb').write(task.dump_call(work, (41,), {}))\n"
-        )
-        subprocess.run([sys.executable, script], cwd=tmp_path, check=True)
-        code = (
-            "from shanty.compat import task\n"
-            "func, args, _ = task.load_call(open('call', 'rb').read())\n"
-            "print(func(*args))"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
-        )
-        assert done.stdout == "42\n"
-
-    def test_a_script_without_a_guard(self, tmp_path: Path) -> None:
-        """By cloudpickle the script is not imported; else it is told what to do."""
-        script = tmp_path / "script.py"
+    def test_one_that_a_rank_would_make_again(self, tmp_path: Path) -> None:
+        """A rank imports the module of the function, and not the script."""
         text = (
-            "import pathlib, sys\n"
-            "from shanty.compat import starting, task\n"
+            "import pathlib\n"
+            "from shanty.compat import starting\n"
             "def work(n): return n + 1\n"
             "if pathlib.Path('call').exists():\n"
             "    starting.run(work, (41,), np=2)\n"
-            "open('call', 'wb').write(task.dump_call(work, (41,), {}))\n"
         )
-        code = (
-            "from shanty.compat import task\n"
-            "func, args, _ = task.load_call(open('call', 'rb').read())\n"
-            "print(func(*args))"
+        write = (
+            "import pathlib\n"
+            "from shanty.tasks import call\n"
+            "pathlib.Path('call').mkdir()\n"
+            "call.write(pathlib.Path('call'), work, (41,), {}, workspace=pathlib.Path.cwd(),\n"
+            "           each=True, elsewhere=False)\n"
         )
-        for before, wanted in (
-            ("", "42\n"),
-            ("import sys; sys.modules['cloudpickle'] = None\n", ""),
-        ):
-            (tmp_path / "call").unlink(missing_ok=True)
-            script.write_text(before + text)
-            subprocess.run([sys.executable, script], cwd=tmp_path, check=True)
+        (tmp_path / "read.py").write_text(
+            "import pathlib\n"
+            "from shanty.tasks import call\n"
+            "func, args, _ = call.read(pathlib.Path('call'))\n"
+            "print(func(*args))\n"
+        )
+        (tmp_path / "module.py").write_text(text)
+        for script, wanted in ((text + write, "42\n"), ("from module import work\n" + write, "")):
+            shutil.rmtree(tmp_path / "call", ignore_errors=True)
+            (tmp_path / "script.py").write_text(script)
+            subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=True)
             done = subprocess.run(
-                [sys.executable, "-c", code],
-                cwd=tmp_path,
-                check=False,
-                capture_output=True,
-                text=True,
+                [sys.executable, "read.py"], cwd=tmp_path, capture_output=True, text=True
             )
             assert done.stdout == wanted, done.stderr
         assert "Put the call under `if __name__ == '__main__':`" in done.stderr
@@ -321,52 +298,70 @@ class TestRun:
     def command(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         words: list[str] = []
 
-        def follow(command: list[str], call: bytes, output: Output) -> int:
+        def follow(command: list[str], output: Output) -> int:
             words[:] = command[3:]
+            at = words.index("--inputs")
+            func, args, _ = call.read(Path(words[at + 1]))
+            assert (func, args) == (len, ("abc",))
+            del words[at : at + 2]
             events = [
                 {"event": "started", "run": "r", "path": str(tmp_path)},
                 {"event": "output", "rank": 0, "stream": "stdout", "text": "hi", "whole": True},
-                {"event": "ended", "failure": {"what": "rank 1 died", "lines": ["KeyError"]}},
+                {
+                    "event": "ended",
+                    "failure": {"what": "rank 1 died", "lines": ["KeyError"], "rank": 1},
+                },
             ]
             output.follow(json.dumps(event).encode() for event in events)
-            (tmp_path / "artifacts").mkdir(exist_ok=True)
-            results = [pickle.dumps(number) for number in (5, 6)]
-            (tmp_path / "artifacts" / "horovod-run.pickle").write_bytes(pickle.dumps(results))
-            return 1 if "--python" in command else 0
+            run = RunDir(tmp_path)
+            if "fails" in command:
+                outcome.write_error(run, 1, KeyError("gone"))
+                return 1
+            for rank in range(2):
+                outcome.write_value(run, rank, rank + 5, "the value")
+            return 0
 
         monkeypatch.setattr(starting, "_follow", follow)
         return words
 
     CALLS = (
-        ({"num_proc": 2}, "run --json -n 2 --oversubscribe -m shanty.compat.task"),
-        ({"hosts": "a:1,b:1"}, "run --json -n 1 --on a:1,b:1 -m shanty.compat.task"),
+        ({"num_proc": 2}, "-n 2 --oversubscribe --python PYTHON TASK"),
+        ({"hosts": "a:1,b:1", "np": 2}, "-n 2 --on a:1,b:1 --python PYTHON TASK"),
+        ({"hosts": "localhost:2", "num_proc": 2}, "-n 2 --oversubscribe --python PYTHON TASK"),
         (
-            {"hosts": "localhost:2", "num_proc": 2},
-            "run --json -n 2 --oversubscribe -m shanty.compat.task",
-        ),
-        (
-            {"hostfile": "h", "start_timeout": 9},
-            "run --json -n 1 --hostfile h --start-timeout 9 -m shanty.compat.task",
+            {"hostfile": "h", "start_timeout": 9, "np": 2, "executable": "python9"},
+            "-n 2 --hostfile h --start-timeout 9 --python python9 TASK",
         ),
         (
             {"num_proc": 2, "mpi_args": "-x A=1", "network_interfaces": ["e0", "e1"]},
-            "run --json -n 2 --oversubscribe -- mpirun -np 2 -x A=1 -mca btl_tcp_if_include e0,e1 "
-            "python -m shanty.compat.task",
+            "-n 2 --oversubscribe --python PYTHON -- mpirun -np 2 -x A=1 "
+            "-mca btl_tcp_if_include e0,e1 python TASK",
         ),
-        ({"use_mpi": True, "disable_cache": True}, "run --json -n 1 --oversubscribe "
-         "-m shanty.compat.task"),
-    )  # fmt: skip
+        (
+            {"use_mpi": True, "disable_cache": True, "np": 2},
+            "-n 2 --oversubscribe --python PYTHON TASK",
+        ),
+    )
 
     @pytest.mark.parametrize(("given", "line"), CALLS)
     def test_what_is_started(
         self, horovod: ModuleType, command: list[str], given: dict[str, object], line: str
     ) -> None:
         assert horovod.run(len, ("abc",), **given) == [5, 6]
-        assert command == line.split()
+        line = line.replace("PYTHON", sys.executable).replace("TASK", "-m shanty.tasks.rank")
+        assert command == ["run", "--json", *line.split()]
+
+    def test_its_values_are_fetched_once(
+        self, horovod: ModuleType, command: list[str], tmp_path: Path
+    ) -> None:
+        assert horovod.run(len, ("abc",), np=2) == [5, 6]
+        assert list(tmp_path.rglob("value-*")) == []
 
     def test_a_rank_that_fails(self, horovod: ModuleType, command: list[str]) -> None:
-        with pytest.raises(RuntimeError, match=r"(?s)exit code 1: rank 1 died.*\| KeyError"):
-            horovod.run(len, ("abc",), executable="/usr/bin/python3")
+        words = r"(?s)exit code 1: rank 1 died.*\| KeyError"
+        with pytest.raises(RuntimeError, match=words) as raised:
+            horovod.run(len, ("abc",), mpi_args="fails")
+        assert isinstance(raised.value.__cause__, KeyError)
 
     def test_its_output_in_files(
         self, horovod: ModuleType, command: list[str], tmp_path: Path

@@ -171,7 +171,7 @@ def start(job: JobSpec, plan: Plan, run: RunDir, hostfile: str, stdin: int) -> N
     with run_folder(run, job, plan.attempt.ranks):
         write_down(plan, run, hostfile)
         queue.begins(run)
-        control.start_agents(run, plan, job.workdir, stdin)
+        control.start_agents(run, plan, job.workdir, stdin, job.secrets)
         if queue.site_of(run) is not None:
             queue.begun(run, {"target": LocalTarget.scheme})
 

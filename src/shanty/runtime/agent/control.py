@@ -14,7 +14,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime import platform
 from shanty.runtime.agent import cleanup
@@ -37,10 +37,13 @@ _KILLS_AT_LOGOUT = ["busctl", "get-property", *_LOGIND, "KillUserProcesses"]
 _SCOPE = ["systemd-run", "--user", "--scope", "--quiet", "--collect", "--"]
 
 
-def start_agents(run: RunDir, plan: Plan, cwd: str, stdin: int) -> None:
+def start_agents(
+    run: RunDir, plan: Plan, cwd: str, stdin: int, hidden: Collection[str] = ()
+) -> None:
     """Start the run's controller, in a session of its own.
 
-    The folders for temporary files are made before; in a run over several hosts by the node agents.
+    Variables that are `hidden` stay here: all that a run starts inherits the rest. The folders for
+    temporary files are made before; in a run over several hosts by the node agents.
     """
     if not plan.scripted:
         make_scratch(plan)
@@ -53,6 +56,7 @@ def start_agents(run: RunDir, plan: Plan, cwd: str, stdin: int) -> None:
             stdout=log,
             stderr=log,
             cwd=cwd,
+            env={name: value for name, value in os.environ.items() if name not in hidden},
             start_new_session=True,
         )
 
