@@ -101,6 +101,9 @@ PROGRAMS: Recipe = (
     ),
 )  # fmt: skip
 
+# Notebooks: a kernel, and what talks to it.
+NOTEBOOK: Recipe = ((("ipykernel==7.1.0", "jupyter-client==8.6.3", "ipython==9.7.0"), _WHEELS),)
+
 
 def environment(name: str, recipe: Recipe, beside: str = "") -> Path:
     """The interpreter of an environment with these packages; skips where they cannot be had.

@@ -63,15 +63,15 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
     return jobs.make_job(command, workspace, {**values, "env": env})
 
 
-def start(here: Context, job: JobSpec, *, quiet: bool = True) -> Run:
-    """Start a job; its ranks have no standard input."""
+def start(here: Context, job: JobSpec, *, quiet: bool = True, stdin: int | None = None) -> Run:
+    """Start a job; rank 0 reads the descriptor `stdin`, or nothing."""
     here.progress.quiet = quiet
     run = RunDir(here.home / "runs" / new_id(time.time()))
     plan = here.targets.plan(job, run)
     make_room(here, job, run, plan)
     nothing = os.open(os.devnull, os.O_RDONLY)
     try:
-        plan.submit(nothing)
+        plan.submit(nothing if stdin is None else stdin)
     finally:
         os.close(nothing)
     return Run(here, run)
