@@ -22,11 +22,10 @@ _EVERY = 0.2  # seconds between two looks at the progress
 class Output:
     """Prints whole lines, each with its rank, and finds the outcomes among them."""
 
-    def __init__(self, bar: Bar) -> None:
+    def __init__(self) -> None:
         self._parts: dict[tuple[int, int], bytes] = {}
-        self._bar = bar
 
-    def show(self, lines: Iterable[Line]) -> list[tuple[int, Outcome]]:
+    def show(self, lines: Iterable[Line], bar: Bar | None) -> list[tuple[int, Outcome]]:
         """Print the lines; return what they say of cells: the stream, and an outcome on it."""
         found = []
         texts: list[tuple[bool, str]] = []
@@ -42,8 +41,8 @@ class Output:
             if text or outcome is None:
                 shown = last_state(text).lstrip(b"\r").decode("utf-8", "replace")
                 texts.append((record.stream == STDERR, f"[{rank}] {shown}\n"))
-        if texts:
-            self._bar.hide()
+        if texts and bar is not None:
+            bar.hide()
         while texts:  # what goes to one stream in a row is written at once
             error = texts[0][0]
             many = next((at for at, each in enumerate(texts) if each[0] != error), len(texts))

@@ -82,6 +82,7 @@ class Ranks:
         self._workspace = Path(job.workdir)
         self._folder = RunDir(self.run.path)
         self._follower = Follower(self._folder, None, launcher=False)
+        self._output = Output()
         self._cell = 0
         self._began = 0.0
         self._size: int | None = None  # as the ranks say
@@ -153,11 +154,10 @@ class Ranks:
             return []
         return [rank for rank in range(self._size or 1) if rank not in self._outcomes]
 
-    def _look(self, output: Output | None = None) -> bool:
-        """Take what is new in the logs; False where nothing is."""
-        output = output or Output(Bar(self._folder, rich=self._rich))
+    def _look(self, bar: Bar | None = None) -> bool:
+        """Show what is new in the logs; False where nothing is."""
         lines = self._follower.read()
-        for stream, word in output.show(lines):
+        for stream, word in self._output.show(lines, bar):
             if word.cell != self._cell:
                 continue
             self._size = word.size
@@ -173,13 +173,12 @@ class Ranks:
 
         TimeoutError after `patience` seconds; RunError where the run ends before.
         """
-        output = Output(bar)
         began = lively = time.monotonic()
         looked, told = began, False
         failed: float | None = None
         while self._lacking():
             interrupts.check()
-            new = self._look(output)
+            new = self._look(bar)
             now = time.monotonic()
             lively = now if new else lively
             if now > looked + _STATUS:
@@ -247,7 +246,7 @@ class Ranks:
         data = self._arrived(path, first.value)
         try:
             return pickle.loads(data)
-        except Exception as error:  # noqa: BLE001  its package may not be here, or be another version
+        except Exception as error:  # noqa: BLE001  whatever an object does when it is made
             return Shown(f"<a value that cannot be read here: {type(error).__name__}: {error}>")
 
     def _arrived(self, path: Path, size: int) -> bytes:

@@ -1,6 +1,6 @@
 """Drives real Jupyter kernels: `python notebook_kernel.py CHECK…`, each prints `ok CHECK`.
 
-It runs in an environment with ipykernel and jupyter_client, and every check has a kernel of its own.
+It runs in an environment with ipykernel and jupyter_client. Every check has a kernel of its own.
 """
 
 from __future__ import annotations
@@ -191,7 +191,8 @@ def basics() -> None:
         assert cell.shown[-1].startswith("steps 5/5"), cell
 
         cell = it.ranks(
-            "try:\n    print('at work', flush=True)\n    time.sleep(600)\nfinally:\n    print('out')",
+            "try:\n    print('at work', flush=True)\n    time.sleep(600)\n"
+            "finally:\n    print('out')",
             when=lambda cell: cell.out.count("at work") == 2,
         )
         assert cell.error == "KeyboardInterrupt", cell
@@ -319,7 +320,7 @@ def two() -> None:
 
 @check
 def tasks() -> None:
-    """A task that is called in a notebook: its function is the notebook's, its output the cell's."""
+    """A task of the notebook: what its function uses travels, its output is the cell's."""
     with notebook("") as it:
         it("import shanty\nfactor = 3\ndef scaled(n):\n    return n * factor")
         it(
@@ -331,8 +332,8 @@ def tasks() -> None:
         assert sorted(cell.out.split("\n")) == ["", "[0] scaled 42", "[1] scaled 42"], cell
         assert it("work(-1)").error == "LookupError"
         cell = it(
-            "@shanty.task(ranks=2)\ndef rest():\n    import time\n    print('at work', flush=True)\n"
-            "    time.sleep(600)\nrest()",
+            "@shanty.task(ranks=2)\ndef rest():\n    import time\n"
+            "    print('at work', flush=True)\n    time.sleep(600)\nrest()",
             when=lambda cell: cell.out.count("at work") == 2,
         )
         assert cell.error == "KeyboardInterrupt", cell
