@@ -27,7 +27,8 @@ class Feed:
         _open.add(self._sink)
         self.broken = False
         self._data: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        threading.Thread(target=self._write, daemon=True, name="shanty-feed").start()
+        self._thread = threading.Thread(target=self._write, daemon=True, name="shanty-feed")
+        self._thread.start()
 
     def send(self, data: bytes) -> None:
         """Write `data` after all that was sent before."""
