@@ -5,10 +5,13 @@ from __future__ import annotations
 import html
 import sys
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from importlib import import_module
+from itertools import groupby
 from typing import Any
 
+from shanty.cli.context import note
 from shanty.cli.table import progress_text
 from shanty.cli.terminal import Progress
 from shanty.launch.follow import Line
@@ -16,6 +19,7 @@ from shanty.runtime.frames import STDERR, last_state
 from shanty.runtime.rundir import RunDir, read_json
 from shanty.tasks.cell_channel import Outcome, of_text
 
+_KEPT = 200  # lines of a cell after its interrupt
 _EVERY = 0.2  # seconds between two looks at the progress
 
 
@@ -24,11 +28,25 @@ class Output:
 
     def __init__(self) -> None:
         self._parts: dict[tuple[int, int], bytes] = {}
+        self._held: deque[tuple[int, int, bytes]] | None = None
+        self._dropped = 0
+
+    def hold(self) -> None:
+        """Print nothing more for now, and keep the last lines only: the cell was interrupted."""
+        self._held = deque(maxlen=_KEPT)
+
+    def release(self) -> None:
+        """Print what was held back."""
+        held, self._held = self._held or (), None
+        dropped, self._dropped = self._dropped, 0
+        if dropped:
+            note(f"{dropped} lines are left out here; `shanty logs` has them")
+        self._print([*held], None)
 
     def show(self, lines: Iterable[Line], bar: Bar | None) -> list[tuple[int, Outcome]]:
         """Print the lines; return what they say of cells: the stream, and an outcome on it."""
         found = []
-        texts: list[tuple[bool, str]] = []
+        texts: list[tuple[int, int, bytes]] = []
         for rank, record in lines:
             key = (rank, record.stream)
             text = self._parts.pop(key, b"") + record.text
@@ -39,18 +57,24 @@ class Output:
             if outcome is not None:
                 found.append((record.stream, outcome))
             if text or outcome is None:
-                shown = last_state(text).lstrip(b"\r").decode("utf-8", "replace")
-                texts.append((record.stream == STDERR, f"[{rank}] {shown}\n"))
+                texts.append((rank, record.stream, text))
+        if self._held is not None:
+            self._dropped += max(0, len(self._held) + len(texts) - _KEPT)
+            self._held.extend(texts)
+        else:
+            self._print(texts, bar)
+        return found
+
+    def _print(self, texts: Sequence[tuple[int, int, bytes]], bar: Bar | None) -> None:
         if texts and bar is not None:
             bar.hide()
-        while texts:  # what goes to one stream in a row is written at once
-            error = texts[0][0]
-            many = next((at for at, each in enumerate(texts) if each[0] != error), len(texts))
-            file = sys.stderr if error else sys.stdout
-            file.write("".join(text for _, text in texts[:many]))
-            file.flush()
-            del texts[:many]
-        return found
+        for stream, several in groupby(texts, lambda each: each[1]):
+            file = sys.stderr if stream == STDERR else sys.stdout
+            for rank, _, text in several:
+                shown = last_state(text).lstrip(b"\r").decode("utf-8", "replace")
+                file.write(f"[{rank}] {shown}\n")
+            if file in (sys.__stdout__, sys.__stderr__):  # a notebook's sees to it by itself
+                file.flush()
 
 
 class Bar:

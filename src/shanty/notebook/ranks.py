@@ -171,10 +171,10 @@ class Ranks:
     def _follow(self, bar: Bar, interrupts: Interrupts, patience: float | None = None) -> None:
         """Show what the ranks write until all have ended the cell.
 
-        TimeoutError after `patience` seconds; RunError where the run ends before.
+        TimeoutError after `patience` seconds without a word; RunError where the run ends before.
         """
-        began = lively = time.monotonic()
-        looked, told = began, False
+        looked = lively = time.monotonic()
+        told = False
         failed: float | None = None
         while self._lacking():
             interrupts.check()
@@ -190,7 +190,7 @@ class Ranks:
                 told = True
                 bar.hide()
                 self._tell_failure()
-            if patience is not None and now > began + patience:
+            if patience is not None and now > lively + patience:
                 raise TimeoutError
             bar.tick()
             if not new and self._lacking():
@@ -281,6 +281,7 @@ class Ranks:
 
     def _interrupt(self, bar: Bar, interrupts: Interrupts) -> None:
         """Interrupt the ranks, and say which of them does not come out of the cell."""
+        self._output.hold()
         try:
             self.run.interrupt()
             self._follow(bar, interrupts, _REACTION)
@@ -289,6 +290,8 @@ class Ranks:
             self._tell_stuck()
         except (RunError, ShantyError) as error:
             note(str(error))
+        finally:
+            self._output.release()
 
     def _tell_stuck(self) -> None:
         stuck = self._lacking()
