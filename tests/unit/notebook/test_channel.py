@@ -54,7 +54,7 @@ def lines(rank: int, *texts: bytes, stream: int = 1) -> list[Line]:
 
 
 def test_output_is_whole_lines_with_their_ranks(capsys: pytest.CaptureFixture[str]) -> None:
-    output = Output()
+    output = Output(rich=False)
     found = output.show(lines(0, b"one\n", b"\n", b"begun "), None)
     found += output.show(lines(1, b"two\n", stream=2) + lines(0, b"and ended"), None)
     found += output.show(lines(0, as_line(OUTCOME)), None)
@@ -65,7 +65,7 @@ def test_output_is_whole_lines_with_their_ranks(capsys: pytest.CaptureFixture[st
 
 
 def test_of_a_bar_its_last_state_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    Output().show(lines(0, b"\r10 %\r20 %\n"), None)
+    Output(rich=False).show(lines(0, b"\r10 %\r20 %\n"), None)
     assert capsys.readouterr().out == "[0] 20 %\n"
 
 
