@@ -44,7 +44,7 @@ def test_cells(shanty: Shanty) -> None:
 
 @pytest.mark.skipif(not LONG, reason="takes long: SHANTY_TEST_LONG=1")
 @pytest.mark.parametrize(
-    "check", ["interrupts", "stuck", "broken", "idle", "killed", "two", "tasks"]
+    "check", ["interrupts", "stuck", "broken", "idle", "killed", "two", "tasks", "refused"]
 )
 def test_kernels(shanty: Shanty, check: str) -> None:
     driven(shanty, check)

@@ -47,13 +47,13 @@ def _job(line: str, here: Context) -> JobSpec:
     folder = jobs.workspace_folder(given["source"], workdir, here)
     values = options.typed(given)
     values["env"] = jobs.environment(given["env"], env_file, os.environ)
-    for name in ("debug_rank", "inputs", "image", "retries"):
-        if values.get(name):
-            flag = options.OPTIONS[name].flags.split()[-1]
-            raise UsageError(f"{flag} is not for the ranks of a notebook", fix="leave it out")
     if values.get("python") is None:
         values["python"] = sys.executable
     job = jobs.make_job(Module("shanty.tasks.cells"), folder, values)
+    for name, usual in (("debug_rank", None), ("inputs", None), ("retries", 0)):
+        if getattr(job, name) != usual:
+            flag = options.OPTIONS[name].flags.split()[-1]
+            raise UsageError(f"{flag} is not for the ranks of a notebook", fix="leave it out")
     if job.image is not None or here.targets.is_queued(job):
         raise UsageError(
             "the ranks of a notebook are on this machine, or on hosts reached by ssh",
@@ -92,6 +92,10 @@ class Magics:
             return work()
         except (ShantyError, RunError, NotPicklableError) as error:
             raise plain(error, f"shanty: {error}") from None
+        except KeyboardInterrupt as error:
+            if not hasattr(error, "_render_traceback_"):  # that of no rank
+                plain(error, "KeyboardInterrupt")
+            raise
 
     def _current(self, line: str) -> Ranks:
         line = line.strip()

@@ -139,6 +139,7 @@ class Ranks:
                 self._follow(bar, interrupts)
             except KeyboardInterrupt:
                 self._interrupt(bar, interrupts)
+                self._raise_first()
                 raise
             finally:
                 bar.tick(last=True)
@@ -227,8 +228,6 @@ class Ranks:
         first = self._first_error()
         if first is None:
             return
-        if first.interrupted:
-            raise KeyboardInterrupt
         assert first.error is not None
         place = f"rank {first.rank} on {first.host}"
         data = self._arrived(error_file(self._folder, first.cell, first.rank), first.error)
@@ -275,8 +274,8 @@ class Ranks:
         data = self._arrived(error_file(self._folder, first.cell, first.rank), first.error or 0)
         kind = outcome.Raised(*pickle.loads(data)).kind
         note(
-            f"rank {first.rank} has failed ({kind}), {label(self._lacking())} still at the cell; "
-            "interrupt it to have them back"
+            f"rank {first.rank} has failed ({kind}), and the cell goes on in "
+            f"{label(self._lacking())}: wait for it, or interrupt it"
         )
 
     def _interrupt(self, bar: Bar, interrupts: Interrupts) -> None:

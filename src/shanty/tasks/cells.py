@@ -65,6 +65,10 @@ class _Input:
         os._exit(1)
 
 
+def _not_now(_number: int, _frame: FrameType | None) -> None:
+    """Take an interrupt that comes while no cell is at work."""
+
+
 class _Server:
     """One rank, for as long as the notebook has it."""
 
@@ -78,12 +82,11 @@ class _Server:
         self._mpi = MPI
         self._comm = MPI.COMM_WORLD.Dup()  # a cell's messages are never taken for ours
         self._run = RunDir(Path(os.environ["SHANTY_RUN_DIR"]))
-        self._in_cell = False
         self._files: list[Path] = []  # of the last order, which the notebook has read by the next
         self._main = ModuleType("__main__")
         vars(self._main)["__builtins__"] = __builtins__
         sys.modules["__main__"] = self._main  # so that its classes travel by value
-        signal.signal(signal.SIGINT, self._interrupted)
+        signal.signal(signal.SIGINT, _not_now)
 
     def serve(self) -> None:
         """Take orders until there are no more."""
@@ -93,24 +96,22 @@ class _Server:
             sys.modules["shanty.collectives.world"].shutdown()
 
     def _next(self) -> Order | None:
+        order = self._wait_for_cell()
         if self._input is None:
-            self._wait_for_cell()
-            return self._comm.recv(source=0)  # type: ignore[no-any-return, unused-ignore]
-        order = self._input.orders.get()
+            return order
         others = range(1, self._comm.Get_size())
         sent = [self._comm.isend(order, dest=other) for other in others]
         while not self._mpi.Request.testall(sent)[0]:
             time.sleep(_QUICK)
         return order
 
-    def _wait_for_cell(self) -> None:
+    def _wait_for_cell(self) -> Order | None:
+        if self._input is not None:
+            return self._input.orders.get()
         since = time.monotonic()
         while not self._comm.iprobe(source=0):
             time.sleep(_QUICK if time.monotonic() < since + _LIVELY else _SLOW)
-
-    def _interrupted(self, _number: int, _frame: FrameType | None) -> None:
-        if self._in_cell:
-            raise KeyboardInterrupt
+        return self._comm.recv(source=0)  # type: ignore[no-any-return, unused-ignore]
 
     def _obey(self, order: Order) -> Outcome:
         from shanty.tasks.cell_channel import error_file
@@ -124,13 +125,13 @@ class _Server:
         error: BaseException | None = None
         value = None
         try:
-            self._in_cell = True
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             found = self._do(order)
-            self._in_cell = False
+            signal.signal(signal.SIGINT, _not_now)
             if self._rank == 0 and (found is not None or order.kind == PULL):
                 value = self._keep_value(order, found)
         except BaseException as raised:  # noqa: BLE001  whatever ends the cell
-            self._in_cell = False
+            signal.signal(signal.SIGINT, _not_now)
             error = None if ignores_outputs(raised) else raised
         outcome = Outcome(
             order.cell, self._rank, self._comm.Get_size(), os.uname().nodename, time.time(), value

@@ -204,11 +204,15 @@ def basics() -> None:
         assert "idle" in it("%ranks status").out
         assert it.ranks("x", "-n 3").error == "UsageError"
         assert it.ranks("x", "--nonsense").error == "UsageError"
+        assert "known are" in it("%ranks nonsense").trace
         assert "has ended" in it("%ranks stop").out
         assert state(runs()[-1]) == "succeeded"
         assert it.ranks("'x' in globals()", "").value == "False"  # new ones, with the same options
         assert not it("%ranks restart").error
         assert len(runs()) == 3
+        assert it.ranks("b'x' * (65 << 20)").value.startswith("b'xxx")  # too large to be sent
+        assert not it("%unload_ext shanty").error
+        assert state(runs()[-1]) == "succeeded"
 
 
 @check
@@ -236,6 +240,8 @@ def stuck() -> None:
             when=lambda cell: cell.out.count("at work") == 2,
         )
         assert cell.error == "KeyboardInterrupt", cell
+        assert cell.trace.startswith("rank 0 on "), cell
+        assert "cells.py" not in cell.trace + cell.err, cell
         assert "rank 1 cannot be interrupted" in cell.err, cell
         assert "%ranks restart" in cell.err, cell
         assert "MPI_" in cell.err, cell
@@ -263,6 +269,26 @@ def broken() -> None:
         assert cell.error == "RunError", cell
         assert "SIGSEGV" in cell.trace, cell
         assert it.ranks("1 + 1").value == "2"
+
+
+@check
+def refused() -> None:
+    """What cannot be is said before anything is started."""
+    with notebook("") as it:
+        assert it("%ranks").out.startswith("no ranks")
+        for options, what in (
+            ("-n 2 --image x", "containers"),
+            ("-n 2 --debug 0", "--debug"),
+            ("-n 2 --retries 2", "--retries"),
+            ("-n two", "two"),
+            ("-n 2 extra", "extra"),
+            ("--on slurm", "hosts reached by ssh"),
+        ):
+            cell = it.ranks("1", options)
+            assert cell.error.endswith("Error"), cell
+            assert what in cell.trace, cell
+            assert "Traceback" not in cell.trace, cell
+        assert not runs()
 
 
 @check
