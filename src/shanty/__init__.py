@@ -38,6 +38,7 @@ _HOMES = {
     "sdk.submit": ("submit",),
     "sdk.run": ("Run", "find", "runs"),
     "sdk.future": ("Future",),
+    "notebook.magic": ("load_ipython_extension", "unload_ipython_extension"),
 }
 
 

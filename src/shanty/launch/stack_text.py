@@ -6,6 +6,10 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+# What starts the rank's script, the function of a task or the cell of a notebook.
+_CELLS, _IDLE = "/shanty/tasks/cells.py", "_wait_for_cell"
+_STARTS = ("/shanty/runtime/rank/run.py", "<frozen runpy>", "/shanty/tasks/rank.py", _CELLS)
+
 
 class Group(NamedTuple):
     """Holds ranks with equal stacks, and those stacks as text."""
@@ -46,7 +50,9 @@ def _own(thread: Mapping[str, Any]) -> list[tuple[str, int, str]]:
     frames = [tuple(frame) for frame in thread["frames"]]
     if frames and frames[0][0].endswith("/shanty/runtime/rank/instrumentation.py"):
         return [("", 0, "the script has ended; MPI_Finalize waits for the others")]
-    while frames and frames[-1][0].endswith("/shanty/runtime/rank/run.py"):
+    if frames and frames[0][2] == _IDLE and frames[0][0].endswith(_CELLS):
+        return [("", 0, "it waits for a cell of its notebook")]
+    while frames and frames[-1][0].endswith(_STARTS):
         frames.pop()
     return frames
 

@@ -188,6 +188,15 @@ class Run:
         if not reply.ok:
             raise RunError(f"run {self.id} cannot be stopped: {reply.error}", self)
 
+    def interrupt(self) -> None:
+        """Send SIGINT, as Ctrl-C does, to every rank that catches it; RunError where that fails.
+
+        For runs on this machine and on hosts by ssh.
+        """
+        reply = self._here.targets.interrupt(self._folder)
+        if not reply.ok:
+            raise RunError(f"run {self.id} cannot be interrupted: {reply.error}", self)
+
     def _look(self) -> None:
         """Bring what is here up to date."""
         _ = self.status

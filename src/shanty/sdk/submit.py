@@ -92,9 +92,10 @@ def start(
     job: JobSpec,
     *,
     quiet: bool = True,
+    stdin: int | None = None,
     began: Callable[[Run], None] = lambda _run: None,
 ) -> Run:
-    """Start a job; its ranks have no standard input.
+    """Start a job; rank 0 reads the descriptor `stdin`, or nothing.
 
     `began` gets the run before Ctrl-C can come between.
     """
@@ -106,7 +107,7 @@ def start(
     try:
         make_room(here, job, folder, plan)
         with contextlib.nullcontext() if plan.takes_long else _uninterrupted():
-            plan.submit(nothing)
+            plan.submit(nothing if stdin is None else stdin)
             began(run)
     except BaseException:
         plan.drop()

@@ -48,15 +48,16 @@ def write(
     elsewhere: the ranks do not see this machine's files, so what is imported from outside of the
     workspace goes along. Raises NotPicklableError, which names what cannot be sent.
     """
-    about = {
-        "python": list(sys.version_info[:2]),
-        "name": getattr(func, "__qualname__", type(func).__qualname__),
-        "each": each,
-        "paths": _paths(workspace),
-    }
-    strangers = _by_value(workspace if elsewhere else None)
+    strangers = by_value(workspace if elsewhere else None)
     with data.packed(folder / "data"), strangers, (folder / "call.pickle").open("wb") as file:
         pickling.dump_call(func, args, kwargs, file)
+    name = getattr(func, "__qualname__", type(func).__qualname__)
+    equip(folder, workspace, name=name, each=each)
+
+
+def equip(folder: Path, workspace: Path, **more: Any) -> None:
+    """Write what a rank must know before it can read what is sent, and cloudpickle for it."""
+    about = {"python": list(sys.version_info[:2]), "paths": _paths(workspace), **more}
     (folder / "call.json").write_text(json.dumps(about))
     own = Path(cloudpickle.__file__).parent
     shutil.copytree(own, folder / "lib" / own.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -93,7 +94,7 @@ def _installations() -> tuple[str, ...]:
 
 
 @contextmanager
-def _by_value(workspace: Path | None) -> Iterator[None]:
+def by_value(workspace: Path | None) -> Iterator[None]:
     """Have the user's modules outside of the workspace pickled by value: hosts lack them."""
     with _registry:
         modules = [] if workspace is None else [*_strangers(workspace)]

@@ -57,6 +57,13 @@ def read_value(run: RunDir, rank: int) -> Any:
 
 def write_error(run: RunDir, rank: int, error: BaseException) -> None:
     """Keep what a rank raised, as far as it can be kept."""
+    with contextlib.suppress(OSError):
+        run.results.mkdir(parents=True, exist_ok=True)
+        (run.results / f"error-{rank}.pickle").write_bytes(pack_error(error))
+
+
+def pack_error(error: BaseException) -> bytes:
+    """Return an exception with its traceback, pickled, as far as that can be."""
     import io
 
     lines = traceback.format_exception(type(error), error, own_frames_off(error))
@@ -71,10 +78,7 @@ def write_error(run: RunDir, rank: int, error: BaseException) -> None:
             pickled = file.getvalue()
             break
     kind = f"{type(error).__qualname__}: {error}"
-    with contextlib.suppress(OSError):
-        run.results.mkdir(parents=True, exist_ok=True)
-        path = run.results / f"error-{rank}.pickle"
-        path.write_bytes(pickle.dumps(tuple(Raised(pickled, kind, text))))
+    return pickle.dumps(tuple(Raised(pickled, kind, text)))
 
 
 class _Parts(NamedTuple):
@@ -117,9 +121,14 @@ def read_error(run: RunDir, rank: int, place: str) -> BaseException | None:
     `place` is the rank for people: "rank 1 on b".
     """
     try:
-        raised = Raised(*pickle.loads((run.results / f"error-{rank}.pickle").read_bytes()))
+        return unpack_error((run.results / f"error-{rank}.pickle").read_bytes(), place)
     except (OSError, pickle.UnpicklingError, EOFError, TypeError):
         return None
+
+
+def unpack_error(data: bytes, place: str) -> BaseException:
+    """Return what `pack_error` packed, with the traceback as its cause."""
+    raised = Raised(*pickle.loads(data))
     error: BaseException | None = None
     if raised.pickled is not None:
         with contextlib.suppress(Exception):  # its class may not be importable here

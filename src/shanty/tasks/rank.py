@@ -8,6 +8,13 @@ import sys
 from pathlib import Path
 
 
+def enter(folder: Path) -> None:
+    """Import from where the caller does, and cloudpickle from the call where there is none."""
+    about = json.loads((folder / "call.json").read_text())
+    sys.path += [path for path in map(os.path.abspath, about["paths"]) if path not in sys.path]
+    sys.path.append(str(folder / "lib"))  # the last: an installed cloudpickle comes first
+
+
 def main() -> None:
     """Read the call, make it, and keep what comes of it."""
     folder = Path(os.environ.get("SHANTY_INPUTS", ""))
@@ -21,8 +28,7 @@ def main() -> None:
             "read each other's functions. Call from Python "
             f"{here}, or give the ranks yours (python=…, environment='sync')"
         )
-    sys.path += [path for path in map(os.path.abspath, about["paths"]) if path not in sys.path]
-    sys.path.append(str(folder / "lib"))  # the last: an installed cloudpickle comes first
+    enter(folder)
     from shanty import _script
     from shanty.runtime.rundir import RunDir
     from shanty.tasks import call, outcome

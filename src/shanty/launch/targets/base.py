@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from shanty.launch.settings import KUBERNETES_KEYS, SLURM_KEYS, Settings
 from shanty.runtime.agent.control import read_status
@@ -117,6 +117,14 @@ class Target(Protocol):
 
     def stacks(self, run: RunDir) -> Reply:
         """Ask for the stack of every rank."""
+
+
+@runtime_checkable
+class CanInterrupt(Protocol):
+    """A target that can interrupt the ranks of a run."""
+
+    def interrupt(self, run: RunDir) -> Reply:
+        """Send SIGINT to every rank that catches it; one that has ended is no error."""
 
 
 def lost(run: RunDir, error: ShantyError) -> Status:

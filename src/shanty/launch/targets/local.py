@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
@@ -128,6 +129,10 @@ class LocalTarget:
     def stacks(self, run: RunDir) -> Reply:
         """Ask for the stack of every rank."""
         return ask_here(run, kind="stacks")
+
+    def interrupt(self, run: RunDir) -> Reply:
+        """Send SIGINT to every rank that catches it."""
+        return ask_here(run, kind="warn", signal=signal.SIGINT.value)
 
 
 def ask_here(run: RunDir, **request: Any) -> Reply:

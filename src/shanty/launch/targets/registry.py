@@ -12,7 +12,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shanty.launch.containers.options import refuse_outside
-from shanty.launch.targets.base import Planned, Reply, Surroundings, Target, lost, refuse_options
+from shanty.launch.targets.base import (
+    CanInterrupt,
+    Planned,
+    Reply,
+    Surroundings,
+    Target,
+    lost,
+    refuse_options,
+)
 from shanty.launch.targets.local import LocalTarget
 from shanty.runtime.errors import NotFoundError
 from shanty.runtime.rundir import RunDir, read_json
@@ -174,3 +182,10 @@ class Targets:
     def stacks(self, run: RunDir) -> Reply:
         """Ask for the stack of every rank."""
         return self._of(run).stacks(run)
+
+    def interrupt(self, run: RunDir) -> Reply:
+        """Send SIGINT to the ranks, where the run's target can."""
+        target = self._of(run)
+        if not isinstance(target, CanInterrupt):
+            return Reply(False, f"that cannot be done on {target.scheme}")
+        return target.interrupt(run)

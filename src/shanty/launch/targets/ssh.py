@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import shlex
+import signal
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -529,6 +530,12 @@ class SshTarget:
         if self._has_ended(run):
             return Reply(False, "the run has ended")
         return Reply(**self._link(run).ask({"kind": "stacks"}))
+
+    def interrupt(self, run: RunDir) -> Reply:
+        """Send SIGINT to every rank that catches it."""
+        if self._has_ended(run):
+            return Reply(False, "the run has ended")
+        return Reply(**self._link(run).ask({"kind": "warn", "signal": signal.SIGINT.value}))
 
 
 def _by_own_keys(plan: Plan, lead: RpcClient, refused: Mapping[str, str], known: str) -> Plan:

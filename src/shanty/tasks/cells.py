@@ -1,0 +1,217 @@
+"""Runs the cells of a notebook in a rank: `python -m shanty.tasks.cells`.
+
+Orders come to rank 0 by its standard input, and from there to the others by MPI. Whoever waits
+takes next to no CPU: rank 0 waits for its input, the others nap and ask MPI in between. The ranks
+end when the input does, so they never outlive their notebook.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import linecache
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+from shanty.tasks.cell_channel import PULL, PUSH, Order, Outcome, Shown
+
+_QUICK, _SLOW = 0.001, 0.01  # seconds of a nap
+_LIVELY = 2.0  # seconds after a cell in which the next one is met quickly
+_LARGEST = 64 << 20  # bytes of a value that is sent without being asked for
+_LAST = 3.0  # seconds that a cell may go on without its notebook
+_LONGEST = 10_000  # letters of what stands for a value that is not sent
+
+
+class _TooLargeError(OSError):
+    """A value is larger than what is sent unasked."""
+
+
+class _Limited(io.BytesIO):
+    def write(self, data: Any, /) -> int:
+        if self.tell() + memoryview(data).nbytes > _LARGEST:
+            raise _TooLargeError
+        return super().write(data)
+
+
+class _Input:
+    """Rank 0's standard input, read by a thread; the cells find it empty."""
+
+    def __init__(self) -> None:
+        self._file = os.fdopen(os.dup(0), "rb")
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0, inheritable=True)
+        os.close(nothing)
+        self.orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True, name="shanty-orders").start()
+
+    def _read(self) -> None:
+        from shanty.tasks.cell_channel import read_order
+
+        order: Order | None = None
+        with contextlib.suppress(OSError):
+            while (order := read_order(self._file)) is not None:
+                self.orders.put(order)
+        self.orders.put(None)
+        time.sleep(_LAST)  # then a cell is still running, here or in another rank
+        os.write(2, b"shanty: the notebook is gone, so its ranks end\n")
+        os._exit(1)
+
+
+def _not_now(_number: int, _frame: FrameType | None) -> None:
+    """Take an interrupt that comes while no cell is at work."""
+
+
+class _Server:
+    """One rank, for as long as the notebook has it."""
+
+    def __init__(self, rank: int) -> None:
+        from mpi4py import MPI
+
+        from shanty.runtime.rundir import RunDir
+
+        self._rank = rank
+        self._input = _Input() if rank == 0 else None
+        self._mpi = MPI
+        self._comm = MPI.COMM_WORLD.Dup()  # a cell's messages are never taken for ours
+        self._run = RunDir(Path(os.environ["SHANTY_RUN_DIR"]))
+        self._files: list[Path] = []  # of the last order, which the notebook has read by the next
+        self._main = ModuleType("__main__")
+        vars(self._main)["__builtins__"] = __builtins__
+        sys.modules["__main__"] = self._main  # so that its classes travel by value
+        signal.signal(signal.SIGINT, _not_now)
+
+    def serve(self) -> None:
+        """Take orders until there are no more."""
+        while (order := self._next()) is not None:
+            self._tell(self._obey(order))
+        if "shanty.collectives.world" in sys.modules:  # while all are here
+            sys.modules["shanty.collectives.world"].shutdown()
+
+    def _next(self) -> Order | None:
+        order = self._wait_for_cell()
+        if self._input is None:
+            return order
+        others = range(1, self._comm.Get_size())
+        sent = [self._comm.isend(order, dest=other) for other in others]
+        while not self._mpi.Request.testall(sent)[0]:
+            time.sleep(_QUICK)
+        return order
+
+    def _wait_for_cell(self) -> Order | None:
+        if self._input is not None:
+            return self._input.orders.get()
+        since = time.monotonic()
+        while not self._comm.iprobe(source=0):
+            time.sleep(_QUICK if time.monotonic() < since + _LIVELY else _SLOW)
+        return self._comm.recv(source=0)  # type: ignore[no-any-return, unused-ignore]
+
+    def _obey(self, order: Order) -> Outcome:
+        from shanty.tasks.cell_channel import error_file
+        from shanty.tasks.errors import ignores_outputs
+        from shanty.tasks.outcome import pack_error
+
+        for old in self._files:
+            with contextlib.suppress(OSError):
+                old.unlink()
+        self._files.clear()
+        error: BaseException | None = None
+        value = None
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            found = self._do(order)
+            signal.signal(signal.SIGINT, _not_now)
+            if self._rank == 0 and (found is not None or order.kind == PULL):
+                value = self._keep_value(order, found)
+        except BaseException as raised:  # noqa: BLE001  whatever ends the cell
+            signal.signal(signal.SIGINT, _not_now)
+            error = None if ignores_outputs(raised) else raised
+        outcome = Outcome(
+            order.cell, self._rank, self._comm.Get_size(), os.uname().nodename, time.time(), value
+        )
+        if error is None:
+            return outcome
+        data = pack_error(error)
+        self._keep(error_file(self._run, order.cell, self._rank), data)
+        interrupted = isinstance(error, KeyboardInterrupt)
+        return outcome._replace(error=len(data), interrupted=interrupted)
+
+    def _do(self, order: Order) -> Any:
+        names = vars(self._main)
+        if order.kind == PUSH:
+            from shanty.tasks import pickling
+
+            names[order.name] = pickling.load(io.BytesIO(order.body))
+            return None
+        if order.kind == PULL:
+            if order.name not in names:
+                raise NameError(f"the ranks have no variable {order.name!r}")
+            return names[order.name]
+        source, name = order.body.decode(), f"<cell {order.cell}>"
+        lines = source.splitlines(keepends=True)
+        linecache.cache[name] = (len(source), None, lines, name)  # for tracebacks
+        tree = ast.parse(source, name)
+        last = tree.body[-1] if tree.body else None
+        if not isinstance(last, ast.Expr) or source.rstrip().endswith(";"):
+            exec(compile(tree, name, "exec", dont_inherit=True), names)  # noqa: S102  its purpose
+            return None
+        tree.body.pop()
+        exec(compile(tree, name, "exec", dont_inherit=True), names)  # noqa: S102
+        expression = compile(ast.Expression(last.value), name, "eval", dont_inherit=True)
+        return eval(expression, names)  # noqa: S307
+
+    def _keep_value(self, order: Order, value: Any) -> int:
+        """Keep a value, or what stands for it; how many bytes that is."""
+        from shanty.tasks import pickling
+        from shanty.tasks.cell_channel import value_file
+        from shanty.tasks.errors import NotPicklableError
+
+        file = io.BytesIO() if order.kind == PULL else _Limited()
+        try:
+            pickling.dump(value, file, order.name or f"the value of cell {order.cell}")
+        except (NotPicklableError, _TooLargeError):
+            if order.kind == PULL:
+                raise
+            file = io.BytesIO()
+            pickling.dump(Shown(repr(value)[:_LONGEST]), file, "a text")
+        data = file.getvalue()
+        self._keep(value_file(self._run, order.cell, self._rank), data)
+        return len(data)
+
+    def _keep(self, path: Path, data: bytes) -> None:
+        path.parent.mkdir(exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_bytes(data)
+        temporary.replace(path)
+        self._files.append(path)
+
+    def _tell(self, outcome: Outcome) -> None:
+        from shanty.tasks.cell_channel import as_line
+
+        for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+            os.write(number, as_line(outcome))
+
+
+def main() -> None:
+    """Serve as a rank of the notebook that has started us."""
+    folder = Path(os.environ.get("SHANTY_INPUTS", ""))
+    if not (folder / "call.json").is_file():
+        sys.exit("shanty.tasks.cells is what `%%ranks` starts; by itself it has no notebook")
+    from shanty import _script
+    from shanty.tasks.rank import enter
+
+    enter(folder)
+    _Server(_script.place(_script.RANK, "RANK", 0)).serve()
+
+
+if __name__ == "__main__":
+    main()
