@@ -143,6 +143,8 @@ def run(
     given = {name: value for name, value in given.items() if value not in (None, (), [], {})}
     given["env"] = jobs.environment([*variables, *typed["env"]], env_file, os.environ)
     given["environment"] = environment
+    if typed["k8s_patch"]:  # it is read where the job is made
+        given["k8s_patch"] = str(Path(typed["k8s_patch"]).absolute())
     on_kubernetes = str(given.get("on", "")).partition(":")[0] == "k8s"
     if image and on_kubernetes:
         given["image"] = image[-1]

@@ -34,6 +34,7 @@ class Ranks:
         self.options = {name: value for name, value in options.items() if value is not None}
         self.quiet = quiet
         self.failed: BaseException | None = None
+        self._elsewhere = False  # whether ranks do not see this machine's files
 
     def execute(self, task: Any, inputs: Mapping[str, Any]) -> Any:
         """Run a task, as often as it is to be tried; return what rank 0 returns."""
@@ -62,17 +63,19 @@ class Ranks:
 
     def _options(self, wanted: Wanted) -> dict[str, Any]:
         """Return the options of its runs: what was typed comes before what the task says."""
-        on = self.options.get("on")
         here = Context(dict(os.environ))
-        job = make_job(Raw(("true",)), self._folder, {"on": on} if on else {})
-        queued = bool(self.options.get("machines")) or here.targets.is_queued(job)
+        places = ("on", "hostfile", "machines")
+        given = {name: self.options[name] for name in places if name in self.options}
+        job = make_job(Raw(("true",)), self._folder, given)  # with what shanty.toml says
+        queued = here.targets.is_queued(job)
         hosts = None
-        if on and not queued:
-            hosts = len(inventory.resolve(on, here.home))
+        if job.on and not queued:
+            hosts = len(inventory.resolve(job.on, here.home))
         own = wanted.options(hosts=hosts, queued=queued)
         if self.options.keys() & {"ranks", "ranks_per_host"}:
             own.pop("ranks_per_host", None)
-        if not (on or self.options.get("hostfile") or queued):
+        self._elsewhere = bool(job.on or job.hostfile or queued)
+        if not self._elsewhere:
             _check_cores(wanted, platform.usable_cores())
         env = {**own.pop("env", {}), **self.options.get("env", {})}
         name = wanted.name.rpartition(".")[2].strip("_") or "task"
@@ -82,15 +85,12 @@ class Ranks:
     def _folder(self) -> Path:
         return Path(self.options.get("workdir") or ".").absolute()
 
-    def _elsewhere(self) -> bool:
-        return any(self.options.get(name) for name in ("on", "hostfile", "image", "machines"))
-
     def _call(
         self, task: Any, wanted: Wanted, inputs: Mapping[str, Any], options: Mapping[str, Any]
     ) -> Any:
         resolver = task.task_resolver
         call = flyte.Call(wanted.name, resolver.location, resolver.loader_args(None, task))
-        with flyte.files_travel(flyte.CONTENT if self._elsewhere() else flyte.PATH):
+        with flyte.files_travel(flyte.CONTENT if self._elsewhere else flyte.PATH):
             future = calls.submit(Task(call, options), (), inputs, shown=True)
         value = future.result()
         if value is not None:
