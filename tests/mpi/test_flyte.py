@@ -138,7 +138,7 @@ def test_files_stay_when_the_run_is_deleted(shanty: Shanty) -> None:
     done = run(shanty, TASKS, "files", "--text", "text.txt")
     assert value(done) == "hello 2, HELLO"
     made = run(shanty, TASKS, "copies", "--text", "text.txt")
-    (path,) = re.findall(r"\S+/whole\.txt", value(made))[:1]
+    (path,) = re.findall(r"[^\s(=]+/whole\.txt", value(made))[:1]
     assert not Path(path).is_relative_to(shanty.home)
     assert Path(path).read_text() == "hello 2"
 
@@ -147,8 +147,8 @@ def test_files_stay_when_the_run_is_deleted(shanty: Shanty) -> None:
 @pytest.mark.parametrize(
     ("task", "said"),
     [
-        ("many_cores", r"3 ranks with 64 cpus each do not fit on \d+ cores"),
-        ("many_parts_of_cores", r"asks for 125 CPU, this machine has \d+"),
+        ("many_cores", r"asks for 192 CPU, this machine has \d+"),
+        ("many_parts_of_cores", r"asks for 450 CPU, this machine has \d+"),
         ("much_memory", r"2 ranks with 900 TiB each do not fit"),
         ("many_gpus", r"fewer GPUs than 2 ranks with 16 GPUs each take"),
     ],

@@ -75,8 +75,8 @@ class Ranks:
         if self.options.keys() & {"ranks", "ranks_per_host"}:
             own.pop("ranks_per_host", None)
         self._elsewhere = bool(job.on or job.hostfile or queued)
-        if not self._elsewhere:
-            _check_cores(wanted, platform.usable_cores())
+        if not (self._elsewhere or self.options.get("oversubscribe")):
+            _check_cores(wanted, self.options.get("ranks"), platform.usable_cores())
         env = {**own.pop("env", {}), **self.options.get("env", {})}
         name = wanted.name.rpartition(".")[2].strip("_") or "task"
         return {"name": name, **own, **self.options, "env": env}
@@ -120,14 +120,16 @@ class Ranks:
         run.raise_failure(calls._wait(run, True))
 
 
-def _check_cores(wanted: Wanted, cores: int) -> None:
-    """Raise UsageError where workers of less than a core a rank do not fit on this machine."""
-    each = wanted.resources.get("cpu", 0.0)
-    if each < wanted.slots and each * wanted.workers > cores:
+def _check_cores(wanted: Wanted, ranks: int | None, cores: int) -> None:
+    """Raise UsageError where the workers, as many as `ranks` need, do not fit on this machine."""
+    workers = -(-(ranks or wanted.ranks) // wanted.slots)
+    needed = workers * wanted.resources.get("cpu", 0.0)
+    if needed > cores:
         raise UsageError(
-            f"{wanted.name} asks for {each * wanted.workers:g} CPU, this machine has {cores}",
+            f"{wanted.name} asks for {needed:g} CPU, this machine has {cores}",
             f"it asks for {wanted.described()}",
-            "name hosts with --on, take fewer with -n, or change the task's resources",
+            "name hosts with --on, change what the task asks for, take fewer ranks with -n, or "
+            "--oversubscribe",
         )
 
 

@@ -109,7 +109,7 @@ def copies(text: FlyteFile) -> tuple[FlyteFile, FlyteDirectory]:
     here = world()
     content = Path(text).read_text()
     place = Path(f"made-{here.rank}")
-    place.mkdir()
+    place.mkdir(exist_ok=True)
     (place / "part.txt").write_text(content.upper())
     Path("whole.txt").write_text(f"{content} {here.size}")
     return "whole.txt", FlyteDirectory(str(place))
@@ -131,7 +131,7 @@ def many_cores() -> int:
     return world().size
 
 
-@task(task_config=job(workers=5), requests=Resources(cpu="25000m"))
+@task(task_config=job(workers=500), requests=Resources(cpu="900m"))
 def many_parts_of_cores() -> int:
     return world().size
 
