@@ -6,8 +6,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,26 +27,16 @@ _NOT_HERE = (
     "runtime", "mounts", "gpus", "registry_user", "registry_password",
 )  # fmt: skip
 _TAKEN = [name for name in OPTIONS if name not in _NOT_HERE]
-# Options of `pyflyte run` for a Flyte deployment: their flags, and whether one has a value.
-_OF_DEPLOYMENTS: dict[str, tuple[str, bool]] = {
-    "remote": ("-r --remote", False),
-    "project": ("-p --project", True),
-    "domain": ("-d --domain", True),
-    "destination_dir": ("--destination-dir", True),
-    "copy_all": ("--copy-all", False),
-    "copy": ("--copy", True),
-    "wait_execution": ("--wait --wait-execution", False),
-    "poll_interval": ("--poll-interval", True),
-    "dump_snippet": ("--dump-snippet", False),
-    "interruptible": ("--interruptible", True),
-    "labels": ("--labels --label", True),
-    "annotations": ("--annotations --annotation", True),
-    "max_parallelism": ("--max-parallelism", True),
-    "disable_notifications": ("--disable-notifications", False),
-    "limit": ("--limit", True),
-    "cluster_pool": ("--cluster-pool", True),
-    "execution_cluster_label": ("--execution-cluster-label --ecl", True),
-}
+# Options of `pyflyte run` for a Flyte deployment, with a value and without.
+_WITH_VALUE = (
+    "-p --project", "-d --domain", "--destination-dir", "--copy", "--poll-interval",
+    "--interruptible", "--labels --label", "--annotations --annotation", "--max-parallelism",
+    "--limit", "--cluster-pool", "--execution-cluster-label --ecl",
+)  # fmt: skip
+_FLAGS = (
+    "-r --remote", "--copy-all", "--wait --wait-execution", "--dump-snippet",
+    "--disable-notifications",
+)  # fmt: skip
 _FETCHES = ("remote-launchplan", "remote-workflow", "remote-task")  # in place of a file
 
 
@@ -60,23 +50,32 @@ class FlyteRunCommand(GroupedCommand):
     } | {
         "MPI": ["mpi"],
         "Name and output": ["name", "tags", "log_to", "profile", "dry_run", "form", "quiet"],
-        "Flyte": ["overwrite_cache", "raw_output", "image", "envvars", *_OF_DEPLOYMENTS],
+        "Flyte": ["overwrite_cache", "raw_output", "image", "envvars"],
     }  # fmt: skip
 
 
 def _options_of_runs(command: Callable[..., Any]) -> Callable[..., Any]:
     for name in reversed(_TAKEN):
-        command = OPTIONS[name].click_option()(command)
+        own = {"help": "Ranks in all [as the task says]."} if name == "ranks" else {}
+        command = OPTIONS[name].click_option(**own)(command)
     tags: Callable[..., Any] = OPTIONS["tags"].click_option(flags="--tag --tags")(command)
     return tags
 
 
 def _options_of_deployments(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name, (flags, has_value) in reversed(_OF_DEPLOYMENTS.items()):
-        more: dict[str, Any] = {"help": "For a Flyte deployment; no meaning here."}
-        more |= {"multiple": True, "metavar": "…"} if has_value else {"is_flag": True}
-        command = click.option(*flags.split(), name, **more)(command)
+    for flags in (*_WITH_VALUE, *_FLAGS):
+        more: dict[str, Any] = {"is_flag": True} if flags in _FLAGS else {"multiple": True}
+        command = click.option(*flags.split(), _name(flags), hidden=True, **more)(command)
     return command
+
+
+def _name(flags: str) -> str:
+    """Return the parameter's name; `shanty run` has options of some of their names."""
+    return "deployment_" + _shown_name(flags).strip("-").replace("-", "_")
+
+
+def _shown_name(flags: str) -> str:
+    return next(flag for flag in flags.split() if flag.startswith("--"))
 
 
 @click.group()
@@ -125,7 +124,8 @@ def run(
 ) -> None:
     """Run a workflow, or a task, as `pyflyte run` does.
 
-    Tasks of MPIJob and HorovodJob run under MPI, as many ranks as they ask for.
+    Tasks of MPIJob and HorovodJob run under MPI, as many ranks as they ask for. Options of
+    pyflyte's that are for a Flyte deployment, as --remote, are left out, with a note.
 
     \b
     Examples:
@@ -138,7 +138,7 @@ def run(
     jobs.refuse_in_ranks(os.environ)
     variables, environment = _environment(envvars)
     given = options.typed(
-        {name: value for name, value in typed.items() if name not in _OF_DEPLOYMENTS}
+        {name: value for name, value in typed.items() if not name.startswith("deployment_")}
     )
     given = {name: value for name, value in given.items() if value not in (None, (), [], {})}
     given["env"] = jobs.environment([*variables, *typed["env"]], env_file, os.environ)
@@ -159,7 +159,7 @@ def run(
     root = _project_root(script)
     given["workdir"] = _workspace(script, root, workdir, given)
     sys.path.insert(0, str(root))  # where ranks, too, find the module
-    line = [*own, str(script), *words[1:]]
+    line = [*own, str(script) if "://" in words[0] else words[0], *words[1:]]
     if dry_run:
         sys.exit(_with_flytekit(_shown(form or "yaml", image), line))
     sys.exit(_with_flytekit(on_ranks(quiet=quiet, **given), line))
@@ -177,11 +177,7 @@ def _environment(values: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def _say_what_is_left_out(typed: Mapping[str, Any], *, image: bool) -> None:
-    names = [
-        flags.split()[-1 if name == "remote" else 0]
-        for name, (flags, _) in _OF_DEPLOYMENTS.items()
-        if typed[name]
-    ]
+    names = [_shown_name(flags) for flags in (*_FLAGS, *_WITH_VALUE) if typed[_name(flags)]]
     if names:
         verb = "is" if len(names) == 1 else "are"
         note(
@@ -284,21 +280,26 @@ class _Shown(BaseException):
     """What was to be shown has been; no `except Exception` of flytekit's keeps it."""
 
 
-def _shown(form: str, image: Sequence[str]) -> AbstractContextManager[Any]:
-    """Have the first MPI task printed, in place of running it."""
+@contextmanager
+def _shown(form: str, image: Sequence[str]) -> Iterator[None]:
+    """Have the first MPI task printed, in place of running it; all other output is aside."""
     from shanty.flyte.mpijob import made_of
     from shanty.flyte.ranks import mpi_task_class, replaced
+
+    stdout = sys.stdout
 
     def dispatch_execute(task: Any, _context: Any, inputs: Any) -> NoReturn:
         from flytekit.configuration import DefaultImages
 
         made = made_of(task, inputs, image[-1] if image else DefaultImages.default_image())
         if form == "json":
-            print(json.dumps(made, indent=2))
+            print(json.dumps(made, indent=2), file=stdout)
         else:
             import yaml
 
-            print(yaml.safe_dump(made, sort_keys=False), end="")
+            print(yaml.safe_dump(made, sort_keys=False), end="", file=stdout)
         raise _Shown
 
-    return replaced(mpi_task_class(), "dispatch_execute", dispatch_execute)
+    in_its_place = replaced(mpi_task_class(), "dispatch_execute", dispatch_execute)
+    with in_its_place, redirect_stdout(sys.stderr):
+        yield

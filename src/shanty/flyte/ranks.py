@@ -7,6 +7,7 @@ other tasks) is flytekit's own local execution.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from shanty.tasks.errors import RunError
 from shanty.tasks.task import Task
 
 _SHORTAGES = (UsageError, PrepareError)
+_LEAVING = 20.0  # seconds for a run to end after Ctrl-C
 
 
 class Ranks:
@@ -98,7 +100,7 @@ class Ranks:
         if task.python_interface.outputs:
             raise UsageError(
                 f"{wanted.name} has no outputs",
-                "rank 0 raised IgnoreOutputs, and it is rank 0's outputs that count",
+                "rank 0's are those that count, and it raised IgnoreOutputs or called sys.exit()",
                 "return them in rank 0, and raise IgnoreOutputs in the others",
             )
         return None
@@ -117,7 +119,16 @@ class Ranks:
         here = Context(dict(os.environ))
         job = make_job(Raw(wanted.command), self._folder, given)
         run = start(here, job, quiet=self.quiet)
-        run.raise_failure(calls._wait(run, True))
+        try:
+            for line in run.logs(follow=True):
+                stream = sys.stderr if line.stream == "stderr" else sys.stdout
+                label = "" if line.rank is None else f"[{line.rank}] "
+                print(label + line.text, file=stream, flush=True)
+            run.wait(check=True)
+        except KeyboardInterrupt:
+            run.stop()
+            run.wait(_LEAVING)
+            raise
 
 
 def _check_cores(wanted: Wanted, ranks: int | None, cores: int) -> None:
@@ -188,8 +199,6 @@ def _execute_of(plugin: Any, ranks: Ranks) -> Callable[..., Any]:
 
 def mpi_task_class() -> Any:
     """Return the class of all MPI tasks; UsageError where the plugin is not installed."""
-    import sys
-
     try:
         from flytekitplugins.kfmpi.task import MPIFunctionTask
     except ModuleNotFoundError as error:
