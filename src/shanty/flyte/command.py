@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from pathlib import Path
@@ -245,6 +246,8 @@ def _with_flytekit(hook: AbstractContextManager[Any], line: Sequence[str]) -> in
 
         # flytekit's own handler would leave the ranks to themselves.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Of bool inputs, whose options pyflyte gives the same name twice.
+        warnings.filterwarnings("ignore", "The parameter --.* is used more than once")
         try:
             code = pyflyte_run.main(
                 [*line], prog_name="shanty flyte run", standalone_mode=False, obj={}
@@ -260,7 +263,8 @@ def _with_flytekit(hook: AbstractContextManager[Any], line: Sequence[str]) -> in
                 raise
             if error is getattr(ranks, "failed", None):
                 return _tell(error)
-            pretty_print_exception(error, 0)
+            trace = error.__traceback__  # its first frame is this one
+            pretty_print_exception(error.with_traceback(trace and trace.tb_next), 0)
             return 1
     return code if isinstance(code, int) else 0
 
