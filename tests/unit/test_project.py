@@ -14,7 +14,8 @@ SRC = Path(__file__).parents[2] / "src"
 PACKAGE = SRC / "shanty"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 RUNTIME = [path for path in MODULES if "runtime" in path.relative_to(PACKAGE).parts]
-NOT_FRAMEWORKS = {"cli", "dashboard", "launch", "runtime", "compat", "sdk", "tasks"}
+NOT_FRAMEWORKS = {"cli", "dashboard", "launch", "runtime", "compat"}
+NOT_FRAMEWORKS |= {"flyte", "notebook", "sdk", "tasks", "workflows"}
 FRAMEWORKS = [
     path
     for path in MODULES

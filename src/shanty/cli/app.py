@@ -22,13 +22,14 @@ from shanty.runtime.errors import NotFoundError, ShantyError, StorageError, Usag
 from shanty.runtime.rundir import home, not_allowed
 
 # Each verb and the module of its command; the command has the verb's name with _ for a dash.
+# With a dot it is a module of a package above the command line.
 VERBS = {
     "run": "run", "rerun": "run", "ps": "runs", "show": "show", "logs": "runs", "stop": "runs",
     "stacks": "stacks", "doctor": "doctor", "net": "net", "rm": "runs", "prune": "runs",
     "hosts": "hosts", "machines": "machines", "lab": "lab", "mpi": "mpi", "image": "image",
     "k8s": "k8s", "ui": "dashboard", "serve": "dashboard", "experiments": "experiments",
     "create": "clusterone", "horovodrun": "horovodrun", "dmlc-submit": "dmlc_submit",
-    "completion": "completion",
+    "flyte": "flyte.command", "completion": "completion",
 }  # fmt: skip
 # What Clusterone's users type besides `create job`: the verb and the word after it.
 _OF_CLUSTERONE = {
@@ -71,7 +72,10 @@ class Verbs(click.Group):
         """Return the verb's command."""
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"shanty.cli.{VERBS[cmd_name]}")
+        place = VERBS[cmd_name]
+        module = importlib.import_module(
+            f"shanty.{place}" if "." in place else f"shanty.cli.{place}"
+        )
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         _keep_summaries(command)
         return command

@@ -1,4 +1,4 @@
-"""Fetches a workspace: a folder, a git repository, an archive.
+"""Fetches a workspace: a folder, a git repository, an archive; or a script by itself.
 
 What is fetched is kept in `<home>/cache/sources`, under a name made of its content, and is then
 a folder like any other.
@@ -158,34 +158,62 @@ def _suffix(name: str) -> str:
     return next((suffix for suffix in ARCHIVES if name.lower().endswith(suffix)), "")
 
 
+def open_script(url: str, home: Path, say: Say | None = None) -> Path:
+    """Fetch the Python script at an http URL; return where it is, in a folder of its own.
+
+    Raises UsageError where the URL is no script's, PrepareError where it cannot be fetched.
+    """
+    name = PurePosixPath(urlsplit(url).path).name
+    if not url.startswith(("http://", "https://")) or not name.endswith(".py"):
+        raise UsageError(f"{url} is no script", fix="give an http URL that ends in .py, or a file")
+    with _downloads(home) as folder:
+        file = Path(folder, name)
+        _download(url, file, say or (lambda _text: None))
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        target = home / "cache" / "sources" / f"script-{digest[:40]}" / name
+        if not target.is_file():
+            prune(str(target.parents[1]), _STALE, ".*")
+            with placing(str(target.parent)) as place:
+                shutil.copyfile(file, Path(place, name))
+    return target
+
+
 def _downloaded(url: str, home: Path, say: Say, login: tuple[str, str] | None = None) -> Path:
-    say(f"fetching {url}")
+    with _downloads(home) as folder:
+        file = Path(folder, PurePosixPath(urlsplit(url).path).name)
+        _download(url, file, say, login)
+        return _unpacked(file, url, home)
+
+
+def _downloads(home: Path) -> tempfile.TemporaryDirectory[str]:
     folder = home / "cache" / "sources"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        place = tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=folder)
-    with place as name:
-        file = Path(name, PurePosixPath(urlsplit(url).path).name)
-        end = time.monotonic() + _TIME_LIMIT
-        request = urllib.request.Request(url)
-        if login is not None:  # a redirection elsewhere does not get it
-            request.add_unredirected_header("Authorization", _basic(login))
-        try:
-            with (
-                urllib.request.urlopen(request, timeout=_SILENCE) as source,
-                file.open("wb") as sink,
-            ):
-                while piece := source.read(_PIECE):
-                    sink.write(piece)
-                    if time.monotonic() > end:
-                        raise PrepareError(f"fetching {url} took more than {_TIME_LIMIT} s")
-        except urllib.error.HTTPError as error:
-            error.close()
-            why = f"the server says {error.code} {error.reason}"
-            raise PrepareError(f"cannot fetch {url}", why) from error
-        except OSError as error:
-            raise PrepareError(f"cannot fetch {url}", str(error)) from error
-        return _unpacked(file, url, home)
+        return tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=folder)
+
+
+def _download(url: str, file: Path, say: Say, login: tuple[str, str] | None = None) -> None:
+    say(f"fetching {url}")
+    end = time.monotonic() + _TIME_LIMIT
+    request = urllib.request.Request(url)
+    if login is not None:  # a redirection elsewhere does not get it
+        request.add_unredirected_header("Authorization", _basic(login))
+    try:
+        with (
+            urllib.request.urlopen(request, timeout=_SILENCE) as source,
+            file.open("wb") as sink,
+        ):
+            while piece := source.read(_PIECE):
+                sink.write(piece)
+                if time.monotonic() > end:
+                    raise PrepareError(f"fetching {url} took more than {_TIME_LIMIT} s")
+    except urllib.error.HTTPError as error:
+        error.close()
+        why = f"the server says {error.code} {error.reason}"
+        raise PrepareError(f"cannot fetch {url}", why) from error
+    except OSError as error:
+        raise PrepareError(f"cannot fetch {url}", str(error)) from error
 
 
 def _unpacked(archive: Path, source: str, home: Path) -> Path:
