@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from shanty.cli.context import Context
 from shanty.launch.follow import LAUNCHER, Follower, Line
-from shanty.launch.index import read_job
 from shanty.runtime.frames import STDERR
 from shanty.runtime.rundir import RunDir, read_lines
 from shanty.runtime.spec import JobSpec, State, Status
@@ -57,6 +56,8 @@ class Run:
     @property
     def job(self) -> JobSpec | None:
         """What was asked for; None where that is damaged."""
+        from shanty.launch.index import read_job  # SQLite is not for a first call to load
+
         return read_job(self._folder)
 
     @property
