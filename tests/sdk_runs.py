@@ -18,7 +18,7 @@ from torch_runs import WORKERS, checks
 
 SCRIPT = "sdk_checks.py"
 NAMES = [name.removeprefix("check_") for name in checks(SCRIPT)]
-SHORT = ("value", "exception_of_main", "cancel", "cache")  # what is checked where time is short
+SHORT = ("value", "exception_of_main", "cancel")  # where time is short
 
 _BESIDE = """
 import shanty

@@ -23,7 +23,7 @@ from torch_runs import LONG
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
 
 OPTIONS = {"on": "lab", "ranks_per_host": 1}
-SHORT = ("value", "module_that_hosts_lack", "exception_of_main")
+SHORT = ("each", "exception_of_a_module")
 
 
 @pytest.fixture

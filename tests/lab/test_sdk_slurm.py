@@ -19,7 +19,7 @@ from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
 
-SHORT = ("value", "exception_of_main")
+SHORT = ("each",)
 
 
 @pytest.fixture(scope="module")
