@@ -75,6 +75,15 @@ def fails():
 """
 
 
+def selected(request: pytest.FixtureRequest) -> list[str]:
+    """The checks of which this session has a test in the file: the others are not done."""
+    found = set()
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.path == request.path:
+            found.add(item.callspec.params.get("name") if hasattr(item, "callspec") else None)
+    return [name for name in NAMES if name in found]
+
+
 def workspace(folder: Path) -> Path:
     """Fill a workspace with the script of the checks and its module; PYTHONPATH for the other."""
     folder.mkdir(parents=True, exist_ok=True)
