@@ -18,7 +18,7 @@ from torch_runs import WORKERS, checks
 
 SCRIPT = "sdk_checks.py"
 NAMES = [name.removeprefix("check_") for name in checks(SCRIPT)]
-SHORT = ("value", "exception_of_main", "cancel", "cache")  # what is checked where time is short
+SHORT = ("value", "exception_of_main", "cancel")  # where time is short
 
 _BESIDE = """
 import shanty
@@ -73,6 +73,15 @@ def thing():
 def fails():
     raise FarError("far")
 """
+
+
+def selected(request: pytest.FixtureRequest) -> list[str]:
+    """The checks of which this session has a test in the file: the others are not done."""
+    found = set()
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.path == request.path:
+            found.add(item.callspec.params.get("name") if hasattr(item, "callspec") else None)
+    return [name for name in NAMES if name in found]
 
 
 def workspace(folder: Path) -> Path:

@@ -17,13 +17,13 @@ from conftest import LabHosts
 from site_runs import Site
 
 from runs import wait_for
-from sdk_runs import NAMES, check, passed
+from sdk_runs import NAMES, check, passed, selected
 from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
 
 OPTIONS = {"on": "lab", "ranks_per_host": 1}
-SHORT = ("value", "module_that_hosts_lack", "exception_of_main")
+SHORT = ("each", "exception_of_a_module")
 
 
 @pytest.fixture
@@ -42,13 +42,15 @@ def site(lab: LabHosts, tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def launches(lab: LabHosts, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def launches(
+    lab: LabHosts, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Any:
     """The output of all checks, done once."""
     folder = tmp_path_factory.mktemp("sdk") / "work"
 
     @cache
     def output() -> str:
-        return check(Site(lab, folder).folder, lab.shanty.environ, OPTIONS, NAMES, 900)
+        return check(Site(lab, folder).folder, lab.shanty.environ, OPTIONS, selected(request), 900)
 
     return output
 

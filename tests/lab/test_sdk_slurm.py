@@ -13,13 +13,13 @@ import pytest
 from slurm_cluster import Cluster, SlurmSite, cluster_in
 
 from runs import wait_for
-from sdk_runs import NAMES, check, passed
+from sdk_runs import NAMES, check, passed, selected
 from shanty.runtime.rundir import RunDir
 from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
 
-SHORT = ("value", "exception_of_main")
+SHORT = ("each",)
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +42,16 @@ def options(cluster: Cluster) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def launches(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def launches(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Any:
     """The output of all checks, done once."""
     folder = tmp_path_factory.mktemp("sdk") / "work"
 
     @cache
     def output() -> str:
         where = SlurmSite(cluster.lab, folder, cluster=cluster)
-        names = [name for name in NAMES if not name.startswith("map")]  # of one rank each
+        names = selected(request)
         return check(where.folder, cluster.lab.shanty.environ, options(cluster), names, 1200)
 
     return output
@@ -63,7 +65,7 @@ def test_in_short(site: SlurmSite) -> None:
 
 @LONG
 @pytest.mark.timeout(1250)
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("map")])
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("map")])  # 1 rank
 def test_on_slurm(launches: Any, name: str) -> None:
     passed(launches(), name)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runs import Shanty, mpi_folder, traces, vanish, wait_for
-from sdk_runs import NAMES, SHORT, check, passed
+from sdk_runs import NAMES, SHORT, check, passed, selected
 from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
@@ -21,7 +21,8 @@ OPTIONS = {"oversubscribe": True}
 class Checks:
     """All checks, done once, in a home of their own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        self._names = names
         self.shanty = Shanty(folder / "home", folder / "work")
         self.shanty.home.mkdir()
         if mpi_folder().exists():
@@ -29,14 +30,16 @@ class Checks:
         self.output = cache(self._output)
 
     def _output(self) -> str:
-        return check(self.shanty.folder, self.shanty.environ, OPTIONS, NAMES, 500)
+        return check(self.shanty.folder, self.shanty.environ, OPTIONS, self._names, 500)
 
 
 @pytest.fixture(scope="module")
-def launches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checks]:
+def launches(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Checks]:
     """The output of all checks; afterwards nothing is left of their runs."""
     before = traces()
-    found = Checks(tmp_path_factory.mktemp("sdk"))
+    found = Checks(tmp_path_factory.mktemp("sdk"), [*selected(request), "output_is_shown"])
     yield found
     wait_for(lambda: not found.shanty.alive(), 10, "processes of the runs are left")
     vanish(traces() - before)

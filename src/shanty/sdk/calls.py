@@ -203,7 +203,9 @@ def _to_the_end(here: Context, what: _Call, future: Future[Any], shown: bool) ->
         if cause == MEMORY:
             job = replace(job, memory_per_rank=int((job.memory_per_rank or 0) * what.more_memory))
         if shown:
-            why = status.failure.what if status.failure else cause
+            why = f"{type(error).__name__}: {error}"
+            if isinstance(error, RunError) and error.failure is not None:
+                why = error.failure.what
             note(f"another attempt ({used} of {what.retries}): {why}")
 
 
