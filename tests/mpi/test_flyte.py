@@ -114,11 +114,13 @@ def test_retries_and_what_ends_them(shanty: Shanty) -> None:
 def test_the_cache(shanty: Shanty) -> None:
     log = shanty.folder / "log"
     line = (TASKS, "caching", "--log", log)
-    for words, times in (((), 1), ((), 1), (("--number", "4"), 2)):
+    number = ("--number", "4")
+    for words, times, hit in (((), 1, False), ((), 1, True), (number, 2, False)):
         done = run(shanty, *line, *words)
         assert value(done) == ("8" if words else "42")
         assert log.read_text() == "begun\n" * times
-        assert len(runs_of(shanty)) == times  # a hit starts nothing
+        assert len(runs_of(shanty)) == times  # a hit starts nothing, and is said
+        assert ("its outputs are in flytekit's cache" in done.stderr) == hit
     done = run(shanty, "--overwrite-cache", *line)
     assert value(done) == "42"
     assert log.read_text() == "begun\n" * 3

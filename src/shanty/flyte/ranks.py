@@ -26,6 +26,10 @@ from shanty.tasks.errors import RunError
 from shanty.tasks.task import Task
 
 _SHORTAGES = (UsageError, PrepareError)
+_MORE_ROOM = (
+    "name hosts with --on, change what the task asks for, take fewer ranks with -n, or "
+    "--oversubscribe"
+)
 _LEAVING = 20.0  # seconds for a run to end after Ctrl-C
 
 
@@ -36,10 +40,12 @@ class Ranks:
         self.options = {name: value for name, value in options.items() if value is not None}
         self.quiet = quiet
         self.failed: BaseException | None = None
+        self.called = 0
         self._elsewhere = False  # whether ranks do not see this machine's files
 
     def execute(self, task: Any, inputs: Mapping[str, Any]) -> Any:
         """Run a task, as often as it is to be tried; return what rank 0 returns."""
+        self.called += 1
         wanted = of_task(task)
         options = self._options(wanted)
         if not self.quiet:
@@ -139,8 +145,7 @@ def _check_cores(wanted: Wanted, ranks: int | None, cores: int) -> None:
         raise UsageError(
             f"{wanted.name} asks for {needed:g} CPU, this machine has {cores}",
             f"it asks for {wanted.described()}",
-            "name hosts with --on, change what the task asks for, take fewer ranks with -n, or "
-            "--oversubscribe",
+            _MORE_ROOM,
         )
 
 
@@ -149,10 +154,11 @@ def _with_task(error: ShantyError, wanted: Wanted) -> ShantyError:
     if not isinstance(error, _SHORTAGES) or wanted.name in error.what:
         return error
     asks = f"{wanted.name} asks for {wanted.described()}"
+    short_of_cores = "do not fit" in error.what and wanted.resources.get("cpu")
     return type(error)(
         f"{wanted.name} cannot be run: {error.what}",
         f"{error.why}; {asks}" if error.why else asks,
-        error.fix,
+        _MORE_ROOM if short_of_cores else error.fix,
     )
 
 
@@ -182,7 +188,8 @@ def on_ranks(*, quiet: bool = False, **options: Any) -> Iterator[Ranks]:
     """
     plugin = mpi_task_class()
     ranks = Ranks(options, quiet=quiet)
-    with replaced(plugin, "execute", _execute_of(plugin, ranks)):
+    executes = replaced(plugin, "execute", _execute_of(plugin, ranks))
+    with executes, replaced(plugin, "local_execute", _local_execute_of(plugin, ranks)):
         yield ranks
 
 
@@ -195,6 +202,19 @@ def _execute_of(plugin: Any, ranks: Ranks) -> Callable[..., Any]:
         return ranks.execute(task, inputs)
 
     return execute
+
+
+def _local_execute_of(plugin: Any, ranks: Ranks) -> Callable[..., Any]:
+    plain = plugin.local_execute
+
+    def local_execute(task: Any, *args: Any, **inputs: Any) -> Any:
+        before = ranks.called
+        outputs = plain(task, *args, **inputs)
+        if ranks.called == before and task.metadata.cache and not ranks.quiet:
+            note(f"{task.name}: its outputs are in flytekit's cache")
+        return outputs
+
+    return local_execute
 
 
 def mpi_task_class() -> Any:

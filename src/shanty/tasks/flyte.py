@@ -9,8 +9,10 @@ MPIJob that `shanty flyte run --dry-run -o yaml` prints.
 
 from __future__ import annotations
 
+import atexit
 import base64
 import os
+import shutil
 import sys
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +39,7 @@ class Call:
     def __call__(self, **inputs: Any) -> tuple[Any]:
         """Load the task and call it."""
         task = self.load()
+        _remove_at_the_end()
         with in_task():
             value = task.execute(**inputs)
         let_files_travel()
@@ -48,6 +51,17 @@ class Call:
         from flytekit.tools.module_loader import load_object_from_module
 
         return load_object_from_module(self.resolver).load_task(self.loader_args)
+
+
+def _remove_at_the_end() -> None:
+    """Have the folders removed that flytekit makes when it is imported; results are copied."""
+    from flytekit.configuration import Config
+    from flytekit.core import data_persistence
+
+    for owner, name in ((Config, "local_sandbox_path"), (data_persistence, "flyte_tmp_dir")):
+        folder = getattr(owner, name, None)
+        if folder:
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 @contextmanager

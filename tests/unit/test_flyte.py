@@ -1,0 +1,103 @@
+"""What a task of Flyte's asks for as options of a run, and the words of `shanty flyte run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from shanty.flyte import command
+from shanty.flyte.ranks import _check_cores, _with_task
+from shanty.flyte.wanted import Wanted
+from shanty.runtime.errors import NotFoundError, UsageError
+
+GIB = 1 << 30
+
+
+def test_options_on_this_machine() -> None:
+    wanted = Wanted("wf.train", 2, 2, {"cpu": 4, "mem": 8 * GIB, "gpu": 2}, backoff=1)
+    assert wanted.options(hosts=None, queued=False) == {
+        "ranks": 4,
+        "retries": 1,
+        "cpus_per_rank": 2,
+        "memory_per_rank": 4 * GIB,
+        "gpus_per_rank": 1,
+    }
+    assert wanted.described() == "2 workers of 2 slots, each 4 CPU, 8 GiB of memory, 2 GPU"
+
+
+def test_less_than_a_core_binds_nothing() -> None:
+    options = Wanted("wf.train", 4, 1, {"cpu": 0.5}).options(hosts=None, queued=False)
+    assert options == {"ranks": 4, "oversubscribe": True}
+
+
+@pytest.mark.parametrize(
+    ("workers", "slots", "hosts", "each"), [(2, 1, 2, 1), (4, 1, 2, 2), (3, 2, 2, 4), (1, 4, 3, 4)]
+)
+def test_workers_are_shared_out_over_hosts(workers: int, slots: int, hosts: int, each: int) -> None:
+    options = Wanted("wf.train", workers, slots).options(hosts=hosts, queued=False)
+    assert (options["ranks"], options["ranks_per_host"]) == (workers * slots, each)
+    queued = Wanted("wf.train", workers, slots).options(hosts=None, queued=True)
+    assert queued["ranks_per_host"] == slots  # each worker is a node, or a pod
+
+
+def test_a_shortfall_of_cores_has_numbers() -> None:
+    wanted = Wanted("wf.train", 3, 2, {"cpu": 4})
+    with pytest.raises(UsageError, match=r"wf\.train asks for 12 CPU, this machine has 8"):
+        _check_cores(wanted, None, 8)
+    _check_cores(wanted, 4, 8)  # -n 4: two workers
+    _check_cores(wanted, None, 12)
+
+
+def test_an_error_names_the_task_once() -> None:
+    wanted = Wanted("wf.train", 2, 1, {"gpu": 1})
+    error = _with_task(UsageError("no room", "it is full", "wait"), wanted)
+    assert isinstance(error, UsageError)
+    assert error.what == "wf.train cannot be run: no room"
+    assert error.why == "it is full; wf.train asks for 2 workers of 1 slot, each 1 GPU"
+    assert _with_task(error, wanted) is error
+
+
+def test_what_env_means() -> None:
+    assert command._environment(["A=1", "sync", "B="]) == (["A=1", "B="], "sync")
+    assert command._environment(["A=1"]) == (["A=1"], None)
+    with pytest.raises(UsageError, match="check, sync or none"):
+        command._environment(["other"])
+
+
+def test_no_option_has_two_meanings() -> None:
+    flags = [flag for each in command.run.params for flag in each.opts]
+    names = [str(each.name) for each in command.run.params if isinstance(each, click.Option)]
+    assert len(flags) == len(set(flags))
+    assert len(names) == len(set(names))
+
+
+def test_the_folder_that_hosts_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, other = tmp_path / "here", tmp_path / "other"
+    for folder in (here, other / "package"):
+        folder.mkdir(parents=True)
+        (folder / "wf.py").touch()
+    (other / "package" / "__init__.py").touch()
+    monkeypatch.chdir(here)
+    root = command._project_root(other / "package" / "wf.py")
+    assert root == other
+
+    def found(script: Path, **given: str) -> Path:
+        return command._workspace(script, command._project_root(script), None, given)
+
+    assert found(here / "wf.py", on="a,b") == here
+    assert found(other / "package" / "wf.py") == here  # ranks see this machine's files
+    with pytest.raises(UsageError, match="is not in"):
+        found(other / "package" / "wf.py", on="a,b")
+    (other / "package" / "__init__.py").unlink()
+    assert found(other / "package" / "wf.py", on="a,b") == other / "package"
+
+
+def test_what_is_no_file() -> None:
+    with pytest.raises(NotFoundError, match=r"there is no file 'wf\.py'"):
+        command._script("wf.py")
+    with pytest.raises(UsageError, match=r"http://a/wf\.txt is no script"):
+        command._script("http://a/wf.txt")
+    with pytest.raises(UsageError, match="on a Flyte deployment"):
+        command._script("remote-workflow")
