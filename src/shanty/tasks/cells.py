@@ -92,6 +92,9 @@ class _Server:
         """Take orders until there are no more."""
         while (order := self._next()) is not None:
             self._tell(self._obey(order))
+        all_leave = self._comm.Ibarrier()
+        while not all_leave.Test():  # one may be in a cell; in MPI_Finalize no thread could go on
+            time.sleep(_QUICK)
         if "shanty.collectives.world" in sys.modules:  # while all are here
             sys.modules["shanty.collectives.world"].shutdown()
 
