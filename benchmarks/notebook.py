@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from shanty.notebook.magic import Magics
 
 _PAUSE = 3.0  # seconds
+_SETTLED = 12.0  # seconds after which naps are at their longest
 _IDLE = 10.0  # seconds in which the CPU time of idle ranks is measured
 
 
@@ -51,7 +52,7 @@ def measure(args: argparse.Namespace) -> dict[str, list[float]]:
         for _ in range(args.pauses):
             time.sleep(_PAUSE)
             times["after a pause"].append(timed(magics))
-        time.sleep(_PAUSE)
+        time.sleep(_SETTLED)
         before = cpu(pids)
         time.sleep(_IDLE)
         times["idle CPU, per cent"] = [(cpu(pids) - before) / _IDLE * 100]

@@ -23,8 +23,8 @@ from typing import Any
 
 from shanty.tasks.cell_channel import PULL, PUSH, Order, Outcome, Shown
 
-_QUICK, _SLOW = 0.001, 0.01  # seconds of a nap
-_LIVELY = 2.0  # seconds after a cell in which the next one is met quickly
+_QUICK, _SLOW = 0.001, 0.01  # seconds of the shortest nap, and of the longest
+_SHARE = 0.001  # of the time waited so far: how long the next nap is
 _LARGEST = 64 << 20  # bytes of a value that is sent without being asked for
 _LAST = 3.0  # seconds that a cell may go on without its notebook
 _LONGEST = 10_000  # letters of what stands for a value that is not sent
@@ -92,6 +92,9 @@ class _Server:
         """Take orders until there are no more."""
         while (order := self._next()) is not None:
             self._tell(self._obey(order))
+        all_leave = self._comm.Ibarrier()
+        while not all_leave.Test():  # one may be in a cell; in MPI_Finalize no thread could go on
+            time.sleep(_QUICK)
         if "shanty.collectives.world" in sys.modules:  # while all are here
             sys.modules["shanty.collectives.world"].shutdown()
 
@@ -110,7 +113,7 @@ class _Server:
             return self._input.orders.get()
         since = time.monotonic()
         while not self._comm.iprobe(source=0):
-            time.sleep(_QUICK if time.monotonic() < since + _LIVELY else _SLOW)
+            time.sleep(min(_SLOW, max(_QUICK, _SHARE * (time.monotonic() - since))))
         return self._comm.recv(source=0)  # type: ignore[no-any-return, unused-ignore]
 
     def _obey(self, order: Order) -> Outcome:

@@ -319,8 +319,10 @@ def idle() -> None:
 
 @check
 def killed() -> None:
-    """The kernel dies by SIGKILL, while its ranks wait and while they are at work."""
-    for code in ("", "print('at work', flush=True)\nwhile True: time.sleep(0.1)"):
+    """The kernel dies by SIGKILL, while its ranks wait, are at work, and cannot go on."""
+    stuck = "from mpi4py import MPI\nif shanty.rank():\n    MPI.COMM_WORLD.recv(source=0, tag=7)"
+    busy = "while True: time.sleep(0.1)"
+    for code in ("", *(f"print('at work', flush=True)\n{each}" for each in (busy, stuck))):
         it = Notebook()
         assert not it.ranks("import shanty, time", f"-n 2 {ON}").error
         if code:

@@ -15,6 +15,19 @@ def test_groups_of_stacks() -> None:
     assert groups == [([1], "  none"), ([0], "  MPI_Recv")]
 
 
+def test_what_starts_a_cell_is_not_shown() -> None:
+    server = [["/p/shanty/tasks/cells.py", 90, "serve"], ["<frozen runpy>", 88, "_run_code"]]
+    waits = [["/p/shanty/tasks/cells.py", 109, "_wait_for_cell"], *server]
+    works = [["<cell 2>", 4, "step"], *server]
+    answers = [
+        {"rank": rank, "threads": [{"current": True, "frames": frames}]}
+        for rank, frames in enumerate([waits, works])
+    ]
+    texts = {group.ranks[0]: group.text for group in grouped(answers, all_threads=False)}
+    assert texts[0].strip() == "it waits for a cell of its notebook"
+    assert texts[1].split() == ["step", "<cell", "2>:4"]
+
+
 def test_ranks_that_are_not_there_are_named() -> None:
     world = MpiWorld(4, Installation("mpich", "5", "/p", "/p/bin/mpirun", "/p/lib/libmpi.so", ""))
     for rank in (0, 1):
