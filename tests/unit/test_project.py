@@ -14,7 +14,7 @@ SRC = Path(__file__).parents[2] / "src"
 PACKAGE = SRC / "shanty"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 RUNTIME = [path for path in MODULES if "runtime" in path.relative_to(PACKAGE).parts]
-NOT_FRAMEWORKS = {"cli", "dashboard", "launch", "runtime", "compat"}
+NOT_FRAMEWORKS = {"cli", "dashboard", "launch", "runtime", "compat", "sdk", "tasks", "workflows"}
 FRAMEWORKS = [
     path
     for path in MODULES

@@ -8,26 +8,30 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shanty.cli.context import Context, note
-from shanty.launch.follow import LAUNCHER, Follower, Line
+from shanty.launch.follow import Follower, Line
 from shanty.runtime.errors import UsageError
-from shanty.runtime.frames import STDERR
 from shanty.runtime.spec import HOST, MEMORY, PREEMPTED, JobSpec, State, Status
 from shanty.sdk import cache
 from shanty.sdk.future import Future
-from shanty.sdk.run import Run
+from shanty.sdk.run import LogLine, Run, WholeLines
 from shanty.sdk.submit import start, task_job
 from shanty.tasks import call, outcome
 from shanty.tasks.errors import RunError
 from shanty.tasks.task import Task
 
 _GIVEN_UP = 86400.0  # seconds after which a folder of a call that was never made is removed
+_LEAVING = 20.0  # seconds for a run to end that is stopped
 _MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")  # Python's, and PyTorch's for a GPU
+
+Show = Callable[[Run, Sequence[LogLine]], None]
+"""Gets the lines of a run as they come, and many times a second none. What it raises stops the run,
+and comes out of the call; it is called once more with the last lines, or more often."""
 
 
 @dataclass
@@ -47,13 +51,15 @@ def submit(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
-    shown: bool = False,
+    show: Show | None = None,
     each: bool = False,
     on: str | None = None,
+    by_value: Sequence[str] = (),
 ) -> Future[Any]:
-    """Call a task on ranks. With `shown` it is done when this returns, its output was printed.
+    """Call a task on ranks. With `show`, which gets the lines, it is done when this returns.
 
-    on: hosts in place of those of the task. Raises UsageError for options that make no sense,
+    on: hosts in place of those of the task. by_value: names of modules of which the ranks get what
+    the call needs, and which they do not import. Raises UsageError for options that make no sense,
     NotPicklableError for what cannot be sent; all else comes by the future.
     """
     here = Context(dict(os.environ))
@@ -72,7 +78,7 @@ def submit(
         elsewhere = bool(job.on or job.hostfile or job.image or job.machines)
         call.write(
             folder, task.function, args, kwargs,
-            workspace=Path(job.workdir), each=each, elsewhere=elsewhere,
+            workspace=Path(job.workdir), each=each, elsewhere=elsewhere, by_value=by_value,
         )  # fmt: skip
         what = _Call(task, job, each, key, retries, _factor(memory, job))
     except BaseException:
@@ -81,11 +87,11 @@ def submit(
 
     def work() -> Any:
         try:
-            return _to_the_end(here, what, future, shown)
+            return _to_the_end(here, what, future, show)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    if shown:
+    if show is not None:
         return future.fill(work)
     # Not one that the interpreter waits for at its end: the run goes on without it.
     threading.Thread(target=future.fill, args=(work,), daemon=True, name="shanty-call").start()
@@ -121,13 +127,13 @@ def _factor(memory: str | None, job: JobSpec) -> float:
     return factor
 
 
-def _to_the_end(here: Context, what: _Call, future: Future[Any], shown: bool) -> Any:
+def _to_the_end(here: Context, what: _Call, future: Future[Any], show: Show | None) -> Any:
     """Run it until it has succeeded, or another attempt would not help."""
     job, used = what.job, 0
     while True:
-        run = start(here, replace(job, retries=max(0, what.retries - used)), quiet=not shown)
+        run = start(here, replace(job, retries=max(0, what.retries - used)), quiet=show is None)
         future.began(run)
-        status = _wait(run, shown)
+        status = _wait(run, show)
         used += status.attempt
         if status.state is State.SUCCEEDED:
             return _value(here, what, run, status)
@@ -138,38 +144,36 @@ def _to_the_end(here: Context, what: _Call, future: Future[Any], shown: bool) ->
             raise error
         if cause == MEMORY:
             job = replace(job, memory_per_rank=int((job.memory_per_rank or 0) * what.more_memory))
-        if shown:
+        if show is not None:
             why = status.failure.what if status.failure else cause
             note(f"another attempt ({used} of {what.retries}): {why}")
 
 
-def _wait(run: Run, shown: bool) -> Status:
-    if not shown:
+def printed(_run: Run, lines: Sequence[LogLine]) -> None:
+    """Print whole lines with their ranks: sys.stdout may be a notebook's, which takes text only."""
+    for line in lines:
+        label = "" if line.rank is None else f"[{line.rank}] "
+        file = sys.stderr if line.stream == "stderr" else sys.stdout
+        print(label + line.text, file=file, flush=True)
+
+
+def _wait(run: Run, show: Show | None) -> Status:
+    if show is None:
         return run.wait()
     follower = Follower(run._folder, None, launcher=False)
-    parts: dict[tuple[int, int], bytes] = {}
+    whole = WholeLines()
 
-    def show(lines: Sequence[Line]) -> None:
-        """Print whole lines: sys.stdout may be a notebook's, which takes text only."""
-        for rank, record in lines:
-            key = (rank, record.stream)
-            text = parts.pop(key, b"") + record.text
-            if not record.whole:
-                parts[key] = text
-                continue
-            label = "" if rank == LAUNCHER else f"[{rank}] "
-            print(
-                label + text.decode("utf-8", "replace"),
-                file=sys.stderr if record.stream == STDERR else sys.stdout,
-                flush=True,
-            )
+    def pass_on(records: Sequence[Line]) -> None:
+        show(run, whole.of(records))
 
     try:
-        return run._until_end(show, follower=follower)
-    except KeyboardInterrupt:
+        status = run._until_end(pass_on, follower=follower)
+    except BaseException:  # Ctrl-C and other signals, and what `show` raises
         run.stop()
-        run._until_end(show, 20.0, follower)
+        run._until_end(pass_on, _LEAVING, follower)
         raise
+    show(run, whole.rest())
+    return status
 
 
 def _value(here: Context, what: _Call, run: Run, status: Status) -> Any:

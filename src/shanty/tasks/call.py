@@ -14,6 +14,7 @@ import shutil
 import site
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ import cloudpickle
 from shanty.tasks import data, pickling
 
 INPUTS = "SHANTY_INPUTS"  # the environment variable
+_registry = threading.Lock()  # cloudpickle's, of modules by value, is one for all threads
 
 
 def write(
@@ -35,12 +37,14 @@ def write(
     workspace: Path,
     each: bool,
     elsewhere: bool,
+    by_value: Sequence[str] = (),
 ) -> None:
     """Write a call into a folder.
 
     workspace: the folder of the code that goes to the hosts. each: all ranks' values are wanted.
     elsewhere: the ranks do not see this machine's files, so what is imported from outside of the
-    workspace goes along. Raises NotPicklableError, which names what cannot be sent.
+    workspace goes along. by_value: modules that go along in any case, so that ranks do not import
+    them. Raises NotPicklableError, which names what cannot be sent.
     """
     about = {
         "python": list(sys.version_info[:2]),
@@ -48,8 +52,8 @@ def write(
         "each": each,
         "paths": _paths(workspace),
     }
-    strangers = _by_value(workspace if elsewhere else None)
-    with data.packed(folder / "data"), strangers, (folder / "call.pickle").open("wb") as file:
+    along = _by_value(workspace if elsewhere else None, by_value)
+    with data.packed(folder / "data"), along, (folder / "call.pickle").open("wb") as file:
         pickling.dump_call(func, args, kwargs, file)
     (folder / "call.json").write_text(json.dumps(about))
     own = Path(cloudpickle.__file__).parent
@@ -77,17 +81,20 @@ def _is_installed(path: str) -> bool:
 
 
 @contextmanager
-def _by_value(workspace: Path | None) -> Iterator[None]:
+def _by_value(workspace: Path | None, more: Sequence[str]) -> Iterator[None]:
     """Have the user's modules outside of the workspace pickled by value: hosts lack them."""
-    names = [] if workspace is None else [*_strangers(workspace)]
-    modules = [sys.modules[name] for name in names]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
+    with _registry:
+        own = cloudpickle.list_registry_pickle_by_value()
+        names = {name for name in more if name in sys.modules and name != "__main__"} - own
+        names |= set() if workspace is None else {*_strangers(workspace)}
+        modules = [sys.modules[name] for name in names]
         for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 def _strangers(workspace: Path) -> Iterator[str]:
