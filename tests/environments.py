@@ -79,6 +79,10 @@ ALONE_LARGE: Recipe = (
 SINKS: Recipe = ((("tensorboard==2.21.0", "mlflow-skinny==3.17.2", "wandb==0.31.0"), _WHEELS),)
 TENSORBOARD_X: Recipe = ((("tensorboardX==2.6.5",), _WHEELS),)
 
+# Workflow engines, each with what it needs.
+PREFECT: Recipe = ((("prefect==3.9.1",), _WHEELS),)
+DAGSTER: Recipe = ((("dagster==1.13.29",), _WHEELS),)
+
 POOLS: Recipe = (
     (("emcee==3.1.6", "schwimmbad==0.4.2", "numba==0.68.1", "numba-mpi==1.3.1"), _WHEELS),
 )
