@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -44,23 +45,52 @@ def environ(engine: str, home: Path) -> dict[str, str]:
     return {**outer, **own[engine], "SHANTY_HOME": str(home), "PYTHONPATH": path}
 
 
+def _interruptible() -> None:
+    """Tests send SIGINT, which whoever is started in the background ignores."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@dataclass
+class Program:
+    """A program of an engine; it writes into a file: Prefect's server may keep a pipe open."""
+
+    process: subprocess.Popen[bytes]
+    file: Path
+
+    @property
+    def said(self) -> str:
+        return self.file.read_text(errors="replace")
+
+    def wait(self, seconds: float) -> str:
+        """Wait for its end; returns what it has said."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"not over within {seconds} s:\n{self.said}") from None
+        return self.said
+
+
 @contextmanager
-def started(
-    engine: str, home: Path, folder: Path, *words: str | Path
-) -> Iterator[subprocess.Popen[str]]:
+def started(engine: str, home: Path, folder: Path, *words: str | Path) -> Iterator[Program]:
     """Start Python of an engine with these words; it is ended at the end of the block."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        [str(python(engine)), *map(str, words)],
-        start_new_session=True, cwd=folder, env=environ(engine, home), stdin=subprocess.DEVNULL,
-        stdout=pipe, stderr=subprocess.STDOUT, text=True, errors="replace",
-    )  # fmt: skip
+    file = home / "said"
+    with file.open("wb") as out:
+        process = subprocess.Popen(
+            [str(python(engine)), *map(str, words)],
+            cwd=folder,
+            env=environ(engine, home),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_interruptible,
+        )
     try:
-        yield process
+        yield Program(process, file)
     finally:
-        with suppress(ProcessLookupError):  # Prefect's server is one of the group
+        with suppress(ProcessLookupError):  # the server may be left; it is of this group
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
 
 
 def checks_of(engine: str, module: str) -> str:
@@ -70,8 +100,8 @@ def checks_of(engine: str, module: str) -> str:
         home.mkdir()
         work.mkdir()
         call = f"import {module}; {module}.main()"
-        with started(engine, home, work, "-c", call, work) as process:
-            return process.communicate(timeout=500)[0]
+        with started(engine, home, work, "-c", call, work) as program:
+            return program.wait(500)
 
 
 def example(engine: str) -> str:

@@ -51,14 +51,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("engine", "program"), [("prefect", PREFECT), ("dagster", DAGSTER)])
-def test_on_hosts(lab: LabHosts, tmp_path: Path, engine: str, program: str) -> None:
+@pytest.mark.parametrize(("package", "program"), [("prefect", PREFECT), ("dagster", DAGSTER)])
+def test_on_hosts(lab: LabHosts, tmp_path: Path, package: str, program: str) -> None:
     site = Site(lab, tmp_path / "work")
     site.write("flows.py", program)
     call = ["flows.py"]
-    with workflow_runs.started(engine, lab.shanty.home, site.folder, *call) as process:
-        out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, out
+    with workflow_runs.started(package, lab.shanty.home, site.folder, *call) as program:
+        out = program.wait(300)
+    assert program.process.returncode == 0, out
     first, second, *_ = lab.hosts
     assert f"value ['{first}', '{second}']" in out.splitlines(), out
     assert f"[0] hello from {first}" in out

@@ -16,7 +16,12 @@ from shanty.tasks.task import Task
 from shanty.workflows import ranks
 from torch_runs import LONG, checks
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.timeout(600),
+    # The controllers of runs go on without whoever has started them.
+    pytest.mark.filterwarnings("ignore:.*Popen.__del__:pytest.PytestUnraisableExceptionWarning"),
+]
 MODULES = {"prefect": "prefect_flows", "dagster": "dagster_jobs"}
 CHECKS = [(engine, name) for engine in MODULES for name in checks(f"{MODULES[engine]}.py")]
 
@@ -40,7 +45,8 @@ import dagster_jobs
 if __name__ == "__main__":
     job = dagster.reconstructable(dagster_jobs.waiting)
     with dagster.DagsterInstance.get() as instance:
-        dagster.execute_job(job, instance, run_config=dagster_jobs.config(sys.argv[1]))
+        done = dagster.execute_job(job, instance, run_config=dagster_jobs.config(sys.argv[1]))
+    sys.exit(not done.success)
 """,
 }
 
@@ -119,41 +125,40 @@ def launches() -> Iterator[object]:
 
 @pytest.mark.slow
 @LONG
-@pytest.mark.parametrize(("engine", "name"), CHECKS)
-def test_check(launches: object, engine: str, name: str) -> None:
-    said = launches(engine)  # type: ignore[operator]
+@pytest.mark.parametrize(("package", "name"), CHECKS)
+def test_check(launches: object, package: str, name: str) -> None:
+    said = launches(package)  # type: ignore[operator]
     assert f"ok {name}\n" in said, said
 
 
 @pytest.mark.slow
 @LONG
 @pytest.mark.parametrize(
-    ("engine", "how"), [("prefect", "call"), ("prefect", "submit"), ("dagster", "")]
+    ("package", "how"), [("prefect", "call"), ("prefect", "submit"), ("dagster", "")]
 )
 @pytest.mark.parametrize("word", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_run(
-    shanty: Shanty, engine: str, how: str, word: signal.Signals
+    shanty: Shanty, package: str, how: str, word: signal.Signals
 ) -> None:
-    script = shanty.script(TERMINATED[engine])
+    script = shanty.script(TERMINATED[package])
     words = [script, shanty.folder, how]
-    with workflow_runs.started(engine, shanty.home, shanty.folder, *words) as process:
-        wait_for(
-            lambda: shanty.status().get("state") == "running" or process.poll() is not None, 120
-        )
-        process.send_signal(word)
-        out, _ = process.communicate(timeout=60)
+    with workflow_runs.started(package, shanty.home, shanty.folder, *words) as program:
+        ended = program.process.poll
+        wait_for(lambda: shanty.status().get("state") == "running" or ended() is not None, 120)
+        program.process.send_signal(word)
+        out = program.wait(60)
     assert shanty.status()["state"] == "stopped", out
-    assert process.returncode != 0
+    assert program.process.returncode != 0
 
 
 @pytest.mark.slow
 @LONG
 @pytest.mark.parametrize(
-    ("engine", "said"), [("prefect", "the best: 0.3"), ("dagster", "the model: 0.3")]
+    ("package", "said"), [("prefect", "the best: 0.3"), ("dagster", "the model: 0.3")]
 )
-def test_the_example_of_the_page(shanty: Shanty, engine: str, said: str) -> None:
-    script = shanty.script(workflow_runs.example(engine))
-    with workflow_runs.started(engine, shanty.home, shanty.folder, script) as process:
-        out, _ = process.communicate(timeout=180)
-    assert process.returncode == 0, out
+def test_the_example_of_the_page(shanty: Shanty, package: str, said: str) -> None:
+    script = shanty.script(workflow_runs.example(package))
+    with workflow_runs.started(package, shanty.home, shanty.folder, script) as program:
+        out = program.wait(180)
+    assert program.process.returncode == 0, out
     assert said in out.splitlines()
