@@ -86,6 +86,9 @@ FLYTE: Recipe = (
         _WHEELS,
     ),
 )
+# Workflow engines, each with what it needs.
+PREFECT: Recipe = ((("prefect==3.9.1",), _WHEELS),)
+DAGSTER: Recipe = ((("dagster==1.13.29",), _WHEELS),)
 
 POOLS: Recipe = (
     (("emcee==3.1.6", "schwimmbad==0.4.2", "numba==0.68.1", "numba-mpi==1.3.1"), _WHEELS),

@@ -12,30 +12,33 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shanty.cli.context import Context, note
-from shanty.launch.follow import LAUNCHER, Follower, Line
+from shanty.launch.follow import Follower, Line
 from shanty.runtime import platform
 from shanty.runtime.errors import ShantyError, UsageError
-from shanty.runtime.frames import STDERR
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import HOST, MEMORY, PREEMPTED, JobSpec, State, Status
 from shanty.sdk import cache
 from shanty.sdk.future import CancelledError, Future
-from shanty.sdk.run import Run
+from shanty.sdk.run import LogLine, Run, WholeLines
 from shanty.sdk.submit import start, task_job
 from shanty.tasks import call, outcome, pickling
 from shanty.tasks.errors import RunError
 from shanty.tasks.task import Task
 
 _GIVEN_UP = 86400.0  # seconds after which a folder of a call that was never made is removed
-_LEAVING = 20.0  # seconds for a run to end after Ctrl-C
+_LEAVING = 20.0  # seconds for a run to end that is stopped
 _starting: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
 _MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")  # Python's, and PyTorch's for a GPU
+
+Show = Callable[[Run, Sequence[LogLine]], None]
+"""Gets the lines of a run as they come, and many times a second none. What it raises stops the run,
+and comes out of the call; it is called once more with the last lines, or more often."""
 
 
 @dataclass
@@ -55,13 +58,15 @@ def submit(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
-    shown: bool = False,
+    show: Show | None = None,
     each: bool = False,
     on: str | None = None,
+    by_value: Sequence[str] = (),
 ) -> Future[Any]:
-    """Call a task on ranks. With `shown` it is done when this returns, its output was printed.
+    """Call a task on ranks. With `show`, which gets the lines, it is done when this returns.
 
-    on: hosts in place of those of the task. Raises UsageError for options that make no sense,
+    on: hosts in place of those of the task. by_value: names of modules of which the ranks get what
+    the call needs, and which they do not import. Raises UsageError for options that make no sense,
     NotPicklableError for what cannot be sent; all else comes by the future.
     """
     here = Context(dict(os.environ))
@@ -89,7 +94,7 @@ def submit(
         elsewhere = bool(job.on or job.hostfile or job.image or job.machines)
         call.write(
             folder, task.function, args, kwargs,
-            workspace=Path(job.workdir), each=each, elsewhere=elsewhere,
+            workspace=Path(job.workdir), each=each, elsewhere=elsewhere, modules=by_value,
         )  # fmt: skip
         what = _Call(task, job, each, key, retries, _factor(memory, job))
     except BaseException:
@@ -98,11 +103,11 @@ def submit(
 
     def work() -> Any:
         try:
-            return _to_the_end(here, what, future, shown)
+            return _to_the_end(here, what, future, show)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    if shown:
+    if show is not None:
         return future.fill(work)
     _starting.add(future)
     # Not one that the interpreter waits for at its end: the run goes on without it.
@@ -160,7 +165,7 @@ def _factor(memory: str | None, job: JobSpec) -> float:
     return factor
 
 
-def _to_the_end(here: Context, what: _Call, future: Future[Any], shown: bool) -> Any:
+def _to_the_end(here: Context, what: _Call, future: Future[Any], show: Show | None) -> Any:
     """Run it until it has succeeded, or another attempt would not help."""
     job, used = what.job, 0
     error: BaseException | None = None
@@ -172,7 +177,7 @@ def _to_the_end(here: Context, what: _Call, future: Future[Any], shown: bool) ->
 
         def began(run: Run) -> None:
             nonlocal waiting, job
-            waiting = _Waiting(run, shown)
+            waiting = _Waiting(run, show)
             if job.inputs == what.job.inputs and run._folder.inputs.is_dir():
                 # A copy, which does from now on.
                 shutil.rmtree(str(job.inputs), ignore_errors=True)
@@ -180,15 +185,14 @@ def _to_the_end(here: Context, what: _Call, future: Future[Any], shown: bool) ->
             future.began(run)
 
         try:
-            run = start(here, job, quiet=not shown, began=began)
+            run = start(here, job, quiet=show is None, began=began)
             assert waiting is not None
             status = waiting.wait()
-        except KeyboardInterrupt:
-            if waiting is not None:
+        except BaseException as refused:
+            if waiting is not None:  # Ctrl-C and other signals, and what `show` raises
                 waiting.end()
-            raise
-        except ShantyError as refused:
-            if error is None:
+                raise
+            if error is None or not isinstance(refused, ShantyError):
                 raise
             error.add_note(f"there is no other attempt: {refused}")
             raise error from error.__cause__
@@ -202,7 +206,7 @@ def _to_the_end(here: Context, what: _Call, future: Future[Any], shown: bool) ->
             raise error
         if cause == MEMORY:
             job = replace(job, memory_per_rank=int((job.memory_per_rank or 0) * what.more_memory))
-        if shown:
+        if show is not None:
             why = f"{type(error).__name__}: {error}"
             if isinstance(error, RunError) and error.failure is not None:
                 why = error.failure.what
@@ -210,44 +214,40 @@ def _to_the_end(here: Context, what: _Call, future: Future[Any], shown: bool) ->
 
 
 class _Waiting:
-    """Waits for a run, and prints its output where that is `shown`."""
+    """Waits for a run, and passes its lines on to `show` where there is one."""
 
-    def __init__(self, run: Run, shown: bool) -> None:
+    def __init__(self, run: Run, show: Show | None) -> None:
         self._run = run
-        self._follower = Follower(run._folder, None, launcher=False) if shown else None
-        self._parts: dict[tuple[int, int], bytes] = {}  # of lines that have no end yet
+        self._show = show
+        self._follower = None if show is None else Follower(run._folder, None, launcher=False)
+        self._whole = WholeLines()
 
     def wait(self, timeout: float | None = None) -> Status:
         """Wait for the end; TimeoutError after so many seconds."""
-        status = self._run._until_end(self._show, timeout, self._follower)
-        for (rank, stream), text in self._parts.items():
-            _print(rank, stream, text)
-        self._parts.clear()
+        status = self._run._until_end(self._pass_on, timeout, self._follower)
+        if self._show is not None:
+            self._show(self._run, self._whole.rest())
         return status
 
     def end(self) -> None:
-        """Stop the run after Ctrl-C, and wait for its end; a second one kills it."""
+        """Stop the run, and wait for its end; a second Ctrl-C kills it."""
         for grace in (None, 0.0):
-            with contextlib.suppress(KeyboardInterrupt, RunError, TimeoutError, ShantyError):
+            with contextlib.suppress(KeyboardInterrupt, Exception):
                 self._run.stop(grace)
                 self.wait(_LEAVING)
                 return
 
-    def _show(self, lines: Sequence[Line]) -> None:
-        for rank, record in lines:
-            key = (rank, record.stream)
-            text = self._parts.pop(key, b"") + record.text
-            if record.whole:
-                _print(rank, record.stream, text)
-            else:
-                self._parts[key] = text
+    def _pass_on(self, records: Sequence[Line]) -> None:
+        if self._show is not None:
+            self._show(self._run, self._whole.of(records))
 
 
-def _print(rank: int, stream: int, text: bytes) -> None:
-    """Print a line; sys.stdout may be a notebook's, which takes text only."""
-    label = "" if rank == LAUNCHER else f"[{rank}] "
-    file = sys.stderr if stream == STDERR else sys.stdout
-    print(label + text.decode("utf-8", "replace"), file=file, flush=True)
+def printed(_run: Run, lines: Sequence[LogLine]) -> None:
+    """Print whole lines with their ranks: sys.stdout may be a notebook's, which takes text only."""
+    for line in lines:
+        label = "" if line.rank is None else f"[{line.rank}] "
+        file = sys.stderr if line.stream == "stderr" else sys.stdout
+        print(label + line.text, file=file, flush=True)
 
 
 def _value(here: Context, what: _Call, run: Run, status: Status) -> Any:

@@ -33,6 +33,40 @@ class LogLine(NamedTuple):
     time: float
 
 
+class WholeLines:
+    """Makes lines of the records of a log; the parts of a line are kept until its end is there."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[int, int], tuple[float, bytes]] = {}
+
+    def of(self, records: Sequence[Line]) -> list[LogLine]:
+        """Return the lines that are whole by these records, in their order."""
+        found = []
+        for rank, record in records:
+            key = (rank, record.stream)
+            text = self._parts.pop(key, (0.0, b""))[1] + record.text
+            if record.whole:
+                found.append(_log_line(key, record.time, text))
+            else:
+                self._parts[key] = record.time, text
+        return found
+
+    def rest(self) -> list[LogLine]:
+        """Return last lines, which have no end."""
+        parts, self._parts = self._parts, {}
+        return [_log_line(key, time, text) for key, (time, text) in parts.items()]
+
+
+def _log_line(key: tuple[int, int], time: float, text: bytes) -> LogLine:
+    rank, stream = key
+    return LogLine(
+        None if rank == LAUNCHER else rank,
+        text.decode("utf-8", "replace"),
+        "stderr" if stream == STDERR else "stdout",
+        time,
+    )
+
+
 class Run:
     """A run of this machine's user, on or ended; it goes on without this object."""
 
@@ -131,25 +165,16 @@ class Run:
         follow: go on until the run has ended.
         """
         follower = Follower(self._folder, None if rank is None else [rank], launcher=rank is None)
-        parts: dict[tuple[int, int], str] = {}
+        whole = WholeLines()
         while True:
             final = not follow or self.done
-            lines = follower.read()
-            for number, record in lines:
-                key = (number, record.stream)
-                text = parts.pop(key, "") + record.text.decode("utf-8", "replace")
-                if not record.whole:
-                    parts[key] = text
-                    continue
-                stream = "stderr" if record.stream == STDERR else "stdout"
-                yield LogLine(None if number == LAUNCHER else number, text, stream, record.time)
-            if not lines and final:
+            records = follower.read()
+            yield from whole.of(records)
+            if not records and final:
                 break
-            if not lines:
+            if not records:
                 time.sleep(_SLOW)
-        for (number, stream_number), text in parts.items():
-            stream = "stderr" if stream_number == STDERR else "stdout"
-            yield LogLine(None if number == LAUNCHER else number, text, stream, time.time())
+        yield from whole.rest()
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return what `shanty.log` has kept so far, in its order, with time and rank."""

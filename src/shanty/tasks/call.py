@@ -41,15 +41,17 @@ def write(
     workspace: Path,
     each: bool,
     elsewhere: bool,
+    modules: Sequence[str] = (),
 ) -> None:
     """Write a call into a folder.
 
     workspace: the folder of the code that goes to the hosts. each: all ranks' values are wanted.
     elsewhere: the ranks do not see this machine's files, so what is imported from outside of the
-    workspace goes along. Raises NotPicklableError, which names what cannot be sent.
+    workspace goes along. modules: names of those that go along in any case, so that ranks do not import
+    them. Raises NotPicklableError, which names what cannot be sent.
     """
-    strangers = by_value(workspace if elsewhere else None)
-    with data.packed(folder / "data"), strangers, (folder / "call.pickle").open("wb") as file:
+    along = by_value(workspace if elsewhere else None, modules)
+    with data.packed(folder / "data"), along, (folder / "call.pickle").open("wb") as file:
         pickling.dump_call(func, args, kwargs, file)
     name = getattr(func, "__qualname__", type(func).__qualname__)
     equip(folder, workspace, name=name, each=each)
@@ -94,10 +96,13 @@ def _installations() -> tuple[str, ...]:
 
 
 @contextmanager
-def by_value(workspace: Path | None) -> Iterator[None]:
+def by_value(workspace: Path | None, more: Sequence[str] = ()) -> Iterator[None]:
     """Have the user's modules outside of the workspace pickled by value: hosts lack them."""
     with _registry:
-        modules = [] if workspace is None else [*_strangers(workspace)]
+        own = cloudpickle.list_registry_pickle_by_value()
+        names = {name for name in more if name in sys.modules and name != "__main__"} - own
+        names |= set() if workspace is None else {*_strangers(workspace)}
+        modules = [sys.modules[name] for name in names]
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:

@@ -38,7 +38,8 @@ class Task(Generic[P, R]):
         """Run it, show its output, and return what rank 0 returns; raise what a rank raises."""
         if in_rank():
             return self.function(*args, **kwargs)
-        future: Future[R] = _calls().submit(self, args, kwargs, shown=True)
+        calls = _calls()
+        future: Future[R] = calls.submit(self, args, kwargs, show=calls.printed)
         return future.result()
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -91,7 +92,10 @@ class Each(Generic[P, R]):
             raise RuntimeError(
                 "the values of all ranks are for whoever starts them, not for a rank"
             )
-        future: Future[list[R]] = _calls().submit(self._task, args, kwargs, shown=True, each=True)
+        calls = _calls()
+        future: Future[list[R]] = calls.submit(
+            self._task, args, kwargs, show=calls.printed, each=True
+        )
         return future.result()
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Future[list[R]]:
