@@ -99,7 +99,7 @@ class Ranks:
         resolver = task.task_resolver
         call = flyte.Call(wanted.name, resolver.location, resolver.loader_args(None, task))
         with flyte.files_travel(flyte.CONTENT if self._elsewhere else flyte.PATH):
-            future = calls.submit(Task(call, options), (), inputs, shown=True)
+            future = calls.submit(Task(call, options), (), inputs, show=calls.printed)
         value = future.result()
         if value is not None:
             return value[0]

@@ -47,8 +47,8 @@ def write(
 
     workspace: the folder of the code that goes to the hosts. each: all ranks' values are wanted.
     elsewhere: the ranks do not see this machine's files, so what is imported from outside of the
-    workspace goes along. modules: names of those that go along in any case, so that ranks do not import
-    them. Raises NotPicklableError, which names what cannot be sent.
+    workspace goes along. modules: names of those that go along in any case, so that ranks do not
+    import them. Raises NotPicklableError, which names what cannot be sent.
     """
     along = by_value(workspace if elsewhere else None, modules)
     with data.packed(folder / "data"), along, (folder / "call.pickle").open("wb") as file:
@@ -101,8 +101,8 @@ def by_value(workspace: Path | None, more: Sequence[str] = ()) -> Iterator[None]
     with _registry:
         own = cloudpickle.list_registry_pickle_by_value()
         names = {name for name in more if name in sys.modules and name != "__main__"} - own
-        names |= set() if workspace is None else {*_strangers(workspace)}
-        modules = [sys.modules[name] for name in names]
+        modules = {sys.modules[name] for name in names}
+        modules |= set() if workspace is None else {*_strangers(workspace)}
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
