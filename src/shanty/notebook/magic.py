@@ -36,13 +36,12 @@ def _words(**typed: Any) -> dict[str, Any]:
 def _job(line: str, here: Context) -> JobSpec:
     """Make the job of the options after %%ranks; UsageError where these make no sense."""
     jobs.refuse_in_ranks(os.environ)
-    words = shlex.split(line)
     try:
+        words = shlex.split(line)
         given: dict[str, Any] = _words.main(words, _NAME, standalone_mode=False)
-    except click.ClickException as error:
-        raise UsageError(
-            error.format_message(), fix="%%ranks takes the options of shanty run"
-        ) from None
+    except (click.ClickException, ValueError) as error:
+        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        raise UsageError(text, fix="%%ranks takes the options of shanty run") from None
     env_file, workdir = given.pop("env_file"), given.pop("workdir")
     folder = jobs.workspace_folder(given["source"], workdir, here)
     values = options.typed(given)

@@ -48,7 +48,7 @@ _STATUS = 0.25  # seconds between two looks at the run's status
 _REACTION = 5.0  # seconds that ranks may take to come out of a cell that is interrupted
 _LINGER = 3.0  # seconds after a rank's failure until it is said that others are still at it
 _ARRIVAL = 30.0  # seconds for a value to come after the word of it
-_LEAVING = 3.0  # seconds for ranks to end in good order
+_LEAVING = 5.0  # seconds for ranks to end in good order
 
 
 def plain(error: BaseException, text: str) -> BaseException:

@@ -26,7 +26,7 @@ from shanty.tasks.cell_channel import PULL, PUSH, Order, Outcome, Shown
 _QUICK, _SLOW = 0.001, 0.01  # seconds of the shortest nap, and of the longest
 _SHARE = 0.001  # of the time waited so far: how long the next nap is
 _LARGEST = 64 << 20  # bytes of a value that is sent without being asked for
-_LAST = 3.0  # seconds that a cell may go on without its notebook
+_LAST = 5.0  # seconds that a cell may go on without its notebook
 _LONGEST = 10_000  # letters of what stands for a value that is not sent
 
 

@@ -281,6 +281,7 @@ def refused() -> None:
             ("-n 2 --debug 0", "--debug"),
             ("-n 2 --retries 2", "--retries"),
             ("-n two", "two"),
+            ("-e 'A=1", "quotation"),
             ("-n 2 extra", "extra"),
             ("--on slurm", "hosts reached by ssh"),
         ):
