@@ -1,4 +1,4 @@
-"""Tasks of Prefect and Dagster over hosts that have neither."""
+"""Tasks of Prefect and Dagster over hosts, whose ranks load neither."""
 
 from __future__ import annotations
 
@@ -51,12 +51,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("package", "program"), [("prefect", PREFECT), ("dagster", DAGSTER)])
-def test_on_hosts(lab: LabHosts, tmp_path: Path, package: str, program: str) -> None:
+PROGRAMS = {"prefect": PREFECT, "dagster": DAGSTER}
+
+
+@pytest.mark.parametrize("package", PROGRAMS)
+def test_on_hosts(lab: LabHosts, tmp_path: Path, package: str) -> None:
     site = Site(lab, tmp_path / "work")
-    site.write("flows.py", program)
-    call = ["flows.py"]
-    with workflow_runs.started(package, lab.shanty.home, site.folder, *call) as program:
+    site.write("flows.py", PROGRAMS[package])
+    with workflow_runs.started(package, lab.shanty.home, site.folder, "flows.py") as program:
         out = program.wait(300)
     assert program.process.returncode == 0, out
     first, second, *_ = lab.hosts
