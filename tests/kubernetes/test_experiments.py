@@ -73,7 +73,8 @@ def test_the_line_of_clusterones_page(kube: Kube, flavour: str) -> None:
 
 @pytest.mark.usefixtures("kinds")
 def test_an_experiment_is_stopped(kube: Kube, repository: str) -> None:
-    run = gradient(kube, "openmpi5", repository, "sleep 600")
+    line = "mpirun -np 3 --hostfile /generated/hostfile sleep 600"
+    run = gradient(kube, "openmpi5", repository, line)
     kube.await_state(run, "running", seconds=120)
     kube.do("experiments", "stop", "--id", "mpi-test")
     assert kube.await_state(run, "stopped")["ended"] is not None
