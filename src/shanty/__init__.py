@@ -42,6 +42,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     for module, names in _HOMES.items():
         if name in names:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import shanty
 from shanty.runtime.errors import UsageError
 from shanty.runtime.spec import Module
 from shanty.sdk.submit import make_job
@@ -41,3 +42,35 @@ def test_values(tmp_path: Path, name: str, value: Any, wanted: Any) -> None:
 def test_what_makes_no_sense(tmp_path: Path, given: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         make_job(COMMAND, tmp_path, given)
+
+
+def test_options_have_names() -> None:
+    with pytest.raises(TypeError, match="ranks=2"):
+        shanty.task(2)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="before it is called"):
+        shanty.each(3)  # type: ignore[arg-type]
+
+
+def test_a_slip_is_told_before_a_run_is() -> None:
+    def train(rate: float) -> float:
+        return rate
+
+    with pytest.raises(UsageError, match="did you mean ranks"):
+        shanty.task(rank=2)(train)(0.1)
+    with pytest.raises(UsageError, match="no option 'inputs'"):
+        shanty.task(inputs="m")(train)(0.1)
+    with pytest.raises(TypeError, match="positional argument"):
+        shanty.task(train)(0.1, 2)  # type: ignore[call-arg]
+
+
+def test_a_script_and_its_arguments_in_one_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    with pytest.raises(UsageError, match="without quotes"):
+        shanty.submit("train.py --epochs 3")
+
+
+def test_names_are_completed() -> None:
+    assert {"task", "submit", "each", "Folder"} <= {*dir(shanty)}

@@ -42,6 +42,14 @@ def make_command(words: Sequence[str], workspace: Path, *, raw: bool) -> Command
         return _make_module(rest[0], rest[1:], workspace)
     exists = (workspace / first).exists()
     if not rest and not exists and any(space in first.strip() for space in " \t\n"):
+        script, _, more = first.strip().partition(" ")
+        if script.endswith(".py") and (workspace / script).is_file():
+            raise UsageError(
+                f"{first!r} is one word, and no script's name",
+                "a script's arguments are words of their own",
+                f"write it without quotes: shanty run {first.strip()}; in Python: "
+                f'submit("{script}", args={more.split()!r})',
+            )
         return shell_line(first)
     if raw or os.path.basename(first) in LAUNCHERS:
         return Raw(tuple(words))

@@ -54,7 +54,7 @@ def summary(entry: Entry, account: str) -> Summary:
         stalled=number(status.stalled),
         alone=text(status.alone.what) if status.alone else None,
         reason=text(status.reason) or None,
-        failure=text(status.failure.what) if status.failure else None,
+        failure=text(_cause(status.failure)) if status.failure else None,
         attempt=whole(status.attempt) or 1,
         url=f"/runs/{entry.id}",
     )
@@ -221,6 +221,12 @@ def _hosts(plan: Plan | None, ranks: list[RankOfRun]) -> list[HostOfRun]:
     for name, mine in there.items():
         found.append(HostOfRun(name=name, address="", slots=len(mine), ranks=mine))
     return found
+
+
+def _cause(failure: Failure) -> str:
+    """Return a failure in one line: why first, which tells runs apart."""
+    why = failure.why.partition("\n")[0]
+    return f"{why}: {failure.what}" if why else failure.what
 
 
 def _finding(failure: Failure | None) -> Finding | None:

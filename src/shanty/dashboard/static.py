@@ -46,6 +46,8 @@ def login(request: Request, token: str = "", next: str = "/") -> Response:
     """Keep the token in a cookie that no script can read, and go on to the page without it."""
     here = state.of(request)
     user = of_token(here.users.all(), token.strip()) if 0 < len(token) <= 256 else None
+    if user is None and "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse("/", 303)  # a browser, with an old link: the page asks for one
     if user is None:
         raise Refused(
             401, "that token is not known", "it is of another server, or was removed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401  what it has done at the end comes after ours
 import contextlib
 import hashlib
+import inspect
 import os
 import shutil
 import sys
@@ -69,6 +70,8 @@ def submit(
     the call needs, and which they do not import. Raises UsageError for options that make no sense,
     NotPicklableError for what cannot be sent; all else comes by the future.
     """
+    with contextlib.suppress(ValueError):  # of some that are not written in Python
+        inspect.signature(task.function).bind(*args, **kwargs)  # TypeError, before a run is
     here = Context(dict(os.environ))
     given = dict(task.options)
     if on is not None:
@@ -90,7 +93,7 @@ def submit(
             return future.fill(lambda: known)
     folder = _folder(here.home)
     try:
-        job = task_job(given, folder)
+        job = task_job(given, folder, getattr(task.function, "__qualname__", ""))
         elsewhere = bool(job.on or job.hostfile or job.image or job.machines)
         call.write(
             folder, task.function, args, kwargs,

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -60,8 +61,10 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
     values: dict[str, Any] = dict.fromkeys(options.OPTIONS)
     for name, value in given.items():
         if name not in options.OPTIONS or name in ("debug_rank", "source"):
-            known = ", ".join(sorted(options.KEYS))
-            raise UsageError(f"there is no option {name!r}", fix=f"known are {known}")
+            known = [*options.KEYS, "workdir", "cache", "memory"]
+            near = get_close_matches(name, known, 1)
+            fix = f"did you mean {near[0]}?" if near else "docs/sdk.md has all, under Options"
+            raise UsageError(f"there is no option {name!r}", fix=fix)
         option = options.OPTIONS[name]
         value = _plain(value)
         if value is not None and option.toml and type(value) not in option.toml:
@@ -134,9 +137,16 @@ def _uninterrupted() -> Iterator[None]:
             before(signal.SIGINT, pressed[0])
 
 
-def task_job(given: Mapping[str, Any], inputs: Path | None) -> JobSpec:
-    """Make the job of a call, whose folder is `inputs`; None: to see where it would be."""
+def task_job(given: Mapping[str, Any], inputs: Path | None, name: str = "") -> JobSpec:
+    """Make the job of a call, whose folder is `inputs`; None: to see where it would be.
+
+    name: the function's, which stands in the run's command to be seen.
+    """
+    if "inputs" in given:
+        raise UsageError(
+            "a task has no option 'inputs'", "they are its call", "give it a shanty.Folder"
+        )
     folder = Path(given.get("workdir") or ".").absolute()
     own = {name: value for name, value in given.items() if name != "workdir"}
     own = {"python": sys.executable, **own, "inputs": inputs and str(inputs)}
-    return make_job(Module("shanty.tasks.rank"), folder, own)
+    return make_job(Module("shanty.tasks.rank", (name,) if name else ()), folder, own)

@@ -130,6 +130,8 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     A call raises UsageError for an option that there is not.
     """
+    if function is not None and not callable(function):
+        raise TypeError(f"options have names: @shanty.task(ranks={function!r})")
     if function is not None:
         return Task(function, options)
     return lambda each: Task(each, options)
@@ -137,6 +139,8 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 def each(function: Task[P, R]) -> Each[P, R]:
     """Return a task that gives the values of all ranks: `shanty.each(train)(0.1)[3]`."""
+    if not isinstance(function, Task):
+        raise TypeError("shanty.each takes a task, before it is called: shanty.each(train)(0.1)")
     return Each(function)
 
 

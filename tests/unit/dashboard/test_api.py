@@ -42,7 +42,7 @@ def test_the_list_has_what_a_table_shows(home: Path, server: Served, admin: Clie
     assert found["total"] == 1
     assert (run["name"], run["state"], run["exit_code"], run["ranks"]) == ("night", "failed", 3, 2)
     assert (run["tags"], run["command"], run["target"]) == (["a", "b"], "train.py", "local")
-    assert (run["failure"], run["owner"]) == ("rank 1 on a fell", ACCOUNT)
+    assert (run["failure"], run["owner"]) == ("it raised: rank 1 on a fell", ACCOUNT)
     assert run["took"] == 5
     assert found["facets"]["tags"] == {"a": 1, "b": 1}
     assert found["facets"]["states"] == {"failed": 1}
