@@ -22,7 +22,7 @@ APPENDED = (
     "stacks/rank-*.txt",
     "attempts/*/stacks/rank-*.txt",
     "metrics.jsonl",
-    "results/cell-*.pickle",
+    "results/*/cell-*.pickle",
 )
 REPLACED = ("progress.json",)
 SAVED = ("artifacts", "results")  # folders that are sent at the end, with all that is in them

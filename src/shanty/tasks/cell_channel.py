@@ -4,8 +4,8 @@ An order is a line of JSON and the bytes that it announces, on rank 0's standard
 is a line on both streams of a rank, so that all that the rank wrote before it is known to have
 come. What a cell returns or raises is a file:
 
-results/cell-N-value-K.pickle    the value of cell N in rank K
-results/cell-N-error-K.pickle    what it raised there, as `outcome` has it
+results/1/cell-N-value-K.pickle    the value of cell N in rank K
+results/1/cell-N-error-K.pickle    what it raised there, as `outcome` has it
 """
 
 from __future__ import annotations

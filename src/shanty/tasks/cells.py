@@ -189,7 +189,7 @@ class _Server:
         return len(data)
 
     def _keep(self, path: Path, data: bytes) -> None:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp")
         temporary.write_bytes(data)
         temporary.replace(path)
