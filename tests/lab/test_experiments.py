@@ -11,7 +11,7 @@ from lab_engines import containers_on, podman_on
 from site_runs import Site
 
 from engines import PYTHON
-from platform_lines import LINE, WHERE, created, repository
+from platform_lines import LINE, WHERE, created, make_repository, repository
 from runs import wait_for
 from shanty.cli.clusterone_jobs import everywhere
 from shanty.runtime.rundir import RunDir, read_json
@@ -151,9 +151,10 @@ def podman_site(site: Site) -> Iterator[Site]:
 
 
 @LONG
-def test_in_containers(podman_site: Site, repository: str) -> None:
+def test_in_containers(podman_site: Site, tmp_path: Path) -> None:
     """Each machine has its container; what is saved at /artifacts comes back from all of them."""
     site = podman_site
+    repository = make_repository(tmp_path / "own.git", '[run]\nenvironment = "none"\n')
     save = "echo $(uname -n) > /artifacts/$(uname -n)"
     line = f"mpirun -np 3 sh -c '{save}' && " + LINE.format(
         3, "/generated/hostfile", "examples/where.py /artifacts"
