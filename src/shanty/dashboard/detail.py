@@ -225,7 +225,7 @@ def _hosts(plan: Plan | None, ranks: list[RankOfRun]) -> list[HostOfRun]:
 
 def _cause(failure: Failure) -> str:
     """Return a failure in one line: why first, which tells runs apart."""
-    why = failure.why.partition("\n")[0]
+    why = text(failure.why).partition("\n")[0]  # a damaged file may have anything
     return f"{why}: {failure.what}" if why else failure.what
 
 

@@ -39,6 +39,10 @@ CREATE TABLE IF NOT EXISTS runs (
 """
 _SCHEMA_ON = "CREATE INDEX IF NOT EXISTS runs_on ON runs (id) WHERE ended IS NULL"
 _COLUMNS = "id, name, tags, command, workspace, target, place, machine_type, owner, status"
+_NO_ROOM = (
+    *("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHM"),
+    *("SQLITE_CANTOPEN", "SQLITE_READONLY"),
+)
 _BATCH = 500  # runs that are read and written down at a time
 
 
@@ -149,7 +153,9 @@ class Runs:
                     path.unlink()
         try:
             return look()
-        except sqlite3.OperationalError:  # there is no room for one
+        except sqlite3.OperationalError as error:
+            if not _is_no_room(error):
+                raise
             self._hold()
             return look()
 
@@ -235,7 +241,11 @@ class Runs:
                 connection = sqlite3.connect(self._file, timeout=5)
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute(_SCHEMA)
-            except sqlite3.OperationalError:
+            except sqlite3.OperationalError as error:
+                if not _is_no_room(error):  # somebody else has it for a moment
+                    connection = sqlite3.connect(":memory:")
+                    connection.execute(_SCHEMA)
+                    return connection
                 self._hold()
             else:
                 return connection
@@ -298,6 +308,12 @@ class Runs:
                     _delete(run)
                     removed.append(run.id)
         return removed
+
+
+def _is_no_room(error: sqlite3.Error) -> bool:
+    """Return whether the index cannot be written, and not only for a moment."""
+    name = error.sqlite_errorname
+    return name.startswith(_NO_ROOM) and name != "SQLITE_READONLY_DBMOVED"
 
 
 def _similar(reference: str, names: Sequence[str]) -> str:
