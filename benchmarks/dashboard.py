@@ -21,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,11 @@ def timed(call: Callable[[], object]) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-def measure(home: Path, runs: int, repeats: int) -> dict[str, list[float]]:
-    began = time.perf_counter()
-    environ = {**os.environ, "SHANTY_HOME": str(home)}
+@contextmanager
+def served(home: Path) -> Iterator[tuple[str, httpx.Client, int]]:
+    """A `shanty ui` that is up: the address of its API, a client that may ask it, its pid."""
     words = [sys.executable, "-m", "shanty", "ui", "--no-browser"]
+    environ = {**os.environ, "SHANTY_HOME": str(home)}
     with (
         subprocess.Popen(
             words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -83,19 +85,25 @@ def measure(home: Path, runs: int, repeats: int) -> dict[str, list[float]]:
             assert server.stdout is not None
             found = re.fullmatch(r"(http://\S+)/login\?token=(\S+)\n", server.stdout.readline())
             assert found is not None
-            url, client.headers["Authorization"] = f"{found[1]}/api/v1", f"Bearer {found[2]}"
-            client.get(f"{url}/me").raise_for_status()
-            times = {"start": [(time.perf_counter() - began) * 1000]}
-            while client.get(f"{url}/runs", params={"limit": 0}).json()["total"] < runs:
-                time.sleep(0.05)
-            times["all in the index"] = [(time.perf_counter() - began) * 1000]
-            for title, query in REQUESTS.items():
-                times[title] = [
-                    timed(lambda query=query: client.get(f"{url}/runs", params=query).json())
-                    for _ in range(repeats)
-                ]
+            client.headers["Authorization"] = f"Bearer {found[2]}"
+            yield f"{found[1]}/api/v1", client, server.pid
         finally:
             server.send_signal(signal.SIGINT)
+
+
+def measure(home: Path, runs: int, repeats: int) -> dict[str, list[float]]:
+    began = time.perf_counter()
+    with served(home) as (url, client, _pid):
+        client.get(f"{url}/me").raise_for_status()
+        times = {"start": [(time.perf_counter() - began) * 1000]}
+        while client.get(f"{url}/runs", params={"limit": 0}).json()["total"] < runs:
+            time.sleep(0.05)
+        times["all in the index"] = [(time.perf_counter() - began) * 1000]
+        for title, query in REQUESTS.items():
+            times[title] = [
+                timed(lambda query=query: client.get(f"{url}/runs", params=query).json())
+                for _ in range(repeats)
+            ]
     return times
 
 

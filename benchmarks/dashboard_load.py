@@ -13,21 +13,19 @@ import argparse
 import json
 import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from dashboard import served
 from shanty.runtime.rundir import RunDir, read_json
 
 SCRIPT = """
@@ -60,27 +58,6 @@ class Server:
         found = re.search(rf"{key}:\s+(\d+) kB", text)
         assert found is not None
         return int(found[1]) / 1024
-
-
-@contextmanager
-def server(home: Path) -> Iterator[Server]:
-    """A server that is up."""
-    words = [sys.executable, "-m", "shanty", "ui", "--no-browser"]
-    environ = {**os.environ, "SHANTY_HOME": str(home)}
-    with (
-        subprocess.Popen(
-            words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as process,
-        httpx.Client(verify=False, trust_env=False, timeout=60) as client,
-    ):
-        try:
-            assert process.stdout is not None
-            found = re.fullmatch(r"(http://\S+)/login\?token=(\S+)\n", process.stdout.readline())
-            assert found is not None
-            client.headers["Authorization"] = f"Bearer {found[2]}"
-            yield Server(f"{found[1]}/api/v1", client, process.pid)
-        finally:
-            process.send_signal(signal.SIGINT)
 
 
 def follow(its: Server, run: str, got: list[int]) -> None:
@@ -133,7 +110,8 @@ def main() -> None:
                 if kind == "alone":
                     one[kind] = printed(home, script, args, None)
                     continue
-                with server(home) as its:
+                with served(home) as up:
+                    its = Server(*up)
                     before, computed = its.memory("VmRSS"), its.cpu()
                     one[kind] = printed(home, script, args, its)
                     one["memory"] = [before, its.memory("VmHWM")]

@@ -127,9 +127,7 @@ class Ranks:
         run = start(here, job, quiet=self.quiet)
         try:
             for line in run.logs(follow=True):
-                stream = sys.stderr if line.stream == "stderr" else sys.stdout
-                label = "" if line.rank is None else f"[{line.rank}] "
-                print(label + line.text, file=stream, flush=True)
+                calls.printed(run, [line])
             run.wait(check=True)
         except KeyboardInterrupt:
             run.stop()

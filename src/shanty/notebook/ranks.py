@@ -201,7 +201,7 @@ class Ranks:
         status = self.run.status
         if status.state.final and not new:
             self._feed.close()
-            self.run.raise_failure(status)
+            self.run.wait(check=True)
             raise RunError(f"the ranks of run {self.run.id} have ended", self.run)
         if status.stalled is None:
             return

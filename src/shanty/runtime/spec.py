@@ -203,7 +203,7 @@ class State(str, Enum):
 
 # Causes of a failure that are not in the script: out of memory; the hosts were given to somebody
 # else; a host, or what runs on it, is gone.
-MEMORY, PREEMPTED, HOST = CAUSES = "memory", "preempted", "host"
+MEMORY, PREEMPTED, HOST = "memory", "preempted", "host"
 
 
 @dataclass(frozen=True)
@@ -211,8 +211,8 @@ class Failure:
     """Why a run failed: the first cause, not what followed from it.
 
     `rank` and `host` are None where no rank is to blame; `lines` are the last that the rank
-    (or the launcher) wrote. `cause` is one of `CAUSES` where another attempt might do better, else
-    empty.
+    (or the launcher) wrote. `cause` is MEMORY, PREEMPTED or HOST where another attempt might do
+    better, else empty.
     """
 
     what: str

@@ -293,11 +293,7 @@ def _error(run: Run, status: Status) -> BaseException:
         if error is not None:
             error.add_note(f"run {run.id}, {place}; its log: {failure.log or run.path / 'logs'}")
             return error
-    try:
-        run.raise_failure(status)
-    except RunError as error:
-        return error
-    raise AssertionError
+    return run._error(status)
 
 
 def _cause(status: Status, error: BaseException) -> str:

@@ -22,6 +22,10 @@ from shanty.sdk.future import Future
 from shanty.sdk.submit import task_job
 from shanty.tasks.task import Task
 
+_OF_PLACES = (
+    *("ranks", "ranks_per_host", "oversubscribe", "on", "hostfile", "machines", "image", "mpi"),
+    "workdir",
+)
 _QUEUED = 64  # runs that wait in a queue of somebody else's at a time
 
 
@@ -83,10 +87,7 @@ def map_calls(
 def _places(task: Task[..., Any]) -> list[str | None]:
     """Return where calls can be at the same time: hosts as `--on` takes them; None: as it says."""
     here = Context(dict(os.environ))
-    given = {key: value for key, value in task.options.items() if key in ("on", "ranks")}
-    more = {"ranks_per_host", "mpi", "hostfile", "machines", "image", "oversubscribe", "workdir"}
-    given |= {key: value for key, value in task.options.items() if key in more}
-    job = task_job(given, None)
+    job = task_job({key: each for key, each in task.options.items() if key in _OF_PLACES}, None)
     if here.targets.is_queued(job) or job.hostfile:
         return [None] * (1 if job.hostfile else _QUEUED)
     if not job.on:

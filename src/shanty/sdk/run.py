@@ -116,14 +116,12 @@ class Run:
         RunError where it did not succeed.
         """
         status = self._until_end(lambda _lines: None, timeout)
-        if check:
-            self.raise_failure(status)
+        if check and status.state is not State.SUCCEEDED:
+            raise self._error(status)
         return status
 
-    def raise_failure(self, status: Status) -> None:
-        """Raise RunError where it did not succeed."""
-        if status.state is State.SUCCEEDED:
-            return
+    def _error(self, status: Status) -> RunError:
+        """Return what is said of an end other than success."""
         failure = status.failure
         words = [failure.what if failure else f"run {self.id} was stopped"]
         if failure:
@@ -133,7 +131,7 @@ class Run:
                 if text
             ]
             words += [f"  | {line}" for line in failure.lines[-20:]]
-        raise RunError("\n".join(words), self, failure)
+        return RunError("\n".join(words), self, failure)
 
     def _until_end(
         self,

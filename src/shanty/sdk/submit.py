@@ -147,6 +147,6 @@ def task_job(given: Mapping[str, Any], inputs: Path | None, name: str = "") -> J
             "a task has no option 'inputs'", "they are its call", "give it a shanty.Folder"
         )
     folder = Path(given.get("workdir") or ".").absolute()
-    own = {name: value for name, value in given.items() if name != "workdir"}
+    own = {key: value for key, value in given.items() if key != "workdir"}
     own = {"python": sys.executable, **own, "inputs": inputs and str(inputs)}
     return make_job(Module("shanty.tasks.rank", (name,) if name else ()), folder, own)

@@ -26,7 +26,6 @@ import cloudpickle
 
 from shanty.tasks import data, pickling
 
-INPUTS = "SHANTY_INPUTS"  # the environment variable
 reading = False  # a rank imports what the call names
 _SHANTY = Path(__file__).parents[1]
 _registry = threading.Lock()  # cloudpickle's, of modules by value, is one for all threads
@@ -126,12 +125,6 @@ def _strangers(workspace: Path) -> Iterator[ModuleType]:
         path = os.path.abspath(file)  # noqa: PTH100  as it is written; a link may lead elsewhere
         if not Path(path).is_relative_to(workspace) and not _is_installed(path):
             yield module
-
-
-def about(folder: Path) -> dict[str, Any]:
-    """Return what a rank must know before it can read the call."""
-    found: dict[str, Any] = json.loads((folder / "call.json").read_text())
-    return found
 
 
 def read(folder: Path) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:

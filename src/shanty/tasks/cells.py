@@ -206,13 +206,10 @@ class _Server:
 
 def main() -> None:
     """Serve as a rank of the notebook that has started us."""
-    folder = Path(os.environ.get("SHANTY_INPUTS", ""))
-    if not (folder / "call.json").is_file():
-        sys.exit("shanty.tasks.cells is what `%%ranks` starts; by itself it has no notebook")
     from shanty import _script
     from shanty.tasks.rank import enter
 
-    enter(folder)
+    enter("shanty.tasks.cells is what `%%ranks` starts; by itself it has no notebook")
     _Server(_script.place(_script.RANK, "RANK", 0)).serve()
 
 

@@ -27,7 +27,7 @@ class RunError(Exception):
 
     @property
     def cause(self) -> str:
-        """Why it failed, where that is not in the function: see `shanty.runtime.spec.CAUSES`."""
+        """Why it failed, where that is not in the function: "memory", "preempted" or "host"."""
         return self.failure.cause if self.failure else ""
 
 

@@ -6,21 +6,19 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 
-def enter(folder: Path) -> None:
-    """Import from where the caller does, and cloudpickle from the call where there is none."""
-    about = json.loads((folder / "call.json").read_text())
-    sys.path += [path for path in map(os.path.abspath, about["paths"]) if path not in sys.path]
-    sys.path.append(str(folder / "lib"))  # the last: an installed cloudpickle comes first
+def enter(refusal: str) -> tuple[Path, dict[str, Any]]:
+    """Import from where the caller does, and cloudpickle from the call where there is none.
 
-
-def main() -> None:
-    """Read the call, make it, and keep what comes of it."""
+    Returns the call's folder, and what is to be known before it is read. Ends the rank with the
+    `refusal` where there is no call, and with the cause where its Python is another one.
+    """
     folder = Path(os.environ.get("SHANTY_INPUTS", ""))
     if not (folder / "call.json").is_file():
-        sys.exit("shanty.tasks.rank is what `shanty.task` starts; by itself it has no call to make")
-    about = json.loads((folder / "call.json").read_text())
+        sys.exit(refusal)
+    about: dict[str, Any] = json.loads((folder / "call.json").read_text())
     if list(sys.version_info[:2]) != about["python"]:
         there, here = ".".join(map(str, about["python"])), ".".join(map(str, sys.version_info[:2]))
         sys.exit(
@@ -28,7 +26,16 @@ def main() -> None:
             "read each other's functions. Call from Python "
             f"{here}, or give the ranks yours (python=…, environment='sync')"
         )
-    enter(folder)
+    sys.path += [path for path in map(os.path.abspath, about["paths"]) if path not in sys.path]
+    sys.path.append(str(folder / "lib"))  # the last: an installed cloudpickle comes first
+    return folder, about
+
+
+def main() -> None:
+    """Read the call, make it, and keep what comes of it."""
+    folder, about = enter(
+        "shanty.tasks.rank is what `shanty.task` starts; by itself it has no call to make"
+    )
     from shanty import _script
     from shanty.runtime.rundir import RunDir
     from shanty.tasks import call, outcome

@@ -27,6 +27,11 @@ def write(folder: Path, func: Any, *args: Any, workspace: Path, elsewhere: bool 
     return folder
 
 
+def about_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "call.json").read_text())
+    return found
+
+
 @pytest.fixture
 def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """A module in a folder that hosts lack."""
@@ -53,7 +58,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     folder = write(tmp_path / "call", lambda x: x + offset, 40, workspace=tmp_path)
     func, args, kwargs = call.read(folder)
     assert func(*args, **kwargs) == 42
-    assert call.about(folder)["python"] == list(sys.version_info[:2])
+    assert about_of(folder)["python"] == list(sys.version_info[:2])
     assert (folder / "lib" / "cloudpickle" / "__init__.py").is_file()
 
 
@@ -62,7 +67,7 @@ def test_modules_that_hosts_lack_go_by_value(tmp_path: Path, stranger: ModuleTyp
     workspace.mkdir()
     folder = write(tmp_path / "call", stranger.add, 2, workspace=workspace, elsewhere=True)
     assert b"stranger_of_test" in (folder / "call.pickle").read_bytes()  # its name for tracebacks
-    about = call.about(folder)
+    about = about_of(folder)
     (folder / "call.json").write_text(json.dumps({**about, "paths": []}))
     done = in_a_rank(folder, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -72,7 +77,7 @@ def test_modules_that_hosts_lack_go_by_value(tmp_path: Path, stranger: ModuleTyp
 def test_modules_that_ranks_see_are_imported(tmp_path: Path, stranger: ModuleType) -> None:
     folder = write(tmp_path / "call", stranger.add, 2, workspace=tmp_path)
     assert in_a_rank(folder, tmp_path).returncode == 0
-    about = call.about(folder)
+    about = about_of(folder)
     assert "far" in about["paths"]  # below the workspace, so by a path in it
     (folder / "call.json").write_text(json.dumps({**about, "paths": []}))
     assert "No module named 'stranger_of_test'" in in_a_rank(folder, tmp_path).stderr
@@ -120,7 +125,7 @@ def test_modules_that_load_lazily_are_left_alone(
 
 def test_another_python_says_so(tmp_path: Path) -> None:
     folder = write(tmp_path / "call", len, "abc", workspace=tmp_path)
-    about = call.about(folder)
+    about = about_of(folder)
     (folder / "call.json").write_text(json.dumps({**about, "python": [3, 9]}))
     done = in_a_rank(folder, tmp_path)
     assert done.returncode == 1

@@ -81,9 +81,10 @@ def main(argv: list[str]) -> int:
         redirect.close_input()  # Hydra leaves it open for ever
     elif redirect.INPUT in environ:
         redirect.take_input(environ[redirect.INPUT])
-    for inputs in (f"{environ['SHANTY_RUN_DIR']}/inputs", os.path.abspath(".shanty/inputs")):
-        if os.path.isdir(inputs):  # the one on this machine, the other where they were sent
-            environ.setdefault("SHANTY_INPUTS", inputs)
+    environ.pop("SHANTY_INPUTS", None)  # an outer run's
+    for inputs in (os.path.abspath(".shanty/inputs"), f"{environ['SHANTY_RUN_DIR']}/inputs"):
+        if os.path.isdir(inputs):  # the one where they were sent, the other on this machine
+            environ["SHANTY_INPUTS"] = inputs
     folder = environ.get("SHANTY_ATTEMPT_DIR") or environ["SHANTY_RUN_DIR"]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     log = os.open(f"{folder}/logs/rank-{rank}.log", flags, 0o644)
