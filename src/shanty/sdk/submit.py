@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +20,7 @@ from shanty.runtime.errors import UsageError
 from shanty.runtime.rundir import RunDir, new_id
 from shanty.runtime.spec import Command, JobSpec, Module
 from shanty.sdk.run import Run
+from shanty.tasks.task import refuse_unknown
 
 
 def submit(
@@ -59,12 +59,8 @@ def submit(
 def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> JobSpec:
     """Make a job of options by their names; UsageError for one that there is not."""
     values: dict[str, Any] = dict.fromkeys(options.OPTIONS)
+    refuse_unknown(given)
     for name, value in given.items():
-        if name not in options.OPTIONS or name in ("debug_rank", "source"):
-            known = [*options.KEYS, "workdir", "cache", "memory"]
-            near = get_close_matches(name, known, 1)
-            fix = f"did you mean {near[0]}?" if near else "docs/sdk.md has all, under Options"
-            raise UsageError(f"there is no option {name!r}", fix=fix)
         option = options.OPTIONS[name]
         value = _plain(value)
         if value is not None and option.toml and type(value) not in option.toml:
@@ -142,10 +138,6 @@ def task_job(given: Mapping[str, Any], inputs: Path | None, name: str = "") -> J
 
     name: the function's, which stands in the run's command to be seen.
     """
-    if "inputs" in given:
-        raise UsageError(
-            "a task has no option 'inputs'", "they are its call", "give it a shanty.Folder"
-        )
     folder = Path(given.get("workdir") or ".").absolute()
     own = {key: value for key, value in given.items() if key != "workdir"}
     own = {"python": sys.executable, **own, "inputs": inputs and str(inputs)}

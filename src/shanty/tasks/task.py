@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
+from shanty.runtime.errors import UsageError
 from shanty.runtime.rundir import RUN_DIR
 
 if TYPE_CHECKING:
@@ -64,6 +67,7 @@ class Task(Generic[P, R]):
 
     def with_options(self, **changes: Any) -> Task[P, R]:
         """Return the same function as a task with other options: `train.with_options(ranks=8)`."""
+        _refuse_options(changes)
         return Task(self.function, {**self.options, **changes})
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -128,13 +132,54 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     memory_per_rank. `cache`: a version; the value for the same arguments, code and version is
     kept. All other options are those of `shanty run`, by their names in shanty.toml.
 
-    A call raises UsageError for an option that there is not.
+    Raises UsageError for an option that there is not, TypeError for a function that is async or
+    yields.
     """
     if function is not None and not callable(function):
         raise TypeError(f"options have names: @shanty.task(ranks={function!r})")
-    if function is not None:
-        return Task(function, options)
-    return lambda each: Task(each, options)
+    _refuse_options(options)
+
+    def make(each: Callable[..., Any]) -> Task[..., Any]:
+        _refuse_unfit(each)
+        return Task(each, options)
+
+    return make if function is None else make(function)
+
+
+_NOT_HERE = ("command", "debug_rank", "source")  # fields of a job that are no options here
+
+
+def _refuse_options(names: Collection[str]) -> None:
+    if "inputs" in names:
+        raise UsageError(
+            "a task has no option 'inputs'", "they are its call", "give it a shanty.Folder"
+        )
+    refuse_unknown(names, ("cache", "memory"))
+
+
+def refuse_unknown(names: Iterable[str], more: Iterable[str] = ()) -> None:
+    """Raise UsageError for a name that no option of Python's has; `more` are known as well."""
+    if in_rank():  # whoever has started it has looked
+        return
+    from shanty.runtime.spec import JobSpec
+
+    known = {*vars(JobSpec)["__dataclass_fields__"], *more} - {*_NOT_HERE}
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, sorted(known), 1)
+            fix = f"did you mean {near[0]}?" if near else "docs/sdk.md has all, under Options"
+            raise UsageError(f"there is no option {name!r}", fix=fix)
+
+
+def _refuse_unfit(function: Any) -> None:
+    plain = inspect.unwrap(getattr(function, "__func__", function))  # a classmethod has one
+    name = getattr(plain, "__qualname__", repr(plain))
+    if inspect.iscoroutinefunction(plain):
+        raise TypeError(
+            f"{name} is async, and nothing awaits it in a rank: call asyncio.run in a function"
+        )
+    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+        raise TypeError(f"{name} yields, and no generator travels between processes: return a list")
 
 
 def each(function: Task[P, R]) -> Each[P, R]:

@@ -37,8 +37,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"rankz": 3}, "there is no option 'rankz'"),
-        ({"debug_rank": 1}, "there is no option 'debug_rank'"),
         ({"retries": -1}, "retries=-1 makes no sense"),
         ({"retries": "many"}, "retries='many' makes no sense"),
         ({"memory": "x2"}, 'add memory_per_rank="4G"'),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 import shanty
+from shanty.runtime.errors import UsageError
 from shanty.runtime.rundir import RUN_DIR
 from shanty.tasks.task import Task
 
@@ -67,6 +70,60 @@ def test_options() -> None:
     more = add.with_options(ranks=8, cache="1")
     assert (more.options["ranks"], more.options["on"], add.options["ranks"]) == (8, "lab", 2)
     assert shanty.task(add.function).options == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"rankz": 3}, "there is no option 'rankz'"),
+        ({"debug_rank": 1}, "there is no option 'debug_rank'"),
+        ({"inputs": "data"}, "a task has no option 'inputs'"),
+    ],
+)
+def test_options_that_there_are_not(options: dict[str, Any], what: str) -> None:
+    """They are refused where they are written, not at the first call."""
+    with pytest.raises(UsageError) as refused:
+        shanty.task(**options)
+    assert refused.value.what == what
+    with pytest.raises(UsageError):
+        add.with_options(**options)
+
+
+@pytest.mark.usefixtures("rank")
+def test_in_a_rank_options_were_looked_at() -> None:
+    assert shanty.task(rankz=3)(len).options == {"rankz": 3}
+
+
+def test_a_near_option_is_named() -> None:
+    with pytest.raises(UsageError) as refused:
+        shanty.task(rankz=3)
+    assert refused.value.fix == "did you mean ranks?"
+
+
+async def waits() -> None: ...
+
+
+def yields() -> Iterator[int]:
+    yield 1
+
+
+async def yields_and_waits() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "word"),
+    [
+        (waits, "waits is async"),
+        (yields, "yields yields"),
+        (yields_and_waits, "yields_and_waits yields"),
+        (staticmethod(waits), "waits is async"),
+        (functools.partial(waits), "is async"),
+    ],
+)
+def test_functions_that_are_none_for_ranks(function: Any, word: str) -> None:
+    with pytest.raises(TypeError, match=word):
+        shanty.task(ranks=2)(function)
 
 
 def test_methods_are_tasks_of_their_own() -> None:
