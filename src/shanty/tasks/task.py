@@ -6,7 +6,6 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
@@ -166,6 +165,8 @@ def refuse_unknown(names: Iterable[str], more: Iterable[str] = ()) -> None:
     known = {*vars(JobSpec)["__dataclass_fields__"], *more} - {*_NOT_HERE}
     for name in names:
         if name not in known:
+            from difflib import get_close_matches
+
             near = get_close_matches(name, sorted(known), 1)
             fix = f"did you mean {near[0]}?" if near else "docs/sdk.md has all, under Options"
             raise UsageError(f"there is no option {name!r}", fix=fix)
