@@ -1,12 +1,17 @@
-"""Tasks whose ranks are in pods."""
+"""Tasks whose ranks are in pods: all checks, and another attempt where one may do better."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
 
 import pytest
 from kube_runs import UID, Kube
 
-from runs import LONG
+from runs import LONG, wait_for
 from sdk_runs import NAMES, check, passed
+from shanty.runtime.rundir import read_json
 
 SHORT = ("value", "each", "exception_of_main", "cancel")
 FITTING = [name for name in NAMES if name != "arrays"]  # the image has no NumPy
@@ -20,3 +25,94 @@ def test_tasks(kube: Kube) -> None:
     output = check(kube.shanty.folder, environ, options, names, 1200)
     for name in names:
         passed(output, name)
+
+
+SCRIPT = """
+import sys, time
+import shanty
+
+@shanty.task(ranks=2, on="k8s", image=sys.argv[1], uid=int(sys.argv[2]), environment="none",
+             retries=int(sys.argv[3]), memory_per_rank="192M", memory="x2", ranks_per_host=1)
+def work(until, size):
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.barrier()
+    print("up", flush=True)
+    held = b"x" * size
+    while time.time() < until:
+        time.sleep(0.05)
+    return MPI.COMM_WORLD.allreduce(len(held))
+
+if __name__ == "__main__":
+    try:
+        print("value", work(time.time() + float(sys.argv[4]), int(sys.argv[5]) << 20))
+    except shanty.RunError as error:
+        print("error", repr(error.cause), error)
+    print("runs", len(shanty.runs()))
+"""
+
+
+def start(kube: Kube, retries: int, *, seconds: int, size: int) -> subprocess.Popen[str]:
+    """A call whose ranks hold so many MiB for at least so many seconds."""
+    (kube.shanty.folder / "script.py").write_text(SCRIPT)
+    words = [kube.image, UID, retries, seconds, size]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "script.py", *map(str, words)],
+        cwd=kube.shanty.folder, env={**kube.shanty.environ, **kube.env},
+        stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True,
+    )  # fmt: skip
+
+
+def out(process: subprocess.Popen[str]) -> str:
+    try:
+        text, err = process.communicate(timeout=150)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        text, err = process.communicate()
+        raise AssertionError(f"hangs\n{text}\n{err}") from None
+    assert process.returncode == 0, err
+    return text
+
+
+def taken_away(kube: Kube, how: str) -> None:
+    """Delete or evict a worker's pod, as soon as all ranks are up."""
+
+    def all_up() -> bool:
+        logs = [log for run in kube.runs for log in run.path.glob("logs/rank-*.log")]
+        return sum(b"up" in log.read_bytes() for log in logs) == 2
+
+    wait_for(all_up, 100, "it does not start")
+    name = (read_json(kube.last.plan) or {})["attempt"]["nodes"][1]["name"]
+    its = kube.cluster(kube.admin)
+    its.namespace = kube.cluster().namespace
+    if how == "deleted":
+        its.call("DELETE", its.path("pods", name))
+    else:
+        body: dict[str, Any] = {"metadata": {"name": name}}
+        body |= {"apiVersion": "policy/v1beta1", "kind": "Eviction"}
+        its.call("POST", its.path("pods", f"{name}/eviction"), body)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("retries", [1, 0])
+@pytest.mark.parametrize("how", ["deleted", "evicted"])
+def test_a_pod_is_taken_away(kube: Kube, how: str, retries: int) -> None:
+    process = start(kube, retries, seconds=40, size=1)
+    try:
+        taken_away(kube, how)
+    except BaseException:
+        process.kill()
+        raise
+    text = out(process)
+    assert ("value 2097152" if retries else "error 'host'") in text, text
+    assert f"runs {retries + 1}" in text
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("retries", [1, 0])
+def test_out_of_memory(kube: Kube, retries: int) -> None:
+    """The cluster kills a pod that goes beyond its limit; the next one's is twice as high."""
+    text = out(start(kube, retries, seconds=0, size=220))
+    assert (f"value {440 << 20}" if retries else "error 'memory'") in text, text
+    assert f"runs {retries + 1}" in text

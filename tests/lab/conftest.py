@@ -245,6 +245,15 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
 
 
 @pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real Slurm for all tests of a file."""
+    from slurm_cluster import cluster_in  # which takes its labs from here
+
+    with cluster_in(tmp_path_factory.mktemp("slurm")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def bare_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
     """Three hosts with sshd and a Python only, for all tests of a file."""
     with lab_in(tmp_path_factory.mktemp("bare"), 3, "--bare") as found:

@@ -299,3 +299,14 @@ def poll(process: subprocess.Popen[str], there: Callable[[], bool], patience: fl
     """Wait for something while a command is under way; it must not end before."""
     wait_for(lambda: there() or process.poll() is not None, patience, "it did not come")
     assert there(), process.communicate()
+
+
+@contextmanager
+def site_in(cluster: Cluster, folder: Path) -> Iterator[SlurmSite]:
+    """A laptop with that workspace, for one test; afterwards nothing of its runs is there."""
+    site = SlurmSite(cluster.lab, folder, cluster=cluster)
+    yield site
+    cluster.clear()
+    for path in (cluster.lab.shanty.home / "runs").glob("*"):
+        run = RunDir(path)
+        wait_for(lambda run=run: not site.left(run), 15, f"left: {site.left(run)}")

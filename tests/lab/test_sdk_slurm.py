@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slurm_cluster import Cluster, SlurmSite, cluster_in
+from slurm_cluster import Cluster, SlurmSite, site_in
 
 from runs import wait_for
 from sdk_runs import NAMES, check, passed, selected
-from shanty.runtime.rundir import RunDir
 from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -22,19 +21,10 @@ pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
 SHORT = ("each",)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster_in(tmp_path_factory.mktemp("slurm")) as found:
-        yield found
-
-
 @pytest.fixture
 def site(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmSite]:
-    here = SlurmSite(cluster.lab, tmp_path / "work", cluster=cluster)
-    yield here
-    cluster.clear()
-    for run in (here.lab.shanty.home / "runs").glob("*"):
-        wait_for(lambda run=run: not here.left(RunDir(run)), 15, f"left: {here.left(RunDir(run))}")
+    with site_in(cluster, tmp_path / "work") as here:
+        yield here
 
 
 def options(cluster: Cluster) -> dict[str, Any]:
@@ -65,7 +55,7 @@ def test_in_short(site: SlurmSite) -> None:
 
 @LONG
 @pytest.mark.timeout(1250)
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("map")])  # 1 rank
+@pytest.mark.parametrize("name", NAMES)
 def test_on_slurm(launches: Any, name: str) -> None:
     passed(launches(), name)
 

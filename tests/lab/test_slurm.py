@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import Cluster, SlurmSite, cluster_in
+from slurm_cluster import Cluster, SlurmSite, site_in
 
 import fashion
 import rabit_runs
@@ -29,19 +29,12 @@ print("sum", world.allreduce(1), "rank", world.rank, "task", os.environ["SLURM_P
 """
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster_in(tmp_path_factory.mktemp("slurm")) as found:
-        yield found
-
-
 @pytest.fixture
 def site(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmSite]:
-    here = SlurmSite(cluster.lab, tmp_path / "work", cluster=cluster)
-    here.write("hello.py", HELLO)
-    shutil.copytree(here.folder, here.home / "work", dirs_exist_ok=True)
-    yield here
-    cluster.clear()
+    with site_in(cluster, tmp_path / "work") as here:
+        here.write("hello.py", HELLO)
+        shutil.copytree(here.folder, here.home / "work", dirs_exist_ok=True)
+        yield here
 
 
 def sums(site: SlurmSite, text: str, ranks: int = 3) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import Cluster, SlurmSite, cluster_in
+from slurm_cluster import Cluster, SlurmSite, cluster_in, site_in
 
 from torch_runs import LONG
 
@@ -21,10 +21,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def site(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmSite]:
-    here = SlurmSite(cluster.lab, tmp_path / "work", cluster=cluster)
-    here.write("hello.py", "from mpi4py import MPI\nprint('of', MPI.COMM_WORLD.allreduce(1))\n")
-    yield here
-    cluster.clear()
+    with site_in(cluster, tmp_path / "work") as here:
+        here.write("hello.py", "from mpi4py import MPI\nprint('of', MPI.COMM_WORLD.allreduce(1))\n")
+        yield here
 
 
 def test_a_run_is_charged_to_the_account_that_was_asked_for(site: SlurmSite) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import Cluster, SlurmSite, cluster_in
+from slurm_cluster import Cluster, SlurmSite, site_in
 
 from runs import wait_for
 from shanty.runtime import platform
@@ -60,21 +60,12 @@ train(state)
 """
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster_in(tmp_path_factory.mktemp("slurm")) as found:
-        yield found
-
-
 @pytest.fixture
 def site(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmSite]:
-    here = SlurmSite(cluster.lab, tmp_path / "work", cluster=cluster)
-    here.write("up.py", UP)
-    here.write("elastic.py", ELASTIC)
-    yield here
-    cluster.clear()
-    for run in (here.lab.shanty.home / "runs").glob("*"):
-        wait_for(lambda run=run: not here.left(RunDir(run)), 15, f"left: {here.left(RunDir(run))}")
+    with site_in(cluster, tmp_path / "work") as here:
+        here.write("up.py", UP)
+        here.write("elastic.py", ELASTIC)
+        yield here
 
 
 def started(site: SlurmSite, *words: str) -> RunDir:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import Cluster, SlurmSite, cluster_in
+from slurm_cluster import Cluster, SlurmSite, site_in
 
 from platform_lines import LINE, WHERE, created, repository
 from runs import wait_for
@@ -20,21 +20,14 @@ pytestmark = [LONG, pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
 TYPES = ("--workerMachineType", "p2.xlarge", "--masterMachineType", "p2.xlarge")
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster_in(tmp_path_factory.mktemp("slurm")) as found:
-        yield found
-
-
 @pytest.fixture
 def site(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmSite]:
-    here = SlurmSite(cluster.lab, tmp_path / "work", cluster=cluster)
-    for name, partition in (("p2.xlarge", "main"), ("c3.large", "short")):
-        words = ("--on", f"slurm:{cluster.login}", "--partition", partition, "--slots", "1")
-        added = here("machines", "add", name, *words)
-        assert added.returncode == 0, added.stderr
-    yield here
-    cluster.clear()
+    with site_in(cluster, tmp_path / "work") as here:
+        for name, partition in (("p2.xlarge", "main"), ("c3.large", "short")):
+            words = ("--on", f"slurm:{cluster.login}", "--partition", partition, "--slots", "1")
+            added = here("machines", "add", name, *words)
+            assert added.returncode == 0, added.stderr
+        yield here
 
 
 def test_the_line_of_gradients_page(site: SlurmSite, repository: str, flavour: str) -> None:

@@ -19,7 +19,7 @@ import pytest
 from conftest import LabHosts
 from lab_engines import IMAGE_WORDS, containers_on, podman_on
 from site_runs import UP, Site
-from slurm_cluster import Cluster, SlurmSite, cluster_in
+from slurm_cluster import Cluster, SlurmSite, cluster_in, site_in
 
 from engines import long_only
 from runs import wait_for
@@ -296,14 +296,10 @@ def _on_kubernetes(tmp_path: Path) -> Iterator[Place]:
 
 
 def _on_slurm(cluster: Cluster, tmp_path: Path, more: list[str]) -> Iterator[Place]:
-    site = SlurmSite(cluster.lab, tmp_path / "work", cluster=cluster)
-    site.write("up.py", UP)
-    words = [*site.on[1:], "-n", str(RANKS), "--nodes", "2", "--mpi", "mpich", *more]
-    yield SlurmPlace(site, words, cluster.nodes[:2], True)
-    cluster.clear()
-    for run in (cluster.lab.shanty.home / "runs").glob("*"):
-        left = lambda run=run: site.left(RunDir(run))  # noqa: E731
-        wait_for(lambda left=left: not left(), 15, f"left: {left()}")
+    with site_in(cluster, tmp_path / "work") as site:
+        site.write("up.py", UP)
+        words = [*site.on[1:], "-n", str(RANKS), "--nodes", "2", "--mpi", "mpich", *more]
+        yield SlurmPlace(site, words, cluster.nodes[:2], True)
 
 
 def test_a_dry_run_puts_nothing_anywhere(place: Place) -> None:

@@ -552,7 +552,7 @@ def check_map_with_an_exception():
         return x
 
     before = runs()
-    assert raised(CodedError, lambda: work.map(range(30)), "in the middle").code == 2
+    assert raised(CodedError, lambda: work.map(range(30), at_once=4), "in the middle").code == 2
     assert runs() < before + 30
     assert all(run.done for run in shanty.runs())
 
