@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from shanty.tasks.errors import without_our_frames
+
 if TYPE_CHECKING:
     from shanty.sdk.run import Run
 
@@ -47,8 +49,10 @@ class Future(Generic[R]):
         timeout: seconds, after which TimeoutError is raised and the run goes on. Ctrl-C stops it.
         CancelledError where it was cancelled.
         """
-        with self._stopped_by_interrupts():
-            return self._inner.result(timeout)
+        error = self.exception(timeout)
+        if error is not None:
+            raise without_our_frames(error)
+        return self._inner.result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return what the function raised, None where it returned."""
@@ -117,7 +121,7 @@ class Future(Generic[R]):
             with self._lock:
                 if self._cancelled and not isinstance(error, KeyboardInterrupt):
                     error = CancelledError("the call was cancelled")
-                self._inner.set_exception(error)
+                self._inner.set_exception(without_our_frames(error))
             if isinstance(error, KeyboardInterrupt):
                 raise
         else:

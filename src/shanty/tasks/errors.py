@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from shanty.runtime.errors import ShantyError
+
 if TYPE_CHECKING:
     from shanty.runtime.spec import Failure
     from shanty.sdk.run import Run
@@ -44,6 +46,17 @@ class RemoteTraceback(Exception):  # noqa: N818  the cause of an exception, neve
 
     def __str__(self) -> str:
         return "\n" + self.text
+
+
+def without_our_frames(error: BaseException) -> BaseException:
+    """Return an error of a rank or of a run without the frames of whoever waited for it.
+
+    Others, which may be faults of shanty's own, keep theirs.
+    """
+    told = isinstance(error, (RunError, ShantyError))
+    if told or isinstance(error.__cause__, RemoteTraceback):
+        return error.with_traceback(None)
+    return error
 
 
 def ignores_outputs(error: BaseException) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import traceback
 from typing import Any, cast
 
 import pytest
 
+from shanty.runtime.errors import UsageError
 from shanty.sdk.future import CancelledError, Future
 from shanty.sdk.run import Run
+from shanty.tasks.errors import RemoteTraceback, RunError
 
 
 class Stoppable:
@@ -132,3 +135,31 @@ def test_no_run_for_a_value_that_was_there() -> None:
     future: Future[int] = Future()
     assert future.fill(lambda: 3).run is None
     assert future.result() == 3
+
+
+def frames(error: BaseException) -> list[str]:
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def told() -> ValueError:
+    error = ValueError("of a rank")
+    error.__cause__ = RemoteTraceback("rank 1 on b:")
+    return error
+
+
+@pytest.mark.parametrize("error", [told(), RunError("it failed"), UsageError("no such option")])
+def test_errors_that_say_all_show_none_of_our_frames(error: BaseException) -> None:
+    call = Call(error)
+    call.finish()
+    for _ in range(2):
+        with pytest.raises(type(error)) as raised:
+            call.future.result()
+        assert frames(raised.value)[1:] == ["result"]  # after this function's own
+
+
+def test_errors_of_our_own_keep_their_frames() -> None:
+    call = Call(KeyError("a fault of ours"))
+    call.finish()
+    with pytest.raises(KeyError) as raised:
+        call.future.result()
+    assert "_work" in frames(raised.value)
