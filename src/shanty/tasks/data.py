@@ -64,15 +64,33 @@ class Folder(os.PathLike[str]):
         place = _place.get()
         if place is None:
             return Folder, (str(self.path),)
-        digest = content_hash(self.path)
-        goal = place / digest / self.path.name
-        if not goal.exists():
-            goal.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.is_dir():
-                shutil.copytree(self.path, goal)
-            else:
-                shutil.copy2(self.path, goal)
+        digest = _put(self.path, place)
         return _found, (f"{digest}/{self.path.name}",)
+
+
+def _put(path: Path, place: Path) -> str:
+    """Copy a file or folder to where its hash says, which is that of the copy; return the hash.
+
+    Somebody may be writing into it still, and other ranks may put the same there.
+    """
+    import tempfile
+
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        copy = Path(folder, path.name)
+        if path.is_dir():
+            shutil.copytree(path, copy)
+        else:
+            shutil.copy2(path, copy)
+        digest = content_hash(copy)
+        goal = place / digest / path.name
+        goal.parent.mkdir(exist_ok=True)
+        try:
+            copy.rename(goal)
+        except OSError:
+            if not goal.exists():
+                raise
+    return digest
 
 
 def _found(name: str) -> Folder:

@@ -518,8 +518,8 @@ def check_folders():
     def read(folder, file, none):
         from pathlib import Path
 
-        out = shanty.artifacts() / "made"
-        out.mkdir(exist_ok=True)
+        out = shanty.artifacts() / f"made-{shanty.rank()}"
+        out.mkdir()
         (out / "result.bin").write_bytes((folder / "large").read_bytes()[::-1])
         text = (folder / "deep" / "a.txt").read_text() + " " + Path(file).read_text()
         return text, shanty.Folder(out), [each.name for each in Path(none).iterdir()]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +67,41 @@ def test_the_same_content_is_there_once(tmp_path: Path) -> None:
         both = [Folder(tmp_path / name / "data") for name in ("a", "b")]
         pickling.dump(both, io.BytesIO(), "them")
     assert len([*(tmp_path / "place").iterdir()]) == 1
+
+
+def test_many_put_the_same_there_at_once(tmp_path: Path) -> None:
+    source = tmp_path / "data"
+    source.mkdir()
+    for number in range(100):
+        (source / f"file-{number}").write_text(f"{number}")
+    place = tmp_path / "place"
+
+    def put(_number: int) -> str:
+        with packed(place):
+            return str(Folder(source).__reduce__()[1])
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(put, range(32)))) == 1
+    (found,) = place.iterdir()
+    assert content_hash(found / "data") == found.name
+
+
+def test_the_hash_is_of_what_was_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody writes into the folder while it is put there."""
+    source = tmp_path / "data"
+    source.mkdir()
+    (source / "file").write_text("before")
+    plain = shutil.copytree
+
+    def copytree(*args: Any, **more: Any) -> Any:
+        (source / "file").write_text("meanwhile")
+        return plain(*args, **more)
+
+    monkeypatch.setattr(shutil, "copytree", copytree)
+    with packed(tmp_path / "place"):
+        pickling.dump(Folder(source), io.BytesIO(), "it")
+    (found,) = (tmp_path / "place").iterdir()
+    assert content_hash(found / "data") == found.name
 
 
 def test_the_hash_is_of_names_and_contents(tmp_path: Path) -> None:
