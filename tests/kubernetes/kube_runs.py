@@ -21,7 +21,8 @@ import pytest
 from runs import Shanty, mpi_folder, wait_for
 from shanty.launch.kubernetes import objects
 from shanty.launch.kubernetes.cluster import ApiError, Cluster
-from shanty.runtime.rundir import RunDir, read_json
+from shanty.launch.targets import kubernetes_watcher
+from shanty.runtime.rundir import RunDir
 
 UID = 12345
 HELLO = """
@@ -137,10 +138,7 @@ def end(kube: Kube, run: RunDir) -> None:
     """Stop a run, and see that nothing is left of it."""
     kube.shanty("stop", run.id, env=kube.env)
     wait_for(lambda: not kube.left(run), GONE, "objects of the run are left")
-    record = (read_json(run.path / "watcher.json") or {}).get("watcher")
-    if record:
-        pid = record["pid"]
-        wait_for(lambda: not Path(f"/proc/{pid}").exists(), 15, "the watcher is still there")
+    wait_for(lambda: not kubernetes_watcher.is_watched(run), 15, "the watcher is still there")
 
 
 def placed(text: str, ranks: int) -> Sequence[str]:
