@@ -75,14 +75,22 @@ def out(process: subprocess.Popen[str]) -> str:
     return text
 
 
-def taken_away(kube: Kube, how: str) -> None:
-    """Delete or evict a worker's pod, as soon as all ranks are up."""
+def all_up(kube: Kube, process: subprocess.Popen[str]) -> None:
+    """Wait for the ranks; the call is ended where they do not come."""
 
-    def all_up() -> bool:
+    def up() -> bool:
         logs = [log for run in kube.runs for log in run.path.glob("logs/rank-*.log")]
         return sum(b"up" in log.read_bytes() for log in logs) == 2
 
-    wait_for(all_up, 100, "it does not start")
+    try:
+        wait_for(up, 100, "it does not start")
+    except BaseException:
+        process.kill()
+        raise
+
+
+def take_away(kube: Kube, how: str) -> None:
+    """Delete or evict a worker's pod."""
     name = (read_json(kube.last.plan) or {})["attempt"]["nodes"][1]["name"]
     its = kube.cluster(kube.admin)
     its.namespace = kube.cluster().namespace
@@ -99,11 +107,8 @@ def taken_away(kube: Kube, how: str) -> None:
 @pytest.mark.parametrize("how", ["deleted", "evicted"])
 def test_a_pod_is_taken_away(kube: Kube, how: str, retries: int) -> None:
     process = start(kube, retries, seconds=40, size=1)
-    try:
-        taken_away(kube, how)
-    except BaseException:
-        process.kill()
-        raise
+    all_up(kube, process)
+    take_away(kube, how)
     text = out(process)
     assert ("value 2097152" if retries else "error 'host'") in text, text
     assert f"runs {retries + 1}" in text
@@ -116,3 +121,19 @@ def test_out_of_memory(kube: Kube, retries: int) -> None:
     text = out(start(kube, retries, seconds=0, size=220))
     assert (f"value {440 << 20}" if retries else "error 'memory'") in text, text
     assert f"runs {retries + 1}" in text
+
+
+@pytest.mark.timeout(300)
+def test_the_caller_is_killed(kube: Kube) -> None:
+    """The run goes on, and whoever asks gets its value."""
+    process = start(kube, 0, seconds=15, size=1)
+    all_up(kube, process)
+    process.kill()
+    process.communicate()
+    kube.await_state(kube.last, "succeeded")
+    asked = subprocess.run(
+        [sys.executable, "-c", "import shanty; print(shanty.find().value())"],
+        cwd=kube.shanty.folder, env={**kube.shanty.environ, **kube.env},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert asked.stdout == "2097152\n", asked.stderr

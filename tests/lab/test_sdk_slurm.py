@@ -115,3 +115,47 @@ def test_preempted(site: SlurmSite, retries: int) -> None:
         assert "another attempt (1 of 1)" in err
     else:
         assert "error preempted" in out, out + err
+
+
+CALL = """
+import sys, time
+import shanty
+
+@shanty.task(on=sys.argv[1], ranks=2, nodes=2)
+def work(seconds):
+    print("up", flush=True)
+    time.sleep(seconds)
+    return "value"
+
+if __name__ == "__main__":
+    print(shanty.find().value() if sys.argv[2:] else work(5))
+"""
+
+
+@LONG
+def test_the_caller_is_killed(site: SlurmSite) -> None:
+    """The run goes on, and whoever asks gets its value."""
+    site.write("script.py", CALL)
+    words = [sys.executable, "script.py", f"slurm:{site.cluster.login}"]
+    folder = site.lab.shanty.home / "runs"
+    before = set(folder.glob("*"))
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(
+        words, cwd=site.folder, env=site.lab.shanty.environ,
+        stdin=nothing, stdout=nothing, stderr=nothing,
+    )  # fmt: skip
+
+    def up() -> bool:
+        logs = [log for run in set(folder.glob("*")) - before for log in run.glob("logs/rank-*")]
+        return sum(b"up" in log.read_bytes() for log in logs) == 2
+
+    try:
+        wait_for(up, 120, "it does not start")
+    finally:
+        process.kill()
+        process.wait()
+    asked = subprocess.run(
+        [*words, "value"], cwd=site.folder, env=site.lab.shanty.environ,
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert asked.stdout == "value\n", asked.stderr
