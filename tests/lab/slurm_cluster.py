@@ -303,10 +303,12 @@ def poll(process: subprocess.Popen[str], there: Callable[[], bool], patience: fl
 
 @contextmanager
 def site_in(cluster: Cluster, folder: Path) -> Iterator[SlurmSite]:
-    """A laptop with that workspace, for one test; afterwards nothing of its runs is there."""
+    """A laptop with that workspace; afterwards nothing is left of the runs that it has begun."""
     site = SlurmSite(cluster.lab, folder, cluster=cluster)
+    runs = cluster.lab.shanty.home / "runs"
+    before = {*runs.glob("*")}
     yield site
     cluster.clear()
-    for path in (cluster.lab.shanty.home / "runs").glob("*"):
+    for path in {*runs.glob("*")} - before:
         run = RunDir(path)
         wait_for(lambda run=run: not site.left(run), 15, f"left: {site.left(run)}")

@@ -40,9 +40,9 @@ def launches(
 
     @cache
     def output() -> str:
-        where = SlurmSite(cluster.lab, folder, cluster=cluster)
-        names = selected(request)
-        return check(where.folder, cluster.lab.shanty.environ, options(cluster), names, 1200)
+        with site_in(cluster, folder) as where:
+            names = selected(request)
+            return check(where.folder, where.lab.shanty.environ, options(cluster), names, 1200)
 
     return output
 
