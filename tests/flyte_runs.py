@@ -15,6 +15,7 @@ import environments
 
 SOURCE = Path(__file__).parents[1] / "src"
 TASKS = "flyte_tasks.py"
+Done = subprocess.CompletedProcess[str]
 
 
 def environ(home: Path, **more: str) -> dict[str, str]:
@@ -41,9 +42,7 @@ def environ(home: Path, **more: str) -> dict[str, str]:
     }
 
 
-def flyte(
-    home: Path, folder: Path, *words: str | Path, timeout: float = 150, **more: str
-) -> subprocess.CompletedProcess[str]:
+def flyte(home: Path, folder: Path, *words: str | Path, timeout: float = 150, **more: str) -> Done:
     """Run `shanty flyte run WORDS…` in a folder to its end."""
     process = subprocess.Popen(
         [environments.flyte(), "-m", "shanty", "flyte", "run", *map(str, words)],
@@ -61,6 +60,12 @@ def flyte(
         out, err = process.communicate(timeout=30)
         raise AssertionError(f"hangs: {words}\n{out}\n{err}") from None
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def value(done: Done) -> str:
+    """What the workflow has returned."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()[-1]
 
 
 class _Quiet(SimpleHTTPRequestHandler):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from slurm_cluster import Cluster, SlurmSite, cluster_in
 
-from flyte_runs import TASKS, flyte, served
+from flyte_runs import TASKS, Done, flyte, served, value
 from runs import WORKERS, wait_for
 from shanty.runtime.rundir import RunDir, read_json
 from torch_runs import LONG
@@ -34,15 +33,9 @@ def site(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmSite]:
         wait_for(lambda run=run: not here.left(RunDir(run)), 15, f"left: {here.left(RunDir(run))}")
 
 
-def run(site: SlurmSite, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def run(site: SlurmSite, *words: str | Path) -> Done:
     on = f"slurm:{site.cluster.login}"
     return flyte(site.lab.shanty.home, site.folder, "--on", on, *words, timeout=300)
-
-
-def value(done: subprocess.CompletedProcess[str]) -> str:
-    """What the workflow has returned."""
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()[-1]
 
 
 def test_each_worker_is_a_node(site: SlurmSite) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import environments
-from flyte_runs import TASKS, environ, flyte, served
+from flyte_runs import TASKS, Done, environ, flyte, served, value
 from runs import WORKERS, Shanty
 from shanty.launch.kubernetes import mpijob
 from shanty.runtime.rundir import read_json
@@ -25,18 +25,11 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.xdist_group("environment"),
 ]
-Done = subprocess.CompletedProcess[str]
 
 
 def run(shanty: Shanty, *words: str | Path, **more: str) -> Done:
     shutil.copy(WORKERS / TASKS, shanty.folder)
     return flyte(shanty.home, shanty.folder, *words, **more)
-
-
-def value(done: Done) -> str:
-    """What the workflow has returned."""
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()[-1]
 
 
 def runs_of(shanty: Shanty) -> list[Path]:
@@ -74,7 +67,7 @@ def test_a_script_from_a_url_with_a_platforms_words(shanty: Shanty) -> None:
     assert re.fullmatch(r"loss 0\.\d+, 4 weights", value(done))
     assert "rank 1 of 2: loss" in done.stdout
     assert "--remote is for a Flyte deployment and left out" in done.stderr
-    assert "--image is left out" in done.stderr
+    assert "--image goes with --remote and is left out" in done.stderr
     assert not (shanty.folder / TASKS).exists()
 
 

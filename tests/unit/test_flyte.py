@@ -88,8 +88,12 @@ def test_the_folder_that_hosts_get(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     assert found(here / "wf.py", on="a,b") == here
     assert found(other / "package" / "wf.py") == here  # ranks see this machine's files
+    for place in ({"on": "a,b"}, {"image": "img:1"}, {"machines": "small:2"}):
+        with pytest.raises(UsageError, match="is not in"):
+            found(other / "package" / "wf.py", **place)
+    (here / "shanty.toml").write_text('[run]\nimage = "img:1"\n')
     with pytest.raises(UsageError, match="is not in"):
-        found(other / "package" / "wf.py", on="a,b")
+        found(other / "package" / "wf.py")
     (other / "package" / "__init__.py").unlink()
     assert found(other / "package" / "wf.py", on="a,b") == other / "package"
 
