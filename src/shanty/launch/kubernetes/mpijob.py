@@ -19,6 +19,7 @@ from shanty.launch.kubernetes.objects import GPU, documents_of
 from shanty.launch.kubernetes.pod_exec import CONTAINER
 from shanty.launch.kubernetes.shortfall import quantity
 from shanty.runtime.errors import NotFoundError, UsageError
+from shanty.runtime.resolve import LAUNCHERS
 from shanty.runtime.spec import Command, Raw
 
 Object = Mapping[str, Any]
@@ -31,9 +32,12 @@ _NOT_OF_PODS = ("containers", "restartPolicy", "hostname", "subdomain")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an MPIJob asks for: fields of JobSpec in `given`, and what of it cannot be kept."""
+    """What an MPIJob asks for: fields of JobSpec in `given`, and what of it cannot be kept.
 
-    command: Command
+    `command` is None where the image's entry point has it.
+    """
+
+    command: Command | None
     given: dict[str, Any]
     notes: tuple[str, ...]
 
@@ -114,7 +118,7 @@ def manifest_of(job: Object) -> Manifest:
         given["schedule_timeout"] = float(scheduling["scheduleTimeoutSeconds"])
     if policy.get("suspend"):
         notes.append("it is suspended there; here it is run")
-    return Manifest(_command(starts), given, tuple(dict.fromkeys(notes)))
+    return Manifest(_command(starts, notes), given, tuple(dict.fromkeys(notes)))
 
 
 def _text(value: object, what: str) -> str:
@@ -137,14 +141,12 @@ def _words(container: Object, key: str) -> list[str]:
     return [_REFERENCE.sub(put_in, _text(word, f"{key}: each of it")) for word in given]
 
 
-def _command(container: Object) -> Command:
+def _command(container: Object, notes: list[str]) -> Command | None:
     words = [*_words(container, "command"), *_words(container, "args")]
     if not container.get("command"):
-        raise UsageError(
-            "the launcher of the MPIJob has no command",
-            "it is what the image's entry point makes of its arguments, which only a cluster sees",
-            "give the line after --, as: shanty run -f FILE -- mpirun python train.py",
-        )
+        if not words or Path(words[0]).name not in LAUNCHERS:
+            return None
+        notes.append("its launcher has arguments alone: they are run, not the image's entry point")
     if container.get("workingDir"):
         return Raw((f"cd {shlex.quote(container['workingDir'])} && {shlex.join(words)}",), True)
     return Raw(tuple(words))
