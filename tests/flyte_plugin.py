@@ -1,8 +1,10 @@
 """What Flyte makes of an MPI task on a cluster, and reads of it; run by the Python of flytekit.
 
-    flyte_plugin.py manifest MODULE TASK IMAGE FOLDER JSON    prints the MPIJob; inputs into FOLDER
-    flyte_plugin.py outputs MODULE TASK FOLDER                prints what the task has left there
+    flyte_plugin.py manifest MODULE TASK FOLDER JSON IMAGE PYTHON    prints the MPIJob, which has
+                                                                     its inputs in FOLDER
+    flyte_plugin.py outputs MODULE TASK FOLDER                       prints what it has left there
 
+PYTHON is the path of the image's, with flytekit.
 flytekit's plugin has the command, and the backend fills in where inputs and outputs are: it is in
 Go, and its part is done here (flyteplugins/go/tasks/plugins/k8s/kfoperators/mpi/mpi.go).
 """
@@ -19,12 +21,12 @@ from flytekit.core.type_engine import TypeEngine
 from flytekit.models import literals
 
 
-def manifest(task, image, folder, inputs):
+def manifest(task, folder, inputs, image, python):
     context = FlyteContextManager.current_context()
     given = TypeEngine.dict_to_literal_map(context, inputs, task.python_interface.inputs)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "inputs.pb").write_bytes(given.to_flyte_idl().SerializeToString())
-    settings = SerializationSettings(ImageConfig.auto(img_name=image))
+    settings = SerializationSettings(ImageConfig.auto(img_name=image), python_interpreter=python)
     custom, container = task.get_custom(settings), task.get_container(settings)
     values = {
         "{{.input}}": f"{folder}/inputs.pb",
@@ -64,6 +66,6 @@ if __name__ == "__main__":
     what, module, name, *rest = sys.argv[1:]
     the_task = getattr(importlib.import_module(module), name)
     if what == "manifest":
-        print(json.dumps(manifest(the_task, rest[0], Path(rest[1]), json.loads(rest[2]))))
+        print(json.dumps(manifest(the_task, Path(rest[0]), json.loads(rest[1]), *rest[2:])))
     else:
         print(json.dumps(outputs(the_task, Path(rest[0]))))

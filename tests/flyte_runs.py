@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import environments
+from runs import WORKERS
 
 SOURCE = Path(__file__).parents[1] / "src"
 TASKS = "flyte_tasks.py"
@@ -66,6 +68,32 @@ def value(done: Done) -> str:
     """What the workflow has returned."""
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()[-1]
+
+
+IMAGES_PYTHON = "/opt/venv/bin/python"  # where images for Flyte have it
+
+
+def manifest(task: str, inputs: Mapping[str, object], folder: Path, image: str, python: str) -> str:
+    """The MPIJob that flytekit's plugin sends for a task of TASKS; inputs are put into `folder`."""
+    return _plugin("manifest", task, folder, json.dumps(inputs), image, python)
+
+
+def outputs(task: str, folder: Path) -> dict[str, str]:
+    """What Flyte's own program, in the ranks of such an MPIJob, has left there."""
+    found: dict[str, str] = json.loads(_plugin("outputs", task, folder))
+    return found
+
+
+def _plugin(what: str, task: str, *words: str | Path) -> str:
+    program = Path(__file__).with_name("flyte_plugin.py")
+    line = [environments.flyte(), program, what, TASKS.removesuffix(".py"), task, *words]
+    done = subprocess.run(
+        [str(word) for word in line],
+        cwd=WORKERS, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 class _Quiet(SimpleHTTPRequestHandler):

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import environments
 from engines import ContainedShanty, long_only
-from flyte_runs import TASKS, Done, flyte, served, value
+from flyte_runs import IMAGES_PYTHON, TASKS, Done, flyte, manifest, outputs, served, value
 from runs import WORKERS
 from shanty.runtime.rundir import read_json
 
@@ -46,3 +47,27 @@ def test_packages_of_the_image_alone(shanty: ContainedShanty) -> None:
     assert "No module named 'flytekit'" in last and "--env sync" in last, done.stderr
     assert "Traceback" not in last
     assert not re.search(r"python[\d.]*: No module", done.stdout + done.stderr)  # as of `-m`
+
+
+def test_the_mpijob_that_the_plugin_sends(shanty: ContainedShanty) -> None:
+    """Flyte's own program in each rank reads inputs, and writes outputs, where it is told to."""
+    shutil.copy(WORKERS / TASKS, shanty.folder)
+    data, file = shanty.folder.parent / "data", shanty.folder / "job.json"
+    python = environments.flyte()
+    # What an image for Flyte has: flytekit, and its program at this place.
+    program = f"{python.with_name('entrypoint.py')}:{IMAGES_PYTHON}/../entrypoint.py:ro"
+    words = ("--python", python, "--env", "sync", "--mpi", "openmpi", "--oversubscribe")
+    mounts = ("--mount", program, "--mount", f"{data}:{data}")
+
+    def ended(task: str, inputs: dict[str, object]) -> Done:
+        file.write_text(manifest(task, inputs, data, shanty.engine.image, IMAGES_PYTHON))
+        line = ("run", "--runtime", shanty.engine.name, *words, *mounts, "-f", file)
+        return shanty(*line, timeout=400)
+
+    done = ended("total", {"numbers": [1, 2, 4]})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("of 2 on") == 2
+    assert outputs("total", data) == {"o0": "7.0"}
+    done = ended("has_a_bug", {"log": f"{data}/log"})
+    assert done.returncode == 1, done.stderr
+    assert "ValueError: a bug" in done.stdout + done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import environments
-from flyte_runs import TASKS, Done, environ, flyte, served, value
+from flyte_runs import TASKS, Done, environ, flyte, manifest, outputs, served, value
 from runs import WORKERS, Shanty
 from shanty.launch.kubernetes import mpijob
 from shanty.runtime.rundir import read_json
@@ -208,3 +209,34 @@ def test_the_mpijob_of_a_task(shanty: Shanty) -> None:
     assert ended.stdout.count("of 2 on") == 2
     assert len(re.findall(r"^(?:\[\d\] )?10\.0$", ended.stdout, re.MULTILINE)) == 1
     assert json.loads(done.stdout)["spec"]["slotsPerWorker"] == 1
+
+
+@LONG
+@pytest.mark.parametrize(
+    ("task", "inputs", "least", "most"),
+    [
+        ("total", {"numbers": [1, 2, 4]}, 7.0, 7.0),
+        ("horovod_training", {"epochs": 60, "learning_rate": 0.05}, 0.0, 0.1),
+    ],
+)
+def test_the_plugins_own_line(
+    shanty: Shanty, task: str, inputs: dict[str, object], least: float, most: float
+) -> None:
+    """mpirun's or horovodrun's, with Flyte's program in each rank, which reads and writes files."""
+    shutil.copy(WORKERS / TASKS, shanty.folder)
+    python, data = environments.flyte(), shanty.folder / "data"
+    file = shanty.folder / "job.json"
+    file.write_text(manifest(task, inputs, data, "img:1", str(python)))
+    found = mpijob.read(file)
+    assert isinstance(found.command, Raw) and found.given["env"]["FLYTE_FAIL_ON_ERROR"] == "true"
+    env = environ(shanty.home, PATH=f"{python.parent}:{os.environ['PATH']}")
+    words = ["-e", "FOO=bar", "--oversubscribe", "--python", str(python)]
+    done = subprocess.run(
+        [python, "-m", "shanty", "run", *words, "--", *found.command.argv],
+        cwd=shanty.folder, env=env, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert " rank 1 of 2" in done.stdout
+    made = outputs(task, data)
+    assert least <= float(made["o0"]) <= most
+    assert "o1" not in made or Path(made["o1"]).is_file()

@@ -20,13 +20,15 @@ from shanty.launch.kubernetes.pod_exec import CONTAINER
 from shanty.launch.kubernetes.shortfall import quantity
 from shanty.runtime.errors import NotFoundError, UsageError
 from shanty.runtime.resolve import LAUNCHERS
-from shanty.runtime.spec import Command, Raw
+from shanty.runtime.spec import Raw
 
 Object = Mapping[str, Any]
 
 _VERSIONS = ("kubeflow.org/v1", "kubeflow.org/v2beta1")
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]+)\)")
 _OWN = ("name", "image", "command", "args", "env", "ports", "workingDir", "resources")
+# Flyte's program ends with 0 where a task fails, since its backend reads an error file.
+_FLYTE = "pyflyte-execute"
 _NOT_OF_PODS = ("containers", "restartPolicy", "hostname", "subdomain")
 
 
@@ -37,7 +39,7 @@ class Manifest:
     `command` is None where the image's entry point has it.
     """
 
-    command: Command | None
+    command: Raw | None
     given: dict[str, Any]
     notes: tuple[str, ...]
 
@@ -118,7 +120,10 @@ def manifest_of(job: Object) -> Manifest:
         given["schedule_timeout"] = float(scheduling["scheduleTimeoutSeconds"])
     if policy.get("suspend"):
         notes.append("it is suspended there; here it is run")
-    return Manifest(_command(starts, notes), given, tuple(dict.fromkeys(notes)))
+    command = _command(starts, notes)
+    if command is not None and any(_FLYTE in word for word in command.argv):
+        given["env"].setdefault("FLYTE_FAIL_ON_ERROR", "true")
+    return Manifest(command, given, tuple(dict.fromkeys(notes)))
 
 
 def _text(value: object, what: str) -> str:
@@ -141,7 +146,7 @@ def _words(container: Object, key: str) -> list[str]:
     return [_REFERENCE.sub(put_in, _text(word, f"{key}: each of it")) for word in given]
 
 
-def _command(container: Object, notes: list[str]) -> Command | None:
+def _command(container: Object, notes: list[str]) -> Raw | None:
     words = [*_words(container, "command"), *_words(container, "args")]
     if not container.get("command"):
         if not words or Path(words[0]).name not in LAUNCHERS:
