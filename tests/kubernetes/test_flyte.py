@@ -27,12 +27,16 @@ def test_packages_of_here(kube: Kube) -> None:
 
 
 def test_packages_of_the_image_alone(kube: Kube) -> None:
-    """It has no flytekit. A file goes to the pods."""
-    shutil.copy(WORKERS / TASKS, kube.shanty.folder)
+    """The task names it; it has no flytekit. A file goes to the pods."""
+    plain, text = "@task(task_config=job())\ndef copies(", (WORKERS / TASKS).read_text()
+    own = plain.replace("job()", f"job(), container_image={kube.image!r}")
+    assert plain in text
+    (kube.shanty.folder / TASKS).write_text(text.replace(plain, own))
     (kube.shanty.folder / "text.txt").write_text("hello")
-    line = (*kube.words, TASKS, "files", "--text", "text.txt")
+    words = ("--on", "k8s", "--uid", str(UID), "--env", "none")
+    line = (*words, TASKS, "files", "--text", "text.txt")
     done = flyte(kube.shanty.home, kube.shanty.folder, *line, **kube.env)
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stderr
     last = done.stderr[done.stderr.rindex("shanty: ") :]
     assert "No module named 'flytekit'" in last and "--env sync" in last, done.stderr
 
