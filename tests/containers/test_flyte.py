@@ -49,6 +49,20 @@ def test_packages_of_the_image_alone(shanty: ContainedShanty) -> None:
     assert not re.search(r"python[\d.]*: No module", done.stdout + done.stderr)  # as of `-m`
 
 
+def test_the_mpijob_of_a_dry_run(shanty: ContainedShanty) -> None:
+    """Its line has the inputs in it, so there is nothing else to mount."""
+    shutil.copy(WORKERS / TASKS, shanty.folder)
+    words = ("--dry-run", "-o", "yaml", "--image", shanty.engine.image)
+    shown = flyte(shanty.home, shanty.folder, *words, TASKS, "sums", "--count", "5")
+    file = shanty.folder / "job.yaml"
+    file.write_text(shown.stdout)
+    packages = ("--python", environments.flyte(), "--env", "sync", "--mpi", "openmpi")
+    done = shanty("run", "--runtime", shanty.engine.name, *packages, "-f", file, timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("of 2 on") == 2
+    assert re.search(r"^(?:\[0\] )?10\.0$", done.stdout, re.MULTILINE), done.stdout
+
+
 def test_the_mpijob_that_the_plugin_sends(shanty: ContainedShanty) -> None:
     """Flyte's own program in each rank reads inputs, and writes outputs, where it is told to."""
     shutil.copy(WORKERS / TASKS, shanty.folder)
