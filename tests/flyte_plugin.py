@@ -1,10 +1,10 @@
 """What Flyte makes of an MPI task on a cluster, and reads of it; run by the Python of flytekit.
 
-    flyte_plugin.py manifest MODULE TASK FOLDER JSON IMAGE PYTHON    prints the MPIJob, which has
-                                                                     its inputs in FOLDER
-    flyte_plugin.py outputs MODULE TASK FOLDER                       prints what it has left there
+    flyte_plugin.py manifest MODULE TASK FOLDER JSON IMAGE PYTHON [CODE]    prints the MPIJob
+    flyte_plugin.py outputs MODULE TASK FOLDER                              prints what it has left
 
-PYTHON is the path of the image's, with flytekit.
+Inputs and outputs are in FOLDER. PYTHON is the path of the image's, with flytekit. CODE is an
+archive of the code, which then is not in the image.
 flytekit's plugin has the command, and the backend fills in where inputs and outputs are: it is in
 Go, and its part is done here (flyteplugins/go/tasks/plugins/k8s/kfoperators/mpi/mpi.go).
 """
@@ -15,19 +15,25 @@ import sys
 from pathlib import Path
 
 from flyteidl.core.literals_pb2 import LiteralMap
-from flytekit.configuration import ImageConfig, SerializationSettings
+from flytekit.configuration import FastSerializationSettings, ImageConfig, SerializationSettings
 from flytekit.core.context_manager import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 from flytekit.models import literals
+from flytekit.tools.translator import get_serializable
 
 
-def manifest(task, folder, inputs, image, python):
+def manifest(task, folder, inputs, image, python, code=None):
     context = FlyteContextManager.current_context()
     given = TypeEngine.dict_to_literal_map(context, inputs, task.python_interface.inputs)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "inputs.pb").write_bytes(given.to_flyte_idl().SerializeToString())
-    settings = SerializationSettings(ImageConfig.auto(img_name=image), python_interpreter=python)
-    custom, container = task.get_custom(settings), task.get_container(settings)
+    settings = SerializationSettings(
+        ImageConfig.auto(img_name=image), "project", "domain", "version",
+        python_interpreter=python,
+        fast_serialization_settings=FastSerializationSettings(bool(code), ".", code),
+    )  # fmt: skip
+    template = get_serializable({}, settings, task).template
+    custom, container = template.custom, template.container
     values = {
         "{{.input}}": f"{folder}/inputs.pb",
         "{{.outputPrefix}}": f"{folder}/outputs",

@@ -73,9 +73,14 @@ def value(done: Done) -> str:
 IMAGES_PYTHON = "/opt/venv/bin/python"  # where images for Flyte have it
 
 
-def manifest(task: str, inputs: Mapping[str, object], folder: Path, image: str, python: str) -> str:
-    """The MPIJob that flytekit's plugin sends for a task of TASKS; inputs are put into `folder`."""
-    return _plugin("manifest", task, folder, json.dumps(inputs), image, python)
+def manifest(
+    task: str, inputs: Mapping[str, object], folder: Path, image: str, python: str, *code: Path
+) -> str:
+    """The MPIJob that flytekit's plugin sends for a task of TASKS; inputs are put into `folder`.
+
+    `code` is an archive of the code, where it is not in the image.
+    """
+    return _plugin("manifest", task, folder, json.dumps(inputs), image, python, *code)
 
 
 def outputs(task: str, folder: Path) -> dict[str, str]:

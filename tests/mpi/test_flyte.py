@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,18 @@ def test_the_mpijob_of_a_task(shanty: Shanty) -> None:
     assert json.loads(done.stdout)["spec"]["slotsPerWorker"] == 1
 
 
+def ended(shanty: Shanty, file: Path) -> Done:
+    """`shanty run` of the line of an MPIJob, beside a Python with flytekit, as its image has it."""
+    found, python = mpijob.read(file), environments.flyte()
+    assert found.command is not None and found.given["env"]["FLYTE_FAIL_ON_ERROR"] == "true"
+    env = environ(shanty.home, PATH=f"{python.parent}:{os.environ['PATH']}")
+    words = ["-n", "2", "-e", "FOO=bar", "--oversubscribe", "--python", str(python), "--raw"]
+    return subprocess.run(
+        [python, "-m", "shanty", "run", *words, "--", *found.command.argv],
+        cwd=shanty.folder, env=env, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+
+
 @LONG
 @pytest.mark.parametrize(
     ("task", "inputs", "least", "most"),
@@ -227,16 +240,25 @@ def test_the_plugins_own_line(
     python, data = environments.flyte(), shanty.folder / "data"
     file = shanty.folder / "job.json"
     file.write_text(manifest(task, inputs, data, "img:1", str(python)))
-    found = mpijob.read(file)
-    assert isinstance(found.command, Raw) and found.given["env"]["FLYTE_FAIL_ON_ERROR"] == "true"
-    env = environ(shanty.home, PATH=f"{python.parent}:{os.environ['PATH']}")
-    words = ["-e", "FOO=bar", "--oversubscribe", "--python", str(python)]
-    done = subprocess.run(
-        [python, "-m", "shanty", "run", *words, "--", *found.command.argv],
-        cwd=shanty.folder, env=env, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+    done = ended(shanty, file)
     assert done.returncode == 0, done.stderr
-    assert " rank 1 of 2" in done.stdout
+    assert "rank 1 of 2" in done.stdout
     made = outputs(task, data)
     assert least <= float(made["o0"]) <= most
     assert "o1" not in made or Path(made["o1"]).is_file()
+
+
+@LONG
+def test_code_that_flyte_fetches(shanty: Shanty) -> None:
+    """As `pyflyte run --remote` registers it: the launcher's host gets it first."""
+    data, file = shanty.folder / "data", shanty.folder / "job.json"
+    data.mkdir()
+    code = data / "code.tar.gz"
+    with tarfile.open(code, "w:gz") as archive:
+        archive.add(WORKERS / TASKS, TASKS)
+    python = str(environments.flyte())
+    file.write_text(manifest("total", {"numbers": [1, 2, 4]}, data, "img:1", python, code))
+    assert "pyflyte-fast-execute" in file.read_text()
+    done = ended(shanty, file)
+    assert done.returncode == 0, done.stderr
+    assert outputs("total", data) == {"o0": "7.0"}

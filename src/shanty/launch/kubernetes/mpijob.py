@@ -29,6 +29,7 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^()]+)\)")
 _OWN = ("name", "image", "command", "args", "env", "ports", "workingDir", "resources")
 # Flyte's program ends with 0 where a task fails, since its backend reads an error file.
 _FLYTE = "pyflyte-execute"
+_FLYTES_FETCHER = "pyflyte-fast-execute"  # gets the code, and starts the launcher's line
 _NOT_OF_PODS = ("containers", "restartPolicy", "hostname", "subdomain")
 
 
@@ -149,7 +150,7 @@ def _words(container: Object, key: str) -> list[str]:
 def _command(container: Object, notes: list[str]) -> Raw | None:
     words = [*_words(container, "command"), *_words(container, "args")]
     if not container.get("command"):
-        if not words or Path(words[0]).name not in LAUNCHERS:
+        if not words or Path(words[0]).name not in (*LAUNCHERS, _FLYTES_FETCHER):
             return None
         notes.append("its launcher has arguments alone: they are run, not the image's entry point")
     if container.get("workingDir"):

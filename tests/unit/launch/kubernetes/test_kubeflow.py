@@ -206,7 +206,15 @@ def test_arguments_without_a_command(tmp_path: Path) -> None:
     starting(made)["args"] = own
     file.write_text(json.dumps(made))
     assert list(jobs.of_manifest(file, [], tmp_path, {"env": {}}).command.argv) == own
-    assert any("arguments alone" in note for note in mpijob.read(file).notes)
+    found = mpijob.read(file)
+    assert any("arguments alone" in note for note in found.notes)
+    assert "FLYTE_FAIL_ON_ERROR" not in found.given["env"]
+    flyte = ["pyflyte-fast-execute", "--", "mpirun", "python", "e.py", "pyflyte-execute"]
+    starting(made)["args"] = flyte
+    file.write_text(json.dumps(made))
+    found = mpijob.read(file)
+    assert found.command is not None and list(found.command.argv) == flyte
+    assert found.given["env"]["FLYTE_FAIL_ON_ERROR"] == "true"
 
 
 def test_references_to_variables(tmp_path: Path) -> None:
