@@ -8,29 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import Cluster, SlurmSite, cluster_in
+from slurm_cluster import Cluster, SlurmSite, site_in
 
 from flyte_runs import TASKS, Done, flyte, served, value
-from runs import WORKERS, wait_for
+from runs import WORKERS
 from shanty.runtime.rundir import RunDir, read_json
 from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, LONG, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster_in(tmp_path_factory.mktemp("slurm")) as found:
-        yield found
-
-
 @pytest.fixture
 def site(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmSite]:
-    here = SlurmSite(cluster.lab, tmp_path / "work", cluster=cluster)
-    yield here
-    cluster.clear()
-    for run in (here.lab.shanty.home / "runs").glob("*"):
-        wait_for(lambda run=run: not here.left(RunDir(run)), 15, f"left: {here.left(RunDir(run))}")
+    with site_in(cluster, tmp_path / "work") as here:
+        yield here
 
 
 def run(site: SlurmSite, *words: str | Path) -> Done:
