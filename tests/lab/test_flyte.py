@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from conftest import LabHosts
 from site_runs import Site
 
-from flyte_runs import TASKS, flyte, served
+from flyte_runs import TASKS, Done, flyte, served, value
 from runs import WORKERS
 from torch_runs import LONG
 
@@ -24,7 +23,7 @@ def site(lab: LabHosts, tmp_path: Path) -> Iterator[Site]:
     yield Site(lab, tmp_path / "work")
 
 
-def run(site: Site, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def run(site: Site, *words: str | Path) -> Done:
     on = ",".join(site.lab.hosts[:2])
     return flyte(site.lab.shanty.home, site.folder, "--on", on, *words, timeout=300)
 
@@ -33,20 +32,18 @@ def test_from_a_file(site: Site) -> None:
     """Tasks, files and outputs go to the hosts and come back."""
     shutil.copy(WORKERS / TASKS, site.folder)
     done = run(site, TASKS, "sums", "--count", "11")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "55.0"
+    assert value(done) == "55.0"
     hosts = re.findall(r"rank \d of 2 on (\S+) bar", done.stdout)
     assert len(set(hosts)) == 2
     (site.folder / "text.txt").write_text("hello")
     done = run(site, TASKS, "files", "--text", "text.txt")
-    assert done.stdout.splitlines()[-1] == "hello 2, HELLO", done.stdout + done.stderr
+    assert value(done) == "hello 2, HELLO"
 
 
 def test_from_a_url(site: Site) -> None:
     with served(WORKERS) as url:
         done = run(site, f"{url}/{TASKS}", "horovod_training_wf")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.fullmatch(r"loss 0\.\d+, 4 weights", done.stdout.splitlines()[-1])
+    assert re.fullmatch(r"loss 0\.\d+, 4 weights", value(done))
     assert "rank 1 of 2: loss" in done.stdout
 
 

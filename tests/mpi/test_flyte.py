@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 import environments
-from flyte_runs import TASKS, environ, flyte, served
+from flyte_runs import TASKS, Done, environ, flyte, manifest, outputs, served, value
 from runs import WORKERS, Shanty
 from shanty.launch.kubernetes import mpijob
 from shanty.runtime.rundir import read_json
@@ -25,18 +27,11 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.xdist_group("environment"),
 ]
-Done = subprocess.CompletedProcess[str]
 
 
 def run(shanty: Shanty, *words: str | Path, **more: str) -> Done:
     shutil.copy(WORKERS / TASKS, shanty.folder)
     return flyte(shanty.home, shanty.folder, *words, **more)
-
-
-def value(done: Done) -> str:
-    """What the workflow has returned."""
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()[-1]
 
 
 def runs_of(shanty: Shanty) -> list[Path]:
@@ -74,7 +69,7 @@ def test_a_script_from_a_url_with_a_platforms_words(shanty: Shanty) -> None:
     assert re.fullmatch(r"loss 0\.\d+, 4 weights", value(done))
     assert "rank 1 of 2: loss" in done.stdout
     assert "--remote is for a Flyte deployment and left out" in done.stderr
-    assert "--image is left out" in done.stderr
+    assert "--image goes with --remote and is left out" in done.stderr
     assert not (shanty.folder / TASKS).exists()
 
 
@@ -215,3 +210,55 @@ def test_the_mpijob_of_a_task(shanty: Shanty) -> None:
     assert ended.stdout.count("of 2 on") == 2
     assert len(re.findall(r"^(?:\[\d\] )?10\.0$", ended.stdout, re.MULTILINE)) == 1
     assert json.loads(done.stdout)["spec"]["slotsPerWorker"] == 1
+
+
+def ended(shanty: Shanty, file: Path) -> Done:
+    """`shanty run` of the line of an MPIJob, beside a Python with flytekit, as its image has it."""
+    found, python = mpijob.read(file), environments.flyte()
+    assert found.command is not None and found.given["env"]["FLYTE_FAIL_ON_ERROR"] == "true"
+    env = environ(shanty.home, PATH=f"{python.parent}:{os.environ['PATH']}")
+    words = ["-n", "2", "-e", "FOO=bar", "--oversubscribe", "--python", str(python), "--raw"]
+    return subprocess.run(
+        [python, "-m", "shanty", "run", *words, "--", *found.command.argv],
+        cwd=shanty.folder, env=env, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+
+
+@LONG
+@pytest.mark.parametrize(
+    ("task", "inputs", "least", "most"),
+    [
+        ("total", {"numbers": [1, 2, 4]}, 7.0, 7.0),
+        ("horovod_training", {"epochs": 60, "learning_rate": 0.05}, 0.0, 0.1),
+    ],
+)
+def test_the_plugins_own_line(
+    shanty: Shanty, task: str, inputs: dict[str, object], least: float, most: float
+) -> None:
+    """mpirun's or horovodrun's, with Flyte's program in each rank, which reads and writes files."""
+    shutil.copy(WORKERS / TASKS, shanty.folder)
+    python, data = environments.flyte(), shanty.folder / "data"
+    file = shanty.folder / "job.json"
+    file.write_text(manifest(task, inputs, data, "img:1", str(python)))
+    done = ended(shanty, file)
+    assert done.returncode == 0, done.stderr
+    assert "rank 1 of 2" in done.stdout
+    made = outputs(task, data)
+    assert least <= float(made["o0"]) <= most
+    assert "o1" not in made or Path(made["o1"]).is_file()
+
+
+@LONG
+def test_code_that_flyte_fetches(shanty: Shanty) -> None:
+    """As `pyflyte run --remote` registers it: the launcher's host gets it first."""
+    data, file = shanty.folder / "data", shanty.folder / "job.json"
+    data.mkdir()
+    code = data / "code.tar.gz"
+    with tarfile.open(code, "w:gz") as archive:
+        archive.add(WORKERS / TASKS, TASKS)
+    python = str(environments.flyte())
+    file.write_text(manifest("total", {"numbers": [1, 2, 4]}, data, "img:1", python, code))
+    assert "pyflyte-fast-execute" in file.read_text()
+    done = ended(shanty, file)
+    assert done.returncode == 0, done.stderr
+    assert outputs("total", data) == {"o0": "7.0"}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
 
 from shanty.flyte import command
-from shanty.flyte.ranks import _check_cores, _with_task
-from shanty.flyte.wanted import Wanted
+from shanty.flyte.ranks import _check_cores, _of_image, _with_task
+from shanty.flyte.wanted import Wanted, named_image
 from shanty.runtime.errors import NotFoundError, UsageError
 
 GIB = 1 << 30
@@ -59,6 +60,22 @@ def test_an_error_names_the_task_once() -> None:
     assert _with_task(error, wanted) is error
 
 
+def test_an_image_that_is_not_taken_is_said() -> None:
+    wanted = Wanted("wf.train", 2, 1, image="a:1")
+    assert [*_of_image(wanted, "a:1"), *_of_image(Wanted("wf.train", 2, 1), "b:1")] == []
+    assert [*_of_image(wanted, "b:1")] == ["its image is left out for b:1"]
+    (note,) = _of_image(wanted, None)
+    assert "this Python's packages" in note
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [("a:1", "a:1"), ("{{.image.default.fqn}}:1", ""), (None, ""), (object(), "")],
+)
+def test_an_image_that_would_have_to_be_built_is_none(image: object, name: str) -> None:
+    assert named_image(SimpleNamespace(container_image=image)) == name
+
+
 def test_what_env_means() -> None:
     assert command._environment(["A=1", "sync", "B="]) == (["A=1", "B="], "sync")
     assert command._environment(["A=1"]) == (["A=1"], None)
@@ -88,8 +105,12 @@ def test_the_folder_that_hosts_get(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     assert found(here / "wf.py", on="a,b") == here
     assert found(other / "package" / "wf.py") == here  # ranks see this machine's files
+    for place in ({"on": "a,b"}, {"image": "img:1"}, {"machines": "small:2"}):
+        with pytest.raises(UsageError, match="is not in"):
+            found(other / "package" / "wf.py", **place)
+    (here / "shanty.toml").write_text('[run]\nimage = "img:1"\n')
     with pytest.raises(UsageError, match="is not in"):
-        found(other / "package" / "wf.py", on="a,b")
+        found(other / "package" / "wf.py")
     (other / "package" / "__init__.py").unlink()
     assert found(other / "package" / "wf.py", on="a,b") == other / "package"
 

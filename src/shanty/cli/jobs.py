@@ -282,6 +282,12 @@ def of_manifest(
     for each in found.notes:
         note(f"-f {path.name}: {each}")
     what = make_command(command, folder, raw=False) if command else found.command
+    if what is None:
+        raise UsageError(
+            "the launcher of the MPIJob has no command",
+            "it is what the image's entry point makes of its arguments, which only a cluster sees",
+            "give the line after --, as: shanty run -f FILE -- mpirun python train.py",
+        )
     values = {**dict.fromkeys(given), **own, **typed}
     return make_job(what, folder, {**values, "env": {**own["env"], **given["env"]}})
 

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,13 +20,12 @@ from shanty.cli.context import context, note
 from shanty.cli.grouped import GroupedCommand
 from shanty.cli.options import OPTIONS, completed, quiet_option
 from shanty.runtime.errors import NotFoundError, UsageError
-from shanty.runtime.spec import JobSpec, Script
+from shanty.runtime.spec import Script
 from shanty.tasks.errors import RunError
 
 # Options of `shanty run` that are not here: of other commands, or with a flag of pyflyte's.
 _NOT_HERE = (
-    "debug_rank", "source", "inputs", "operator", "environment", "tags", "image", "master_image",
-    "runtime", "mounts", "gpus", "registry_user", "registry_password",
+    "debug_rank", "source", "inputs", "operator", "environment", "tags", "image",
 )  # fmt: skip
 _TAKEN = [name for name in OPTIONS if name not in _NOT_HERE]
 # Options of `pyflyte run` for a Flyte deployment, with a value and without.
@@ -47,11 +47,12 @@ class FlyteRunCommand(GroupedCommand):
     groups = {
         title: [name for name in names if name in _TAKEN]
         for title, names in options.GROUPS.items()
-        if title not in ("Containers", "MPI", "Name and output")
+        if title not in ("MPI", "Name and output")
     } | {
         "MPI": ["mpi"],
+        "Containers": options.GROUPS["Containers"],
         "Name and output": ["name", "tags", "log_to", "profile", "dry_run", "form", "quiet"],
-        "Flyte": ["overwrite_cache", "raw_output", "image", "envvars"],
+        "Flyte": ["overwrite_cache", "raw_output", "envvars"],
     }  # fmt: skip
 
 
@@ -104,8 +105,9 @@ def flyte() -> None:
     help="Where files and data are put.",
 )  # fmt: skip
 @click.option(
-    "-i", "--image", multiple=True, metavar="IMAGE", help="For pods: --on k8s, or --dry-run."
-)
+    "-i", "--image", multiple=True, metavar="IMAGE",
+    help="Run in a container of this image on each host, or in pods.",
+)  # fmt: skip
 @_options_of_deployments
 @click.option("--dry-run", is_flag=True, help="Print the first MPI task as MPIJob; run none.")
 @click.option("-o", "form", type=click.Choice(["yaml", "json"]), help="How --dry-run prints it.")
@@ -146,13 +148,17 @@ def run(
     given["environment"] = environment
     if typed["k8s_patch"]:  # it is read where the job is made
         given["k8s_patch"] = str(Path(typed["k8s_patch"]).absolute())
+    if "mounts" in given:
+        given["mounts"] = [":".join(each) for each in given["mounts"]]
     on_kubernetes = str(given.get("on", "")).partition(":")[0] == "k8s"
-    if image and on_kubernetes:
-        given["image"] = image[-1]
+    # With --remote it is the deployment's, as a platform's page has it in its line.
+    takes_image = on_kubernetes or not typed[_name("-r --remote")]
+    if image and takes_image and not dry_run:
+        given["image"] = _read("image", image[-1], "--image")
     if form and not dry_run:
         raise UsageError(f"-o {form} says how --dry-run shows it", fix="add --dry-run")
     if not quiet:
-        _say_what_is_left_out(typed, image=bool(image) and not (on_kubernetes or dry_run))
+        _say_what_is_left_out(typed, image=bool(image) and not (takes_image or dry_run))
     script = _script(words[0])
     own = ["--overwrite-cache"] if overwrite_cache else []
     own += ["--raw-output-data-prefix", raw_output] if raw_output else []
@@ -172,9 +178,13 @@ def _environment(values: Sequence[str]) -> tuple[list[str], str | None]:
     others = [value for value in values if "=" not in value]
     if not others:
         return variables, None
-    read = OPTIONS["environment"].read
+    return variables, _read("environment", others[-1], "--env")
+
+
+def _read(name: str, text: str, flag: str) -> str:
+    read = OPTIONS[name].read
     assert read is not None
-    return variables, read(others[-1], "--env", Path.cwd())
+    return str(read(text, flag, Path.cwd()))
 
 
 def _say_what_is_left_out(typed: Mapping[str, Any], *, image: bool) -> None:
@@ -186,7 +196,10 @@ def _say_what_is_left_out(typed: Mapping[str, Any], *, image: bool) -> None:
             "from here, its MPI tasks where --on says"
         )
     if image:
-        note("--image is left out: ranks have this Python's packages")
+        note(
+            "--image goes with --remote and is left out: ranks have this Python's packages; "
+            "without --remote they are in a container of it"
+        )
 
 
 def _script(word: str) -> Path:
@@ -219,23 +232,26 @@ def _project_root(script: Path) -> Path:
 
 def _workspace(script: Path, root: Path, workdir: Path | None, given: Mapping[str, Any]) -> Path:
     """Return the folder that ranks run in, and that hosts get."""
+    from shanty.flyte.ranks import PLACES
+    from shanty.sdk.submit import make_job
+
     folder = (workdir or Path.cwd()).absolute()
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", fix="check --workdir")
-    places = {name: given[name] for name in ("on", "hostfile") if given.get(name)}
-    if given.get("machines"):
-        places["on"] = "machines"
-    if workdir is not None or script.is_relative_to(folder) or not places:
+    places = {name: given[name] for name in PLACES if given.get(name)}
+    job = make_job(Script(str(script)), folder, places)  # with what shanty.toml says
+    if job.machines:
+        job = replace(job, on="machines")
+    elsewhere = job.on or job.hostfile or job.image
+    if workdir is not None or script.is_relative_to(folder) or not elsewhere:
         return folder
     if root != script.parent:
         raise UsageError(
-            f"{script} is not in {folder}, which is what hosts get",
+            f"{script} is not in {folder}, which is what hosts and containers get",
             f"it is part of a package, whose folder is {root}",
             f"cd {root}, or add -C {root}",
         )
-    return Path(
-        jobs.bring_script(JobSpec(Script(str(script)), workdir=str(folder), **places)).workdir
-    )
+    return Path(jobs.bring_script(job).workdir)
 
 
 def _with_flytekit(hook: AbstractContextManager[Any], line: Sequence[str]) -> int:

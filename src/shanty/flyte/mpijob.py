@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from shanty.flyte.wanted import of_task
+from shanty.flyte.wanted import named_image, of_task
 
 _RESOURCES = {"cpu": "cpu", "mem": "memory", "gpu": "nvidia.com/gpu"}
 
@@ -22,17 +22,16 @@ def made_of(task: Any, inputs: Any, image: str) -> dict[str, Any]:
     image: for what names none itself. Raises UsageError for what makes no sense.
     """
     wanted, config = of_task(task), task.task_config
-    own = task.container_image if isinstance(task.container_image, str) else ""
     launcher = {
         "name": "launcher",
-        "image": config.launcher.image or own or image,
+        "image": config.launcher.image or named_image(task) or image,
         "command": list(wanted.command) or _line(task, inputs, wanted.ranks),
         "env": _variables(wanted.env),
         **_resources(config.launcher),
     }
     worker = {
         "name": "worker",
-        "image": config.worker.image or own or image,
+        "image": wanted.image or image,
         "env": _variables(wanted.env),
         **(_resources(config.worker) or _resources(task.resources)),
     }

@@ -25,11 +25,13 @@ from shanty.tasks import flyte
 from shanty.tasks.errors import RunError
 from shanty.tasks.task import Task
 
+PLACES = ("on", "hostfile", "machines", "image")  # options that say where ranks are
 _SHORTAGES = (UsageError, PrepareError)
 _MORE_ROOM = (
     "name hosts with --on, change what the task asks for, take fewer ranks with -n, or "
     "--oversubscribe"
 )
+_PACKAGES = "fix: where this Python has it: --env sync brings the packages to the ranks"
 _LEAVING = 20.0  # seconds for a run to end after Ctrl-C
 
 
@@ -50,7 +52,7 @@ class Ranks:
         options = self._options(wanted)
         if not self.quiet:
             note(f"{wanted.name}: {wanted.described()}")
-            for each in wanted.notes:
+            for each in (*wanted.notes, *_of_image(wanted, options.get("image"))):
                 note(f"{wanted.name}: {each}")
         run = self._command if wanted.command else self._call
         for left in range(wanted.retries, -1, -1):
@@ -61,6 +63,8 @@ class Ranks:
             except Exception as error:
                 if not left or not _is_tried_again(error):
                     self.failed = error
+                    if self._elsewhere and isinstance(error, ModuleNotFoundError):
+                        error.add_note(_PACKAGES)
                     raise
                 note(
                     f"{wanted.name} is tried again ({left} more): {_first_line(error)}"
@@ -72,18 +76,22 @@ class Ranks:
     def _options(self, wanted: Wanted) -> dict[str, Any]:
         """Return the options of its runs: what was typed comes before what the task says."""
         here = Context(dict(os.environ))
-        places = ("on", "hostfile", "machines")
-        given = {name: self.options[name] for name in places if name in self.options}
+        given = {name: self.options[name] for name in PLACES if name in self.options}
         job = make_job(Raw(("true",)), self._folder, given)  # with what shanty.toml says
         queued = here.targets.is_queued(job)
         hosts = None
         if job.on and not queued:
             hosts = len(inventory.resolve(job.on, here.home))
         own = wanted.options(hosts=hosts, queued=queued)
+        if wanted.image and here.targets.is_kubernetes(job):
+            own["image"] = wanted.image
+        elif job.image:
+            own["image"] = job.image  # by shanty.toml, or as typed
         if self.options.keys() & {"ranks", "ranks_per_host"}:
             own.pop("ranks_per_host", None)
-        self._elsewhere = bool(job.on or job.hostfile or queued)
-        if not (self._elsewhere or self.options.get("oversubscribe")):
+        on_hosts = bool(job.on or job.hostfile or queued)
+        self._elsewhere = on_hosts or job.image is not None
+        if not (on_hosts or self.options.get("oversubscribe")):
             _check_cores(wanted, self.options.get("ranks"), platform.usable_cores())
         env = {**own.pop("env", {}), **self.options.get("env", {})}
         name = wanted.name.rpartition(".")[2].strip("_") or "task"
@@ -133,6 +141,14 @@ class Ranks:
             run.stop()
             run.wait(_LEAVING)
             raise
+
+
+def _of_image(wanted: Wanted, image: str | None) -> Iterator[str]:
+    """Say that a task's own image is not that of its ranks."""
+    if wanted.image and image is None:
+        yield "its image is left out: its ranks have this Python's packages; --image names one"
+    elif wanted.image not in ("", image):
+        yield f"its image is left out for {image}"
 
 
 def _check_cores(wanted: Wanted, ranks: int | None, cores: int) -> None:

@@ -24,7 +24,8 @@ class Wanted:
 
     `resources` are of each worker: cores, bytes, GPUs. `time_limit` is seconds; `backoff` how often
     a job is started again where it failed as such; `retries` how often the task is. `command` is
-    the launcher's own, in place of the task's function.
+    the launcher's own, in place of the task's function. `image` is that of its workers, "" where it
+    names none.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Wanted:
     backoff: int = 0
     retries: int = 0
     command: tuple[str, ...] = ()
+    image: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -102,8 +104,15 @@ def of_task(task: Any) -> Wanted:
         backoff=int(policy.backoff_limit or 0) if policy else 0,
         retries=int(metadata.retries or 0),
         command=tuple(config.launcher.command or ()),
+        image=str(config.worker.image or named_image(task)),
         notes=tuple(_notes(task)),
     )
+
+
+def named_image(task: Any) -> str:
+    """Return the task's image; "" for an ImageSpec, or where parts of its name are to be set."""
+    image = task.container_image
+    return image if isinstance(image, str) and "{{" not in image else ""
 
 
 def _deadline(policy: Any) -> bool:
@@ -133,13 +142,12 @@ def _resources(task: Any, name: str) -> dict[str, float]:
 
 def _notes(task: Any) -> list[str]:
     config, found = task.task_config, []
-    images = [task.container_image, config.worker.image, config.launcher.image]
-    if any(images):
-        found.append("no image is used: its ranks have this Python's packages")
+    if task.container_image and not named_image(task):
+        found.append("its image is left out, since it has to be built first; --image names one")
     if config.worker.command:
         found.append("the workers' command is left out: it starts their sshd on a cluster")
     if task.pod_template is not None:
-        found.append("its pod template is left out: there are no pods")
+        found.append("its pod template is left out")
     if task.security_context is not None and task.security_context.secrets:
         found.append("its secrets are this machine's, as flytekit finds them; ranks get none")
     return found

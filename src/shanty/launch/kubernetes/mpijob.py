@@ -19,21 +19,28 @@ from shanty.launch.kubernetes.objects import GPU, documents_of
 from shanty.launch.kubernetes.pod_exec import CONTAINER
 from shanty.launch.kubernetes.shortfall import quantity
 from shanty.runtime.errors import NotFoundError, UsageError
-from shanty.runtime.spec import Command, Raw
+from shanty.runtime.resolve import LAUNCHERS
+from shanty.runtime.spec import Raw
 
 Object = Mapping[str, Any]
 
 _VERSIONS = ("kubeflow.org/v1", "kubeflow.org/v2beta1")
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]+)\)")
 _OWN = ("name", "image", "command", "args", "env", "ports", "workingDir", "resources")
+# Flyte's program ends with 0 where a task fails, since its backend reads an error file.
+_FLYTE = "pyflyte-execute"
+_FLYTES_FETCHER = "pyflyte-fast-execute"  # gets the code, and starts the launcher's line
 _NOT_OF_PODS = ("containers", "restartPolicy", "hostname", "subdomain")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an MPIJob asks for: fields of JobSpec in `given`, and what of it cannot be kept."""
+    """What an MPIJob asks for: fields of JobSpec in `given`, and what of it cannot be kept.
 
-    command: Command
+    `command` is None where the image's entry point has it.
+    """
+
+    command: Raw | None
     given: dict[str, Any]
     notes: tuple[str, ...]
 
@@ -114,7 +121,10 @@ def manifest_of(job: Object) -> Manifest:
         given["schedule_timeout"] = float(scheduling["scheduleTimeoutSeconds"])
     if policy.get("suspend"):
         notes.append("it is suspended there; here it is run")
-    return Manifest(_command(starts), given, tuple(dict.fromkeys(notes)))
+    command = _command(starts, notes)
+    if command is not None and any(_FLYTE in word for word in command.argv):
+        given["env"].setdefault("FLYTE_FAIL_ON_ERROR", "true")
+    return Manifest(command, given, tuple(dict.fromkeys(notes)))
 
 
 def _text(value: object, what: str) -> str:
@@ -137,14 +147,12 @@ def _words(container: Object, key: str) -> list[str]:
     return [_REFERENCE.sub(put_in, _text(word, f"{key}: each of it")) for word in given]
 
 
-def _command(container: Object) -> Command:
+def _command(container: Object, notes: list[str]) -> Raw | None:
     words = [*_words(container, "command"), *_words(container, "args")]
     if not container.get("command"):
-        raise UsageError(
-            "the launcher of the MPIJob has no command",
-            "it is what the image's entry point makes of its arguments, which only a cluster sees",
-            "give the line after --, as: shanty run -f FILE -- mpirun python train.py",
-        )
+        if not words or Path(words[0]).name not in (*LAUNCHERS, _FLYTES_FETCHER):
+            return None
+        notes.append("its launcher has arguments alone: they are run, not the image's entry point")
     if container.get("workingDir"):
         return Raw((f"cd {shlex.quote(container['workingDir'])} && {shlex.join(words)}",), True)
     return Raw(tuple(words))

@@ -30,6 +30,7 @@ from shanty.runtime.rank.settings_file import read_settings
 
 HOROVOD = "0.28.1"  # whose line this is
 _HOSTS = re.compile(r"^[\w.-]+(:[0-9]+)?(,[\w.-]+(:[0-9]+)?)*$")
+_OPERATORS = "/etc/mpi/discover_hosts.sh"  # a script of Kubeflow's operator names a job's hosts
 _DISCOVERY = 60  # seconds that a script has for naming the hosts
 
 Run = Callable[[str], str]
@@ -187,6 +188,9 @@ class Wanted(Line):
             raise UsageError(
                 f"{spelled} {value} is no list of hosts", fix="write it as worker-0:2,worker-1:2"
             )
+        if value == _OPERATORS and not os.path.exists(value):
+            self.notes.append(f"{spelled} {value} is not here: the hosts are the run's")
+            return
         if field == "script":
             text = f"{spelled} {value} is asked once, at the start: {_FIXED[1:]}"
             self.notes.append(text)

@@ -145,6 +145,7 @@ def _run(words: list[str]) -> None:
         error = error.with_traceback(_own_frames_off(error.__traceback__))
         why = f"{type(error).__name__}: {error}"
         unfound = kind == "-m" and isinstance(error, ImportError) and error.__traceback__ is None
+        unfound = unfound and rest[0] in str(error)  # else what is imported for a task
         if unfound:
             why = f"{sys.executable}: {error}"  # as Python says it
             print(why, file=sys.stderr)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mpijobs
+from shanty.cli import jobs
 from shanty.launch.kubernetes import kubeflow, mpijob, objects
 from shanty.runtime.errors import NotFoundError, ShantyError, UsageError
 from shanty.runtime.spec import JobSpec, Module, Raw, Script
@@ -97,8 +98,6 @@ def test_variants() -> None:
         (lambda made: made.update(apiVersion="kubeflow.org/v7"), "is not known"),
         (lambda made: made["spec"].pop("mpiReplicaSpecs"), "lacks something"),
         (lambda made: made["spec"].update(mpiReplicaSpecs=[]), "lacks something"),
-        (lambda made: made["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"][
-            "containers"][0].pop("command"), "has no command"),
         (lambda made: made.update(kind="PyTorchJob"), "no MPIJob"),
         (lambda made: starting(made).update(command="mpirun python3 x.py"), "lacks something"),
         (lambda made: starting(made).update(args=["-np", 2]), "lacks something"),
@@ -192,6 +191,30 @@ def test_a_workspace_that_is_too_large(tmp_path: Path) -> None:
 def test_what_an_operators_object_cannot_have(change: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         kubeflow.made_of("mpijob", replace(OURS, **change), RUN, "openmpi5", {})
+
+
+def test_arguments_without_a_command(tmp_path: Path) -> None:
+    """As Flyte's backend makes them. A launcher's line is one; else the entry point has it."""
+    made = job()
+    del starting(made)["command"]
+    file = tmp_path / "job.yaml"
+    file.write_text(json.dumps(made))
+    with pytest.raises(UsageError, match="has no command"):
+        jobs.of_manifest(file, [], tmp_path, {"env": {}})
+    own = ["mpirun", "-n", "4", "./a.out"]
+    assert list(jobs.of_manifest(file, own, tmp_path, {"env": {}}).command.argv) == own
+    starting(made)["args"] = own
+    file.write_text(json.dumps(made))
+    assert list(jobs.of_manifest(file, [], tmp_path, {"env": {}}).command.argv) == own
+    found = mpijob.read(file)
+    assert any("arguments alone" in note for note in found.notes)
+    assert "FLYTE_FAIL_ON_ERROR" not in found.given["env"]
+    flyte = ["pyflyte-fast-execute", "--", "mpirun", "python", "e.py", "pyflyte-execute"]
+    starting(made)["args"] = flyte
+    file.write_text(json.dumps(made))
+    found = mpijob.read(file)
+    assert found.command is not None and list(found.command.argv) == flyte
+    assert found.given["env"]["FLYTE_FAIL_ON_ERROR"] == "true"
 
 
 def test_references_to_variables(tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ LEFT_OUT = {
     "--start-timeout 5": "it is an option of `shanty run`",
     "--slots-per-host 3": "hosts have the slots that they name",
     "--host-discovery-script s": "asked once, at the start",
+    "--host-discovery-script /etc/mpi/discover_hosts.sh": "the hosts are the run's",
 }
 
 
