@@ -8,9 +8,10 @@ import pytest
 
 from runs import WORKERS, wait_for
 
-EXITS = {"raise": 1, "exit": 3, "kill": 137, "segv": 139, "abort": 7}
+EXITS = {"raise": 1, "wordless": 1, "exit": 3, "kill": 137, "segv": 139, "abort": 7}
 WORDS = {
     "raise": "ValueError: a bad thing",
+    "wordless": "WordlessError: <exception str() failed>",
     "exit": "sys.exit(3)",
     "kill": "SIGKILL",
     "segv": "SIGSEGV",
@@ -87,7 +88,7 @@ def test_python_with_options_of_its_own(shanty, flavour, options):
     assert seconds_after_start(shanty) < 3
 
 
-@pytest.mark.parametrize("how", ["raise", "exit"])
+@pytest.mark.parametrize("how", ["raise", "exit", "wordless"])
 def test_a_python_hidden_in_a_shell(shanty, flavour, how):
     script = WORKERS / "misbehave.py"
     done = shanty(

@@ -143,7 +143,7 @@ def _run(words: list[str]) -> None:
     except BaseException as error:  # noqa: BLE001  whatever ends the script
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         error = error.with_traceback(_own_frames_off(error.__traceback__))
-        why = f"{type(error).__name__}: {error}"
+        why = module.words(error)
         unfound = kind == "-m" and isinstance(error, ImportError) and error.__traceback__ is None
         if unfound:
             why = f"{sys.executable}: {error}"  # as Python says it
