@@ -127,6 +127,7 @@ def _await_starts() -> None:
 # While there still are threads: an `atexit` comes too late. Those that were entered first, as of
 # concurrent.futures, which is imported above, are called last.
 threading._register_atexit(_await_starts)  # type: ignore[attr-defined]
+os.register_at_fork(after_in_child=_starting.clear)  # a child has none of the threads
 
 
 def _folder(home: Path) -> Path:

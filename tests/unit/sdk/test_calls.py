@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -102,6 +104,33 @@ def test_folders_of_callers_that_are_gone_are_removed(home: Path) -> None:
     os.utime(foreign, (1, time.time() - 100_000))
     calls._folder(home)
     assert not foreign.exists()
+
+
+FORK = """
+import os, sys
+from shanty.sdk import calls
+from shanty.sdk.future import Future
+
+calls._starting.add(future := Future())  # a call whose run has not begun
+pid = os.fork()
+if pid == 0:
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+future.fill(lambda: None)
+"""
+
+
+def test_a_child_does_not_wait_for_calls_of_its_parent() -> None:
+    """As those of multiprocessing: the thread that makes the call is not in it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORK], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.communicate(timeout=20)[0] == "7\n"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_where_a_map_goes(monkeypatch: pytest.MonkeyPatch) -> None:
