@@ -69,6 +69,13 @@ def test_a_failing_helper_of_a_rank_harms_nothing(shanty, flavour):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("end", ["raise ValueError(3)", "sys.exit('no')"])
+def test_a_failing_child_of_a_rank_harms_nothing(shanty, end):
+    fork = f"import os, sys\nchild = os.fork()\nif not child:\n    {end}\nos.waitpid(child, 0)\n"
+    done = shanty("run", "-n", 1, shanty.script(fork))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("options", [["-I"], ["-u", "-X", "dev"]])
 def test_python_with_options_of_its_own(shanty, flavour, options):
     done = shanty(

@@ -13,7 +13,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Callable
+    from typing import Any, Callable
 
 
 def _work(kind: str, what: str) -> Callable[[], object]:
@@ -63,6 +63,11 @@ def _own_frames_off(trace: TracebackType | None) -> TracebackType | None:
     ):
         trace = trace.tb_next
     return trace
+
+
+def _is_child(process: Any) -> bool:
+    """Returns True in a child that the script has forked: its end is not the rank's."""
+    return process is not None and os.getpid() != process.pid
 
 
 def _debugged(work: Callable[[], object], terminal: str) -> None:
@@ -127,6 +132,8 @@ def _run(words: list[str]) -> None:
             work()
         return
     except SystemExit as error:
+        if _is_child(process):
+            raise
         if process is not None and not process.in_mpi and isinstance(error.code, str):
             process.tell("failed", code=1, why=error.code, at=time.monotonic())
         if process is None or not process.in_mpi:
@@ -160,7 +167,7 @@ def _run(words: list[str]) -> None:
                 fix = ""
     if process is not None and process.in_mpi:
         process.die(code, why, fix)
-    if process is not None:
+    if process is not None and not _is_child(process):
         process.tell("failed", code=code, why=why, fix=fix, at=time.monotonic())
     sys.exit(code)
 
