@@ -38,6 +38,8 @@ class Folder(os.PathLike[str]):
             self._path: Path | None = None
         else:
             self._path = Path(text).expanduser().absolute()
+            if self._path.name == "..":  # it goes by its name
+                self._path = self._path.resolve()
             if not self._path.exists():
                 raise FileNotFoundError(f"there is no folder {self._path}")
 
@@ -78,10 +80,13 @@ def _put(path: Path, place: Path) -> str:
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place) as folder:
         copy = Path(folder, path.name)
-        if path.is_dir():
-            shutil.copytree(path, copy)
-        else:
-            shutil.copy2(path, copy)
+        try:
+            if path.is_dir():
+                shutil.copytree(path, copy)
+            else:
+                shutil.copy2(path, copy)
+        except shutil.Error as error:  # one for each file, and all of these in its words
+            raise OSError(f"{path} cannot be sent: {error.args[0][0][2]}") from None
         digest = content_hash(copy)
         goal = place / digest / path.name
         goal.parent.mkdir(exist_ok=True)
@@ -117,8 +122,8 @@ def content_hash(path: Path) -> str:
     digest = hashlib.sha256()
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
     for file in files:
-        name = "" if file == path else file.relative_to(path).as_posix()
-        digest.update(f"{len(name)} {name} {file.stat().st_size}\n".encode())
+        name = b"" if file == path else os.fsencode(file.relative_to(path).as_posix())
+        digest.update(b"%d %b %d\n" % (len(name), name, file.stat().st_size))
         with file.open("rb") as content:
             while piece := content.read(_PIECE):
                 digest.update(piece)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -15,10 +16,11 @@ import pytest
 
 import shanty
 from runs import wait_for
-from shanty.runtime.errors import NotFoundError, UsageError
+from shanty.runtime.errors import NotFoundError, StorageError, UsageError
 from shanty.runtime.spec import Script
 from shanty.sdk import calls, mapping
 from shanty.sdk.submit import make_job
+from shanty.tasks import call
 
 SOURCE = Path(__file__).parents[3] / "src"
 
@@ -73,6 +75,21 @@ def test_submit_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         shanty.find("nothing")
     assert shanty.runs() == []
+
+
+def test_a_home_that_takes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.write_text("a file in its place")
+    with pytest.raises(StorageError, match="SHANTY_HOME"):
+        shanty.task(train).submit()
+    home.unlink()
+
+    def full(*_args: Any, **_more: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(call, "write", full)
+    with pytest.raises(StorageError, match="free some space"):
+        shanty.task(train).submit()
+    assert [*(home / "cache" / "calls").iterdir()] == []
 
 
 HOLD = """

@@ -136,6 +136,26 @@ def test_a_dangling_link_is_an_error(tmp_path: Path) -> None:
         moved(Folder(tmp_path / "data"), tmp_path / "place", tmp_path / "there")
 
 
+def test_the_first_file_that_cannot_be_sent_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("one", "two"):
+        os.mkfifo(tmp_path / "data" / name)
+    with packed(tmp_path / "place"), pytest.raises(OSError, match="named pipe") as raised:
+        Folder(tmp_path / "data").__reduce__()
+    assert str(raised.value).startswith(f"{tmp_path / 'data'} cannot be sent: ")
+    assert str(raised.value).count("named pipe") == 1
+
+
+def test_odd_names(tmp_path: Path) -> None:
+    """Such as are no text, and the way up from a folder."""
+    (tmp_path / "data" / "sub").mkdir(parents=True)
+    name = os.fsdecode(b"\xff")
+    (tmp_path / "data" / name).write_text("text")
+    up = Folder(tmp_path / "data" / "sub" / "..")
+    found = moved(up, tmp_path / "place", tmp_path / "there")
+    assert (found.path.name, (found / name).read_text()) == ("data", "text")
+
+
 def test_a_url_is_fetched_where_it_is_used(tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")
