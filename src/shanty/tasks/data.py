@@ -16,6 +16,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from shanty.runtime.rundir import make_removable
+
 _place: ContextVar[Path | None] = ContextVar("_place", default=None)
 _PIECE = 1 << 20
 _EMPTY = hashlib.sha256().hexdigest()[:40]  # the `content_hash` of a folder without files
@@ -83,6 +85,7 @@ def _put(path: Path, place: Path) -> str:
         try:
             if path.is_dir():
                 shutil.copytree(path, copy)
+                make_removable(copy)
             else:
                 shutil.copy2(path, copy)
         except shutil.Error as error:  # one for each file, and all of these in its words

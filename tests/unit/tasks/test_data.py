@@ -156,6 +156,18 @@ def test_odd_names(tmp_path: Path) -> None:
     assert (found.path.name, (found / name).read_text()) == ("data", "text")
 
 
+def test_a_copy_can_be_removed(tmp_path: Path) -> None:
+    """Whatever the rights of what it was made of: data is often read-only."""
+    inner = tmp_path / "data" / "inner"
+    inner.mkdir(parents=True)
+    inner.chmod(0o500)
+    with packed(tmp_path / "place"):
+        Folder(tmp_path / "data").__reduce__()
+    (copy,) = (tmp_path / "place").glob("*/data/inner")
+    assert (copy.stat().st_mode & 0o777, inner.stat().st_mode & 0o777) == (0o700, 0o500)
+    inner.chmod(0o700)
+
+
 def test_a_url_is_fetched_where_it_is_used(tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")
