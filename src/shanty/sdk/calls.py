@@ -69,7 +69,7 @@ def submit(
 
     on: hosts in place of those of the task. by_value: names of modules of which the ranks get what
     the call needs, and which they do not import. Raises UsageError for options that make no sense,
-    NotPicklableError for what cannot be sent, StorageError where it cannot be written; all else comes
+    NotPicklableError for what cannot be sent, StorageError where it cannot be kept; all else comes
     by the future.
     """
     with contextlib.suppress(ValueError):  # of some that are not written in Python
