@@ -55,6 +55,32 @@ def test_the_code_counts_and_what_it_has_taken() -> None:
     assert key(function=partial(train, 1)) != key(function=partial(train, 2))
 
 
+def test_decorators_count() -> None:
+    """By their code, and by what they were made with."""
+
+    def times(factor: int) -> Callable[..., Any]:
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def scaled(*args: Any) -> Any:
+                return function(*args) * factor
+
+            return scaled
+
+        return decorate
+
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any) -> Any:
+            return function(*args)
+
+        return call
+
+    made = (train, times(2)(train), times(3)(train), logged(train), functools.cache(train))
+    assert len({key(1, function=each) for each in made[:4]}) == 4
+    assert key(1, function=times(2)(train)) == key(1, function=made[1])
+    assert key(1, function=functools.cache(train)) == key(1, function=made[4])
+
+
 def test_functions_made_by_exec() -> None:
     def made(text: str) -> Callable[..., Any]:
         names: dict[str, Any] = {}
