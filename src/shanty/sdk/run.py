@@ -207,7 +207,7 @@ class Run:
 
         Comes back when it has been told; `wait` for its end.
         """
-        seconds = self._here.settings.stop_grace if grace is None else grace
+        seconds = float(self._here.settings.stop_grace if grace is None else grace)
         reply = self._here.targets.cancel(self._folder, seconds)
         if not reply.ok:
             raise RunError(f"run {self.id} cannot be stopped: {reply.error}", self)

@@ -66,7 +66,7 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
         if value is not None and option.toml and type(value) not in option.toml:
             kinds = " or ".join(options.KINDS[kind] for kind in option.toml)
             raise UsageError(f"{name} must be {kinds}, not {value!r}")
-        if option.read is not None and isinstance(value, (str, list)):
+        if option.read is not None and isinstance(value, (str, list, int, float)):
             try:
                 value = option.read(value, name, workspace)
             except UsageError as error:
@@ -74,6 +74,9 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
                 raise UsageError(what, error.why, error.fix) from error
         values[name] = tuple(value) if isinstance(value, list) else value
     env = {str(key): str(value) for key, value in (values.pop("env") or {}).items()}
+    for name, text in env.items():
+        if not name or "=" in name or "\0" in name + text:
+            raise UsageError(f"env={{{name!r}: {text!r}}} is no variable that a process can have")
     return jobs.make_job(command, workspace, {**values, "env": env})
 
 

@@ -16,9 +16,12 @@ import pytest
 
 import shanty
 from runs import wait_for
+from shanty.cli.context import Context
 from shanty.runtime.errors import NotFoundError, StorageError, UsageError
+from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import Script
 from shanty.sdk import calls, mapping
+from shanty.sdk.run import Run
 from shanty.sdk.submit import make_job
 from shanty.tasks import call
 
@@ -90,6 +93,13 @@ def test_a_home_that_takes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(StorageError, match="free some space"):
         shanty.task(train).submit()
     assert [*(home / "cache" / "calls").iterdir()] == []
+
+
+def test_a_grace_that_is_no_number(home: Path) -> None:
+    """Where it is asked for: the run's agents would end by it."""
+    run = Run(Context(dict(os.environ)), RunDir(home / "runs" / "20260101-000000-abcd"))
+    with pytest.raises(ValueError, match="soon"):
+        run.stop("soon")  # type: ignore[arg-type]
 
 
 HOLD = """
