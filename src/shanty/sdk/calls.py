@@ -257,7 +257,11 @@ def printed(_run: Run, lines: Sequence[LogLine]) -> None:
     for line in lines:
         label = "" if line.rank is None else f"[{line.rank}] "
         file = sys.stderr if line.stream == "stderr" else sys.stdout
-        print(label + line.text, file=file, flush=True)
+        text = label + line.text
+        try:
+            print(text, file=file, flush=True)
+        except UnicodeEncodeError:  # of a terminal with letters of its own
+            print(text.encode("ascii", "backslashreplace").decode(), file=file, flush=True)
 
 
 def _value(here: Context, what: _Call, run: Run, status: Status) -> Any:

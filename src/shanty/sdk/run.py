@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from shanty.cli.context import Context
 from shanty.launch.follow import LAUNCHER, Follower, Line
+from shanty.runtime.errors import NotFoundError
 from shanty.runtime.frames import STDERR
 from shanty.runtime.rundir import RunDir, read_lines
 from shanty.runtime.spec import JobSpec, State, Status
@@ -96,8 +97,14 @@ class Run:
 
     @property
     def status(self) -> Status:
-        """Where it stands now: `.state`, `.ranks`, `.failure`, `.exit_code` and more."""
-        return self._here.targets.describe([self._folder])[self._folder]
+        """Where it stands now: `.state`, `.ranks`, `.failure`, `.exit_code` and more.
+
+        NotFoundError where it has been deleted.
+        """
+        found = self._here.targets.describe([self._folder])[self._folder]
+        if found.state is State.LOST and not self.path.exists():
+            raise NotFoundError(f"run {self.id} has been deleted")
+        return found
 
     @property
     def state(self) -> State:
@@ -226,7 +233,7 @@ class Run:
         _ = self.status
 
     def __repr__(self) -> str:
-        return f"<run {self.id} {self.state.value}>"
+        return f"<run {self.id} {self.state.value if self.path.exists() else 'deleted'}>"
 
 
 def find(reference: str = "last") -> Run:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,7 +22,7 @@ from shanty.runtime.errors import NotFoundError, StorageError, UsageError
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import Script
 from shanty.sdk import calls, mapping
-from shanty.sdk.run import Run
+from shanty.sdk.run import LogLine, Run
 from shanty.sdk.submit import make_job
 from shanty.tasks import call
 
@@ -100,6 +101,41 @@ def test_a_grace_that_is_no_number(home: Path) -> None:
     run = Run(Context(dict(os.environ)), RunDir(home / "runs" / "20260101-000000-abcd"))
     with pytest.raises(ValueError, match="soon"):
         run.stop("soon")  # type: ignore[arg-type]
+
+
+def test_the_folder_that_one_is_in_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for call_of in (shanty.task(train).submit, lambda: shanty.submit(["true"])):
+        with pytest.raises(NotFoundError, match="is gone"):
+            call_of()
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_run_that_was_deleted(home: Path) -> None:
+    run = Run(Context(dict(os.environ)), RunDir(home / "runs" / "20260101-000000-abcd"))
+    for ask in (run.wait, run.value, run.metrics, lambda: run.state):
+        with pytest.raises(NotFoundError, match="20260101-000000-abcd has been deleted"):
+            ask()
+    assert repr(run) == "<run 20260101-000000-abcd deleted>"
+
+
+def test_letters_that_a_terminal_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO(), "ascii", write_through=True)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    calls.printed(cast(Run, None), [LogLine(0, "grün", "stdout", 0.0)])
+    assert terminal.buffer.getvalue() == b"[0] gr\\xfcn\n"  # type: ignore[attr-defined]
+
+
+def test_a_program_without_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was started by a desktop."""
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    here = Context(dict(os.environ))
+    here.progress("connects")
+    assert not here.targets.describe([])
+    calls.printed(cast(Run, None), [LogLine(0, "text", "stdout", 0.0)])
 
 
 HOLD = """
