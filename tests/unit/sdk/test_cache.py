@@ -209,6 +209,20 @@ def test_a_damaged_one_is_none(tmp_path: Path) -> None:
     assert cache.read(tmp_path, "one") == 2
 
 
+def test_a_folder_that_was_changed_is_none(tmp_path: Path) -> None:
+    """Whoever gets a folder from the cache is at the place where it is kept."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_text("1")
+    run = RunDir(tmp_path / "run")
+    outcome.write_value(run, 0, Folder(tmp_path / "model"), "it")
+    cache.keep(tmp_path, "k", run, None)
+    found = cache.read(tmp_path, "k") / "weights"
+    assert (cache.read(tmp_path, "k") / "weights").read_text() == "1"
+    found.write_text("2")
+    with pytest.raises(KeyError):
+        cache.read(tmp_path, "k")
+
+
 def test_what_was_not_used_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "LIMIT", 2500)
     kept(tmp_path, "a", [bytes(1000)])
