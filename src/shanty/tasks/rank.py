@@ -26,7 +26,9 @@ def enter(refusal: str) -> tuple[Path, dict[str, Any]]:
             "read each other's functions. Call from Python "
             f"{here}, or give the ranks yours (python=…, environment='sync')"
         )
-    sys.path += [path for path in map(os.path.abspath, about["paths"]) if path not in sys.path]
+    first, others = map(os.path.abspath, about["first"]), map(os.path.abspath, about["paths"])
+    sys.path[:0] = [path for path in first if path not in sys.path]
+    sys.path += [path for path in [*others, str(Path.cwd())] if path not in sys.path]
     sys.path.append(str(folder / "lib"))  # the last: an installed cloudpickle comes first
     return folder, about
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
+_OF_CALLS = ("shanty.tasks.rank", "shanty.tasks.cells")  # which import from where the caller does
+
+
 def _work(kind: str, what: str) -> Callable[[], object]:
     """Returns what runs a script, or with kind "-m" a module, with "-c" code; sets sys.path[0]."""
     archive = not kind and (os.path.isdir(what) or what.endswith((".zip", ".pyz")))
@@ -26,6 +29,8 @@ def _work(kind: str, what: str) -> Callable[[], object]:
         folder = os.getcwd() if kind == "-m" else ""
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
         sys.path[0] = folder
+        if kind == "-m" and what in _OF_CALLS:
+            del sys.path[0]
     if archive:
         return lambda: runpy.run_path(what, run_name="__main__")
     if kind == "-m":
