@@ -144,5 +144,9 @@ def _fetched(url: str) -> Path:
     system, place = fsspec.core.url_to_fs(url)
     folder = Path(tempfile.mkdtemp(prefix="shanty-"))
     goal = folder / Path(place.rstrip("/")).name
-    system.get(place, str(goal), recursive=system.isdir(place))
+    try:
+        system.get(place, str(goal), recursive=system.isdir(place))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return goal

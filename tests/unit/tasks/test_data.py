@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,17 @@ def test_a_copy_can_be_removed(tmp_path: Path) -> None:
     (copy,) = (tmp_path / "place").glob("*/data/inner")
     assert (copy.stat().st_mode & 0o777, inner.stat().st_mode & 0o777) == (0o700, 0o500)
     inner.chmod(0o700)
+
+
+def test_a_url_that_is_not_there_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    with pytest.raises(FileNotFoundError):
+        _ = Folder(f"file://{tmp_path}/none").path
+    assert [*(tmp_path / "tmp").iterdir()] == []
 
 
 def test_a_url_is_fetched_where_it_is_used(tmp_path: Path) -> None:
