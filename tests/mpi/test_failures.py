@@ -8,9 +8,10 @@ import pytest
 
 from runs import WORKERS, wait_for
 
-EXITS = {"raise": 1, "exit": 3, "kill": 137, "segv": 139, "abort": 7}
+EXITS = {"raise": 1, "wordless": 1, "exit": 3, "kill": 137, "segv": 139, "abort": 7}
 WORDS = {
     "raise": "ValueError: a bad thing",
+    "wordless": "WordlessError: <exception str() failed>",
     "exit": "sys.exit(3)",
     "kill": "SIGKILL",
     "segv": "SIGSEGV",
@@ -68,6 +69,13 @@ def test_a_failing_helper_of_a_rank_harms_nothing(shanty, flavour):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("end", ["raise ValueError(3)", "sys.exit('no')"])
+def test_a_failing_child_of_a_rank_harms_nothing(shanty, end):
+    fork = f"import os, sys\nchild = os.fork()\nif not child:\n    {end}\nos.waitpid(child, 0)\n"
+    done = shanty("run", "-n", 1, shanty.script(fork))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("options", [["-I"], ["-u", "-X", "dev"]])
 def test_python_with_options_of_its_own(shanty, flavour, options):
     done = shanty(
@@ -87,7 +95,7 @@ def test_python_with_options_of_its_own(shanty, flavour, options):
     assert seconds_after_start(shanty) < 3
 
 
-@pytest.mark.parametrize("how", ["raise", "exit"])
+@pytest.mark.parametrize("how", ["raise", "exit", "wordless"])
 def test_a_python_hidden_in_a_shell(shanty, flavour, how):
     script = WORKERS / "misbehave.py"
     done = shanty(

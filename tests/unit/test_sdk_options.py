@@ -37,6 +37,11 @@ def test_values(tmp_path: Path, name: str, value: Any, wanted: Any) -> None:
         ({"tags": "night"}, "tags must be a list, not 'night'"),
         ({"rank": 2}, "there is no option 'rank'"),
         ({"ranks": 0}, "ranks"),
+        ({"start_timeout": -3}, "start_timeout=-3: '-3' is no time"),
+        ({"stall_after": float("nan")}, "is no time"),
+        ({"env": {"A=B": "x"}}, "no variable"),
+        ({"env": {"": "x"}}, "no variable"),
+        ({"env": {"A": "x\0y"}}, "no variable"),
     ],
 )
 def test_what_makes_no_sense(tmp_path: Path, given: dict[str, Any], words: str) -> None:

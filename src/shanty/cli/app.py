@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import click
 
 from shanty import __version__
-from shanty.cli.context import Errors, show_error
-from shanty.runtime.errors import NotFoundError, ShantyError, StorageError, UsageError
+from shanty.cli.context import Errors, folder_is_gone, show_error
+from shanty.runtime.errors import ShantyError, StorageError, UsageError
 from shanty.runtime.rundir import home, not_allowed
 
 # Each verb and the module of its command; the command has the verb's name with _ for a dash.
@@ -206,11 +206,7 @@ def _folder_is_gone() -> bool:
 def _known(error: OSError) -> ShantyError | None:
     """Return what an OSError says of the folder that one is in, of disks and of permissions."""
     if error.errno == errno.ENOENT and _folder_is_gone():
-        return NotFoundError(
-            "the folder that you are in is gone",
-            "somebody deleted it, or put another one in its place",
-            "cd to a folder that is there",
-        )
+        return folder_is_gone()
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = f"{error.filename or 'the output'} cannot be written"
         return StorageError(what, error.strerror or str(error), "free some space there")

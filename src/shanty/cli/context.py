@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from shanty.launch import settings
 from shanty.launch.settings import Settings
-from shanty.runtime.errors import ShantyError
+from shanty.runtime.errors import NotFoundError, ShantyError
 from shanty.runtime.rundir import home
 
 if TYPE_CHECKING:
@@ -70,12 +70,21 @@ class Context:
 
 def at_terminal() -> bool:
     """Return true where a person can be asked."""
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
 def context() -> Context:
     """Return the context of this process."""
     return Context(dict(os.environ))
+
+
+def folder_is_gone() -> NotFoundError:
+    """Return what is said where the current folder has been deleted."""
+    return NotFoundError(
+        "the folder that you are in is gone",
+        "somebody deleted it, or put another one in its place",
+        "cd to a folder that is there",
+    )
 
 
 class Errors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import shutil
@@ -96,7 +97,7 @@ class Progress:
     """Shows what is done to make hosts ready: one line that changes, or a line for each step."""
 
     def __init__(self, out: TextIO | None = None) -> None:
-        self._out = out or sys.stderr
+        self._out = out or sys.stderr or io.StringIO()  # a program without a terminal has none
         self._live = self._out.isatty()
         self._said: set[str] = set()
         self.quiet = False

@@ -23,7 +23,7 @@ from shanty.launch import run_query
 from shanty.launch.run_query import Found, Query
 from shanty.launch.targets.registry import LOCAL, Targets
 from shanty.runtime.errors import NotFoundError, StorageError, UsageError
-from shanty.runtime.rundir import RunDir, is_run_id, read_json, storage_errors
+from shanty.runtime.rundir import RunDir, is_run_id, make_removable, read_json, storage_errors
 from shanty.runtime.spec import JobSpec, Status
 
 T = TypeVar("T")
@@ -325,7 +325,11 @@ def _similar(reference: str, names: Sequence[str]) -> str:
 
 def _delete(run: RunDir) -> None:
     with storage_errors(run.path):
-        shutil.rmtree(run.path)
+        try:
+            shutil.rmtree(run.path)
+        except PermissionError:  # perhaps of a read-only folder that ranks have made there
+            make_removable(run.path)
+            shutil.rmtree(run.path)
 
 
 def _is_news(entry: Entry, known: Entry | None) -> bool:

@@ -171,6 +171,15 @@ class RunDir:
             folder.mkdir(parents=True)
 
 
+def make_removable(folder: Path) -> None:
+    """Give the owner all rights to a folder and those in it: copies of read-only ones have none."""
+    os.chmod(folder, os.stat(folder).st_mode | 0o700)
+    for place, names, _ in os.walk(folder):  # which goes on into those of `names`
+        for path in (os.path.join(place, name) for name in names):
+            if not os.path.islink(path):
+                os.chmod(path, os.stat(path).st_mode | 0o700)
+
+
 @contextlib.contextmanager
 def storage_errors(
     path: Path, fix: str = "point SHANTY_HOME at a folder that can be written"

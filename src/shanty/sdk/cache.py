@@ -60,19 +60,21 @@ def key(
 
 
 def _of_function(function: Callable[..., Any]) -> bytes:
-    """Return the code, as it is written where that is known, and what it has taken from outside."""
-    plain = inspect.unwrap(function)
+    """Return the code, as it is written where that is known, and what it has taken from outside.
+
+    Of a function with a decorator both: what calls it, and what it calls.
+    """
     within = _within.get()
-    if id(plain) in within:  # it calls itself
+    if id(function) in within:  # it calls itself
         return b""
-    token = _within.set((*within, id(plain)))
+    token = _within.set((*within, id(function)))
     try:
-        inner = []
-        for cell in getattr(plain, "__closure__", None) or ():
+        inner = [getattr(function, "__wrapped__", None)]
+        for cell in getattr(function, "__closure__", None) or ():
             with contextlib.suppress(ValueError):  # it is empty yet
                 inner.append(cell.cell_contents)
         own = getattr(function, "__self__", None)  # of a method
-        return _source(plain) + fingerprint([inner, own])
+        return _source(function) + fingerprint([inner, own])
     finally:
         _within.reset(token)
 
@@ -81,7 +83,8 @@ def _source(thing: Any) -> bytes:
     """Return what a function or class is: its text, else its code, else its name."""
     if getattr(thing, "__name__", "") != "<lambda>":  # of which a line may have several
         with contextlib.suppress(OSError, TypeError):  # made by exec, or in C
-            return inspect.getsource(thing).encode()
+            # Of code, since inspect takes a function for the one that it wraps.
+            return inspect.getsource(getattr(thing, "__code__", thing)).encode()
     if isinstance(thing, FunctionType | MethodType):
         return _of_code(thing.__code__)
     if callable(thing) and not hasattr(thing, "__qualname__"):  # an object, a functools.partial
@@ -161,6 +164,9 @@ def read(home: Path, key: str) -> Any:
         found = read_json(kept.path / _COMPLETE)
         if found is None:
             raise KeyError(key)
+        for folder in (kept.results / "data").glob("*/*"):
+            if content_hash(folder) != folder.parent.name:
+                raise ValueError(f"somebody has written into {folder}")
         os.utime(kept.path)  # it was used now
         if found["ranks"] is None:
             return outcome.read_value(kept, 0)

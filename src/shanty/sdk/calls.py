@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401  what it has done at the end comes after ours
 import contextlib
+import errno
 import hashlib
 import inspect
 import os
@@ -22,7 +23,7 @@ from shanty.cli.context import Context, note
 from shanty.launch.follow import Follower, Line
 from shanty.runtime import platform
 from shanty.runtime.errors import ShantyError, UsageError
-from shanty.runtime.rundir import RunDir
+from shanty.runtime.rundir import RunDir, storage_errors
 from shanty.runtime.spec import HOST, MEMORY, PREEMPTED, JobSpec, State, Status
 from shanty.sdk import cache
 from shanty.sdk.future import CancelledError, Future
@@ -68,7 +69,8 @@ def submit(
 
     on: hosts in place of those of the task. by_value: names of modules of which the ranks get what
     the call needs, and which they do not import. Raises UsageError for options that make no sense,
-    NotPicklableError for what cannot be sent; all else comes by the future.
+    NotPicklableError for what cannot be sent, StorageError where it cannot be kept; all else comes
+    by the future.
     """
     with contextlib.suppress(ValueError):  # of some that are not written in Python
         inspect.signature(task.function).bind(*args, **kwargs)  # TypeError, before a run is
@@ -91,7 +93,8 @@ def submit(
         with contextlib.suppress(KeyError):
             known = cache.read(here.home, key)
             return future.fill(lambda: known)
-    folder = _folder(here.home)
+    with storage_errors(here.home):
+        folder = _folder(here.home)
     try:
         job = task_job(given, folder, getattr(task.function, "__qualname__", ""))
         elsewhere = bool(job.on or job.hostfile or job.image or job.machines)
@@ -100,8 +103,11 @@ def submit(
             workspace=Path(job.workdir), each=each, elsewhere=elsewhere, modules=by_value,
         )  # fmt: skip
         what = _Call(task, job, each, key, retries, _factor(memory, job))
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            with storage_errors(here.home):  # others are of the user's own folders
+                raise
         raise
 
     def work() -> Any:
@@ -127,6 +133,7 @@ def _await_starts() -> None:
 # While there still are threads: an `atexit` comes too late. Those that were entered first, as of
 # concurrent.futures, which is imported above, are called last.
 threading._register_atexit(_await_starts)  # type: ignore[attr-defined]
+os.register_at_fork(after_in_child=_starting.clear)  # a child has none of the threads
 
 
 def _folder(home: Path) -> Path:
@@ -250,7 +257,11 @@ def printed(_run: Run, lines: Sequence[LogLine]) -> None:
     for line in lines:
         label = "" if line.rank is None else f"[{line.rank}] "
         file = sys.stderr if line.stream == "stderr" else sys.stdout
-        print(label + line.text, file=file, flush=True)
+        text = label + line.text
+        try:
+            print(text, file=file, flush=True)
+        except UnicodeEncodeError:  # of a terminal with letters of its own
+            print(text.encode("ascii", "backslashreplace").decode(), file=file, flush=True)
 
 
 def _value(here: Context, what: _Call, run: Run, status: Status) -> Any:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from shanty.tasks.errors import without_our_frames
+from shanty.tasks.errors import of_a_rank, without_our_frames
 
 if TYPE_CHECKING:
     from shanty.sdk.run import Run
@@ -94,11 +94,16 @@ class Future(Generic[R]):
     async def _wait(self) -> R:
         import asyncio  # a fifth of the time of the first call; whoever awaits has it
 
+        # What the function raised does not go through asyncio, which loses a StopIteration.
+        ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        ended.set_running_or_notify_cancel()
+        self._inner.add_done_callback(lambda _: ended.set_result(None))
         try:
-            return await asyncio.wrap_future(self._inner)
+            await asyncio.wrap_future(ended)
         except asyncio.CancelledError:
             await asyncio.get_running_loop().run_in_executor(None, self.cancel)
             raise
+        return self.result()
 
     # ------------------------------------------------------------------ for whoever makes it
 
@@ -114,7 +119,7 @@ class Future(Generic[R]):
             self._begun.set()  # last: the interpreter's end waits for it
 
     def fill(self, work: Callable[[], R]) -> Future[R]:
-        """Do the work, here and now, and keep what comes of it."""
+        """Do the work, here and now, and keep what comes of it; Ctrl-C comes out of it as well."""
         try:
             value = work()
         except BaseException as error:
@@ -122,7 +127,7 @@ class Future(Generic[R]):
                 if self._cancelled and not isinstance(error, KeyboardInterrupt):
                     error = CancelledError("the call was cancelled")
                 self._inner.set_exception(without_our_frames(error))
-            if isinstance(error, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt) and not of_a_rank(error):
                 raise
         else:
             with self._lock:

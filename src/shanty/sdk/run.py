@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from shanty.cli.context import Context
 from shanty.launch.follow import LAUNCHER, Follower, Line
+from shanty.runtime.errors import NotFoundError
 from shanty.runtime.frames import STDERR
 from shanty.runtime.rundir import RunDir, read_lines
 from shanty.runtime.spec import JobSpec, State, Status
@@ -96,8 +97,14 @@ class Run:
 
     @property
     def status(self) -> Status:
-        """Where it stands now: `.state`, `.ranks`, `.failure`, `.exit_code` and more."""
-        return self._here.targets.describe([self._folder])[self._folder]
+        """Where it stands now: `.state`, `.ranks`, `.failure`, `.exit_code` and more.
+
+        NotFoundError where it has been deleted.
+        """
+        found = self._here.targets.describe([self._folder])[self._folder]
+        if found.state is State.LOST and not self.path.exists():
+            raise NotFoundError(f"run {self.id} has been deleted")
+        return found
 
     @property
     def state(self) -> State:
@@ -207,7 +214,7 @@ class Run:
 
         Comes back when it has been told; `wait` for its end.
         """
-        seconds = self._here.settings.stop_grace if grace is None else grace
+        seconds = float(self._here.settings.stop_grace if grace is None else grace)
         reply = self._here.targets.cancel(self._folder, seconds)
         if not reply.ok:
             raise RunError(f"run {self.id} cannot be stopped: {reply.error}", self)
@@ -226,7 +233,7 @@ class Run:
         _ = self.status
 
     def __repr__(self) -> str:
-        return f"<run {self.id} {self.state.value}>"
+        return f"<run {self.id} {self.state.value if self.path.exists() else 'deleted'}>"
 
 
 def find(reference: str = "last") -> Run:

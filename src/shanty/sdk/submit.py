@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from shanty.cli import jobs, options
-from shanty.cli.context import Context
+from shanty.cli.context import Context, folder_is_gone
 from shanty.cli.start import make_room
 from shanty.runtime.errors import UsageError
 from shanty.runtime.rundir import RunDir, new_id
@@ -47,7 +47,7 @@ def submit(
     if isinstance(args, str):
         raise UsageError("args is a list of words, not one text", fix=f"args={args.split()!r}")
     here = Context(dict(os.environ))
-    folder = Path(workdir or ".").absolute()
+    folder = _folder(workdir)
     words = [os.fspath(command)] if isinstance(command, (str, os.PathLike)) else [*command]
     if module is not None:
         words = ["-m", module, *words]
@@ -66,7 +66,7 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
         if value is not None and option.toml and type(value) not in option.toml:
             kinds = " or ".join(options.KINDS[kind] for kind in option.toml)
             raise UsageError(f"{name} must be {kinds}, not {value!r}")
-        if option.read is not None and isinstance(value, (str, list)):
+        if option.read is not None and isinstance(value, (str, list, int, float)):
             try:
                 value = option.read(value, name, workspace)
             except UsageError as error:
@@ -74,7 +74,17 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
                 raise UsageError(what, error.why, error.fix) from error
         values[name] = tuple(value) if isinstance(value, list) else value
     env = {str(key): str(value) for key, value in (values.pop("env") or {}).items()}
+    for name, text in env.items():
+        if not name or "=" in name or "\0" in name + text:
+            raise UsageError(f"env={{{name!r}: {text!r}}} is no variable that a process can have")
     return jobs.make_job(command, workspace, {**values, "env": env})
+
+
+def _folder(workdir: str | os.PathLike[str] | None) -> Path:
+    try:
+        return Path.cwd() / (workdir or ".")
+    except FileNotFoundError:
+        raise folder_is_gone() from None
 
 
 def _plain(value: Any) -> Any:
@@ -138,7 +148,7 @@ def task_job(given: Mapping[str, Any], inputs: Path | None, name: str = "") -> J
 
     name: the function's, which stands in the run's command to be seen.
     """
-    folder = Path(given.get("workdir") or ".").absolute()
+    folder = _folder(given.get("workdir"))
     own = {key: value for key, value in given.items() if key != "workdir"}
     own = {"python": sys.executable, **own, "inputs": inputs and str(inputs)}
     return make_job(Module("shanty.tasks.rank", (name,) if name else ()), folder, own)

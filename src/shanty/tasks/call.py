@@ -58,22 +58,30 @@ def write(
 
 def equip(folder: Path, workspace: Path, **more: Any) -> None:
     """Write what a rank must know before it can read what is sent, and cloudpickle for it."""
-    about = {"python": list(sys.version_info[:2]), "paths": _paths(workspace), **more}
+    first, paths = _paths(workspace)
+    about = {"python": list(sys.version_info[:2]), "first": first, "paths": paths, **more}
     (folder / "call.json").write_text(json.dumps(about))
     own = Path(cloudpickle.__file__).parent
     shutil.copytree(own, folder / "lib" / own.name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def _paths(workspace: Path) -> list[str]:
-    """Return where this process imports from: below the workspace by a path in it."""
-    found = []
+def _paths(workspace: Path) -> tuple[list[str], list[str]]:
+    """Return where this process imports from: below the workspace by a path in it.
+
+    The first of the two are those below it that come before Python's own modules.
+    """
+    first: dict[str, None] = {}
+    others: dict[str, None] = {}
+    library = sysconfig.get_path("stdlib")
+    before = library in sys.path
     for entry in sys.path:
         path = Path(entry or ".").absolute()
+        before = before and entry != library
         if path.is_relative_to(workspace):
-            found.append(str(path.relative_to(workspace)))
+            (first if before else others)[str(path.relative_to(workspace))] = None
         elif not _is_installed(str(path)):
-            found.append(str(path))
-    return list(dict.fromkeys(found))
+            others[str(path)] = None
+    return [*first], [*others]
 
 
 def _is_installed(path: str) -> bool:

@@ -82,7 +82,7 @@ def as_line(outcome: Outcome) -> bytes:
 
 def of_text(text: bytes) -> tuple[bytes, Outcome | None]:
     """Split a line of a rank: what it wrote itself, and the outcome that follows it."""
-    written, mark, word = text.partition(MARK)
+    written, mark, word = text.rpartition(MARK)  # the cell may have written one itself
     if not mark:
         return text, None
     try:

@@ -17,9 +17,10 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from shanty.tasks.cell_channel import PULL, PUSH, Order, Outcome, Shown
 
@@ -69,6 +70,19 @@ def _not_now(_number: int, _frame: FrameType | None) -> None:
     """Take an interrupt that comes while no cell is at work."""
 
 
+def _end_child() -> NoReturn:
+    """End a child that a cell has forked, where the cell ends in it: it is no rank."""
+    error = sys.exc_info()[1]
+    if error is not None and not isinstance(error, SystemExit):
+        from shanty.tasks.outcome import own_frames_off
+
+        traceback.print_exception(error.with_traceback(own_frames_off(error)))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(0 if error is None else 1)
+
+
 class _Server:
     """One rank, for as long as the notebook has it."""
 
@@ -78,6 +92,7 @@ class _Server:
         from shanty.runtime.rundir import RunDir
 
         self._rank = rank
+        self._pid = os.getpid()
         self._input = _Input() if rank == 0 else None
         self._mpi = MPI
         self._comm = MPI.COMM_WORLD.Dup()  # a cell's messages are never taken for ours
@@ -129,7 +144,11 @@ class _Server:
         value = None
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            found = self._do(order)
+            try:
+                found = self._do(order)
+            finally:
+                if os.getpid() != self._pid:
+                    _end_child()
             signal.signal(signal.SIGINT, _not_now)
             if self._rank == 0 and (found is not None or order.kind == PULL):
                 value = self._keep_value(order, found)

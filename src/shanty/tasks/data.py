@@ -16,6 +16,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from shanty.runtime.rundir import make_removable
+
 _place: ContextVar[Path | None] = ContextVar("_place", default=None)
 _PIECE = 1 << 20
 _EMPTY = hashlib.sha256().hexdigest()[:40]  # the `content_hash` of a folder without files
@@ -38,6 +40,8 @@ class Folder(os.PathLike[str]):
             self._path: Path | None = None
         else:
             self._path = Path(text).expanduser().absolute()
+            if self._path.name == "..":  # it goes by its name
+                self._path = self._path.resolve()
             if not self._path.exists():
                 raise FileNotFoundError(f"there is no folder {self._path}")
 
@@ -78,10 +82,14 @@ def _put(path: Path, place: Path) -> str:
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place) as folder:
         copy = Path(folder, path.name)
-        if path.is_dir():
-            shutil.copytree(path, copy)
-        else:
-            shutil.copy2(path, copy)
+        try:
+            if path.is_dir():
+                shutil.copytree(path, copy)
+                make_removable(copy)
+            else:
+                shutil.copy2(path, copy)
+        except shutil.Error as error:  # one for each file, and all of these in its words
+            raise OSError(f"{path} cannot be sent: {error.args[0][0][2]}") from None
         digest = content_hash(copy)
         goal = place / digest / path.name
         goal.parent.mkdir(exist_ok=True)
@@ -117,8 +125,8 @@ def content_hash(path: Path) -> str:
     digest = hashlib.sha256()
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
     for file in files:
-        name = "" if file == path else file.relative_to(path).as_posix()
-        digest.update(f"{len(name)} {name} {file.stat().st_size}\n".encode())
+        name = b"" if file == path else os.fsencode(file.relative_to(path).as_posix())
+        digest.update(b"%d %b %d\n" % (len(name), name, file.stat().st_size))
         with file.open("rb") as content:
             while piece := content.read(_PIECE):
                 digest.update(piece)
@@ -136,5 +144,9 @@ def _fetched(url: str) -> Path:
     system, place = fsspec.core.url_to_fs(url)
     folder = Path(tempfile.mkdtemp(prefix="shanty-"))
     goal = folder / Path(place.rstrip("/")).name
-    system.get(place, str(goal), recursive=system.isdir(place))
+    try:
+        system.get(place, str(goal), recursive=system.isdir(place))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return goal

@@ -48,13 +48,17 @@ class RemoteTraceback(Exception):  # noqa: N818  the cause of an exception, neve
         return "\n" + self.text
 
 
+def of_a_rank(error: BaseException) -> bool:
+    """Return whether an exception is what a rank raised."""
+    return isinstance(error.__cause__, RemoteTraceback)
+
+
 def without_our_frames(error: BaseException) -> BaseException:
     """Return an error of a rank or of a run without the frames of whoever waited for it.
 
     Others, which may be faults of shanty's own, keep theirs.
     """
-    told = isinstance(error, (RunError, ShantyError))
-    if told or isinstance(error.__cause__, RemoteTraceback):
+    if isinstance(error, (RunError, ShantyError)) or of_a_rank(error):
         return error.with_traceback(None)
     return error
 

@@ -77,8 +77,15 @@ def pack_error(error: BaseException) -> bytes:
             _exception(file.getvalue())  # some can be written only
             pickled = file.getvalue()
             break
-    kind = f"{type(error).__qualname__}: {error}"
+    kind = f"{type(error).__qualname__}: {_said(error)}"
     return pickle.dumps(tuple(Raised(pickled, kind, text)))
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  whatever its __str__ raises
+        return "<exception str() failed>"  # as Python's own tracebacks have it
 
 
 class _Parts(NamedTuple):

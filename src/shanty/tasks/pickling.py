@@ -6,26 +6,37 @@ cloudpickle takes functions, classes and modules that others cannot import by va
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
-from typing import IO, Any
+from typing import IO, Any, NewType
 
 import cloudpickle
 
 from shanty.tasks.errors import NotPicklableError
 
 PROTOCOL = 5  # of Python 3.8 and later
+_CACHED = type(functools.cache(len))
 _DEEPEST = 6  # levels of attributes and elements that are searched for the culprit
 _NO_FILE = "<dynamic-code>"  # what cloudpickle writes for the name of a function's file
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
-    """Keeps the names of files, so that a rank's traceback shows the lines."""
+    """Keeps the names of files, so that a rank's traceback shows the lines.
+
+    A function with functools.cache goes like any other, and so does a NewType, which functions are
+    annotated with: cloudpickle sends their names only.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, _CACHED) and _goes_by_value(obj):
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if isinstance(obj, NewType) and _goes_by_value(obj):
+            return NewType, (obj.__name__, obj.__supertype__)
         if not isinstance(obj, CodeType):
             return super().reducer_override(obj)
         make, args = self.dispatch_table[CodeType](obj)
@@ -33,6 +44,23 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         if path.is_relative_to(Path.cwd()):  # where ranks elsewhere have it, too
             path = path.relative_to(Path.cwd())
         return make, tuple(str(path) if each == _NO_FILE else each for each in args)
+
+
+def _goes_by_value(thing: Any) -> bool:
+    """Return whether ranks could not import it, as cloudpickle would see that of a function."""
+    module, name = thing.__module__, thing.__qualname__
+    by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+    parents = module.split(".")
+    if any(".".join(parents[: count + 1]) in by_value for count in range(len(parents))):
+        return True
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is not thing
+
+
+def _cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
 
 
 class _Nowhere(io.RawIOBase):

@@ -26,7 +26,9 @@ def enter(refusal: str) -> tuple[Path, dict[str, Any]]:
             "read each other's functions. Call from Python "
             f"{here}, or give the ranks yours (python=…, environment='sync')"
         )
-    sys.path += [path for path in map(os.path.abspath, about["paths"]) if path not in sys.path]
+    first, others = map(os.path.abspath, about["first"]), map(os.path.abspath, about["paths"])
+    sys.path[:0] = [path for path in first if path not in sys.path]
+    sys.path += [path for path in [*others, str(Path.cwd())] if path not in sys.path]
     sys.path.append(str(folder / "lib"))  # the last: an installed cloudpickle comes first
     return folder, about
 
@@ -45,16 +47,23 @@ def main() -> None:
     attempt = Path(os.environ.get("SHANTY_ATTEMPT_DIR", "1")).name
     run = RunDir(Path(os.environ["SHANTY_RUN_DIR"]), int(attempt))
 
+    own = os.getpid()
+
     def keep(value: object) -> None:
         if about["each"] or rank == 0:
             outcome.write_value(run, rank, value, f"the value of {about['name']}()")
 
     try:
         func, args, kwargs = call.read(folder)
-        keep(func(*args, **kwargs))
+        value = func(*args, **kwargs)
+        if os.getpid() != own:  # a child that the function has forked: its end says nothing
+            return
+        keep(value)
         if "shanty.collectives.world" in sys.modules:  # while all are here
             sys.modules["shanty.collectives.world"].shutdown()
     except BaseException as error:
+        if os.getpid() != own:
+            raise
         if ignores_outputs(error):
             keep(None)
             return

@@ -36,7 +36,7 @@ class Task(Generic[P, R]):
         self.options = dict(options)
         functools.update_wrapper(self, function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it, show its output, and return what rank 0 returns; raise what a rank raises."""
         if in_rank():
             return self.function(*args, **kwargs)
@@ -44,7 +44,7 @@ class Task(Generic[P, R]):
         future: Future[R] = calls.submit(self, args, kwargs, show=calls.printed)
         return future.result()
 
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Start a run and come back at once; `.result()` waits for the value, so does `await`."""
         _refuse_in_rank(self)
         found: Future[R] = _calls().submit(self, args, kwargs)
@@ -89,7 +89,7 @@ class Each(Generic[P, R]):
     def __init__(self, task: Task[P, R]) -> None:
         self._task = task
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> list[R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> list[R]:
         """Run it, show its output, and return what the ranks return."""
         if in_rank():
             raise RuntimeError(
@@ -101,7 +101,7 @@ class Each(Generic[P, R]):
         )
         return future.result()
 
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Future[list[R]]:
+    def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[list[R]]:
         """Start a run and come back at once."""
         _refuse_in_rank(self._task)
         found: Future[list[R]] = _calls().submit(self._task, args, kwargs, each=True)

@@ -7,6 +7,12 @@ import sys
 
 from mpi4py import MPI
 
+
+class WordlessError(Exception):
+    def __str__(self):
+        raise TypeError("no text")
+
+
 world = MPI.COMM_WORLD
 how = sys.argv[1]
 world.Barrier()
@@ -14,6 +20,8 @@ if world.rank == 2:
     print("rank 2 is about to", how, flush=True)
     if how == "raise":
         raise ValueError("a bad thing")
+    if how == "wordless":
+        raise WordlessError
     if how == "exit":
         sys.exit(3)
     if how == "kill":

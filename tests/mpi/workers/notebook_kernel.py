@@ -165,6 +165,9 @@ def basics() -> None:
         assert "shanty/" not in cell.trace, cell
         assert it.ranks("x").value == "41"  # the ranks are as before
         assert it.ranks("x = = 1").error == "SyntaxError"
+        cell = it.ranks("import os\nif not os.fork():\n    raise OSError('a child')\nos.wait()\nx")
+        assert (cell.value, cell.error) == ("41", ""), cell
+        assert "OSError: a child" in cell.err, cell
         assert (
             it(
                 "try:\n    get_ipython().run_cell_magic('ranks', '', 'boom()')\n"

@@ -277,6 +277,24 @@ def check_crash():
     assert (error.failure.rank, error.cause) == (1, "")
 
 
+def check_children_of_a_rank():
+    @task()
+    def leaves_a_child(how):
+        pid = os.fork()
+        if pid:
+            os.waitpid(pid, os.WNOHANG)
+            return "the rank's"
+        time.sleep(0.3)  # so that it comes last
+        if how == "raises":
+            raise ValueError("the child's")
+        if how == "leaves":
+            sys.exit(0)
+        return "the child's"
+
+    for how in ("returns", "raises", "leaves"):
+        assert leaves_a_child(how) == "the rank's", how
+
+
 def check_no_value():
     @task()
     def gone():

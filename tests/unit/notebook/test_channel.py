@@ -46,6 +46,7 @@ def test_an_outcome_ends_what_a_rank_wrote() -> None:
     line = as_line(OUTCOME).rstrip(b"\n")
     assert of_text(line) == (b"", OUTCOME)
     assert of_text(b"no newline" + line) == (b"no newline", OUTCOME)
+    assert of_text(b"its own \x1e" + line) == (b"its own \x1e", OUTCOME)
     assert of_text(b"its own \x1e byte") == (b"its own \x1e byte", None)
 
 

@@ -55,6 +55,32 @@ def test_the_code_counts_and_what_it_has_taken() -> None:
     assert key(function=partial(train, 1)) != key(function=partial(train, 2))
 
 
+def test_decorators_count() -> None:
+    """By their code, and by what they were made with."""
+
+    def times(factor: int) -> Callable[..., Any]:
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def scaled(*args: Any) -> Any:
+                return function(*args) * factor
+
+            return scaled
+
+        return decorate
+
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any) -> Any:
+            return function(*args)
+
+        return call
+
+    made = (train, times(2)(train), times(3)(train), logged(train), functools.cache(train))
+    assert len({key(1, function=each) for each in made[:4]}) == 4
+    assert key(1, function=times(2)(train)) == key(1, function=made[1])
+    assert key(1, function=functools.cache(train)) == key(1, function=made[4])
+
+
 def test_functions_made_by_exec() -> None:
     def made(text: str) -> Callable[..., Any]:
         names: dict[str, Any] = {}
@@ -181,6 +207,20 @@ def test_a_damaged_one_is_none(tmp_path: Path) -> None:
     (tmp_path / "runs" / "one").rename(tmp_path / "runs" / "before")
     kept(tmp_path, "one", [2])
     assert cache.read(tmp_path, "one") == 2
+
+
+def test_a_folder_that_was_changed_is_none(tmp_path: Path) -> None:
+    """Whoever gets a folder from the cache is at the place where it is kept."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_text("1")
+    run = RunDir(tmp_path / "run")
+    outcome.write_value(run, 0, Folder(tmp_path / "model"), "it")
+    cache.keep(tmp_path, "k", run, None)
+    found = cache.read(tmp_path, "k") / "weights"
+    assert (cache.read(tmp_path, "k") / "weights").read_text() == "1"
+    found.write_text("2")
+    with pytest.raises(KeyError):
+        cache.read(tmp_path, "k")
 
 
 def test_what_was_not_used_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

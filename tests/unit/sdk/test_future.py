@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import traceback
 from typing import Any, cast
@@ -129,6 +130,34 @@ def test_an_await_that_is_cancelled_stops_the_run() -> None:
     with pytest.raises(CancelledError):
         call.future.result(20)
     assert call.future.cancelled()
+
+
+def test_an_await_that_ends_with_an_iteration() -> None:
+    """asyncio takes no StopIteration, and would wait for ever."""
+    call = Call(StopIteration(3))
+    call.finish()
+
+    async def work() -> Any:
+        return await asyncio.wait_for(call.future, 20)
+
+    with pytest.raises(RuntimeError, match="StopIteration") as raised:
+        asyncio.run(work())
+    assert isinstance(raised.value.__cause__, StopIteration)
+
+
+@pytest.mark.parametrize("of_a_rank", [True, False])
+def test_an_interrupt_ends_the_thread_only_where_it_came(of_a_rank: bool) -> None:
+    error = KeyboardInterrupt("no")
+    if of_a_rank:
+        error.__cause__ = RemoteTraceback("rank 1 on b:")
+
+    def work() -> None:
+        raise error
+
+    future: Future[None] = Future()
+    with contextlib.nullcontext() if of_a_rank else pytest.raises(KeyboardInterrupt):
+        future.fill(work)
+    assert future.exception() is error
 
 
 def test_no_run_for_a_value_that_was_there() -> None:

@@ -19,6 +19,7 @@ import pytest
 from shanty.tasks import call
 
 SOURCE = Path(__file__).parents[3] / "src"
+RUNNER = SOURCE / "shanty" / "runtime" / "rank" / "run.py"
 
 
 def write(folder: Path, func: Any, *args: Any, workspace: Path, elsewhere: bool = False) -> Path:
@@ -48,7 +49,7 @@ def in_a_rank(folder: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.defpath, "PYTHONPATH": str(SOURCE), "SHANTY_INPUTS": str(folder)}
     env |= {"SHANTY_RUN_DIR": str(tmp_path), "SHANTY_RANK": "0"}
     return subprocess.run(
-        [sys.executable, "-m", "shanty.tasks.rank"],
+        [sys.executable, RUNNER, "-m", "shanty.tasks.rank"],
         env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
 
@@ -68,7 +69,7 @@ def test_modules_that_hosts_lack_go_by_value(tmp_path: Path, stranger: ModuleTyp
     folder = write(tmp_path / "call", stranger.add, 2, workspace=workspace, elsewhere=True)
     assert b"stranger_of_test" in (folder / "call.pickle").read_bytes()  # its name for tracebacks
     about = about_of(folder)
-    (folder / "call.json").write_text(json.dumps({**about, "paths": []}))
+    (folder / "call.json").write_text(json.dumps({**about, "first": [], "paths": []}))
     done = in_a_rank(folder, tmp_path)
     assert done.returncode == 0, done.stderr
     assert cloudpickle.list_registry_pickle_by_value() == set()
@@ -78,9 +79,25 @@ def test_modules_that_ranks_see_are_imported(tmp_path: Path, stranger: ModuleTyp
     folder = write(tmp_path / "call", stranger.add, 2, workspace=tmp_path)
     assert in_a_rank(folder, tmp_path).returncode == 0
     about = about_of(folder)
-    assert "far" in about["paths"]  # below the workspace, so by a path in it
-    (folder / "call.json").write_text(json.dumps({**about, "paths": []}))
+    assert "far" in about["first"]  # below the workspace, so by a path in it
+    (folder / "call.json").write_text(json.dumps({**about, "first": [], "paths": []}))
     assert "No module named 'stranger_of_test'" in in_a_rank(folder, tmp_path).stderr
+
+
+def test_ranks_import_in_the_order_of_the_caller(
+    tmp_path: Path, stranger: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies about in the folder of the code, and is not imported here, is not there either."""
+    (tmp_path / "json.py").write_text("raise RuntimeError('not the one of Python')\n")
+    (tmp_path / "only_there.py").touch()
+    (tmp_path / "far" / "decimal.py").write_text("OWN = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "far"))  # the first that the caller has
+    folder = write(
+        tmp_path / "call", exec, "import json, only_there, decimal; assert decimal.OWN", {},
+        workspace=tmp_path,
+    )  # fmt: skip
+    done = in_a_rank(folder, tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_calls_are_written_side_by_side(tmp_path: Path, stranger: ModuleType) -> None:
@@ -139,9 +156,8 @@ def test_an_older_shanty_there_is_passed_over(tmp_path: Path) -> None:
     """The ranks' Python may have another one, which would not know how to read the call."""
     (tmp_path / "old" / "shanty").mkdir(parents=True)
     (tmp_path / "old" / "shanty" / "__init__.py").write_text("OLD = True\n")
-    runner = SOURCE / "shanty" / "runtime" / "rank" / "run.py"
     done = subprocess.run(
-        [sys.executable, runner, "-m", "shanty.tasks.rank"],
+        [sys.executable, RUNNER, "-m", "shanty.tasks.rank"],
         env={"PYTHONPATH": str(tmp_path / "old"), "SHANTY_PACKAGE": str(SOURCE)},
         cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,49 @@ def test_a_dangling_link_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "data" / "link").symlink_to("nowhere")
     with pytest.raises(OSError, match=r"nowhere|link"):
         moved(Folder(tmp_path / "data"), tmp_path / "place", tmp_path / "there")
+
+
+def test_the_first_file_that_cannot_be_sent_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("one", "two"):
+        os.mkfifo(tmp_path / "data" / name)
+    with packed(tmp_path / "place"), pytest.raises(OSError, match="named pipe") as raised:
+        Folder(tmp_path / "data").__reduce__()
+    assert str(raised.value).startswith(f"{tmp_path / 'data'} cannot be sent: ")
+    assert str(raised.value).count("named pipe") == 1
+
+
+def test_odd_names(tmp_path: Path) -> None:
+    """Such as are no text, and the way up from a folder."""
+    (tmp_path / "data" / "sub").mkdir(parents=True)
+    name = os.fsdecode(b"\xff")
+    (tmp_path / "data" / name).write_text("text")
+    up = Folder(tmp_path / "data" / "sub" / "..")
+    found = moved(up, tmp_path / "place", tmp_path / "there")
+    assert (found.path.name, (found / name).read_text()) == ("data", "text")
+
+
+def test_a_copy_can_be_removed(tmp_path: Path) -> None:
+    """Whatever the rights of what it was made of: data is often read-only."""
+    inner = tmp_path / "data" / "inner"
+    inner.mkdir(parents=True)
+    inner.chmod(0o500)
+    with packed(tmp_path / "place"):
+        Folder(tmp_path / "data").__reduce__()
+    (copy,) = (tmp_path / "place").glob("*/data/inner")
+    assert (copy.stat().st_mode & 0o777, inner.stat().st_mode & 0o777) == (0o700, 0o500)
+    inner.chmod(0o700)
+
+
+def test_a_url_that_is_not_there_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    with pytest.raises(FileNotFoundError):
+        _ = Folder(f"file://{tmp_path}/none").path
+    assert [*(tmp_path / "tmp").iterdir()] == []
 
 
 def test_a_url_is_fetched_where_it_is_used(tmp_path: Path) -> None:

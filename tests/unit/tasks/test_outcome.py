@@ -21,6 +21,11 @@ class CodedError(Exception):
         self.code = code
 
 
+class WordlessError(Exception):
+    def __str__(self) -> str:
+        raise TypeError("no text")
+
+
 class OddError(Exception):
     def __reduce__(self) -> Any:
         raise TypeError("never")
@@ -91,6 +96,10 @@ def test_one_that_cannot_be_pickled_is_named(run: RunDir) -> None:
     assert type(found) is RuntimeError
     assert str(found).startswith("rank 1 on b raised")
     assert "LocalError" in str(found)
+
+
+def test_one_whose_text_cannot_be_made(run: RunDir) -> None:
+    assert type(back(run, WordlessError(3))) is WordlessError
 
 
 def test_the_traceback_of_the_rank_is_the_cause(run: RunDir) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import threading
@@ -37,6 +38,28 @@ class Holder:
 def test_functions_go_with_what_they_use() -> None:
     offset = 3
     assert through(lambda x: x + offset)(4) == 7
+
+
+@functools.cache
+def known(x: int) -> int:
+    return x + 1
+
+
+def test_what_cloudpickle_sends_by_name_only() -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(
+        "import functools, typing\nId = typing.NewType('Id', int)\n"
+        "@functools.lru_cache(maxsize=7)\ndef double(x):\n    return x * 2\n"
+        "def f(x):\n    return double(x)\n",
+        names,
+    )
+    found = through(names["f"])
+    assert found(4) == 8
+    double = found.__globals__["double"]
+    assert double.cache_parameters()["maxsize"] == 7
+    assert through(names["Id"]).__supertype__ is int
+    assert through(functools.cache(lambda x: x + 1))(2) == 3
+    assert through(known) is known  # which can be imported
 
 
 @pytest.mark.parametrize(

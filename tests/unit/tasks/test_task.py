@@ -60,6 +60,17 @@ def test_in_a_rank_it_is_the_plain_function() -> None:
         shanty.each(add)(1)
 
 
+@pytest.mark.usefixtures("rank")
+def test_arguments_may_have_any_name() -> None:
+    def names(**more: int) -> list[str]:
+        return [*more]
+
+    assert shanty.task(names)(self=1, args=2, function=3) == ["self", "args", "function"]
+    assert shanty.task(Model.plus.function)(self=Model(1), x=2) == 3
+    with pytest.raises(RuntimeError, match="in a rank"):
+        shanty.task(names).submit(self=1)
+
+
 def test_it_looks_like_its_function() -> None:
     assert (add.__name__, add.__doc__) == ("add", "Add two numbers.")
     assert repr(add) == "<task add>"

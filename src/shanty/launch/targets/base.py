@@ -15,7 +15,7 @@ from shanty.runtime.agent.control import read_status
 from shanty.runtime.errors import LostError, NotFoundError, ShantyError, UsageError
 from shanty.runtime.plan import Attempt, Limits, Plan
 from shanty.runtime.resolve import leftovers
-from shanty.runtime.rundir import RunDir, storage_errors, write_json
+from shanty.runtime.rundir import RunDir, make_removable, storage_errors, write_json
 from shanty.runtime.spec import Failure, JobSpec, Raw, State, Status
 
 
@@ -189,6 +189,7 @@ def with_inputs(job: JobSpec, run: RunDir) -> JobSpec:
     if job.inputs is None:
         return job
     shutil.copytree(job.inputs, run.inputs, symlinks=True)
+    make_removable(run.inputs)
     return replace(job, inputs=str(run.inputs))
 
 

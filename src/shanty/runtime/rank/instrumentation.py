@@ -225,6 +225,15 @@ class RankProcess:
         _leave(1)
 
 
+def words(error: BaseException) -> str:
+    """Returns an exception's type and text; it has none where its own __str__ fails."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  whatever that raises
+        text = "<exception str() failed>"  # as Python's own tracebacks have it
+    return f"{type(error).__name__}: {text}"
+
+
 def _leave(code: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -13,7 +13,10 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Callable
+    from typing import Any, Callable
+
+
+_OF_CALLS = ("shanty.tasks.rank", "shanty.tasks.cells")  # which import from where the caller does
 
 
 def _work(kind: str, what: str) -> Callable[[], object]:
@@ -26,6 +29,8 @@ def _work(kind: str, what: str) -> Callable[[], object]:
         folder = os.getcwd() if kind == "-m" else ""
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
         sys.path[0] = folder
+        if kind == "-m" and what in _OF_CALLS:
+            del sys.path[0]
     if archive:
         return lambda: runpy.run_path(what, run_name="__main__")
     if kind == "-m":
@@ -63,6 +68,11 @@ def _own_frames_off(trace: TracebackType | None) -> TracebackType | None:
     ):
         trace = trace.tb_next
     return trace
+
+
+def _is_child(process: Any) -> bool:
+    """Returns True in a child that the script has forked: its end is not the rank's."""
+    return process is not None and os.getpid() != process.pid
 
 
 def _debugged(work: Callable[[], object], terminal: str) -> None:
@@ -127,6 +137,8 @@ def _run(words: list[str]) -> None:
             work()
         return
     except SystemExit as error:
+        if _is_child(process):
+            raise
         if process is not None and not process.in_mpi and isinstance(error.code, str):
             process.tell("failed", code=1, why=error.code, at=time.monotonic())
         if process is None or not process.in_mpi:
@@ -143,7 +155,7 @@ def _run(words: list[str]) -> None:
     except BaseException as error:  # noqa: BLE001  whatever ends the script
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         error = error.with_traceback(_own_frames_off(error.__traceback__))
-        why = f"{type(error).__name__}: {error}"
+        why = module.words(error)
         unfound = kind == "-m" and isinstance(error, ImportError) and error.__traceback__ is None
         unfound = unfound and rest[0] in str(error)  # else what is imported for a task
         if unfound:
@@ -161,7 +173,7 @@ def _run(words: list[str]) -> None:
                 fix = ""
     if process is not None and process.in_mpi:
         process.die(code, why, fix)
-    if process is not None:
+    if process is not None and not _is_child(process):
         process.tell("failed", code=code, why=why, fix=fix, at=time.monotonic())
     sys.exit(code)
 

@@ -95,7 +95,7 @@ def _guard(process) -> None:  # type: ignore[no-untyped-def]
     def on_error(kind, error, trace) -> None:  # type: ignore[no-untyped-def]
         report(kind, error, trace)
         if process.in_mpi:
-            process.die(1, f"{kind.__name__}: {error}")
+            process.die(1, sys.modules["_shanty_instrumentation"].words(error))
 
     def at_exit() -> None:
         if code and process.in_mpi and not process.failing:
