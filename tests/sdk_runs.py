@@ -128,6 +128,18 @@ def check(
     return out.read_text(errors="replace")
 
 
+def out(process: subprocess.Popen[str], timeout: float = 150) -> str:
+    """What a script that calls tasks writes; it has to end well."""
+    try:
+        text, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        text, err = process.communicate()
+        raise AssertionError(f"hangs\n{text}\n{err}") from None
+    assert process.returncode == 0, err
+    return text
+
+
 def passed(output: str, name: str) -> None:
     """The check was passed; shows what was written where it was not."""
     if not re.search(rf"^ok {name}\b", output, re.MULTILINE):

@@ -10,7 +10,7 @@ import pytest
 from kube_runs import UID, Kube
 
 from runs import LONG, wait_for
-from sdk_runs import NAMES, check, passed
+from sdk_runs import NAMES, check, out, passed
 from shanty.runtime.rundir import read_json
 
 SHORT = ("value", "each", "exception_of_main", "cancel")
@@ -62,17 +62,6 @@ def start(kube: Kube, retries: int, *, seconds: int, size: int) -> subprocess.Po
         cwd=kube.shanty.folder, env={**kube.shanty.environ, **kube.env},
         stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True,
     )  # fmt: skip
-
-
-def out(process: subprocess.Popen[str]) -> str:
-    try:
-        text, err = process.communicate(timeout=150)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        text, err = process.communicate()
-        raise AssertionError(f"hangs\n{text}\n{err}") from None
-    assert process.returncode == 0, err
-    return text
 
 
 def all_up(kube: Kube, process: subprocess.Popen[str]) -> None:

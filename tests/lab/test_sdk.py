@@ -17,7 +17,7 @@ from conftest import LabHosts
 from site_runs import Site
 
 from runs import wait_for
-from sdk_runs import NAMES, check, passed, selected
+from sdk_runs import NAMES, check, out, passed, selected
 from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -65,18 +65,6 @@ def start(site: Site, text: str, *words: str, **env: str) -> subprocess.Popen[st
         stdout=pipe, stderr=pipe, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-
-
-def out(process: subprocess.Popen[str], timeout: float = 150) -> str:
-    """What a script writes; it has to end well."""
-    try:
-        text, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        text, err = process.communicate()
-        raise AssertionError(f"hangs\n{text}\n{err}") from None
-    assert process.returncode == 0, err
-    return text
 
 
 def test_in_short(site: Site) -> None:

@@ -66,8 +66,9 @@ def pack_error(error: BaseException) -> bytes:
     """Return an exception with its traceback, pickled, as far as that can be."""
     import io
 
-    lines = traceback.format_exception(type(error), error, own_frames_off(error))
-    text = "".join(lines).rstrip()
+    # It has a text also where the exception's own __str__ fails.
+    told = traceback.TracebackException(type(error), error, own_frames_off(error))
+    text = "".join(told.format()).rstrip()
     pickled = None
     # As itself, else what it consists of: many have an __init__ that takes other arguments.
     for each in (error, _Parts(type(error), error.args, _state(error))):
@@ -77,15 +78,8 @@ def pack_error(error: BaseException) -> bytes:
             _exception(file.getvalue())  # some can be written only
             pickled = file.getvalue()
             break
-    kind = f"{type(error).__qualname__}: {_said(error)}"
+    kind = f"{type(error).__qualname__}: {told}"
     return pickle.dumps(tuple(Raised(pickled, kind, text)))
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001  whatever its __str__ raises
-        return "<exception str() failed>"  # as Python's own tracebacks have it
 
 
 class _Parts(NamedTuple):

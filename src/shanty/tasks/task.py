@@ -160,9 +160,11 @@ def refuse_unknown(names: Iterable[str], more: Iterable[str] = ()) -> None:
     """Raise UsageError for a name that no option of Python's has; `more` are known as well."""
     if in_rank():  # whoever has started it has looked
         return
+    from dataclasses import fields
+
     from shanty.runtime.spec import JobSpec
 
-    known = {*vars(JobSpec)["__dataclass_fields__"], *more} - {*_NOT_HERE}
+    known = {*(each.name for each in fields(JobSpec)), *more} - {*_NOT_HERE}
     for name in names:
         if name not in known:
             from difflib import get_close_matches

@@ -283,11 +283,20 @@ def check_crash():
 def check_children_of_a_rank():
     @task()
     def leaves_a_child(how):
+        import atexit
+
+        its_end, our_end = os.pipe()
         pid = os.fork()
         if pid:
-            os.waitpid(pid, os.WNOHANG)
+
+            def let_it_end():  # once the rank's value is kept
+                os.close(our_end)
+                os.waitpid(pid, 0)
+
+            atexit.register(let_it_end)
             return "the rank's"
-        time.sleep(0.3)  # so that it comes last
+        os.close(our_end)
+        os.read(its_end, 1)
         if how == "raises":
             raise ValueError("the child's")
         if how == "leaves":
