@@ -35,13 +35,26 @@ def make_run(
     tags: Sequence[str] = (),
     **status: Any,
 ) -> RunDir:
-    """A run as its directory shows it, without status for the state None; alive unless ended."""
+    """A run as its directory shows it, without status for the state None; alive unless ended.
+
+    It appears whole: a server that reads the home meanwhile would see a run without agents.
+    """
     run = RunDir(home / "runs" / f"20240101-0000{number:02d}-{suffix}")
-    run.create()
+    made = RunDir(home / f"{run.id}.made")
+    made.create()
+    _fill(made, state, name, tags, status)
+    run.path.parent.mkdir(exist_ok=True)
+    made.path.rename(run.path)
+    return run
+
+
+def _fill(
+    run: RunDir, state: State | None, name: str | None, tags: Sequence[str], status: dict[str, Any]
+) -> None:
     job = JobSpec(Script("train.py"), workdir="/home/ann/digits", name=name, tags=tuple(tags))
     write_json(run.job, job.to_json())
     if state is None:
-        return run
+        return
     ended = LONG_AGO + 5 if state.final else None
     written = Status(state, 2, created=LONG_AGO, ended=ended, exit_code=0 if ended else None)
     write_json(run.status, replace(written, **status).to_json())
@@ -52,7 +65,6 @@ def make_run(
         write_json(
             run.agents, {"controller": agent, "node_agent": agent, "boot": platform.boot_id()}
         )
-    return run
 
 
 def listed(done: Done) -> dict[str, str]:
