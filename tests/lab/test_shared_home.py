@@ -16,6 +16,7 @@ from faults_world import World
 from site_runs import Site
 
 from runs import wait_for
+from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -147,6 +148,7 @@ def two_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LabHos
         yield lab, replace(lab, shanty=LabHome(home))
 
 
+@LONG
 def test_two_users_at_the_same_instant(
     two_users: tuple[LabHosts, LabHosts], tmp_path: Path, flavour: str
 ) -> None:

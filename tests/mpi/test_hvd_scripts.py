@@ -88,6 +88,7 @@ def test_accuracy(train: Train, name: str) -> None:
     compare(train, name, 2)
 
 
+@LONG
 def test_accuracy_in_half_precision(train: Train) -> None:
     compare(train, "fp16_compression", 2, "--num-groups", "3")
 
@@ -117,6 +118,7 @@ def test_accuracy_with_a_timeline(train: Train, shanty: Shanty) -> None:
     assert any("0.weight" in each for each in tensors), tensors
 
 
+@LONG
 def test_going_on_from_a_checkpoint(train: Train) -> None:
     """On other numbers of ranks, too; the rank that reads the file tells the others."""
     single = accuracy(train("resume_checkpoint", 1, "--checkpoint-format", "one-{epoch}.pt"))

@@ -73,11 +73,12 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
                 what = error.what if name in error.what else f"{name}={value!r}: {error.what}"
                 raise UsageError(what, error.why, error.fix) from error
         values[name] = tuple(value) if isinstance(value, list) else value
-    env = {str(key): str(value) for key, value in (values.pop("env") or {}).items()}
-    for name, text in env.items():
-        if not name or "=" in name or "\0" in name + text:
-            raise UsageError(f"env={{{name!r}: {text!r}}} is no variable that a process can have")
-    return jobs.make_job(command, workspace, {**values, "env": env})
+    env = values["env"] or {}
+    for key, value in env.items():
+        if value is None or not str(key) or "=" in str(key) or "\0" in f"{key}{value}":
+            raise UsageError(f"env={{{key!r}: {value!r}}} is no variable that a process can have")
+    values["env"] = {str(key): str(value) for key, value in env.items()}
+    return jobs.make_job(command, workspace, values)
 
 
 def _folder(workdir: str | os.PathLike[str] | None) -> Path:

@@ -52,6 +52,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"memory": 2, "memory_per_rank": "1G"}, "memory=2 makes no sense"),
         ({"memory": "x1", "memory_per_rank": "1G"}, "memory='x1' makes no sense"),
         ({"time_limit": "soon"}, "time_limit='soon'"),
+        ({"env": {"A": None}}, "env={'A': None} is no variable"),
+        ({"env": {"A=B": 1}}, "env={'A=B': 1} is no variable"),
     ],
 )
 def test_options_that_make_no_sense(home: Path, options: dict[str, Any], words: str) -> None:
