@@ -46,6 +46,7 @@ class RunningFault:
     words: tuple[str, ...] = ()  # further options of `run`
     told: str = ""  # as the page has it, where that is not the pattern
     bound: float = 30  # seconds from the fault to the words about it
+    silent: float = 0  # seconds for which all is well, and nothing is said, before the fault
     only: tuple[str, ...] = ()  # the MPIs that it is about; all where empty
     variables: Mapping[str, str] = field(default_factory=dict)  # one for each MPI
 
@@ -107,6 +108,7 @@ def large_vanish(world: World) -> Iterator[None]:
     script=("4000000", "0.05", "120"),
     told="data still moves, at only 610 KiB/s (lab2)",
     bound=60,  # nothing is lost: it has to be seen for longer
+    silent=12,  # what was carried until then does not count
 )
 def slow_link(world: World) -> Iterator[None]:
     do = "tc qdisc add dev eth0 root tbf rate 5mbit burst 32kb latency 50ms"

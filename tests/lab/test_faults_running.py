@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -69,6 +70,9 @@ def test_a_fault_of_a_run(site: Site, world: World, fault: RunningFault, on_mpi:
             if not fault.before:
                 wait_for(lambda: is_on(site, before) or process.poll() is not None, 120)
                 assert process.poll() is None, process.communicate()
+                logs = site.last.rank_logs().values()
+                last = max(path.stat().st_mtime for path in logs)
+                wait_for(lambda: time.time() >= last + fault.silent, fault.silent + 1)
                 stack.enter_context(fault.plant(world))
                 wait_for(lambda: process.poll() is not None, fault.bound, "the run goes on")
             out, said = process.communicate(timeout=120)

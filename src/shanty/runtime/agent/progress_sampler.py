@@ -117,11 +117,15 @@ class _Rank:
 
 
 class ProgressSampler:
-    """Watches the ranks of one host."""
+    """Watches the ranks of one host; what its links carry is counted `over` so many seconds.
 
-    def __init__(self, run: RunDir) -> None:
+    What they carried before, while the ranks still moved, says nothing of a stall.
+    """
+
+    def __init__(self, run: RunDir, over: float = 0.0) -> None:
         self._run = run
-        self._counters = host_load.counters()
+        self._over = over
+        self._counters = deque([(time.monotonic(), host_load.counters())])
         self._ranks: Dict[Key, _Rank] = {}
         self._waiting: Dict[int, Tuple[int, int]] = {}  # for locks, as seen the last time
 
@@ -158,7 +162,16 @@ class ProgressSampler:
             rank.child = None if rank.look is None or rank.look.call else _lost_child(rank.pid)
         waiting = {**before, **waiting}  # a signal for the stacks may have been there just now
         moves = [rank.report(key, now, waiting) for key, rank in self._ranks.items()]
-        return {"moves": moves, "load": host_load.look(self._counters)}
+        return {"moves": moves, "load": self._load()}
+
+    def _load(self) -> Dict[str, Any]:
+        """Returns the host's load, with the `seconds` over which its counts are."""
+        now = time.monotonic()
+        while len(self._counters) > 1 and self._counters[1][0] <= now - self._over:
+            self._counters.popleft()
+        self._counters.append((now, host_load.counters()))
+        began, since = self._counters[0]
+        return {**host_load.look(since), "seconds": now - began}
 
     def _stand(self, ranks: Sequence[_Rank], now: float) -> None:
         looks: Dict[int, Look] = {}

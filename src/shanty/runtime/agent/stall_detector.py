@@ -49,7 +49,7 @@ class StallDetector:
         self._checks = 0
         self._checked: Optional[float] = None  # when the last one of this watch was over
         self._fault: Optional[LinkFault] = None  # that it found
-        self._probed: Counter[str] = Counter()  # bytes that checks of this watch have moved
+        self._probes: List[Tuple[float, Mapping[str, int]]] = []  # when over, bytes by host
         self._not_before = self._between = 0.0  # when to ask for stacks again that told no stall
         self.looks: Dict[str, Mapping[str, Any]] = {}  # by host, the newest
 
@@ -58,7 +58,7 @@ class StallDetector:
         if self._check is not None:
             self._check.tick(now)
             if self._check.over:
-                self._probed.update(self._check.moved)
+                self._probes.append((now, self._check.moved))
                 self._fault, self._checked, self._check = self._check.fault, now, None
                 self._next = now
         if not self._after or now < self._next:
@@ -76,7 +76,7 @@ class StallDetector:
         elif self._watch_since is None and now > self._quiet_since + self._after / _QUIET:
             self._watch_since, self._between = now, self._after / 2
             self._not_before = 0.0
-            self._controller.tell(watch=self._pause)
+            self._controller.tell(watch=self._pause, over=self._after)
         elif self._watch_since is not None and now > self._watch_since + self._after:
             self._judge(now)
         elif self._watch_since is not None and self._several and not (self._told or self._stops):
@@ -108,7 +108,7 @@ class StallDetector:
             if self._check is not None:  # what it finds is of a time that is over
                 self._check.end()
             self._check = self._checked = self._fault = None
-            self._probed.clear()
+            self._probes.clear()
             self.looks.clear()
 
     def _over(self) -> None:
@@ -183,9 +183,8 @@ class StallDetector:
         ranks, known = self._ranks(world), self._controller.worlds[world]
         threads = {a["rank"]: a["threads"] for a in answers if "threads" in a}
         ended = {rank.rank: rank.host for rank in known.ranks.values() if rank.ended is not None}
-        age = time.monotonic() - (self._watch_since or 0.0)
         loads = {
-            host: {**look["load"], "age": age, "probed": self._probed[host]}
+            host: {**look["load"], "probed": self._probed(host, look)}
             for host, look in self.looks.items()
         }
         many = Counter(rank["host"] for rank in ranks)
@@ -201,6 +200,11 @@ class StallDetector:
         if len(standings) + len(ended) < (known.expected or 0):
             return None  # a node agent has not yet said how its ranks are
         return judge(standings, ended, loads, after, self._fault)
+
+    def _probed(self, host: str, look: Mapping[str, Any]) -> int:
+        """Returns how many of the bytes of a look are those of our own checks."""
+        since = look["heard"] - look["load"]["seconds"]
+        return sum(moved.get(host, 0) for over, moved in self._probes if over > since)
 
     def _tell(self, stall: Stall, world: str, answers: List[Dict[str, Any]]) -> None:
         """Writes the report down; ends the run if that is asked for."""

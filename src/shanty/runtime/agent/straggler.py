@@ -143,8 +143,8 @@ def judge(
     """Returns the stall of one world after `after` seconds; None while there is none.
 
     `ended` are the ranks that are gone, with their hosts; `loads` is what each host says of itself
-    (`host_load`), with `age`, the seconds since its watch began, and `probed`, the bytes that our
-    own tries of the links have moved since then; `fault` is what does not pass between the hosts.
+    (`host_load`), with the `seconds` of its counts, and `probed`, the bytes that our own tries of
+    the links have moved in them; `fault` is what does not pass between the hosts.
     """
     ranks = sorted(ranks, key=lambda r: r.rank)
     waiting = [r for r in ranks if r.call and r.waits >= after]
@@ -199,7 +199,7 @@ def _traffic(loads: Mapping[str, Any]) -> Tuple[str, float]:
     """Returns the host whose links carry most, and how much that is, in bytes a second."""
     rates = {
         name: (sum(link["bytes"] for link in load["links"]) - load["probed"])
-        / max(1.0, load["age"])
+        / max(1.0, load["seconds"])
         for name, load in loads.items()
     }
     return max(rates.items(), key=lambda item: item[1], default=("", 0.0))

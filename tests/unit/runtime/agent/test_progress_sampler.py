@@ -144,6 +144,23 @@ def test_a_lock_is_waited_for_though_a_signal_has_just_been_there(
 
 
 @linux
+def test_what_links_carried_before_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run may be silent and well for hours, and then its link gets slow."""
+    now, sent = 1000.0, 0
+    monkeypatch.setattr(progress_sampler.time, "monotonic", lambda: now)
+    monkeypatch.setattr(host_load, "_links", lambda: {"eth0": (0, sent, 0)})
+    watch = ProgressSampler(RunDir(tmp_path), over=60.0)
+    for rate in (100 << 20, 10 << 10):
+        for _ in range(20):
+            now, sent = now + 5.0, sent + 5 * rate
+            load = watch.look({})["load"]
+        assert load["links"][0]["bytes"] / load["seconds"] == rate
+        assert 60.0 <= load["seconds"] <= 65.0
+
+
+@linux
 @pytest.mark.parametrize("readable", [True, False])
 def test_nothing_is_sent_to_a_rank_that_cannot_be_looked_at(
     tmp_path: Path,

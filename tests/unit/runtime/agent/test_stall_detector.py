@@ -70,7 +70,7 @@ def wait_in_mpi(detector: StallDetector) -> None:
             "world": "0", "rank": rank, "pid": 10 + rank, "call": "MPI_Allreduce",
             "waits": AFTER / 3, "still": AFTER / 3, "cpu": 1.0, "state": "S", "frames": [],
         }  # fmt: skip
-        load = {"cores": 4, "load": 0.1, "busy": 0.1}
+        load = {"cores": 4, "load": 0.1, "busy": 0.1, "seconds": 20.0}
         detector.hear(f"lab{rank}", {"moves": [seen], "load": load})
 
 
@@ -81,7 +81,7 @@ def test_what_was_found_of_the_links_counts_for_one_watch(run: Run) -> None:
     detector.tick(now)
     now += AFTER / 4
     detector.tick(now)
-    assert run.told == [{"watch": detector._pause}]
+    assert run.told == [{"watch": detector._pause, "over": AFTER}]
     wait_in_mpi(detector)
     now += detector._pause
     detector.tick(now)

@@ -13,7 +13,7 @@ from shanty.runtime.agent.straggler import Standing, judge
 LINK = {"name": "eth0", "carries": True, "used": True, "bytes": 0, "errors": 0}
 
 
-LOAD = {"cores": 2, "links": [LINK], "tcp": [100, 0], "age": 60.0, "probed": 0}
+LOAD = {"cores": 2, "links": [LINK], "tcp": [100, 0], "seconds": 60.0, "probed": 0}
 
 
 MAIN = ["/w/train.py", 9, "main"]
