@@ -18,15 +18,14 @@ def counters() -> Counters:
     return _links(), _tcp()
 
 
-def look(since: Counters) -> Dict[str, Any]:
+def look(since: Counters, now: Counters) -> Dict[str, Any]:
     """Returns `load` (1 min), `cores`, `free` and `total` memory (bytes), `links`, `tcp`.
 
     Of each link but the loopback: `carries` (False when it is down), `used` (it has ever carried
-    anything), and since those counters `bytes`, of the direction that carried more, and `errors`,
+    anything), and between those counters `bytes`, of the direction that carried more, and `errors`,
     both directions together. `tcp`: segments sent, and sent again.
     """
-    links, tcp = counters()
-    before, tcp_before = since
+    (links, tcp), (before, tcp_before) = now, since
     memory = _memory()
     return {
         "load": round(os.getloadavg()[0], 2),
@@ -37,12 +36,12 @@ def look(since: Counters) -> Dict[str, Any]:
             {
                 "name": name,
                 "carries": _carries(name),
-                "used": any(now[:2]),
-                "bytes": max(now[0] - then[0], now[1] - then[1]),
-                "errors": now[2] - then[2],
+                "used": any(new[:2]),
+                "bytes": max(new[0] - old[0], new[1] - old[1]),
+                "errors": new[2] - old[2],
             }
-            for name, now, then in (
-                (name, now, before.get(name, now)) for name, now in sorted(links.items())
+            for name, new, old in (
+                (name, new, before.get(name, new)) for name, new in sorted(links.items())
             )
         ],
         "tcp": [tcp[0] - tcp_before[0], tcp[1] - tcp_before[1]],

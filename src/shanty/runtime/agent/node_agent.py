@@ -232,7 +232,7 @@ class NodeAgent:
             elif "busy" in order:
                 self._look_at_activity(anew=order["busy"])
             elif "watch" in order:
-                self._watch(order["watch"], order.get("over", 0.0))
+                self._watch(order["watch"], order.get("bound", 0.0))
             elif "leave" in order:
                 self.leaving, self.comes_again = True, order["leave"] == "for now"
             elif "hung" in order:
@@ -325,11 +325,11 @@ class NodeAgent:
         programs = {key: p.pids for key, p in self.programs.items() if p.pids}
         self.controller.send(busy=self.activity.look(programs))
 
-    def _watch(self, between_looks: Optional[float], over: float) -> None:
+    def _watch(self, between_looks: Optional[float], bound: float) -> None:
         """Tell the controller every so many seconds whether the ranks move; None: no more."""
         from shanty.runtime.agent.progress_sampler import ProgressSampler
 
-        self.watch = None if between_looks is None else ProgressSampler(self.run_dir, over)
+        self.watch = None if between_looks is None else ProgressSampler(self.run_dir, bound)
         self.next_look, self.between_looks = 0.0, between_looks or 0.0
 
     def _sample(self, now: float) -> None:

@@ -117,14 +117,14 @@ class _Rank:
 
 
 class ProgressSampler:
-    """Watches the ranks of one host; what its links carry is counted `over` so many seconds.
+    """Watches the ranks of one host; what its links carry is counted for the `bound`, in seconds.
 
     What they carried before, while the ranks still moved, says nothing of a stall.
     """
 
-    def __init__(self, run: RunDir, over: float = 0.0) -> None:
+    def __init__(self, run: RunDir, bound: float = 0.0) -> None:
         self._run = run
-        self._over = over
+        self._bound = bound
         self._counters = deque([(time.monotonic(), host_load.counters())])
         self._ranks: Dict[Key, _Rank] = {}
         self._waiting: Dict[int, Tuple[int, int]] = {}  # for locks, as seen the last time
@@ -166,12 +166,12 @@ class ProgressSampler:
 
     def _load(self) -> Dict[str, Any]:
         """Returns the host's load, with the `seconds` over which its counts are."""
-        now = time.monotonic()
-        while len(self._counters) > 1 and self._counters[1][0] <= now - self._over:
+        now, counters = time.monotonic(), host_load.counters()
+        while len(self._counters) > 1 and self._counters[1][0] <= now - self._bound:
             self._counters.popleft()
-        self._counters.append((now, host_load.counters()))
+        self._counters.append((now, counters))
         began, since = self._counters[0]
-        return {**host_load.look(since), "seconds": now - began}
+        return {**host_load.look(since, counters), "seconds": now - began}
 
     def _stand(self, ranks: Sequence[_Rank], now: float) -> None:
         looks: Dict[int, Look] = {}

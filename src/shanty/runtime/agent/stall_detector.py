@@ -76,7 +76,7 @@ class StallDetector:
         elif self._watch_since is None and now > self._quiet_since + self._after / _QUIET:
             self._watch_since, self._between = now, self._after / 2
             self._not_before = 0.0
-            self._controller.tell(watch=self._pause, over=self._after)
+            self._controller.tell(watch=self._pause, bound=self._after)
         elif self._watch_since is not None and now > self._watch_since + self._after:
             self._judge(now)
         elif self._watch_since is not None and self._several and not (self._told or self._stops):

@@ -11,10 +11,10 @@ def test_a_link_that_is_full_in_both_directions_is_as_fast_as_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What a link can do holds for each direction."""
-    monkeypatch.setattr(host_load, "_links", lambda: {"eth0": (900, 1000, 3), "eth1": (0, 0, 0)})
     monkeypatch.setattr(host_load, "_carries", lambda _name: True)
     since = ({"eth0": (100, 400, 1)}, (0, 0))
-    assert host_load.look(since)["links"] == [
+    now = ({"eth0": (900, 1000, 3), "eth1": (0, 0, 0)}, (0, 0))
+    assert host_load.look(since, now)["links"] == [
         {"name": "eth0", "carries": True, "used": True, "bytes": 800, "errors": 2},
         {"name": "eth1", "carries": True, "used": False, "bytes": 0, "errors": 0},
     ]

@@ -151,7 +151,7 @@ def test_what_links_carried_before_does_not_count(
     now, sent = 1000.0, 0
     monkeypatch.setattr(progress_sampler.time, "monotonic", lambda: now)
     monkeypatch.setattr(host_load, "_links", lambda: {"eth0": (0, sent, 0)})
-    watch = ProgressSampler(RunDir(tmp_path), over=60.0)
+    watch = ProgressSampler(RunDir(tmp_path), bound=60.0)
     for rate in (100 << 20, 10 << 10):
         for _ in range(20):
             now, sent = now + 5.0, sent + 5 * rate
