@@ -159,13 +159,23 @@ def _has_agents(run: RunDir, status: Status) -> bool:
         return True  # another host's or container's, on a shared disk: not ours to judge
     if agents.get("boot") != platform.boot_id():
         return False
-    return are_alive(agents)
+    return are_alive(agents) or _lives_in_container(run)
 
 
 def has_agents_here(run: RunDir) -> bool:
-    """True when the run's agents are on this host, and alive."""
+    """True when one of the run's agents is on this host, and alive."""
     agents = read_json(run.agents) or {}
-    return are_alive(agents) and is_here(agents)
+    return is_here(agents) and (are_alive(agents) or _lives_in_container(run))
+
+
+def _lives_in_container(run: RunDir) -> bool:
+    """True when the node agent is in its container, and alive.
+
+    The engine's command that is recorded for it ends before it where the controller was killed:
+    what it brings has nobody to be written to.
+    """
+    found = platform.with_argument(str(run.path))
+    return any("agent.container_lead" in platform.command(entry.pid) for entry in found)
 
 
 def are_alive(agents: Mapping[str, Any]) -> bool:
