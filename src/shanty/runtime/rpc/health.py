@@ -33,7 +33,7 @@ _SETTLED = 60.0  # seconds; what is younger may belong to a job that is only jus
 # A launcher gives one of these to each rank.
 _RANKS = tuple(f"{name}=".encode() for name in RANK)
 _MARK = b"SHANTY_RUN_ID="
-_AGENTS = (b"agent.start", b"agent.worker_agent")
+_AGENTS = (b"agent.start", b"agent.worker_agent", b"agent.container_lead")
 
 
 def health(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:

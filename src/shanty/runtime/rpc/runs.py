@@ -252,7 +252,8 @@ def _is_orphaned(run: RunDir) -> bool:
     agents = read_json(run.agents)
     if agents is None:
         return time.time() > run.path.stat().st_mtime + _YOUNG
-    if not control.is_here(agents) or control.has_agents_here(run):
+    if not control.is_here(agents) or control.are_alive(agents):
         return False
     status = control.read_status(run)
-    return not status.state.final or status.state is State.LOST
+    ended = status.state.final and status.state is not State.LOST
+    return not ended and not control.has_agents_here(run)

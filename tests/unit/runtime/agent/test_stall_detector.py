@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from plans import node, plan_of
+from shanty.runtime.agent.controller import Controller
 from shanty.runtime.agent.link_check import LinkCheck, LinkFault
 from shanty.runtime.agent.mpi_world import MpiWorld
 from shanty.runtime.agent.stall_detector import StallDetector
@@ -63,6 +64,11 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path / "run")
 
 
+@pytest.fixture
+def detector(run: Run) -> StallDetector:
+    return StallDetector(cast(Controller, run))
+
+
 def wait_in_mpi(detector: StallDetector) -> None:
     """Both ranks have been in one call of MPI for a while."""
     for rank in range(2):
@@ -74,9 +80,10 @@ def wait_in_mpi(detector: StallDetector) -> None:
         detector.hear(f"lab{rank}", {"moves": [seen], "load": load})
 
 
-def test_what_was_found_of_the_links_counts_for_one_watch(run: Run) -> None:
+def test_what_was_found_of_the_links_counts_for_one_watch(
+    run: Run, detector: StallDetector
+) -> None:
     """A check that is over when the ranks go on again says nothing of the next time."""
-    detector = StallDetector(run)  # type: ignore[arg-type]
     now = time.monotonic()
     detector.tick(now)
     now += AFTER / 4
@@ -103,8 +110,7 @@ def test_what_was_found_of_the_links_counts_for_one_watch(run: Run) -> None:
     assert run.stalls == []
 
 
-def test_of_our_own_bytes_those_count_that_a_look_has_seen(run: Run) -> None:
-    detector = StallDetector(run)  # type: ignore[arg-type]
+def test_of_our_own_bytes_those_count_that_a_look_has_seen(detector: StallDetector) -> None:
     wait_in_mpi(detector)
     heard = detector.looks["lab1"]["heard"]  # of a look over 20 s
     detector._probes = [(heard - 21, {"lab1": 4}), (heard - 19, {"lab1": 2}), (heard, {"lab0": 1})]

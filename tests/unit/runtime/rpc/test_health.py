@@ -293,7 +293,8 @@ def own_strays(run: str) -> list[int]:
 
 
 @pytest.mark.skipif(not platform.LINUX, reason="reads /proc")
-def test_a_process_of_a_run_that_ended() -> None:
+@pytest.mark.parametrize("name", ["start", "worker_agent", "container_lead"])
+def test_a_process_of_a_run_that_ended(name: str) -> None:
     """It bears the run's mark, and nobody leads that run any more."""
     run = "20200102-030405-wxyz"
     words = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"]
@@ -305,7 +306,7 @@ def test_a_process_of_a_run_that_ended() -> None:
         try:
             assert own_strays(run) == [left.pid]
             # an agent of that run: then it is none
-            agent = [sys.executable, "-c", "import time; time.sleep(60)", "agent.start", run]
+            agent = [sys.executable, "-c", "import time; time.sleep(60)", f"agent.{name}", run]
             with subprocess.Popen(agent) as alive:
                 wait_for(lambda: not own_strays(run), 5, "the agent goes unseen")
                 alive.kill()

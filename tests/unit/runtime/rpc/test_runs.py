@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from plans import plan_of
-from shanty.runtime.rpc.runs import folder_of, follow_run, heartbeat_age
+from runs import wait_for
+from shanty.runtime import platform
+from shanty.runtime.agent import control
+from shanty.runtime.rpc.runs import folder_of, follow_run, heartbeat_age, sweep_runs
 from shanty.runtime.rundir import write_json
 from shanty.runtime.spec import State, Status
 
@@ -38,3 +43,38 @@ def test_the_end_of_a_run_is_told_though_a_file_is_gone(
     ask = {"run": "20260101-000000-aaaa", "offsets": {}, "wait": 0.0, "first": True}
     changes = follow_run(ask, io.BytesIO(), print)["changes"]
     assert "status.json" in [path for path, _, _ in changes]
+
+
+@pytest.mark.skipif(not platform.LINUX, reason="reads /proc")
+def test_a_run_is_led_while_its_node_agent_is_in_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its controller was killed, and the engine's command has ended of it."""
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
+    run = folder_of("20260101-000000-aaaa", 0)
+    run.create()
+    write_json(run.status, Status(State.RUNNING, created=1.0).to_json())
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as gone:
+        write_json(run.agents, control.agents_record(controller=gone.pid, node_agent=gone.pid))
+    words = [sys.executable, "-c", "input()", "agent.container_lead", str(run.path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as agent:
+        wait_for(lambda: control.has_agents_here(run), 5, "the agent goes unseen")
+        assert sweep_runs({}, io.BytesIO(), print) == {"swept": []}
+        assert control.status_of(run).state is State.RUNNING
+        agent.kill()
+    assert sweep_runs({}, io.BytesIO(), print) == {"swept": [run.path.name]}
+    assert control.status_of(run).state is State.LOST
+
+
+def test_runs_that_have_ended_are_swept_without_a_look_at_all_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host has hundreds of both, and a run that starts waits for the sweep."""
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
+    monkeypatch.setattr(platform, "processes", lambda: pytest.fail("looked"))
+    run = folder_of("20260101-000000-aaaa", 0)
+    run.create()
+    write_json(run.status, Status(State.SUCCEEDED, created=1.0, ended=2.0).to_json())
+    with subprocess.Popen(["true"]) as gone:
+        write_json(run.agents, control.agents_record(controller=gone.pid, node_agent=gone.pid))
+    assert sweep_runs({}, io.BytesIO(), print) == {"swept": []}
