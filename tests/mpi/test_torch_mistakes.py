@@ -30,7 +30,6 @@ FATAL = {
     "exits": ((0, 2), ("will not come", "rank 1 has left")),
     "comes_late": ((0, 1, 2), ("gave up|not all ranks came",)),
     "ddp_without_one": ((0, 2), ("all_reduce", "rank 1 has left")),
-    "ddp_of_other_shapes": ((0, 1, 2), ("not to match|broadcast.*not all ranks came",)),
     "monitored": ((0, 2), ("monitored_barrier()", "rank 1 is at", "in monitored")),
     "locks": ((0, 1, 2), ("can never complete", "waits in barrier|gave up: barrier")),
     "groups_crossed": ((0, 1, 2), ("can never complete", "on group 1", "on group 2")),

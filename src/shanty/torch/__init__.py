@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shanty.collectives import call_sites
-from shanty.torch import backend
+from shanty.torch import backend, ddp
 from shanty.torch.work import CommunicationError as CommunicationError
 from shanty.torch.work import CommunicationTimeoutError as CommunicationTimeoutError
 from shanty.torch.work import MismatchError as MismatchError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _OWN = ("CommunicationError", "CommunicationTimeoutError", "MPIWork", "MismatchError")
 
 backend.register()
+ddp.register()
 call_sites.hide(torch.__file__, __file__)
 
 

@@ -5,6 +5,7 @@ ranks go on. Run with HOROVOD_DYNAMIC_PROCESS_SETS=1 on 3 ranks, through ../test
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -121,6 +122,57 @@ def check_model_of_other_shape() -> None:
     assert "weight" in error, error
     assert "(2, 3)" in error, error
     goes_on()
+
+
+def two_layers(odd: bool) -> nn.Sequential:
+    """The same two layers on all ranks, in another order where `odd`."""
+    torch.manual_seed(1)
+    layers = [nn.Linear(2, 2, bias=False) for _ in range(2)]
+    return nn.Sequential(*(reversed(layers) if odd else layers))
+
+
+def check_unnamed_parameters_in_another_order() -> None:
+    model = two_layers(hvd.rank() == 1)
+    optimiser = hvd.DistributedOptimizer(sgd(model))
+    model(ones(1, 2)).sum().backward()
+    error = raised(ValueError, optimiser.step)
+    assert "ranks 0 and 1 have the same parameters in another order" in error, error
+    error = raised(ValueError, lambda: hvd.broadcast_optimizer_state(sgd(model), root_rank=0))
+    assert "ranks [1]" in error, error
+    assert hvd.rank() != 1 or "in another order" in error, error
+    goes_on()
+
+
+def first_step(model: nn.Module, rate: float) -> list[str]:
+    """The warnings of a first step."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        optimiser = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), rate), model.named_parameters()
+        )
+        for _ in range(2):
+            model(ones(1, 2)).sum().backward()
+            optimiser.step()
+            optimiser.zero_grad()
+    return [str(each.message) for each in found if each.category is RuntimeWarning]
+
+
+def check_parameters_that_were_not_broadcast() -> None:
+    torch.manual_seed(hvd.rank())
+    found = first_step(nn.Linear(2, 2), 0.1)
+    assert len(found) == (hvd.rank() == 0), found
+    if found:
+        assert "ranks 0 and 1 start from different parameters (bias and 1 more)" in found[0], found
+        assert "hvd.broadcast_parameters(" in found[0], found
+
+
+def check_options_that_differ() -> None:
+    torch.manual_seed(1)
+    model = nn.Linear(2, 2)
+    assert not first_step(model, 0.1)
+    found = first_step(model, 0.1 * (1 + hvd.rank()))
+    assert len(found) == (hvd.rank() == 0), found
+    assert not found or "different optimizer options (lr is 0.1 and 0.2)" in found[0], found
 
 
 def check_parameters_of_other_shape() -> None:

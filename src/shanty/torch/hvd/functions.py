@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from shanty.collectives import objects, process_sets
 from shanty.collectives.objects import broadcast_object
-from shanty.torch.hvd import ops
+from shanty.torch.hvd import agreement, ops
 from shanty.torch.hvd.calls import synchronize
 
 __all__ = ["allgather_object", "broadcast_object"]
@@ -48,7 +48,7 @@ def broadcast_optimizer_state(
     optimizer without state get zeros for gradients where they have none. model: tells which of
     them have sparse ones.
     Raises ValueError, on all ranks, for LBFGS and where the ranks' optimizers have other
-    parameters.
+    parameters, or the same ones in another order.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
@@ -58,14 +58,17 @@ def broadcast_optimizer_state(
     _give_gradients(optimizer, model)
     is_root = process_sets.current().topology.rank == root_rank
     shapes = _shapes(optimizer)
-    expected = broadcast_object(shapes, root_rank, "optimizer.shapes")
-    agrees = torch.tensor([shapes == expected])
+    values = [agreement.digest(each) for each in _params(optimizer)]
+    here = shapes, values
+    expected, theirs = broadcast_object(here, root_rank, "optimizer.shapes")
+    reordered = values != theirs and sorted(values) == sorted(theirs)
+    agrees = torch.tensor([shapes == expected and not reordered])
     others = (~ops.allgather(agrees, "optimizer.agreement")).nonzero().flatten().tolist()
     if others:
         raise ValueError(
             f"The optimizers of ranks {others} have other parameters than that of rank "
             f"{root_rank}, which has {_spell(expected)}; here there are "
-            f"{_spell(shapes)}."
+            f"{_spell(shapes)}{', in another order' if reordered else ''}."
         )
     content, tensors = _take(optimizer) if is_root else (None, [])
     content = broadcast_object(content, root_rank, "optimizer.content")

@@ -27,7 +27,7 @@ from shanty.collectives import world
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Op
-from shanty.torch.hvd import ops
+from shanty.torch.hvd import agreement, ops
 from shanty.torch.hvd.compression import Compression
 from shanty.torch.hvd.functions import broadcast_object
 from shanty.torch.hvd.gradients import Gradient, Group, Reduction, Unit
@@ -63,6 +63,7 @@ class Reducing(torch.optim.Optimizer):
         self._frozen: list[Tensor] = []  # the others
         self._synchronized = False
         self._should_synchronize = True
+        self._compared = False
         # One process has nothing to reduce, and runs as fast as without.
         self._reduces = bool(how.process_set.included()) and (how.process_set.size() or 0) > 1
         self._adopt(groups)
@@ -132,6 +133,11 @@ class Reducing(torch.optim.Optimizer):
             self._reduction.begun = False
             if failed:
                 raise failed[0]
+            if not self._compared and self._gradients:
+                self._compared = True
+                named = {each.name: each.parameter for each in self._gradients.values()}
+                passes = {"backward_passes_per_step": self._reduction.passes}
+                agreement.compare(named, [*self.param_groups, passes], self.process_set)
         self._synchronized = True
 
     @contextmanager
@@ -322,6 +328,7 @@ class AdasumReducing(torch.optim.Optimizer):
         self._wrapped = wrapped
         self._parameter_names = names
         self._compression = compression
+        self._compared = False
         self.backward_passes_per_step = passes
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -346,6 +353,10 @@ class AdasumReducing(torch.optim.Optimizer):
             for parameter, place in places(self)
             if parameter.requires_grad
         ]
+        if not self._compared and trained:
+            self._compared = True
+            named = {name: parameter for parameter, name in trained}
+            agreement.compare(named, self.param_groups, global_process_set)
         starts = [parameter.clone() for parameter, _ in trained]
         self._wrapped._opt_called = True  # type: ignore[attr-defined]
         step = self._user_class.step

@@ -1,0 +1,123 @@
+"""Compares what the ranks of a DistributedOptimizer must share, once, at its first step.
+
+Averaged gradients keep the ranks' models equal only where the ranks start from the same parameters
+with the same options, and where the gradients that meet belong to the same parameter. Nothing in
+a training loop fails where that is not so.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shanty.collectives.objects import allgather_object
+from shanty.collectives.process_sets import ProcessSet
+from shanty.torch.hvd import ops
+
+_SAMPLE = 64  # elements of a parameter that are compared
+_UNNAMED = "allreduce.noname."
+_DIGITS = 0xFFFFFF  # of a digest: squares of so few bits can be summed over 2^15 ranks
+_NOT_AN_OPTION = frozenset({"params", "param_names"})
+
+
+def compare(
+    named: Mapping[str, Tensor], groups: Iterable[Mapping[str, Any]], process_set: ProcessSet
+) -> None:
+    """Compare parameters and options over the ranks; collective over the process set.
+
+    named: the parameters by the names under which their gradients meet. groups: the optimizer's.
+    Warns, on one rank, where values or options differ.
+    Raises ValueError, on all ranks, where unnamed parameters stand in another order.
+    """
+    names = sorted(named)
+    values = [digest(named[name]) for name in names]
+    options = [_options(group) for group in groups]
+    spelled = zlib.crc32(repr(options).encode()) & _DIGITS
+    if _all_have((*values, spelled), names[0], process_set):
+        return
+    facts = allgather_object((values, options), f"agreement.facts.{names[0]}", process_set)
+    ranks = range(len(facts)) if process_set.ranks is None else process_set.ranks
+    first, *others = zip(ranks, facts, strict=True)
+    found: list[str] = []
+    for rank, (theirs, options) in others:
+        pair = f"ranks {first[0]} and {rank}"
+        if theirs != first[1][0]:
+            if names[0].startswith(_UNNAMED) and sorted(theirs) == sorted(first[1][0]):
+                raise ValueError(
+                    f"DistributedOptimizer: {pair} have the same parameters in another order, so "
+                    "gradients of different parameters would be averaged. Give the optimizer "
+                    "named_parameters=model.named_parameters(), and create the modules in the "
+                    "same order on all ranks (sorted(), not a set)."
+                )
+            odd = [n for n, a, b in zip(names, theirs, first[1][0], strict=True) if a != b]
+            more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+            found.append(
+                f"{pair} start from different parameters ({odd[0].removeprefix(_UNNAMED)}{more}). "
+                "Their models stay different, since only gradients are averaged. Call "
+                "hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step."
+            )
+        if options != first[1][1]:
+            found.append(
+                f"{pair} have different optimizer options ({_difference(first[1][1], options)}). "
+                "Call hvd.broadcast_optimizer_state(optimizer, root_rank=0), or set the same "
+                "options on all ranks."
+            )
+        if found:  # one pair says it all
+            break
+    if process_set.rank() == 0:
+        for each in found:
+            warnings.warn(f"DistributedOptimizer: {each}", RuntimeWarning, stacklevel=4)
+
+
+def _all_have(numbers: Sequence[int], name: str, process_set: ProcessSet) -> bool:
+    """Return whether the numbers are the same on all ranks; itself the same on all of them.
+
+    A sum, so that ranks that have joined may be missing: by Cauchy and Schwarz, n times the sum of
+    the squares is the square of the sum only where all n numbers are equal. Where ranks have
+    joined, nobody can ask them for more, and the answer is true.
+    """
+    vector = torch.tensor([1, *numbers, *(each * each for each in numbers)], dtype=torch.int64)
+    total = ops.allreduce(vector, name=f"agreement.{name}", op=ops.Sum, process_set=process_set)
+    there, *sums = total.tolist()
+    if there != process_set.size():
+        return True
+    half = len(numbers)
+    return all(
+        there * squared == once * once
+        for once, squared in zip(sums[:half], sums[half:], strict=True)
+    )
+
+
+def digest(parameter: Tensor) -> int:
+    """Return a number for some of the elements of a parameter, bit by bit."""
+    if parameter.layout is not torch.strided or parameter.is_meta or parameter.is_quantized:
+        return 0
+    flat = parameter.detach().reshape(-1)
+    sample = flat[:: max(1, flat.numel() // _SAMPLE)].to("cpu").contiguous()
+    return zlib.crc32(bytes(sample.view(torch.uint8).tolist())) & _DIGITS
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, str]:
+    """Return the plain options of a parameter group, spelled."""
+    plain = {
+        key: value.tolist() if isinstance(value, Tensor) and value.numel() == 1 else value
+        for key, value in group.items()
+        if key not in _NOT_AN_OPTION
+    }
+    kinds = (int, float, str, tuple, list, type(None))
+    return {key: repr(value) for key, value in sorted(plain.items()) if isinstance(value, kinds)}
+
+
+def _difference(ours: Sequence[Mapping[str, str]], theirs: Sequence[Mapping[str, str]]) -> str:
+    if len(ours) != len(theirs):
+        return f"{len(ours)} and {len(theirs)} parameter groups"
+    for mine, other in zip(ours, theirs, strict=True):
+        for key in sorted({*mine, *other}):
+            if mine.get(key) != other.get(key):
+                return f"{key} is {mine.get(key, 'unset')} and {other.get(key, 'unset')}"
+    return "of another kind"
