@@ -114,7 +114,9 @@ def into(entry: Path, name: str) -> list[str]:
 def host(entry: Path, name: str) -> None:
     """Be a host: start what is asked for, each with the three streams that come with it."""
     socket.sethostname(name)
-    shared = [path for path in (entry.parents[1], Path.cwd()) if path.is_relative_to("/tmp")]
+    checkout = Path(__file__).parents[2]  # with this file, and the Python that runs it
+    everyones = dict.fromkeys((checkout, Path(sys.prefix), entry.parents[1], Path.cwd()))
+    shared = [path for path in everyones if path.is_relative_to("/tmp")]
     fresh = entry / f"{name}.tmp"
     fresh.mkdir()
     mount("-t", "tmpfs", "tmp", str(fresh))
