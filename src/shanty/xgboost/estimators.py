@@ -13,24 +13,33 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from shanty.xgboost.agreement import Facts, compare, of_parameters, same_model
+from shanty.xgboost.columns import shared
 from shanty.xgboost.communication import blaming_the_lost, current
 from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.installed import xgboost
+from shanty.xgboost.metric import over_ranks
 from shanty.xgboost.training import Report, save_model
 
+_OF_ROWS = ("sample_weight", "base_margin", "qid", "group")
 
-def _compare_lengths(X: Any, y: Any, options: Mapping[str, Any]) -> None:  # noqa: N803
+
+def _compare(model: Any, X: Any, y: Any, options: Mapping[str, Any]) -> None:  # noqa: N803
     """DataError on all ranks where one rank's rows and labels do not fit: XGBoost finds that out
-    on one rank only, for which the others would wait."""
+    on one rank only, for which the others would wait. Also where the ranks' parameters differ."""
 
-    def look(_: object) -> None:
+    def look(_: object) -> list[Facts]:
         rows = _length(X)
         for name, value in (("y", y), ("sample_weight", options.get("sample_weight"))):
             if value is not None and _length(value) != rows:
                 raise DataError(f"X has {rows} rows, but {name} {_length(value)}.")
+        facts = of_parameters({**model.get_params(), "callbacks": None})
+        facts["eval_set"] = str(len(options.get("eval_set") or ()))
+        given = {name: "given" for name in _OF_ROWS if options.get(name) is not None}
+        return [facts, {"X": "given", **given} if rows else {}]
 
-    together(current(), "fit", look, lambda _: None)
+    together(current(), "fit", look, compare)
 
 
 def _length(rows: Any) -> int:
@@ -45,16 +54,30 @@ class _OverRanks:
 
     def fit(self, X: Any, y: Any, **options: Any) -> Self:  # noqa: N803
         """Trains on the rows of all ranks; X, y and what is told of them are this rank's."""
-        _compare_lengths(X, y, options)
+        ranks = current()
+        _compare(self, X, y, options)
+        own: Any = self
+        rows = shared(ranks, X, own.get_params())
+        if options.get("eval_set"):
+            options["eval_set"] = [
+                (rows if each is X else shared(ranks, each, own.get_params()), labels)
+                for each, labels in options["eval_set"]
+            ]
         before = self.callbacks
         if not self._is_forest:
             self.callbacks = [*(before or ()), Report(self.get_num_boosting_rounds())]  # type: ignore[attr-defined]
         try:
             with blaming_the_lost():
-                super().fit(X, y, **options)  # type: ignore[misc]
+                super().fit(rows, y, **options)  # type: ignore[misc]
         finally:
             self.callbacks = before
+        same_model(ranks, own.get_booster())
         return self
+
+    def _configure_fit(self, *args: Any, **options: Any) -> Any:
+        """As XGBoost's, with a metric of the caller's own that is a mean over all ranks' rows."""
+        model, metric, *others = super()._configure_fit(*args, **options)  # type: ignore[misc]
+        return model, over_ranks(metric, current()), *others
 
     def save_model(self, fname: str | os.PathLike[str]) -> None:
         """Writes the model, on rank 0; all ranks call it."""
