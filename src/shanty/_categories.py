@@ -220,7 +220,7 @@ def _digest(data: Any, at: int) -> str:
 
 
 def _kind(value: object) -> str:
-    if isinstance(value, Number) and not isinstance(value, bool):
+    if isinstance(value, Number) and type(value) is not bool:
         return "number"
     return type(value).__name__
 
