@@ -220,9 +220,8 @@ def _digest(data: Any, at: int) -> str:
 
 
 def _kind(value: object) -> str:
-    if isinstance(value, Number) and type(value) is not bool:
-        return "number"
-    return type(value).__name__
+    name = type(value).__name__
+    return "number" if isinstance(value, Number) and name != "bool" else name
 
 
 def _in_order(

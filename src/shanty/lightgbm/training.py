@@ -25,6 +25,12 @@ _OURS = ("num_machines", "tree_learner", "pre_partition")
 # What hosts may differ in.
 _OF_A_RANK = ("verbosity", "num_threads", "gpu_platform_id", "gpu_device_id")
 _FILES = (str, os.PathLike)
+# What LightGBM's learners for several machines do not do, and how they fail.
+_ALONE = {
+    "linear_tree": "LightGBM fits the leaves to each rank's own rows",
+    "interaction_constraints": "LightGBM fails with std::bad_array_new_length",
+    "forcedsplits_filename": "LightGBM does not force splits there",
+}
 OF_ROWS = ("weight", "group", "init_score", "position")
 
 
@@ -65,6 +71,9 @@ def parameters(given: Mapping[str, Any]) -> dict[str, Any]:
             f"tree_learner is {learner!r}: over several ranks it is one of {', '.join(_LEARNERS)} "
             "(LightGBM's feature parallel is for its own program only)"
         )
+    for name, why in _ALONE.items():
+        if any(values.get(each) for each in _aliases(name)):
+            raise DataError(f"{name} is for one rank only: {why}. Leave it out, or take one rank")
     values.update(num_machines=network.size(), tree_learner=learner)
     values.setdefault("pre_partition", True)
     return values

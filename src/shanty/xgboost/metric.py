@@ -11,6 +11,7 @@ from shanty.xgboost.consensus import Consensus
 from shanty.xgboost.errors import DataError
 
 Metric = Callable[[Any, Any], Any]
+_DONE = "is_over_ranks"
 
 
 def over_ranks(metric: Metric | None, ranks: Communicator) -> Metric | None:
@@ -20,7 +21,7 @@ def over_ranks(metric: Metric | None, ranks: Communicator) -> Metric | None:
     the matrix for its weights, a rank's value counts by their sum. An exception in the metric is
     raised on its rank, and DataError with the number of that rank on the others.
     """
-    if metric is None or ranks.size == 1:
+    if metric is None or ranks.size == 1 or hasattr(metric, _DONE):
         return metric
 
     def mean(guess: Any, matrix: Any) -> list[_metrics.Result]:
@@ -39,4 +40,5 @@ def over_ranks(metric: Metric | None, ranks: Communicator) -> Metric | None:
             raise DataError(failure)
         return found
 
+    setattr(mean, _DONE, True)
     return mean
