@@ -12,6 +12,7 @@ import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from numbers import Number
@@ -180,14 +181,14 @@ def explain(name: str, seen: Mapping[int, Categories]) -> str:
     )
 
 
-def tell(names: Sequence[str], unions: Sequence[Sequence[Any]]) -> None:
-    """Print that the ranks' categories were joined; for rank 0."""
-    for name, values in zip(names, unions, strict=True):
-        print(
-            f"shanty: column {name!r}: the ranks' tables have different categories; all ranks use "
-            f"the {len(values)} of them together.",
-            file=sys.stderr,
-        )
+@cache
+def tell(name: str, count: int) -> None:
+    """Print, once, that the ranks' categories were joined to so many; for rank 0."""
+    print(
+        f"shanty: column {name!r} has different categories on the ranks; all of them use the union "
+        f"of {count}.",
+        file=sys.stderr,
+    )
 
 
 # ---- within ------------------------------------------------------------------------------------

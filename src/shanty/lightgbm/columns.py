@@ -38,6 +38,6 @@ def joined(data: Any) -> Any:
         )
         for at in differ
     }
-    if network.rank() == 0:
-        _categories.tell([names[at] for at in differ], list(unions.values()))
+    for at, values in unions.items() if network.rank() == 0 else ():
+        _categories.tell(names[at], len(values))
     return _categories.recoded(own, unions)

@@ -12,6 +12,7 @@ import numpy as np
 from shanty.xgboost.communication import Communicator
 from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError, WorldError
+from shanty.xgboost.installed import xgboost
 
 # What hosts may differ in. Ranks may draw their rows by another seed; where columns are drawn by
 # it, XGBoost takes that of rank 0.
@@ -37,7 +38,7 @@ def agree(
 
     def look(_: object) -> list[Facts]:
         facts = {**of_parameters(params), **{name: _spell(value) for name, value in call.items()}}
-        facts["evals"] = ", ".join(list(matrices)[1:])
+        facts["evals"] = ", ".join(list(matrices)[1:]) or "none"
         return [facts, *(_of_matrix(name, each) for name, each in matrices.items())]
 
     together(ranks, "training", look, compare)
@@ -93,7 +94,7 @@ def same_model(ranks: Communicator, booster: Any) -> None:
 
 def _of_matrix(name: str, matrix: Any) -> Facts:
     """What of a matrix all ranks with rows must have alike."""
-    rows = matrix.num_row()
+    rows = matrix.num_row() if isinstance(matrix, xgboost.DMatrix) else 0
     if not rows:
         return {}
     facts = {f"columns of {name}": str(matrix.num_col())}

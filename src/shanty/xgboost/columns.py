@@ -97,14 +97,17 @@ def _plan(seen: list[_Facts]) -> _Plan:
                     f"The ranks' matrices have different values of {name}: {facts.options[name]} "
                     f"on rank {first}, {value} on rank {rank}. Give all ranks the same."
                 )
+    without = [rank for rank, each in enumerate(seen) if each.rows == 0]
+    coded = [column.name for column in facts.columns or () if column.form]
+    if without and coded and _KEEPS_CATEGORIES:
+        raise DataError(
+            f"rank {without[0]} has no rows, and XGBoost needs some on each rank of a table with "
+            f"categories (column {coded[0]!r}). Give each rank some, or take fewer ranks."
+        )
     differ = _categories.different({rank: each.columns for rank, each in there.items()}, DataError)
     names = {at: (facts.columns or [])[at].name for at in differ}
     fixed = next((each.fixed for each in there.values() if each.fixed), "")
-    others = [
-        rank
-        for rank, each in enumerate(seen)
-        if each.rows == 0 and (differ or each[1:3] != facts[1:3])
-    ]
+    others = [rank for rank in without if differ or seen[rank][1:3] != facts[1:3]]
     return _Plan(names, fixed, first, others)
 
 
@@ -119,7 +122,7 @@ def _unions(plan: _Plan, seen: list[dict[int, Categories]]) -> dict[int, list[An
                 "categories, in one order, on all ranks."
             )
         found[at] = _categories.union(name, told, DataError)
-    _categories.tell(list(plan.differ.values()), list(found.values()))
+        _categories.tell(name, len(found[at]))
     return found
 
 

@@ -76,7 +76,7 @@ def train(
     """
     ranks = current()
     evals = list(options.get("evals") or ())
-    matrices = {"dtrain": dtrain, **{f"the evals {name!r}": each for each, name in evals}}
+    matrices = {"dtrain": dtrain, **{f"evals {name!r}": each for each, name in evals}}
     agree(ranks, params, {"num_boost_round": num_boost_round, **_of_all(options)}, matrices)
     told = [*(callbacks or ()), Report(num_boost_round)]
     options["custom_metric"] = over_ranks(options.get("custom_metric"), ranks)
