@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -110,19 +111,28 @@ def _of_matrix(name: str, matrix: Any) -> Facts:
     facts[f"qid or group of {name}"] = "given" if grouped else "missing"
     weights = np.asarray(matrix.get_float_info("feature_weights"))
     facts[f"feature_weights of {name}"] = _spell(weights) if weights.size < 9 else _digest(weights)
-    if "c" in (matrix.feature_types or ()) and hasattr(matrix, "get_categories"):
-        try:
-            kept = matrix.get_categories(export_to_arrow=True).to_arrow()
-        except ImportError:  # there is no pyarrow: the models are compared
-            kept = []
-        for column, values in kept:
-            if values is not None:
-                words = values.to_pylist()
-                text = ", ".join(map(str, words))
-                if len(text) > 60:
-                    text = f"{text[:60]}… ({len(words)}, {_digest(text)})"
-                facts[f"the categories of column {column!r} of {name}"] = text
+    for column, text in _categories_of(matrix):
+        facts[f"the categories of column {column!r} of {name}"] = text
     return facts
+
+
+def _categories_of(matrix: Any) -> list[tuple[str, str]]:
+    """The columns that are categories, and those in words, as far as they are known."""
+    if "c" not in (matrix.feature_types or ()):
+        return []
+    kept = None
+    if hasattr(matrix, "get_categories"):  # XGBoost 3.1
+        with suppress(ImportError):  # it needs pyarrow
+            kept = matrix.get_categories(export_to_arrow=True).to_arrow()
+    if kept is None:
+        return [(each.name, each.digest) for each in getattr(matrix, "shanty_columns", None) or ()]
+    found = []
+    for column, values in kept:
+        text = ", ".join(map(str, values.to_pylist())) if values is not None else ""
+        if len(text) > 60:
+            text = f"{text[:60]}… ({len(values)} of them, {_digest(text)})"
+        found.append((column, text))
+    return found
 
 
 def _spell(value: Any) -> str:
