@@ -12,6 +12,7 @@ import numpy as np
 
 from shanty.lightgbm import network
 from shanty.lightgbm.columns import joined
+from shanty.lightgbm.errors import DataError
 from shanty.lightgbm.installed import lightgbm
 from shanty.lightgbm.metric import over_ranks
 from shanty.lightgbm.training import agree, parameters, reports, same_model
@@ -62,6 +63,18 @@ def _balance(y: Any) -> dict[Any, float]:
     return {kind: counts.total() / (len(counts) * count) for kind, count in counts.items()}
 
 
+def _classes(seen: list[Any]) -> Any:
+    """The classes of all ranks' labels."""
+    texts = [each.dtype.kind in "OSUT" for each in seen]
+    for rank, is_text in enumerate(texts):
+        if is_text != texts[0]:  # NumPy would make texts of the numbers
+            raise DataError(
+                f"the labels are of type {seen[0].dtype} on rank 0 and {seen[rank].dtype} on rank "
+                f"{rank}: give them the same type on all ranks"
+            )
+    return np.unique(np.concatenate(seen))
+
+
 @contextlib.contextmanager
 def _over_ranks() -> Iterator[None]:
     """Have classes counted over all ranks, and metrics of the caller's own averaged.
@@ -78,7 +91,7 @@ def _over_ranks() -> Iterator[None]:
     class OverRanks(encoder):  # type: ignore[misc, valid-type]
         def fit(self, y: Any) -> Any:
             if not kinds:
-                kinds.append(np.unique(np.concatenate(network.gather(np.unique(y)))))
+                kinds.append(_classes(network.gather(np.unique(y))))
             return super().fit(kinds[0])
 
     with _coding:

@@ -31,7 +31,7 @@ _ALONE = {
     "interaction_constraints": "LightGBM fails with std::bad_array_new_length",
     "forcedsplits_filename": "LightGBM does not force splits there",
 }
-OF_ROWS = ("weight", "group", "init_score", "position")
+_OF_ROWS = ("weight", "group", "init_score", "position")
 
 
 class Dataset(lightgbm.Dataset):  # type: ignore[misc]
@@ -109,7 +109,7 @@ def train(
     options |= zip(("valid_sets", "valid_names", "feval", "init_model"), args, strict=False)
     valid = options.get("valid_sets") or []
     valid = [valid] if isinstance(valid, lightgbm.Dataset) else list(valid)
-    given = {name: getattr(train_set, name) is not None for name in OF_ROWS}
+    given = {name: getattr(train_set, name, None) is not None for name in _OF_ROWS}
     for name in ("feature_name", "categorical_feature"):
         given[name] = getattr(train_set, name)
     given["init_model"] = options.get("init_model") is not None

@@ -141,6 +141,8 @@ def check_what_all_ranks_must_give() -> None:
         differs(lambda g=given: lgb.train(EXACT, lgb.Dataset(X[:60], Y[:60], **g), 3), name)
     given = {"sample_weight": ones} if odd else {}
     differs(lambda: lgb.LGBMRegressor().fit(X[:60], Y[:60], **given), "sample_weight", "rank 2")
+    kinds = np.array(["0", "1"] * 30 if odd else [0, 1] * 30)
+    differs(lambda: lgb.LGBMClassifier().fit(X[:60], kinds), "labels are of type", "on rank 2")
     train = lgb.Dataset(X[:60], Y[:60])
     empty = lgb.Dataset(X[: 0 if odd else 9], Y[: 0 if odd else 9])
     differs(lambda: lgb.train(EXACT, train, 3, [empty]), "rank 2 has no rows in valid_sets[0]")
