@@ -82,9 +82,15 @@ def _mean(metric: str, values: list[float], weights: list[float]) -> float:
     """The value of all ranks' rows; of what is no mean over rows, the mean of the ranks' values."""
     if metric == "gamma_deviance":  # a sum
         return math.fsum(values)
-    power = 2 if metric == "rmse" else 1
-    parts = [value**power * weight for value, weight in zip(values, weights, strict=True)]
-    return float((sum(parts) / sum(weights)) ** (1 / power))
+    whole = sum(weights)
+    if not whole:
+        return math.nan
+    counted = [
+        (value, weight / whole) for value, weight in zip(values, weights, strict=True) if weight
+    ]
+    if metric == "rmse":
+        return math.sqrt(sum(value * value * part for value, part in counted))
+    return float(sum(value * part for value, part in counted))
 
 
 def _counts(booster: Any) -> dict[str, tuple[float, float]]:

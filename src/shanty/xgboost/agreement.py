@@ -86,7 +86,8 @@ def same_model(ranks: Communicator, booster: Any) -> None:
         raise WorldError(
             "The ranks have come to different models: "
             + ", ".join(f"{each[:8]} on rank {rank}" for rank, each in enumerate(told))
-            + ". They must have the same parameters, columns and categories."
+            + ". They must have the same parameters, columns and categories, and, with dart, the "
+            "same seed."
         )
 
 

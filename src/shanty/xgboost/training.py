@@ -75,7 +75,7 @@ def train(
     lost meanwhile, or the ranks have come to different models.
     """
     ranks = current()
-    evals = list(options.get("evals") or ())
+    options["evals"] = evals = list(options.get("evals") or ())
     matrices = {"dtrain": dtrain, **{f"evals {name!r}": each for each, name in evals}}
     agree(ranks, params, {"num_boost_round": num_boost_round, **_of_all(options)}, matrices)
     told = [*(callbacks or ()), Report(num_boost_round)]
@@ -118,7 +118,7 @@ def cv(
         options |= {"stratified": stratified, "folds": folds}
         return xgboost.cv(params, dtrain, num_boost_round, **options)
     call = {"num_boost_round": num_boost_round, "nfold": nfold, "stratified": stratified}
-    call |= {"seed": seed, "shuffle": shuffle, "folds": folds is not None}
+    call |= {"shuffle": shuffle, "folds": folds is not None}
     agree(ranks, params, {**call, **_of_all(options)}, {"dtrain": dtrain})
     options["custom_metric"] = over_ranks(options.get("custom_metric"), ranks)
     groups = together(
