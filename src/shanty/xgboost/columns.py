@@ -13,7 +13,8 @@ from shanty.xgboost.errors import DataError
 from shanty.xgboost.installed import xgboost
 
 _KEEPS_CATEGORIES = tuple(int(part) for part in xgboost.__version__.split(".")[:2]) >= (3, 1)
-_ALIKE = {"max_bin": 256, "missing": None, "enable_categorical": False}  # with their defaults
+# What all ranks must give alike, and XGBoost's defaults.
+_ALIKE = {"max_bin": 256, "missing": float("nan"), "enable_categorical": False}
 
 
 class _Facts(NamedTuple):
@@ -62,7 +63,8 @@ def shared(ranks: Communicator, data: Any, options: Mapping[str, Any]) -> Any:
             fixed = f"XGBoost {xgboost.__version__} does not keep them with the model (3.1 does)"
         shape = getattr(batch, "shape", None)
         rows, width = shape if shape is not None and len(shape) == 2 else (None, None)
-        alike = {name: repr(options.get(name) or usual) for name, usual in _ALIKE.items()}
+        given = {name: value for name, value in options.items() if value is not None}
+        alike = {name: repr(given.get(name, usual)) for name, usual in _ALIKE.items()}
         rows = 0 if is_iterator and batch is None else rows
         return _Facts(rows, width, _categories.columns(batch), alike, fixed)
 

@@ -237,6 +237,8 @@ def check_parameters_that_differ() -> None:
     differs(lambda: xgb.XGBRegressor(max_depth=3 + odd).fit(X[:9], Y[:9]), "max_depth", "rank 0")
     make = partial(xgb.QuantileDMatrix, X[:60], Y[:60])
     differs(lambda: make(max_bin=32 + odd), "max_bin: 32 on rank 0")
+    differs(lambda: make(missing=0.0 if odd else None), "missing: nan on rank 0", "0.0 on rank")
+    make(missing=np.nan if odd else None)
 
 
 def check_what_belongs_to_rows_is_given_on_all_ranks() -> None:
