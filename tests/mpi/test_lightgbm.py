@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from runs import WORKERS, Shanty
+from torch_runs import checks, passed
 
 pytest.importorskip("lightgbm")
 pytest.importorskip("sklearn")
@@ -76,6 +77,15 @@ def test_a_classifier_whose_ranks_have_other_classes(shanty: Shanty, flavour: st
     for each in told(shanty, flavour, "classifier"):
         assert each["classes"] == ["benign", "malignant"]
         assert each["score"] > 0.98
+
+
+def test_what_ranks_must_have_alike_and_metrics_of_all_rows(shanty: Shanty, flavour: str) -> None:
+    script = "lgb_alike.py"
+    words = ("run", "-q", "--mpi", flavour, "-n", "3", "--oversubscribe", WORKERS / script)
+    done = shanty(*words, timeout=170)
+    for name in checks(script):
+        passed(done, name)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_model_is_saved_once(shanty: Shanty, flavour: str) -> None:

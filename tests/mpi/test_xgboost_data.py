@@ -46,18 +46,19 @@ def test_every_way_to_a_matrix(launches: Once, flavour: str) -> None:
 
 
 def test_training(launches: Once) -> None:
-    every_check(launches("openmpi5", 3, "xgb_training.py"), "xgb_training.py")
+    every_check(launches("openmpi5", 3, "xgb_training.py"), "xgb_training.py", "xgb_alike.py")
 
 
 @LONG
 @pytest.mark.parametrize("flavour", FLAVOURS[1:])
 def test_training_on_every_mpi(launches: Once, flavour: str) -> None:
-    every_check(launches(flavour, 3, "xgb_training.py"), "xgb_training.py")
+    every_check(launches(flavour, 3, "xgb_training.py"), "xgb_training.py", "xgb_alike.py")
 
 
-def every_check(done: subprocess.CompletedProcess[str], script: str) -> None:
-    for name in checks(script):
-        passed(done, name)
+def every_check(done: subprocess.CompletedProcess[str], *scripts: str) -> None:
+    for script in scripts:
+        for name in checks(script):
+            passed(done, name)
     assert done.returncode == 0, done.stderr
 
 

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import shanty
+from shanty import _categories
 from shanty.lightgbm import network
+from shanty.lightgbm.columns import joined
 from shanty.lightgbm.errors import DataError, WorldError
 from shanty.lightgbm.installed import lightgbm
+from shanty.lightgbm.metric import Means, over_ranks
 from shanty.runtime.rundir import RUN_DIR
 
 _LEARNERS = ("data", "voting")
@@ -22,6 +25,13 @@ _OURS = ("num_machines", "tree_learner", "pre_partition")
 # What hosts may differ in.
 _OF_A_RANK = ("verbosity", "num_threads", "gpu_platform_id", "gpu_device_id")
 _FILES = (str, os.PathLike)
+# What LightGBM's learners for several machines do not do, and how they fail.
+_ALONE = {
+    "linear_tree": "LightGBM fits the leaves to each rank's own rows",
+    "interaction_constraints": "LightGBM fails with std::bad_array_new_length",
+    "forcedsplits_filename": "LightGBM does not force splits there",
+}
+_OF_ROWS = ("weight", "group", "init_score", "position")
 
 
 class Dataset(lightgbm.Dataset):  # type: ignore[misc]
@@ -40,6 +50,8 @@ class Dataset(lightgbm.Dataset):  # type: ignore[misc]
         if self._handle is None:
             own: Any = self
             own.params = {**parameters(own.params or {}), **_shares(own.data)}
+            if own.reference is None:  # else it is coded as that one is
+                own.data = joined(own.data)
         return super().construct()
 
 
@@ -59,6 +71,9 @@ def parameters(given: Mapping[str, Any]) -> dict[str, Any]:
             f"tree_learner is {learner!r}: over several ranks it is one of {', '.join(_LEARNERS)} "
             "(LightGBM's feature parallel is for its own program only)"
         )
+    for name, why in _ALONE.items():
+        if any(values.get(each) for each in _aliases(name)):
+            raise DataError(f"{name} is for one rank only: {why}. Leave it out, or take one rank")
     values.update(num_machines=network.size(), tree_learner=learner)
     values.setdefault("pre_partition", True)
     return values
@@ -85,30 +100,49 @@ def train(
 ) -> Any:
     """lightgbm.train by all ranks; each gets the whole model, the same.
 
-    Metrics are means over the ranks, by their rows, so early stopping ends all of them at the same
-    round. DataError, on all ranks, where one has no rows, other parameters or other columns.
+    Metrics are means over the ranks, by their rows or the weights of these, so early stopping ends
+    all of them at the same round. Columns whose categories differ get the union of all ranks'.
+    DataError, on all ranks, where one has no rows, other parameters or other columns.
     """
     network.init()
     params = parameters(params)
-    agree(params, num_boost_round, train_set.data, train_set.get_params())
+    options |= zip(("valid_sets", "valid_names", "feval", "init_model"), args, strict=False)
+    valid = options.get("valid_sets") or []
+    valid = [valid] if isinstance(valid, lightgbm.Dataset) else list(valid)
+    given = {name: getattr(train_set, name, None) is not None for name in _OF_ROWS}
+    for name in ("feature_name", "categorical_feature"):
+        given[name] = getattr(train_set, name)
+    given["init_model"] = options.get("init_model") is not None
+    given |= {**train_set.get_params(), **params}
+    agree(given, num_boost_round, [train_set.data, *(each.data for each in valid)])
+    if train_set._handle is not None:
+        _same_categories(train_set)
+    elif not isinstance(train_set, Dataset):
+        train_set.data = joined(train_set.data)
+    options["feval"] = over_ranks(options.get("feval"))
     booster = lightgbm.train(
-        params, train_set, num_boost_round, *args,
+        params, train_set, num_boost_round, *args[4:],
         callbacks=[*reports(), *(callbacks or ())], **options,
     )  # fmt: skip
     return same_model(booster, params)
 
 
-def agree(params: Mapping[str, Any], rounds: int, data: Any, own: Mapping[str, Any]) -> None:
-    """Raise DataError, on all ranks, where they cannot train together."""
+def agree(given: Mapping[str, Any], rounds: int, tables: Sequence[Any]) -> None:
+    """Raise DataError, on all ranks, where they cannot train together.
+
+    given: the parameters, and what else all must have alike. tables: the rows to train on, and
+    those to evaluate on.
+    """
     free = _aliases(*_OURS, *_OF_A_RANK)
-    plain = {key: _plain(value) for key, value in {**own, **params}.items() if key not in free}
+    plain = {key: _plain(value) for key, value in given.items() if key not in free}
     text = {str(key): value for key, value in plain.items() if value is not None}
     text["num_boost_round"] = repr(rounds)
-    shape = getattr(data, "shape", None)
-    shape = tuple(shape) if shape is not None and len(shape) == 2 else None
-    told = network.gather((text, shape))
+    shapes = [getattr(each, "shape", None) or () for each in tables]
+    told = network.gather(
+        (text, [tuple(each) if len(each) == 2 else None for each in shapes], _names(tables))
+    )
     first = told[0][0]
-    for rank, (other, _) in enumerate(told):
+    for rank, (other, _, _) in enumerate(told):
         wrong = sorted(key for key in {*first, *other} if first.get(key) != other.get(key))
         if wrong:
             key = wrong[0]
@@ -116,14 +150,40 @@ def agree(params: Mapping[str, Any], rounds: int, data: Any, own: Mapping[str, A
                 f"the ranks have other parameters: {key} is {first.get(key)} on rank 0 and "
                 f"{other.get(key)} on rank {rank}"
             )
-    shapes = [each for _, each in told]
-    for rank, each in enumerate(shapes):
-        if each is not None and each[0] == 0:
-            raise DataError(f"rank {rank} has no rows: give each rank some, or take fewer ranks")
-        if each is not None and shapes[0] is not None and each[1] != shapes[0][1]:
+    counts = [len(shapes) for _, shapes, _ in told]
+    if len(set(counts)) > 1:
+        raise DataError("the ranks evaluate other data: give all of them the same valid_sets")
+    for at in range(counts[0]):
+        what = "" if at == 0 else f" in valid_sets[{at - 1}]"
+        seen = [shapes[at] for _, shapes, _ in told]
+        for rank, each in enumerate(seen):
+            if each is not None and each[0] == 0:
+                raise DataError(
+                    f"rank {rank} has no rows{what}: give each rank some, or take fewer ranks"
+                )
+            if each is not None and seen[0] is not None and each[1] != seen[0][1]:
+                raise DataError(
+                    f"the ranks have other columns{what}: {seen[0][1]} on rank 0 and {each[1]} on "
+                    f"rank {rank}"
+                )
+        _categories.different(
+            {rank: names[at] for rank, (_, _, names) in enumerate(told)}, DataError
+        )
+
+
+def _names(tables: Sequence[Any]) -> list[Any]:
+    """The columns of each of these, where they have names."""
+    return [_categories.columns(_categories.table(each)) for each in tables]
+
+
+def _same_categories(train_set: Any) -> None:
+    """DataError where ranks have made their datasets by themselves, each with its categories."""
+    told = network.gather(_plain(train_set.pandas_categorical))
+    for rank, each in enumerate(told):
+        if each != told[0]:
             raise DataError(
-                f"the ranks have other columns: {shapes[0][1]} on rank 0 and {each[1]} on rank "
-                f"{rank}"
+                f"the ranks' datasets have different categories: {told[0]} on rank 0 and {each} on "
+                f"rank {rank}. Make them by shanty.lightgbm.Dataset, which joins them"
             )
 
 
@@ -137,35 +197,7 @@ def _plain(value: Any) -> str | None:
 
 def reports() -> list[Any]:
     """The callbacks that make metrics the same on all ranks, and send them to the run."""
-    return [*_average(), *_report()]
-
-
-def _average() -> list[Any]:
-    """The callback that makes metrics the same on all ranks, before any other one sees them."""
-    if network.size() == 1:
-        return []
-
-    def over_ranks(env: Any) -> None:
-        results = env.evaluation_result_list or []
-        rows = _rows(env.model)
-        mine = [(each[0], each[1], each[2] * rows.get(each[0], 1)) for each in results]
-        told = network.gather((mine, rows))
-        names = [[each[:2] for each in theirs] for theirs, _ in told]
-        if any(theirs != names[0] for theirs in names):
-            raise DataError("the ranks evaluate other data: give all of them the same valid_sets")
-        for at, each in enumerate(results):
-            total = sum(theirs.get(each[0], 1) for _, theirs in told)
-            mean = sum(theirs[at][2] for theirs, _ in told) / total
-            fields = getattr(each, "_fields", ())
-            if fields:  # LightGBM 4.7
-                values = {name: getattr(each, name) for name in fields}
-                results[at] = type(each)(**{**values, fields[2]: mean})
-            else:
-                results[at] = (each[0], each[1], mean, *each[3:])
-
-    over_ranks.order = 0  # type: ignore[attr-defined]
-    over_ranks.before_iteration = False  # type: ignore[attr-defined]
-    return [over_ranks]
+    return [*([Means()] if network.size() > 1 else []), *_report()]
 
 
 def _report() -> list[Any]:
@@ -189,19 +221,13 @@ def _report() -> list[Any]:
     return [to_the_run]
 
 
-def _rows(booster: Any) -> dict[str, int]:
-    """The rows of each set that is evaluated."""
-    sets = [(booster._train_data_name, booster.train_set)]
-    sets += zip(booster.name_valid_sets, booster.valid_sets, strict=True)
-    return {name: each.num_data() for name, each in sets if each is not None}
-
-
 def same_model(booster: Any, params: Mapping[str, Any]) -> Any:
     """The booster, after a look whether all ranks have the same."""
     if network.size() == 1:
         return booster
     text = booster.model_to_string(num_iteration=-1)
     trees = text.partition("\nparameters:")[0]  # ranks may differ in some of these
+    trees += _plain(booster.pandas_categorical) or ""
     told = network.gather(hashlib.sha256(trees.encode()).hexdigest())
     if len(set(told)) == 1:
         return booster

@@ -7,37 +7,69 @@ All of them get the same model; `predict` and all else are of one rank.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shanty.xgboost.communication import blaming_the_lost, current
+from shanty.xgboost.agreement import Facts, compare, of_parameters, same_model
+from shanty.xgboost.columns import shared
+from shanty.xgboost.communication import Communicator, blaming_the_lost, current
 from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.installed import xgboost
+from shanty.xgboost.metric import over_ranks
 from shanty.xgboost.training import Report, save_model
 
+_OF_ROWS = ("sample_weight", "base_margin", "qid", "group")
 
-def _compare_lengths(X: Any, y: Any, options: Mapping[str, Any]) -> None:  # noqa: N803
-    """DataError on all ranks where one rank's rows and labels do not fit: XGBoost finds that out
-    on one rank only, for which the others would wait."""
 
-    def look(_: object) -> None:
+def ready(
+    ranks: Communicator,
+    model: Any,
+    X: Any,  # noqa: N803
+    y: Any,
+    options: dict[str, Any],
+) -> tuple[Any, dict[str, Any]]:
+    """The rows and options of a `fit`, so that they mean the same on all ranks.
+
+    DataError on all ranks where one rank's rows and labels do not fit, which XGBoost finds out on
+    that rank only, for which the others would wait; and where their parameters or columns differ.
+    """
+
+    def look(_: object) -> list[Facts]:
         rows = _length(X)
         for name, value in (("y", y), ("sample_weight", options.get("sample_weight"))):
             if value is not None and _length(value) != rows:
                 raise DataError(f"X has {rows} rows, but {name} {_length(value)}.")
+        for qid in (options.get("qid"), *(options.get("eval_qid") or ())):
+            ids = np.asarray([] if qid is None else qid)
+            if (ids[1:] < ids[:-1]).any():
+                raise DataError("qid is not sorted. Sort the rows by it, and what goes with them.")
+        facts = of_parameters({**model.get_params(), "callbacks": None})
+        facts["eval_set"] = str(len(options.get("eval_set") or ()))
+        given = {name: "given" for name in _OF_ROWS if options.get(name) is not None}
+        if isinstance(model, xgboost.XGBClassifier) and not isinstance(model, _Classes):
+            facts["the classes in y"] = str(np.unique(np.asarray(y)).tolist())
+        return [facts, {"X": "given", **given} if rows else {}]
 
-    together(current(), "fit", look, lambda _: None)
+    together(ranks, "fit", look, compare)
+    alike = model.get_params()
+    rows = shared(ranks, X, alike)
+    if options.get("eval_set"):
+        evals = [
+            (rows if each is X else shared(ranks, each, alike), labels)
+            for each, labels in options["eval_set"]
+        ]
+        options = {**options, "eval_set": evals}
+    return rows, options
 
 
 def _length(rows: Any) -> int:
     return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
 
 
-class _OverRanks:
+class OverRanks:
     """Trains on the rows of all ranks; stands before XGBoost's class among the bases."""
 
     _is_forest = False  # a single round, of which the run is told nothing
@@ -45,23 +77,31 @@ class _OverRanks:
 
     def fit(self, X: Any, y: Any, **options: Any) -> Self:  # noqa: N803
         """Trains on the rows of all ranks; X, y and what is told of them are this rank's."""
-        _compare_lengths(X, y, options)
+        ranks = current()
+        own: Any = self
+        rows, options = ready(ranks, own, X, y, options)
         before = self.callbacks
         if not self._is_forest:
             self.callbacks = [*(before or ()), Report(self.get_num_boosting_rounds())]  # type: ignore[attr-defined]
         try:
             with blaming_the_lost():
-                super().fit(X, y, **options)  # type: ignore[misc]
+                super().fit(rows, y, **options)  # type: ignore[misc]
         finally:
             self.callbacks = before
+        same_model(ranks, own.get_booster())
         return self
+
+    def _configure_fit(self, *args: Any, **options: Any) -> Any:
+        """As XGBoost's, with a metric of the caller's own that is a mean over all ranks' rows."""
+        model, metric, *others = super()._configure_fit(*args, **options)  # type: ignore[misc]
+        return model, over_ranks(metric, current()), *others
 
     def save_model(self, fname: str | os.PathLike[str]) -> None:
         """Writes the model, on rank 0; all ranks call it."""
         save_model(self, fname)
 
 
-class _Classes(_OverRanks):
+class _Classes(OverRanks):
     """The classes of all ranks, which XGBoost would look for among the rows of this one."""
 
     _own: NDArray[np.generic] | None = None  # while it trains: the classes of this rank's rows
@@ -111,17 +151,17 @@ class _Classes(_OverRanks):
             self._own = None
 
 
-class XGBRegressor(_OverRanks, xgboost.XGBRegressor):  # type: ignore[misc]
+class XGBRegressor(OverRanks, xgboost.XGBRegressor):  # type: ignore[misc]
     """XGBoost's regressor over all ranks."""
 
 
-class XGBRFRegressor(_OverRanks, xgboost.XGBRFRegressor):  # type: ignore[misc]
+class XGBRFRegressor(OverRanks, xgboost.XGBRFRegressor):  # type: ignore[misc]
     """XGBoost's random forest for regression over all ranks."""
 
     _is_forest = True
 
 
-class XGBRanker(_OverRanks, xgboost.XGBRanker):  # type: ignore[misc]
+class XGBRanker(OverRanks, xgboost.XGBRanker):  # type: ignore[misc]
     """XGBoost's ranker over all ranks. A group (qid) is on one rank."""
 
 

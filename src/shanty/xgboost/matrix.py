@@ -1,6 +1,7 @@
 """Makes XGBoost's matrices of this rank's share of some files.
 
-What is no name of a file is passed on to XGBoost: it is this rank's share as it is.
+What is no name of a file is this rank's share as it is: it is passed on to XGBoost, coded by the
+categories of all ranks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
+from shanty.xgboost.columns import shared
 from shanty.xgboost.communication import Communicator, blaming_the_lost, current
 from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError, WorldError
@@ -69,7 +71,7 @@ def share(
     """
     own = {"label": label, **options}
     if not is_source(data):
-        yield data, own
+        yield shared(ranks, data, own), own
         return
     columns = {name: own.pop(name) for name in COLUMNS if isinstance(own.get(name), str)}
     loaded = load(ranks, data, columns, own.get("label") is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 import shanty
 from shanty.runtime.rundir import RUN_DIR
+from shanty.xgboost.agreement import agree, same_model
 from shanty.xgboost.communication import Communicator, blaming_the_lost, current
 from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.installed import xgboost
+from shanty.xgboost.metric import over_ranks
 
 
 class Report(xgboost.callback.TrainingCallback):  # type: ignore[misc]
@@ -66,16 +68,24 @@ def train(
 ) -> Any:
     """xgboost.train by all ranks; each gets the whole model, the same.
 
-    Metrics are those of all ranks' rows, so early stopping ends all of them at the same round.
-    Raises WorldError where another rank is lost meanwhile.
+    Metrics are those of all ranks' rows, so early stopping ends all of them at the same round. A
+    `custom_metric` is a mean over the ranks, by their rows, or by their weights where it asks the
+    matrix for them; it is not called where a rank has no rows to evaluate on. Raises DataError
+    where the ranks' parameters, columns or categories differ, and WorldError where another rank is
+    lost meanwhile, or the ranks have come to different models.
     """
-    current()
+    ranks = current()
+    options["evals"] = evals = list(options.get("evals") or ())
+    matrices = {"dtrain": dtrain, **{f"evals {name!r}": each for each, name in evals}}
+    agree(ranks, params, {"num_boost_round": num_boost_round, **_of_all(options)}, matrices)
     told = [*(callbacks or ()), Report(num_boost_round)]
+    options["custom_metric"] = over_ranks(options.get("custom_metric"), ranks)
     with blaming_the_lost():
         booster = xgboost.train(params, dtrain, num_boost_round, callbacks=told, **options)
     for what in ("feature_names", "feature_types"):
         if getattr(booster, what) is None:  # XGBoost takes none from a matrix without rows
             setattr(booster, what, getattr(dtrain, what))
+    same_model(ranks, booster)
     return booster
 
 
@@ -107,6 +117,10 @@ def cv(
     if ranks.size == 1:
         options |= {"stratified": stratified, "folds": folds}
         return xgboost.cv(params, dtrain, num_boost_round, **options)
+    call = {"num_boost_round": num_boost_round, "nfold": nfold, "stratified": stratified}
+    call |= {"shuffle": shuffle, "folds": folds is not None}
+    agree(ranks, params, {**call, **_of_all(options)}, {"dtrain": dtrain})
+    options["custom_metric"] = over_ranks(options.get("custom_metric"), ranks)
     groups = together(
         ranks,
         "cv",
@@ -117,7 +131,7 @@ def cv(
         labels = dtrain.get_label() if stratified else None
         folds = _folds(ranks, dtrain.num_row(), labels, nfold, seed, shuffle)
     # XGBoost refuses cv among several ranks in the place where it averages a metric over them.
-    # The metrics of a fold are those of all ranks already, but the caller's own.
+    # The metrics of a fold are those of all ranks already.
     with mock.patch.object(xgboost.callback, "_allreduce_metric", _averaged), blaming_the_lost():
         return xgboost.cv(params, dtrain, num_boost_round, folds=folds, **options)
 
@@ -147,6 +161,16 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
 
 
 # ---- within ------------------------------------------------------------------------------------
+
+
+def _of_all(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that all ranks must have alike, or all must have or lack."""
+    whole = ("early_stopping_rounds", "maximize", "metrics")
+    there = ("obj", "custom_metric", "xgb_model", "fpreproc")
+    return {
+        **{name: options.get(name) for name in whole},
+        **{name: options.get(name) is not None for name in there},
+    }
 
 
 def _averaged(score: Any) -> Any:

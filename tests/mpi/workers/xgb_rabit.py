@@ -381,6 +381,62 @@ def check_scikit_learn_s_classes():
     assert model.fit(values, labels).best_ntree_limit == 3
 
 
+def refused(call, *words):
+    """All ranks raise the same DataError."""
+    try:
+        call()
+    except ValueError as error:
+        assert type(error).__name__ == "DataError"
+        found = WORLD.allgather(str(error))
+    else:
+        raise AssertionError("no error")
+    assert len(set(found)) == 1, found
+    assert all(word in found[0] for word in words), found
+
+
+def check_what_ranks_must_have_alike():
+    """Frames are each rank's own, so their categories are compared before the training."""
+    import pandas as pd
+
+    last = WORLD.rank == WORLD.size - 1
+    frame = pd.DataFrame({"n": range(9), "kind": pd.Categorical(["a", "b", f"{last}"] * 3)})
+    labels = np.arange(9) % 2
+    matrix = DMatrix(frame, labels, enable_categorical=True)
+    refused(lambda: train({}, matrix, 2), "column 'kind'", "True", "rank 2")
+    refused(lambda: train({"max_depth": 2 + last}, DMatrix(frame[["n"]], labels), 2), "max_depth")
+    model = xgb.XGBRegressor(n_estimators=2, enable_categorical=True, tree_method="hist")
+    if hasattr(Booster, "get_categories"):
+        model.fit(frame, labels)
+        assert model.get_booster().get_categories(True).to_arrow()[1][1].to_pylist() == sorted(
+            ["a", "b", "True", "False"]
+        )
+    else:
+        refused(lambda: model.fit(frame, labels), "column 'kind'")
+    some = labels * 0 if last else labels
+    refused(lambda: xgb.XGBClassifier(n_estimators=2).fit(frame[["n"]], some), "the classes in y")
+
+
+def check_a_metric_of_one_s_own_counts_rows():
+    chance = np.random.default_rng(WORLD.rank)
+    values, labels = chance.random((60, 3)), chance.random(60)
+    mine = slice(0, [40, 20, 0][WORLD.rank])
+
+    def own(guess, matrix):
+        return "own", float(abs(guess - matrix.get_label()).mean())
+
+    def wrong(labels, guess):
+        return float(abs(guess - labels).mean())
+
+    found = {}
+    test = DMatrix(values[mine], labels[mine])
+    train({"eval_metric": "mae"}, DMatrix(values, labels), 4, [(test, "test")], feval=own,
+          evals_result=found, verbose_eval=False)  # fmt: skip
+    assert np.allclose(found["test"]["own"], found["test"]["mae"], atol=2e-6), found
+    model = xgb.XGBRegressor(n_estimators=3, eval_metric=["mae", wrong])
+    model.fit(values, labels, eval_set=[(values[mine], labels[mine])], verbose=False)
+    assert np.allclose(*model.evals_result()["validation_0"].values(), atol=2e-6)
+
+
 def check_a_missing_file_is_every_rank_s_error():
     name = FOLDER / ("train.0" if WORLD.rank != 1 else "nowhere.libsvm")
     try:

@@ -21,6 +21,7 @@ import xgboost
 from mpi4py import MPI
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from xgb_alike import CHECKS
 from xgb_data import BOUND, WORLD, X, Y, made, refused, run, same, svm, text, total
 
 import shanty.xgboost as xgb
@@ -367,3 +368,4 @@ def check_a_bring_up_that_fails() -> None:
 if __name__ == "__main__":
     assert MPI.Is_initialized()  # before XGBoost's ranks come together
     run([value for name, value in list(globals().items()) if name.startswith("check_")])
+    run(CHECKS)

@@ -7,6 +7,7 @@ function. What it changes a script is told once, on rank 0.
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import sys
 import warnings
@@ -18,9 +19,11 @@ import xgboost
 from xgboost import collective
 
 from shanty.compat.xgboost_rabit.parameters import modern
+from shanty.xgboost.agreement import same_model
 from shanty.xgboost.communication import current, is_initialized
 from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError
+from shanty.xgboost.metric import over_ranks
 from shanty.xgboost.training import cv as cv_over_ranks
 from shanty.xgboost.training import train as train_over_ranks
 
@@ -249,21 +252,49 @@ def fit(original: Callable[..., Any]) -> Callable[..., Any]:
     They are so for this fit only, as they were.
     """
 
+    order = list(inspect.signature(original).parameters)[1:]
+
     @functools.wraps(original)
     def fit(self: Any, *values: Any, **names: Any) -> Any:
         own = {name: names.pop(name) for name in _OF_THE_MODEL if name in names}
         given = {name: value for name, value in own.items() if value is not None}
         model = type(self).__name__
         tell([f"{name}= of fit is now one of {model}(…)" for name in given])
-        if is_initialized():
-            current()  # else, in another thread, each rank would make a model of its own
         before = {name: getattr(self, name, None) for name in given}
         try:
             for name, value in given.items():  # set_params would also change the trees it has
                 setattr(self, name, value)
-            return original(self, *values, **names)
+            return _fit_by_all(original, self, named(order, values, names, "fit"))
         finally:
             for name, value in before.items():
                 setattr(self, name, value)
 
     return fit
+
+
+def _fit_by_all(original: Callable[..., Any], model: Any, arguments: Arguments) -> Any:
+    """Calls `fit`, once all ranks have found that they may train together."""
+    if not is_initialized() or "X" not in arguments or "y" not in arguments:
+        return original(model, **arguments)
+    from shanty.xgboost import estimators  # which needs scikit-learn
+
+    ranks = current()  # in another thread, each rank would make a model of its own
+    if isinstance(model, estimators.OverRanks):
+        return original(model, **arguments)
+    options = {**arguments}
+    rows, labels = options.pop("X"), options.pop("y")
+    rows, options = estimators.ready(ranks, model, rows, labels, options)
+    fitted = original(model, rows, labels, **options)
+    same_model(ranks, model.get_booster())
+    return fitted
+
+
+def configure(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`_configure_fit` of the scikit-learn classes: their metric is one of all ranks' rows."""
+
+    @functools.wraps(original)
+    def configure(self: Any, *values: Any, **names: Any) -> Any:
+        model, metric, *others = original(self, *values, **names)
+        return model, over_ranks(metric, current()) if is_initialized() else metric, *others
+
+    return configure

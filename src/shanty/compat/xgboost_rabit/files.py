@@ -27,6 +27,7 @@ import numpy as np
 import xgboost
 from xgboost import collective
 
+from shanty._categories import columns
 from shanty.compat.xgboost_rabit.calls import Arguments, named, say, tell
 from shanty.xgboost.communication import Communicator, current
 from shanty.xgboost.consensus import together
@@ -63,6 +64,7 @@ def initialise(original: Callable[..., None]) -> Callable[..., None]:
             original(self, data, label, **options)
         else:
             _alone(functools.partial(original, self, data, label, **options))
+            self.shanty_columns = columns(data)  # which are compared before a training
 
     return __init__
 

@@ -47,6 +47,8 @@ def put_in_place() -> None:
                 new.append((model, name, calls.predict_by_model(getattr(model, name))))
         if "fit" in vars(model):
             new.append((model, "fit", calls.fit(model.fit)))
+        if "_configure_fit" in vars(model):
+            new.append((model, "_configure_fit", calls.configure(model._configure_fit)))
         missing.append((model, "best_ntree_limit", property(calls.best_ntree_limit)))
     new += [each for each in missing if not hasattr(each[0], each[1])]
     for owner, name, value in new:

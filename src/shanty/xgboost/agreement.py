@@ -1,0 +1,163 @@
+"""What all ranks must have alike to train together, and a look at the model that they came to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from shanty.xgboost.communication import Communicator
+from shanty.xgboost.consensus import together
+from shanty.xgboost.errors import DataError, WorldError
+from shanty.xgboost.installed import xgboost
+
+# What hosts may differ in. Ranks may draw their rows by another seed; where columns are drawn by
+# it, XGBoost takes that of rank 0.
+_OF_A_RANK = {
+    *("verbosity", "silent", "nthread", "n_jobs", "device", "gpu_id"),
+    *("seed", "random_state"),
+}
+_OF_ROWS = ("label", "weight", "base_margin", "label_lower_bound", "label_upper_bound")
+
+Facts = dict[str, str]
+
+
+def agree(
+    ranks: Communicator, params: Any, call: Mapping[str, Any], matrices: Mapping[str, Any]
+) -> None:
+    """DataError, on all ranks, where they cannot train together; it says on what they differ.
+
+    params: XGBoost's, as a mapping or pairs. call: the arguments beside them. matrices: those that
+    it trains and evaluates on, by name.
+    """
+    if ranks.size == 1:
+        return
+
+    def look(_: object) -> list[Facts]:
+        facts = {**of_parameters(params), **{name: _spell(value) for name, value in call.items()}}
+        facts["evals"] = ", ".join(list(matrices)[1:]) or "none"
+        return [facts, *(_of_matrix(name, each) for name, each in matrices.items())]
+
+    together(ranks, "training", look, compare)
+
+
+def of_parameters(params: Any) -> Facts:
+    """The parameters that all ranks must have alike, in words."""
+    pairs = params.items() if isinstance(params, Mapping) else params or ()
+    found: dict[str, list[Any]] = {}
+    for name, value in pairs:
+        if value is not None and name not in _OF_A_RANK:
+            found.setdefault(str(name), []).append(value)
+    return {name: ", ".join(map(_spell, values)) for name, values in found.items()}
+
+
+def compare(seen: Sequence[Sequence[Facts]]) -> None:
+    """DataError for the first fact that is another one on some rank.
+
+    A rank without rows has no facts of them.
+    """
+    for at in range(min(map(len, seen))):
+        told = [(rank, each[at]) for rank, each in enumerate(seen) if each[at]]
+        for rank, facts in told[1:]:
+            first, here = told[0]
+            for name in dict.fromkeys([*here, *facts]):
+                mine, other = here.get(name, "missing"), facts.get(name, "missing")
+                if mine != other:
+                    raise DataError(
+                        f"The ranks train with different values of {name}: {_short(mine)} on rank "
+                        f"{first}, {_short(other)} on rank {rank}. Give all ranks the same."
+                    )
+
+
+def same_model(ranks: Communicator, booster: Any) -> None:
+    """WorldError, on all ranks, where their models differ."""
+    if ranks.size == 1:
+        return
+    own = booster.attributes()  # which callbacks may set on one rank
+    booster.set_attr(**dict.fromkeys(own))
+    digest = hashlib.blake2b(booster.save_raw("ubj"), digest_size=8).hexdigest()
+    booster.set_attr(**own)
+    told = together(ranks, "comparing models", lambda _: digest, lambda each: each)
+    if len(set(told)) > 1:
+        raise WorldError(
+            "The ranks have come to different models: "
+            + ", ".join(f"{each[:8]} on rank {rank}" for rank, each in enumerate(told))
+            + ". They must have the same parameters, columns and categories, and, with dart, the "
+            "same seed."
+        )
+
+
+# ---- within ------------------------------------------------------------------------------------
+
+
+def _of_matrix(name: str, matrix: Any) -> Facts:
+    """What of a matrix all ranks with rows must have alike."""
+    rows = matrix.num_row() if isinstance(matrix, xgboost.DMatrix) else 0
+    if not rows:
+        return {}
+    facts = {f"columns of {name}": str(matrix.num_col())}
+    facts[f"feature names of {name}"] = ", ".join(matrix.feature_names or ["none"])
+    facts[f"feature types of {name}"] = ", ".join(matrix.feature_types or ["none"])
+    for what in _OF_ROWS:
+        size = matrix.get_float_info(what).size
+        if what == "weight":  # of rows or of groups
+            facts[f"{what} of {name}"] = "given" if size else "missing"
+        else:
+            facts[f"{what} of {name}"] = f"{size / rows:g} a row" if size else "missing"
+    grouped = len(matrix.get_uint_info("group_ptr")) > 1
+    facts[f"qid or group of {name}"] = "given" if grouped else "missing"
+    weights = np.asarray(matrix.get_float_info("feature_weights"))
+    facts[f"feature_weights of {name}"] = _spell(weights) if weights.size < 9 else _digest(weights)
+    for column, text in _categories_of(matrix):
+        facts[f"the categories of column {column!r} of {name}"] = text
+    return facts
+
+
+def _categories_of(matrix: Any) -> list[tuple[str, str]]:
+    """The columns that are categories, and those in words, as far as they are known."""
+    if "c" not in (matrix.feature_types or ()):
+        return []
+    kept = None
+    if hasattr(matrix, "get_categories"):  # XGBoost 3.1
+        with suppress(ImportError):  # it needs pyarrow
+            kept = matrix.get_categories(export_to_arrow=True).to_arrow()
+    if kept is None:
+        return [(each.name, each.digest) for each in getattr(matrix, "shanty_columns", None) or ()]
+    found = []
+    for column, values in kept:
+        text = ", ".join(map(str, values.to_pylist())) if values is not None else ""
+        if len(text) > 60:
+            text = f"{text[:60]}… ({len(values)} of them, {_digest(text)})"
+        found.append((column, text))
+    return found
+
+
+def _spell(value: Any) -> str:
+    """A value in words, the same for what XGBoost takes alike; functions count as such only."""
+    if callable(value):
+        return "a function"
+    try:
+        return json.dumps(value, sort_keys=True, default=_plain)
+    except (TypeError, ValueError):
+        return type(value).__name__
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # NumPy's
+        return value.tolist()
+    if callable(value):
+        return "a function"
+    return type(value).__name__
+
+
+def _digest(value: Any) -> str:
+    data = value.encode() if isinstance(value, str) else value.tobytes()
+    return hashlib.blake2b(data, digest_size=4).hexdigest()
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 120 else f"{text[:120]}…"

@@ -1,0 +1,269 @@
+"""What all ranks must have alike to train by LightGBM, and metrics of all ranks' rows."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import lightgbm
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from mpi4py import MPI
+from sklearn.metrics import ndcg_score
+from sklearn.utils.class_weight import compute_class_weight
+
+import shanty.lightgbm as lgb
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.rank, WORLD.size
+LAST = SIZE - 1
+BOUND = 10.0  # seconds within which an error has to be there
+VALUE = {"ant": 0.0, "bee": 1.0, "cat": 5.0, "dog": 9.0}
+EXACT = {
+    "objective": "regression", "verbosity": -1, "min_data_per_group": 1, "cat_smooth": 0,
+    "cat_l2": 0, "num_leaves": 5, "learning_rate": 0.7, "max_cat_to_onehot": 1, "num_threads": 1,
+}  # fmt: skip
+WHOLE = np.random.default_rng(0)
+X = WHOLE.random((900, 3))
+Y = X[:, 0] + 0.1 * WHOLE.random(900)
+CUTS = [0, 500, 800, 900]  # uneven shares
+OWN = slice(CUTS[RANK], CUTS[RANK + 1])
+
+
+def animals(kinds: list[str], order: list[str] | None = None, rows: int = 400) -> pd.DataFrame:
+    """Rows of some kinds; their categories are in that order."""
+    chance = np.random.default_rng(RANK)
+    kind = pd.Categorical(chance.choice(kinds, rows), order or sorted(kinds))
+    return pd.DataFrame({"noise": chance.random(rows), "kind": kind})
+
+
+def mine() -> pd.DataFrame:
+    """Of each rank other kinds; the last rank has the others' in another order."""
+    if RANK == LAST:
+        return animals(["dog", "bee", "cat"], ["dog", "cat", "bee"])
+    return animals(sorted(VALUE)[RANK : RANK + 3])
+
+
+def values(rows: pd.DataFrame) -> np.ndarray:
+    return np.array([VALUE[str(kind)] for kind in rows["kind"]])
+
+
+def same(value: object) -> None:
+    assert all(each == value for each in WORLD.allgather(value)), WORLD.allgather(value)
+
+
+def exact(booster: lightgbm.Booster, rows: pd.DataFrame) -> None:
+    """The model predicts any rank's rows, whatever their categories; it is the same on all."""
+    assert booster.pandas_categorical == [sorted(VALUE)]
+    assert abs(booster.predict(rows) - values(rows)).max() < 0.1
+    some = animals(["dog", "ant"], ["dog", "ant"], 20)
+    assert abs(booster.predict(some) - values(some)).max() < 0.1
+
+
+def differs(make: Callable[[], object], *words: str) -> None:
+    """All ranks raise the same DataError, at once."""
+    begun = time.monotonic()
+    try:
+        make()
+    except lgb.DataError as error:
+        found = str(error)
+    else:
+        raise AssertionError("no error")
+    assert time.monotonic() - begun < BOUND
+    same(found)
+    for word in words:
+        assert word in found, (word, found)
+
+
+# ---- categories ----------------------------------------------------------------------------------
+
+
+def check_categories_are_those_of_all_ranks() -> None:
+    rows = mine()
+    before = rows.copy()
+    for kind in (lgb.Dataset, lightgbm.Dataset):
+        booster = lgb.train(EXACT, kind(rows, values(rows)), 9)
+        exact(booster, rows)
+    pd.testing.assert_frame_equal(rows, before)
+    folder = WORLD.bcast(tempfile.mkdtemp(), 0)
+    path = Path(folder, "model.txt")
+    lgb.save_model(booster, path)
+    exact(lightgbm.Booster(model_file=path), rows)
+    test = animals(["dog", "bee"], ["dog", "bee"])
+    found: dict[str, dict[str, list[float]]] = {}
+    lgb.train(
+        EXACT, lgb.Dataset(rows, values(rows)), 9, [lgb.Dataset(test, values(test))],
+        callbacks=[lightgbm.record_evaluation(found)],
+    )  # fmt: skip
+    assert found["valid_0"]["l2"][-1] < 0.01
+    model = lgb.LGBMRegressor(n_estimators=9, **{**EXACT, "num_threads": None}, n_jobs=1)
+    model.fit(rows, values(rows), eval_set=[(rows, values(rows)), (test, values(test))])
+    exact(model.booster_, rows)
+    assert all(each["l2"][-1] < 0.01 for each in model.evals_result_.values())
+
+
+def check_columns_that_differ() -> None:
+    odd = RANK == LAST
+    kinds = pd.Categorical(list("abc"))
+    plain = pd.DataFrame({"kind": [1.0, 2.0, 3.0] if odd else kinds, "n": range(3)})
+    contrary = pd.Categorical(list("abc"), list("cba" if odd else "abc"), ordered=True)
+    arrow = pa.table({"kind": pa.array(list("abc")).dictionary_encode(), "n": range(3)})
+    names = ["b", "a"] if odd else ["a", "b"]
+    for table, *words in (
+        (plain, "'kind' is a category on rank 0 and not a category on rank 2"),
+        (pd.DataFrame({"kind": contrary}), "'kind'", "contradict"),
+        (pd.DataFrame(X[:3, :2], columns=names), "in another order", "'a' on rank 0"),
+        (arrow if odd else plain, "'kind'", "Arrow dictionary on rank 2", "to_pandas"),
+    ):
+        data = lgb.Dataset(table, [1, 2, 3])
+        differs(data.construct, *words)
+        differs(lambda table=table: lgb.LGBMRegressor().fit(table, [1, 2, 3]), *words)
+    own = lightgbm.Dataset(mine(), values(mine()))
+    if SIZE > 1:
+        lgb.network.finalize()  # so that each makes its dataset by itself
+    own.construct()
+    lgb.network.init()
+    differs(lambda: lgb.train(EXACT, own, 3), "different categories", "ant", "on rank 1")
+    rows, labels = pd.DataFrame(X[:9]), Y[:9]
+    test = lgb.Dataset(rows[::-1].T[::-1].T if odd else rows, labels)
+    differs(lambda: lgb.train(EXACT, lgb.Dataset(rows, labels), 3, [test]), "in another order")
+
+
+def check_what_all_ranks_must_give() -> None:
+    odd, ones = RANK == LAST, np.ones(60)
+    for name in ("weight", "init_score"):
+        given = {name: ones} if odd else {}
+        differs(lambda g=given: lgb.train(EXACT, lgb.Dataset(X[:60], Y[:60], **g), 3), name)
+    given = {"sample_weight": ones} if odd else {}
+    differs(lambda: lgb.LGBMRegressor().fit(X[:60], Y[:60], **given), "sample_weight", "rank 2")
+    kinds = np.array(["0", "1"] * 30 if odd else [0, 1] * 30)
+    differs(lambda: lgb.LGBMClassifier().fit(X[:60], kinds), "labels are of type", "on rank 2")
+    train = lgb.Dataset(X[:60], Y[:60])
+    empty = lgb.Dataset(X[: 0 if odd else 9], Y[: 0 if odd else 9])
+    differs(lambda: lgb.train(EXACT, train, 3, [empty]), "rank 2 has no rows in valid_sets[0]")
+    differs(lambda: lgb.train(EXACT, train, 3, [empty] if odd else []), "same valid_sets")
+    some = {"categorical_feature": [1] if odd else [0]}
+    differs(lambda: lgb.train(EXACT, lgb.Dataset(X[:60], Y[:60], **some), 3), "categorical_feature")
+    for name, value in (("linear_tree", True), ("interaction_constraints", [[0], [1]])):
+        differs(lambda n=name, v=value: lgb.train({**EXACT, n: v}, train, 3), name, "one rank only")
+
+
+# ---- metrics -------------------------------------------------------------------------------------
+
+
+def misses(guess: np.ndarray, data: lightgbm.Dataset) -> tuple[str, float, bool]:
+    return "misses", float(abs(guess - data.get_label()).mean()), False
+
+
+def weighed(guess: np.ndarray, data: lightgbm.Dataset) -> tuple[str, float, bool]:
+    error = abs(guess - data.get_label())
+    return "weighed", float(np.average(error, weights=data.get_weight())), False
+
+
+def check_metrics_are_those_of_all_rows() -> None:
+    weights = 1 + np.arange(900) % 7
+    train = lgb.Dataset(X[OWN], Y[OWN])
+    test = lgb.Dataset(X[OWN], Y[OWN], weight=weights[OWN])
+    found: dict[str, dict[str, list[float]]] = {}
+    seen: list[float] = []
+    booster = lgb.train(
+        {**EXACT, "metric": ["l1", "l2", "rmse"]}, train, 5, [test], feval=[misses, weighed],
+        callbacks=[
+            lambda env: seen.append(float(env.evaluation_result_list[0][2])),
+            lightgbm.record_evaluation(found),
+        ],
+    )  # fmt: skip
+    error = abs(booster.predict(X) - Y)
+    last = {name: float(each[-1]) for name, each in found["valid_0"].items()}
+    assert np.isclose(last["l1"], np.average(error, weights=weights))
+    assert np.isclose(last["l2"], np.average(error**2, weights=weights))
+    assert np.isclose(last["rmse"], np.average(error**2, weights=weights) ** 0.5)
+    assert np.isclose(last["misses"], error.mean())
+    assert np.isclose(last["weighed"], last["l1"])
+    assert seen == found["valid_0"]["l1"]  # a callback before all others
+    model = lgb.LGBMRegressor(n_estimators=5, n_jobs=1, verbose=-1)
+    model.fit(
+        X[OWN], Y[OWN], eval_set=[(X[OWN], Y[OWN])], eval_sample_weight=[weights[OWN]],
+        eval_metric=["l1", lambda labels, guess: ("own", abs(labels - guess).mean(), False),
+                     lambda labels, guess, weight: (
+                         "by weights", np.average(abs(labels - guess), weights=weight), False)],
+    )  # fmt: skip
+    last = {name: float(each[-1]) for name, each in model.evals_result_["valid_0"].items()}
+    error = abs(model.predict(X) - Y)
+    assert np.isclose(last["own"], error.mean())
+    assert np.isclose(last["by weights"], last["l1"])
+
+
+def check_a_ranking_counts_groups() -> None:
+    sizes = [[50] * 10, [100, 200], [25] * 4][RANK]
+    labels = (Y * 4).astype(int)
+    data = lgb.Dataset(X[OWN], labels[OWN], group=sizes)
+    test = lgb.Dataset(X[OWN], labels[OWN], group=sizes)
+    found: dict[str, dict[str, list[float]]] = {}
+    booster = lgb.train(
+        {**EXACT, "objective": "lambdarank", "metric": "ndcg", "eval_at": [5],
+         "label_gain": [0, 1, 2, 3, 4]}, data, 3, [test],
+        callbacks=[lightgbm.record_evaluation(found)],
+    )  # fmt: skip
+    guess, at, scores = booster.predict(X), 0, []
+    for size in np.concatenate(WORLD.allgather(sizes)):
+        part = slice(at, at + size)
+        scores.append(ndcg_score([labels[part]], [guess[part]], k=5))
+        at += size
+    assert np.isclose(found["valid_0"]["ndcg@5"][-1], np.mean(scores), atol=0.01)
+
+
+def check_a_metric_that_fails() -> None:
+    def fails(*_: object) -> tuple[str, float, bool]:
+        if RANK == LAST:
+            raise ZeroDivisionError("my mistake")
+        return "own", 1.0, False
+
+    train = lgb.Dataset(X[OWN], Y[OWN])
+    try:
+        lgb.train(EXACT, train, 3, [lgb.Dataset(X[OWN], Y[OWN])], feval=fails)
+    except (ZeroDivisionError, lgb.DataError) as error:
+        assert type(error) is (ZeroDivisionError if RANK == LAST else lgb.DataError)
+        assert RANK == LAST or f"rank {LAST}: the metric raised ZeroDivisionError" in str(error)
+    else:
+        raise AssertionError("no error")
+
+
+def check_classes_that_are_balanced_over_all_rows() -> None:
+    kinds = np.where([0.3, 0.6, 0.9][RANK] < Y, "yes", "no")
+    every = np.concatenate(WORLD.allgather(kinds[OWN]))
+    given = compute_class_weight("balanced", classes=np.array(["no", "yes"]), y=every)
+    options = {"n_estimators": 5, "n_jobs": 1, "verbose": -1}
+    models = []
+    for weight in ("balanced", dict(zip(["no", "yes"], given, strict=True))):
+        model = lgb.LGBMClassifier(class_weight=weight, **options)
+        for _ in range(2):  # it is fitted again
+            model.fit(X[OWN], kinds[OWN])
+        assert model.class_weight == weight
+        models.append(model.booster_.model_to_string().partition("\nparameters:")[0])
+    assert models[0] == models[1]
+
+
+def run(checks: list[Callable[[], None]]) -> None:
+    """Run every check on every rank; rank 0 prints `ok NAME` once all ranks are through it."""
+    for check in checks:
+        try:
+            check()
+        except Exception:  # noqa: BLE001 (printed, and the world ends)
+            print(f"FAILED {check.__name__} on rank {RANK}", flush=True)
+            traceback.print_exc()
+            sys.stderr.flush()
+            WORLD.Abort(1)
+        WORLD.Barrier()
+        if RANK == 0:
+            print(f"ok {check.__name__}", flush=True)
+
+
+if __name__ == "__main__":
+    lgb.init()
+    run([value for name, value in list(globals().items()) if name.startswith("check_")])
