@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.kubernetes.mpijob_fields import VERSIONS, unknown_fields
+from shanty.launch.kubernetes.mpijob_fields import VERSIONS, check
 from shanty.launch.kubernetes.objects import GPU, documents_of
 from shanty.launch.kubernetes.pod_exec import CONTAINER
 from shanty.launch.kubernetes.shortfall import quantity
@@ -116,7 +116,7 @@ def read(
             "-f takes a file with one MPIJob (kubeflow.org/v1 or v2beta1)",
         )
     try:
-        found = _manifest_of(jobs[0], cluster, env or {}, usual or {})
+        found = manifest_of(jobs[0], cluster=cluster, env=env or {}, usual=usual or {})
     except UsageError as error:
         raise UsageError(f"{path}: {error.what}", error.why, error.fix) from error
     for one in objects:
@@ -126,8 +126,8 @@ def read(
     return found
 
 
-def _manifest_of(
-    job: Object, cluster: bool, env: Mapping[str, str], usual: Mapping[str, str]
+def manifest_of(
+    job: Object, *, cluster: bool, env: Mapping[str, str], usual: Mapping[str, str]
 ) -> Manifest:
     """What an MPIJob asks for; UsageError, with the path, for what it cannot have."""
     if job.get("apiVersion") not in VERSIONS:
@@ -135,7 +135,7 @@ def _manifest_of(
             f"an MPIJob of version {job.get('apiVersion')} is not known",
             fix=f"known are {', '.join(VERSIONS)}",
         )
-    unknown = unknown_fields(job)
+    check(job)
     spec, notes = job.get("spec") or {}, []
     replicas = spec.get("mpiReplicaSpecs") or {}
     main_name = spec.get("mainContainer") or ""
@@ -163,9 +163,6 @@ def _manifest_of(
     ignored = _Ignored(cluster)
     ignored.of_job(job)
     ignored.of_pods(worker, launcher)
-    if not cluster:
-        for path in unknown:
-            ignored.add(path, path.rpartition(".")[2])
     plain, kept = _union(its, of_line, cluster, worker.main_path, ignored)
     given: dict[str, Any] = {
         "name": metadata.get("name") or (metadata.get("generateName") or "mpijob").rstrip("-"),

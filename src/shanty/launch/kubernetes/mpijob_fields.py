@@ -125,19 +125,18 @@ _KINDS = {int: "a whole number", bool: "true or false", str: "a text", dict: "an
 _NEAR = 0.8
 
 
-def unknown_fields(job: Mapping[str, Any]) -> list[str]:
-    """The paths of fields of pods and containers that a newer Kubernetes may know.
+def check(job: Mapping[str, Any]) -> None:
+    """Raise UsageError, with the path, for what an MPIJob of its version cannot have.
 
-    UsageError, with the path, for all else that an MPIJob cannot have.
+    Fields of pods and containers that are like none that is known may be those of a newer
+    Kubernetes: its API server checks them.
     """
     spec = {**_SPEC, **_OF_VERSIONS[job["apiVersion"]]}
     known = {"apiVersion": str, "kind": str, "metadata": _META, "spec": spec, "status": object}
-    found: list[str] = []
-    _check(job, known, "", found)
-    return found
+    _check(job, known, "")
 
 
-def _check(value: Any, known: Any, path: str, found: list[str]) -> None:
+def _check(value: Any, known: Any, path: str) -> None:
     if value is None or known is object:
         return
     if isinstance(known, tuple):
@@ -151,17 +150,17 @@ def _check(value: Any, known: Any, path: str, found: list[str]) -> None:
         for number, one in enumerate(value):
             where = f"{path}[{number}]"
             _need(one is not None, where, one, "a text" if known[0] is str else "an object")
-            _check(one, known[0], where, found)
+            _check(one, known[0], where)
     elif isinstance(known, dict):
         _need(isinstance(value, dict), path, value, "an object")
         for key, one in value.items():
             where = f"{path}.{key}" if path else str(key)
             if key in known:
-                _check(one, known[key], where, found)
+                _check(one, known[key], where)
             elif set(known) == {OPEN}:
-                _check(one, known[OPEN], where, found)
+                _check(one, known[OPEN], where)
             else:
-                _unknown(where, str(key), known, found)
+                _unknown(where, str(key), known)
     else:
         right = isinstance(value, known) and (known is bool or not isinstance(value, bool))
         _need(right, path, value, _KINDS[known])
@@ -169,12 +168,10 @@ def _check(value: Any, known: Any, path: str, found: list[str]) -> None:
             raise UsageError(f"invalid {path}: {value}", "it is negative")
 
 
-def _unknown(path: str, key: str, known: Mapping[str, Any], found: list[str]) -> None:
+def _unknown(path: str, key: str, known: Mapping[str, Any]) -> None:
     hint = _did_you_mean(key, known)
-    if OPEN in known and not hint:
-        found.append(path)
-        return
-    raise UsageError(f"unknown field {path}", hint or f"known are {', '.join(sorted(known))}")
+    if hint or OPEN not in known:
+        raise UsageError(f"unknown field {path}", hint or f"known are {', '.join(sorted(known))}")
 
 
 def _did_you_mean(word: str, known: Any) -> str:

@@ -66,22 +66,28 @@ class Variables:
                 raise UsageError(f"{path}.env[{number}] cannot be set: its name is {name!r}")
             if value and one.get("valueFrom"):
                 raise UsageError(f"{path}.env[{number}] has both value and valueFrom")
+            if name in found.kept and name in found.awaited([value]):
+                raise UsageError(f"{path}.env[{number}] refers to an earlier {name}: rename one")
             found._add(name, value, one)
         return found
 
     def _add(self, name: str, value: str, entry: Mapping[str, Any]) -> None:
+        plain = kept = None
+        lacking = ""
+        if entry.get("valueFrom"):
+            plain = self.usual.get(name)
+            kept, lacking = dict(entry), source_of(entry["valueFrom"])
+        elif awaited := self.awaited([value]):
+            kept = {"name": name, "value": expanded(value, self.value_of, again=True)}
+            lacking = f"it refers to {', '.join(awaited)}"
+        else:
+            plain = expanded(value, self.value_of)
         for known in (self.plain, self.kept, self.lacking):
             known.pop(name, None)  # the last of a name counts
-        if entry.get("valueFrom") and name in self.usual:
-            self.plain[name] = self.usual[name]
-        elif entry.get("valueFrom"):
-            self.kept[name] = dict(entry)
-            self.lacking[name] = source_of(entry["valueFrom"])
-        elif awaited := self.awaited([value]):
-            self.kept[name] = {"name": name, "value": expanded(value, self.value_of, again=True)}
-            self.lacking[name] = f"it refers to {', '.join(awaited)}"
+        if plain is not None:
+            self.plain[name] = plain
         else:
-            self.plain[name] = expanded(value, self.value_of)
+            self.kept[name], self.lacking[name] = kept, lacking
 
     def value_of(self, name: str) -> str | None:
         """The value of a variable; None where it is not known."""
