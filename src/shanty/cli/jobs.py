@@ -267,6 +267,11 @@ def of_manifest(
     typed = {key: value for key, value in given.items() if value not in (None, (), {})}
     table = options.defaults(folder)
     on_cluster = _queue(typed, table) == "k8s"
+    if typed.get("operator"):
+        raise UsageError(
+            f"--as {typed['operator']} makes an object, and -f {path} has one",
+            fix=f"kubectl apply -f {path} hands it to the operator; without --as shanty runs it",
+        )
     usual = {key: str(value) for key, value in table.get("env", {}).items()}
     found = mpijob.read(path, cluster=on_cluster, env=given["env"], usual=usual)
     own = dict(found.given)

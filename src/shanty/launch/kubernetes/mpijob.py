@@ -35,11 +35,13 @@ _FLYTES_FETCHER = "pyflyte-fast-execute"  # gets the code, and starts the launch
 _READ = ("name", "image", "command", "args", "env", "envFrom", "workingDir", "resources")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _NOT_OF_PODS = ("containers", "restartPolicy", "hostname", "subdomain")
+_REMOVED = "objects are removed when the run has ended, unless --keep is given"
 # The option that gives what a field of that name asks for.
 _ANYWHERE = {
     "backoffLimit": "--retries N starts again where a host was lost, not where the command failed",
     "restartPolicy": "--retries N starts again where a host was lost",
-    "ttlSecondsAfterFinished": "objects are removed when the run has ended, unless --keep is given",
+    "ttlSecondsAfterFinished": _REMOVED,
+    "cleanPodPolicy": _REMOVED,
     "suspend": "the run starts at once",
     "minAvailable": "ranks start when all hosts are there",
     "minResources": "ranks start when all hosts are there",
@@ -177,8 +179,6 @@ def manifest_of(
     }
     if policy.get("activeDeadlineSeconds"):
         given["time_limit"] = float(policy["activeDeadlineSeconds"])
-    if cluster and "None" in (policy.get("cleanPodPolicy"), spec.get("cleanPodPolicy")):
-        given["keep"] = True
     scheduling = policy.get("schedulingPolicy") or {}
     queue = scheduling.get("queue") or (metadata.get("labels") or {}).get(_QUEUE)
     if queue:
@@ -256,7 +256,7 @@ class _Ignored:
         """What is not of pods."""
         spec, policy = job["spec"], job["spec"].get("runPolicy") or {}
         for path, its in (("spec", spec), ("spec.runPolicy", policy)):
-            if its.get("cleanPodPolicy") == "None" and not self._cluster:
+            if its.get("cleanPodPolicy") == "None":
                 self.add(f"{path}.cleanPodPolicy", "cleanPodPolicy")
         for key in ("ttlSecondsAfterFinished", "backoffLimit", "suspend"):
             if policy.get(key):

@@ -390,14 +390,14 @@ def test_each_field_has_an_effect_or_is_named() -> None:
     launcher_spec = f"{SPECS}.Launcher.template.spec"
     both = {
         "spec.runPolicy.ttlSecondsAfterFinished", "spec.runPolicy.backoffLimit",
-        "spec.runPolicy.suspend", "spec.runPolicy.managedBy",
+        "spec.runPolicy.suspend", "spec.runPolicy.managedBy", "spec.runPolicy.cleanPodPolicy",
         "spec.runPolicy.schedulingPolicy.minAvailable", f"{SPECS}.Launcher.restartPolicy",
         f"{launcher_spec}.serviceAccountName", f"{launcher_spec}.containers[0].resources",
         f"{MAIN}.command", f"{MAIN}.workingDir", f"{MAIN}.readinessProbe",
     }  # fmt: skip
     found = read(made, cluster=True)
     assert set(found.ignored) == both
-    assert found.given["keep"] is True and found.namespace == "team"
+    assert found.namespace == "team"
     ours = objects.job_of(
         JobSpec(Raw(("x",)), image="i:1", k8s_patch=found.given["k8s_patch"]), RUN
     )
@@ -411,7 +411,7 @@ def test_each_field_has_an_effect_or_is_named() -> None:
     assert "readinessProbe" not in spec["containers"][0]
     elsewhere = read(made)
     assert set(elsewhere.ignored) == both | {
-        "spec.runPolicy.cleanPodPolicy", "spec.runPolicy.schedulingPolicy.queue",
+        "spec.runPolicy.schedulingPolicy.queue",
         "metadata.namespace", "metadata.labels", *(f"{POD}.{key}" for key in FULL),
         f"{POD}.containers (the container side)", f"{MAIN}.imagePullPolicy",
         f"{MAIN}.volumeMounts", f"{MAIN}.resources.limits.cpu",
@@ -438,6 +438,8 @@ def test_options_that_are_typed_win(tmp_path: Path) -> None:
     assert spec["containers"][0]["resources"]["limits"] == {"cpu": "6", "memory": "512Mi"}
     asked = jobs.of_manifest(file, [], tmp_path, {"env": {}, "on": "k8s:ctx/other"})
     assert asked.on == "k8s:ctx/other"
+    with pytest.raises(UsageError, match="--as mpijob makes an object"):
+        jobs.of_manifest(file, [], tmp_path, {"env": {}, "on": "k8s", "operator": "mpijob"})
 
 
 def test_several_objects_in_a_file(tmp_path: Path) -> None:
