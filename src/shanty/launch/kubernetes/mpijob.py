@@ -123,7 +123,8 @@ def read(
         raise UsageError(f"{path}: {error.what}", error.why, error.fix) from error
     for one in objects:
         if one is not jobs[0]:
-            name = (one.get("metadata") or {}).get("name", "")
+            metadata = one.get("metadata")
+            name = metadata.get("name", "") if isinstance(metadata, dict) else ""
             found.ignored[f"{one.get('kind')} {name}"] = "it is not created: kubectl apply does so"
     return found
 
@@ -249,7 +250,8 @@ class _Ignored:
     def rest(self, fields: Object, path: str, honoured: Collection[str], same: Object) -> None:
         """All fields that have a value, but for those of `honoured` and those `same` has, too."""
         for key, value in fields.items():
-            if value not in (None, "", [], {}) and key not in honoured and same.get(key) != value:
+            unset = value in (None, "", [], {}) or value is False
+            if not unset and key not in honoured and same.get(key) != value:
                 self.add(f"{path}.{key}", key)
 
     def of_job(self, job: Object) -> None:
@@ -278,19 +280,17 @@ class _Ignored:
 
     def of_pods(self, worker: _Pod, launcher: _Pod) -> None:
         """What of the templates has no effect; what both have is named once."""
-        kept = tuple(worker.spec) if self._cluster else ()
-        pod = tuple(key for key in kept if key not in _NOT_OF_PODS)
-        named = () if worker.spec.get("restartPolicy") != "Never" else ("restartPolicy",)
-        self.rest(worker.spec, f"{worker.path}.spec", ("containers", *pod, *named), {})
-        main = () if not self._cluster else tuple(set(worker.main).difference(_PROBES))
-        read = {"name", "image", "env", "envFrom", "resources", *main}.difference(
-            ("command", "args", "workingDir")
-        )
-        same: Object = {"workingDir": launcher.main.get("workingDir")}
-        if worker.runs_sshd:
+        pod = {"containers"}
+        read = {"name", "image", "env", "envFrom", "resources"}
+        if self._cluster:
+            pod |= set(worker.spec).difference(_NOT_OF_PODS)
+            read |= set(worker.main).difference(("command", "args", "workingDir", *_PROBES))
+        if worker.spec.get("restartPolicy") == "Never":
+            pod.add("restartPolicy")
+        if worker is launcher or worker.runs_sshd:
             read |= {"command", "args"}
-        if worker is launcher:
-            read |= {"command", "args", "workingDir"}
+        same: Object = {"workingDir": launcher.main.get("workingDir")}
+        self.rest(worker.spec, f"{worker.path}.spec", pod, {})
         self.rest(worker.main, worker.main_path, read, same)
         if not self._cluster:
             self.rest(_described(worker.template.get("metadata") or {}),
@@ -402,13 +402,19 @@ def _resources(pod: _Pod, slots: int) -> dict[str, Any]:
     for name, key in (("memory", "memory_per_rank"), (GPU, "gpus_per_rank")):
         if asked.get(name) is not None:
             try:
-                found[key] = int(quantity(asked[name]) / slots)
+                found[key] = _shared(quantity(asked[name]), slots)
             except (ValueError, ArithmeticError) as error:
                 raise UsageError(
                     f"invalid {pod.main_path}.resources: {name} is {asked[name]!r}",
                     "it is not a quantity, as 2, 500m or 1.5Gi",
                 ) from error
     return found
+
+
+def _shared(amount: float, slots: int) -> int:
+    if amount < 0:
+        raise ValueError("it is negative")
+    return int(amount / slots)
 
 
 def _patch(metadata: Object, worker: _Pod, launcher: _Pod, kept: list[Object]) -> dict[str, Any]:

@@ -166,6 +166,8 @@ def _check(value: Any, known: Any, path: str) -> None:
         _need(right, path, value, _KINDS[known])
         if known is int and value < 0:
             raise UsageError(f"invalid {path}: {value}", "it is negative")
+        if known is str and "\0" in value:
+            raise UsageError(f"invalid {path}", "it has a NUL byte")
 
 
 def _unknown(path: str, key: str, known: Mapping[str, Any]) -> None:

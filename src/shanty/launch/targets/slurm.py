@@ -117,7 +117,7 @@ class SlurmTarget:
         if not job.on:
             from shanty.launch.targets.slurm_allocation import plan_in_allocation
 
-            refuse_options(job, "the nodes of this job of Slurm")
+            refuse_options(job, "the nodes of this Slurm job")
             return plan_in_allocation(self.here, job, run)
         job, login = site_of(job, self.here.settings.slurm)
         if job.image is None:
