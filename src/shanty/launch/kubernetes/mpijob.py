@@ -338,6 +338,8 @@ def without(patch: str, options: Collection[str]) -> str:
     for kind in main["resources"].values():
         for option in options:
             kind.pop(_OF_RESOURCES.get(option, ""), None)
+    for one in (pod, main) if "uid" in options else ():
+        (one.get("securityContext") or {}).pop("runAsUser", None)
     return json.dumps(found)
 
 

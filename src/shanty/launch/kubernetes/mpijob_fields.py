@@ -47,7 +47,7 @@ _CONTAINER: dict[str, Any] = {
     **_fields(
         "ports resizePolicy restartPolicy restartPolicyRules volumeDevices livenessProbe "
         "readinessProbe startupProbe lifecycle terminationMessagePath terminationMessagePolicy "
-        "imagePullPolicy securityContext stdin stdinOnce tty"
+        "imagePullPolicy stdin stdinOnce tty"
     ),
     "name": str,
     "image": str,
@@ -58,19 +58,21 @@ _CONTAINER: dict[str, Any] = {
     "envFrom": [_ENV_FROM],
     "resources": _RESOURCES,
     "volumeMounts": [_MOUNT],
+    "securityContext": {OPEN: object},
     OPEN: object,
 }
 _POD: dict[str, Any] = {
     **_fields(
         "ephemeralContainers restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds "
         "dnsPolicy nodeSelector serviceAccountName serviceAccount automountServiceAccountToken "
-        "nodeName hostNetwork hostPID hostIPC shareProcessNamespace securityContext hostname "
+        "nodeName hostNetwork hostPID hostIPC shareProcessNamespace hostname "
         "imagePullSecrets subdomain affinity schedulerName tolerations hostAliases priority "
         "priorityClassName dnsConfig readinessGates runtimeClassName enableServiceLinks overhead "
         "preemptionPolicy topologySpreadConstraints setHostnameAsFQDN os hostUsers "
         "schedulingGates resourceClaims resources hostnameOverride"
     ),
     "volumes": [object],
+    "securityContext": {OPEN: object},
     "containers": [_CONTAINER],
     "initContainers": [_CONTAINER],
     OPEN: object,

@@ -429,14 +429,17 @@ def test_options_that_are_typed_win(tmp_path: Path) -> None:
     made = job()
     made["metadata"]["namespace"] = "team"
     pod(made).update(serviceAccountName="theirs", nodeSelector={"disk": "ssd"})
+    pod(made)["containers"][0]["securityContext"] = {"runAsUser": 7, "runAsGroup": 8}
     file = tmp_path / "job.yaml"
     file.write_text(json.dumps(made))
-    given_ = {"env": {}, "on": "k8s", "service_account": "mine", "cpus_per_rank": 3}
+    given_ = {"env": {}, "on": "k8s", "service_account": "mine", "cpus_per_rank": 3, "uid": 5}
     asked = jobs.of_manifest(file, [], tmp_path, given_)
     assert asked.on == "k8s:/team"
     spec = objects.job_of(asked, RUN)["spec"]["template"]["spec"]
     assert spec["serviceAccountName"] == "mine" and spec["nodeSelector"] == {"disk": "ssd"}
     assert spec["containers"][0]["resources"]["limits"] == {"cpu": "6", "memory": "512Mi"}
+    security = spec["containers"][0]["securityContext"]
+    assert (security["runAsUser"], security["runAsGroup"]) == (5, 8)
     asked = jobs.of_manifest(file, [], tmp_path, {"env": {}, "on": "k8s:ctx/other"})
     assert asked.on == "k8s:ctx/other"
     with pytest.raises(UsageError, match="--as mpijob makes an object"):
@@ -484,6 +487,8 @@ def test_any_value_anywhere_is_read_or_refused(
 ) -> None:
     other: dict[str, Any] = {"kind": "Secret", "metadata": {"name": "keys"}}
     at: Any = [job(), other]
+    pod(at[0]).update(FULL, containers=[{**worker(at[0]), "securityContext": {"privileged": True},
+                                         "env": [{"name": "A", "value": "$(B)"}]}])  # fmt: skip
     made = at
     for _ in range(data.draw(st.integers(1, 10))):
         keys = sorted(at) if isinstance(at, dict) else list(range(len(at)))
@@ -497,7 +502,9 @@ def test_any_value_anywhere_is_read_or_refused(
     file = tmp_path_factory.getbasetemp() / "any.yaml"
     file.write_text("\n---\n".join(map(json.dumps, made)))
     with contextlib.suppress(UsageError):
-        assert isinstance(mpijob.read(file, cluster=cluster).notice(), str)
+        found = mpijob.read(file, cluster=cluster)
+        assert isinstance(found.notice(), str)
+        assert json.loads(mpijob.without(found.given["k8s_patch"], ["uid", "cpus_per_rank"]))
 
 
 def test_a_manifest_that_grows(tmp_path: Path) -> None:
