@@ -26,6 +26,7 @@ from shanty.launch.kubernetes.pod_exec import CONTAINER, PodExec
 from shanty.runtime.errors import LaunchError, PrepareError
 
 MPIJOBS = "apis/kubeflow.org/v2beta1"
+TEMPLATE = "spec.mpiReplicaSpecs.Worker.template.spec"
 TRAINJOBS = "apis/trainer.kubeflow.org/v1alpha1"
 FLAVOURS = {"openmpi4": "OpenMPI", "openmpi5": "OpenMPI", "mpich": "MPICH", "intel": "Intel"}
 
@@ -87,6 +88,82 @@ def test_somebodys_mpijob_without_the_operator(kube: Kube, flavour: str, version
     pods = mpijobs.hosts_of(done.stdout)
     assert len(pods) == 2
     assert all(pod.startswith(f"shanty-{kube.last.id}") for pod in pods)
+
+
+SHOW = (
+    "import os, sys; names = 'KEY', 'POD', 'WHO', 'PLAIN'; "
+    "print('seen', [os.environ.get(name) for name in names], sys.argv[1:], "
+    "open('/data/first').read().strip(), flush=True)"
+)
+
+
+def test_what_a_manifest_leaves_to_the_cluster(kube: Kube, admin: Cluster) -> None:
+    """Variables of Secrets, ConfigMaps and pods, volumes, init containers, probes of an sshd."""
+    secret = {"secretKeyRef": {"name": "test-keys", "key": "api"}}
+    objects = [
+        {"kind": "Secret", "metadata": {"name": "test-keys"}, "stringData": {"api": "s3 $(X)"}},
+        {"kind": "ConfigMap", "metadata": {"name": "test-teams"}, "data": {"TEAM": "blue"}},
+    ]
+    mount = {"name": "data", "mountPath": "/data"}
+    own = {"image": kube.image, "imagePullPolicy": "IfNotPresent"}
+    launcher = {
+        **own, "name": "launcher", "command": ["mpirun", "-np", "2", "python3", "-c", SHOW],
+        "args": ["$(KEY)", "$$(KEY)", "$(NO) it's"],
+        "env": [{"name": "KEY", "valueFrom": secret}],
+    }  # fmt: skip
+    worker = {
+        **own, "name": "worker", "volumeMounts": [mount],
+        "readinessProbe": {"tcpSocket": {"port": 2222}},
+        "envFrom": [{"configMapRef": {"name": "test-teams"}}],
+        "env": [
+            {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "WHO", "value": "$(TEAM) on $(POD) $$(POD)"},
+            {"name": "PLAIN", "value": "$$(POD)"},
+        ],
+    }  # fmt: skip
+    first = {**own, "name": "first", "command": ["sh", "-c", "echo made > /data/first"],
+             "volumeMounts": [mount]}  # fmt: skip
+    pod = {"containers": [worker], "initContainers": [first],
+           "volumes": [{"name": "data", "emptyDir": {}}]}  # fmt: skip
+    made = json.loads(mpijobs.mpijob("OpenMPI", kube.image).partition("---\n")[2])
+    made["metadata"] = {"name": "kept", "namespace": admin.namespace, "labels": {"team": "blue"}}
+    made["spec"] |= {"slotsPerWorker": 1, "runPolicy": {"backoffLimit": 2}}
+    replicas = made["spec"]["mpiReplicaSpecs"]
+    replicas["Launcher"]["template"]["spec"] = {"containers": [launcher]}
+    replicas["Worker"]["template"]["spec"] = pod
+    file = kube.shanty.folder / "mpijob.yaml"
+    file.write_text(json.dumps({"kind": "List", "items": [*objects, made]}))
+    words = ("run", "--on", "k8s", "-f", file, "--mpi", "openmpi", "--env", "none")
+    for one in objects:
+        admin.call("POST", admin.path(f"{one['kind'].lower()}s"), {"apiVersion": "v1", **one})
+    try:
+        done = kube.shanty(*words, env=kube.env, timeout=150)
+        assert done.returncode == 0, done.stderr
+        seen = sorted(line for line in done.stdout.splitlines() if "seen" in line)
+        assert len(seen) == 2
+        for rank, line in enumerate(seen):
+            name = line.partition(" on ")[2].partition(" ")[0]
+            assert name.startswith(f"shanty-{kube.last.id}")
+            assert line == (
+                f"[{rank}] seen ['s3 $(X)', '{name}', 'blue on {name} $(POD)', '$(POD)'] "
+                "['s3 $(X)', '$(KEY)', \"$(NO) it's\"] made"
+            )
+        for named in ("backoffLimit: --retries", "readinessProbe", "ConfigMap test-teams: it is"):
+            assert named in done.stderr
+        assert ".env" not in done.stderr and "volumes" not in done.stderr
+        worker["securityContext"] = {"runAsUsr": 5}  # older servers pass over it
+        file.write_text(json.dumps(made))
+        done = kube.shanty(*words, env=kube.env)
+        assert done.returncode != 0 and "runAsUsr" in done.stderr
+        made["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["contianers"] = []
+        file.write_text(json.dumps(made))
+        done = kube.shanty(*words, env=kube.env)
+        assert done.returncode == 2
+        assert f"unknown field {TEMPLATE}.contianers" in done.stderr
+        assert "did you mean containers?" in done.stderr
+    finally:
+        for one in objects:
+            admin.call("DELETE", admin.path(f"{one['kind'].lower()}s", one["metadata"]["name"]))
 
 
 @pytest.mark.parametrize("flavour", ["openmpi4", "openmpi5"])

@@ -167,6 +167,48 @@ def test_in_sbatch(site: SlurmSite) -> None:
     assert f"sum 2 rank 1 task 1 {site.cluster.nodes[0]}" in done.stdout  # a single node, too
 
 
+def test_in_a_heterogeneous_job(site: SlurmSite) -> None:
+    """All components, from the login node, in a batch script, and in a step of the second one."""
+    nodes = site.cluster.nodes
+    parts = "-Q -N1 -n1 : -N2 -n3"
+    (site.home / "work/job.sh").write_text(
+        "#!/bin/sh\n#SBATCH -N1 -n1\n#SBATCH hetjob\n#SBATCH -N2 -n3\n"
+        f"{sys.executable} -m shanty run hello.py\n"
+    )
+    for line, first in (
+        (f"salloc {parts} {sys.executable} -m shanty run hello.py", nodes[0]),
+        ("sbatch -Q -W -o het.out job.sh; code=$?; cat het.out; exit $code", nodes[0]),
+        (f"salloc {parts} srun --het-group=1 -n1 -N1 {sys.executable} -m shanty run hello.py",
+         nodes[1]),
+    ):  # fmt: skip
+        done = site.typed(site.cluster.login, line)
+        assert done.returncode == 0, done.stderr
+        assert [f"rank {rank} " in done.stdout for rank in range(4)] == [True] * 4, done.stdout
+        assert f"sum 4 rank 0 task 0 {first}" in done.stdout
+        assert sorted(done.stdout.count(node) for node in nodes) == [1, 1, 2], done.stdout
+    line = f"salloc {parts} {sys.executable} -m shanty run -- srun -n 4 python hello.py"
+    done = site.typed(site.cluster.login, line)
+    assert done.returncode == 2
+    assert "the first component of a heterogeneous job only" in done.stderr
+
+
+def test_in_steps_and_arrays(site: SlurmSite) -> None:
+    """A step's variables say "1 task", and tasks of an array start at the same time."""
+    shanty = f"{sys.executable} -m shanty run hello.py"
+    for step in ("-n1 -N1", "--exclusive -N1 -n1"):
+        done = site.typed(site.cluster.login, f"salloc -Q -N2 -n3 srun {step} {shanty}")
+        assert done.returncode == 0, done.stderr
+        assert [f"sum 3 rank {rank} task {rank}" in done.stdout for rank in range(3)] == [True] * 3
+        assert done.stdout.count(site.cluster.nodes[1]) == 1, done.stdout
+    done = site.typed(site.cluster.login, f"salloc -Q -N2 -n2 srun {shanty}")
+    assert done.returncode == 2
+    assert "srun started 2 tasks here" in done.stderr
+    line = f"sbatch -Q -W --array=1-3 -n1 -o %a.out --wrap '{shanty}'; code=$?; cat ?.out"
+    done = site.typed(site.cluster.login, f"{line}; exit $code")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("sum 1 rank 0 task 0") == 3
+
+
 # ------------------------------------------------------------------------ before the queue
 
 NEVER = [

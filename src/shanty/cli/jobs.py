@@ -264,22 +264,34 @@ def of_manifest(
     """Make the job of an MPIJob's file; what was typed comes before what that says."""
     from shanty.launch.kubernetes import mpijob, objects
 
-    found = mpijob.read(path)
-    own = dict(found.given)
     typed = {key: value for key, value in given.items() if value not in (None, (), {})}
+    table = options.defaults(folder)
+    on_cluster = _queue(typed, table) == "k8s"
+    if typed.get("operator"):
+        raise UsageError(
+            f"--as {typed['operator']} makes an object, and -f {path} has one",
+            fix=f"kubectl apply -f {path} hands it to the operator; without --as shanty runs it",
+        )
+    usual = {key: str(value) for key, value in table.get("env", {}).items()}
+    found = mpijob.read(path, cluster=on_cluster, env=given["env"], usual=usual)
+    own = dict(found.given)
     if "ranks" in typed or "nodes" in typed:  # then the other follows
         own = {key: value for key, value in own.items() if key not in ("ranks", "nodes")}
-    table = options.defaults(folder)
-    if _queue(typed, table) != "k8s":
+    if not on_cluster:
         own = {key: value for key, value in own.items() if key not in KUBERNETES_KEYS}
         own.pop("nodes", None)
         if not any(each.get(key) for each in (typed, table) for key in ("on", "hostfile")):
             # all of it is on this machine
             own |= {"ranks_per_host": None, "oversubscribe": True}
-    elif "k8s_patch" in typed:
-        both = objects.merged(json.loads(own["k8s_patch"]), json.loads(typed["k8s_patch"]))
-        typed["k8s_patch"] = json.dumps(both)
-    for each in found.notes:
+    else:
+        own["k8s_patch"] = mpijob.without(own["k8s_patch"], typed)
+        on = str(typed.get("on") or table["on"])
+        if found.namespace and "/" not in on:
+            typed["on"] = f"{on}{'' if ':' in on else ':'}/{found.namespace}"
+        if "k8s_patch" in typed:
+            both = objects.merged(json.loads(own["k8s_patch"]), json.loads(typed["k8s_patch"]))
+            typed["k8s_patch"] = json.dumps(both)
+    for each in filter(None, (*found.notes, found.notice())):
         note(f"-f {path.name}: {each}")
     what = make_command(command, folder, raw=False) if command else found.command
     if what is None:

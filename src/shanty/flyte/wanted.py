@@ -146,6 +146,10 @@ def _notes(task: Any) -> list[str]:
         found.append("its image is left out, since it has to be built first; --image names one")
     if config.worker.command:
         found.append("the workers' command is left out: it starts their sshd on a cluster")
+    if config.run_policy and config.run_policy.backoff_limit:
+        found.append(
+            "backoff_limit counts attempts after a lost host; after another failure retries does"
+        )
     if task.pod_template is not None:
         found.append("its pod template is left out")
     if task.security_context is not None and task.security_context.secrets:

@@ -1,209 +1,452 @@
 """Reads somebody's MPIJob of Kubeflow's (v1, v2beta1) as a job for any target.
 
-Pure. What the job is to run, in which image, with how many ranks and what resources is taken; what
-only the operator needs (keys, sshd, its host file) is not. https://www.kubeflow.org/docs/components/
-trainer/legacy-v1/user-guides/mpi/ and the operator's API have the fields.
+Pure. Each field is honoured, or named in a notice, or refused (`mpijob_fields`). A cluster gets the
+worker's pods as the manifest has them; the launcher has no pod of its own. What only the operator
+needs (keys, sshd, its host file) has no use here.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shanty.launch.kubernetes.mpijob_fields import VERSIONS, check
 from shanty.launch.kubernetes.objects import GPU, documents_of
 from shanty.launch.kubernetes.pod_exec import CONTAINER
 from shanty.launch.kubernetes.shortfall import quantity
+from shanty.launch.kubernetes.variables import Variables
 from shanty.runtime.errors import NotFoundError, UsageError
 from shanty.runtime.resolve import LAUNCHERS
 from shanty.runtime.spec import Raw
 
 Object = Mapping[str, Any]
 
-_VERSIONS = ("kubeflow.org/v1", "kubeflow.org/v2beta1")
-_REFERENCE = re.compile(r"\$\$|\$\(([^()]+)\)")
-_OWN = ("name", "image", "command", "args", "env", "ports", "workingDir", "resources")
+_REPLICAS = "spec.mpiReplicaSpecs"
+_QUEUE = "kueue.x-k8s.io/queue-name"
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 # Flyte's program ends with 0 where a task fails, since its backend reads an error file.
 _FLYTE = "pyflyte-execute"
 _FLYTES_FETCHER = "pyflyte-fast-execute"  # gets the code, and starts the launcher's line
+# Of the worker's container: the first are read by themselves, the probes are for what it runs.
+_READ = ("name", "image", "command", "args", "env", "envFrom", "workingDir", "resources")
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _NOT_OF_PODS = ("containers", "restartPolicy", "hostname", "subdomain")
+_REMOVED = "objects are removed when the run has ended, unless --keep is given"
+# The option that gives what a field of that name asks for.
+_ANYWHERE = {
+    "backoffLimit": "--retries N starts again where a host was lost, not where the command failed",
+    "restartPolicy": "--retries N starts again where a host was lost",
+    "ttlSecondsAfterFinished": _REMOVED,
+    "cleanPodPolicy": _REMOVED,
+    "suspend": "the run starts at once",
+    "minAvailable": "ranks start when all hosts are there",
+    "minResources": "ranks start when all hosts are there",
+    "serviceAccountName": "--service-account",
+    "env": "-e NAME=VALUE",
+    "envFrom": "-e NAME=VALUE",
+}
+_ON_CLUSTER = {
+    "volumes": "the worker's are mounted",
+    "initContainers": "the worker's are run",
+    "resources": "ranks are in the workers' pods only",
+}
+_ELSEWHERE = {
+    "volumes": "--mount SOURCE:TARGET",
+    "volumeMounts": "--mount SOURCE:TARGET",
+    "nodeSelector": "--on HOSTS",
+    "affinity": "--on HOSTS",
+    "nodeName": "--on HOSTS",
+    "tolerations": "--on HOSTS",
+    "cpu": "-c N is the number of cores of each rank",
+    "imagePullSecrets": "--registry-user",
+    "queue": "a queue is for --on k8s",
+    "priorityClass": "a priority class is for --on k8s",
+    "scheduleTimeoutSeconds": "--start-timeout",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """What an MPIJob asks for: fields of JobSpec in `given`, and what of it cannot be kept.
 
-    `command` is None where the image's entry point has it.
+    `command` is None where the image's entry point has it. `ignored` are the paths of fields
+    without effect, each with what gives the same, or "". `namespace` is that of the object.
     """
 
     command: Raw | None
     given: dict[str, Any]
     notes: tuple[str, ...]
+    ignored: dict[str, str]
+    namespace: str = ""
+
+    def notice(self) -> str:
+        """The fields without effect, for a person; "" where all are honoured."""
+        lines = [f"{path}: {more}" if more else path for path, more in self.ignored.items()]
+        return "\n    ".join(["these fields have no effect:", *lines]) if lines else ""
 
 
-def read(path: Path) -> Manifest:
-    """Read the MPIJob in a file; UsageError where there is none, or not one."""
+def read(
+    path: Path,
+    *,
+    cluster: bool = False,
+    env: Mapping[str, str] | None = None,
+    usual: Mapping[str, str] | None = None,
+) -> Manifest:
+    """Read the MPIJob in a file; UsageError where there is none, or not one.
+
+    cluster: it is for Kubernetes. env: variables that win over those of the manifest; usual: those
+    that give values to what is the cluster's there.
+    """
     if not path.exists():
         raise NotFoundError(f"there is no file {path}")
-    documents = documents_of(path, "manifest")
-    jobs = [one for one in documents if isinstance(one, dict) and one.get("kind") == "MPIJob"]
+    objects: list[Any] = []
+    for one in documents_of(path, "manifest"):
+        is_list = isinstance(one, dict) and str(one.get("kind", "")).endswith("List")
+        items = one.get("items") if is_list else [one]
+        objects += items if isinstance(items, list) else [one]
+    objects = [one for one in objects if isinstance(one, dict)]
+    jobs = [one for one in objects if one.get("kind") == "MPIJob"]
     if len(jobs) != 1:
-        kinds = [str(one.get("kind")) for one in documents if isinstance(one, dict)]
+        kinds = ", ".join(str(one.get("kind")) for one in objects)
         raise UsageError(
             f"{path} has {len(jobs) or 'no'} MPIJob{'s' if len(jobs) > 1 else ''}",
-            f"it has {', '.join(kinds)}" if kinds else "it has no object of Kubernetes",
+            f"it has {kinds}" if kinds else "it has no object of Kubernetes",
             "-f takes a file with one MPIJob (kubeflow.org/v1 or v2beta1)",
         )
     try:
-        return manifest_of(jobs[0])
-    except (
-        KeyError, TypeError, AttributeError, IndexError, ValueError, ArithmeticError,
-    ) as error:  # fmt: skip
-        raise UsageError(
-            f"the MPIJob in {path} lacks something, or has it in another form",
-            f"{type(error).__name__}: {error}",
-            "see what `kubectl apply --dry-run=server -f` says of it",
-        ) from error  # fmt: skip
+        found = manifest_of(jobs[0], cluster=cluster, env=env or {}, usual=usual or {})
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.what}", error.why, error.fix) from error
+    for one in objects:
+        if one is not jobs[0]:
+            metadata = one.get("metadata")
+            name = metadata.get("name", "") if isinstance(metadata, dict) else ""
+            found.ignored[f"{one.get('kind')} {name}"] = "it is not created: kubectl apply does so"
+    return found
 
 
-def manifest_of(job: Object) -> Manifest:
-    """What an MPIJob asks for; KeyError, TypeError, … where it lacks what it has to have."""
-    if job.get("apiVersion") not in _VERSIONS:
+def manifest_of(
+    job: Object, *, cluster: bool, env: Mapping[str, str], usual: Mapping[str, str]
+) -> Manifest:
+    """What an MPIJob asks for; UsageError, with the path, for what it cannot have."""
+    if job.get("apiVersion") not in VERSIONS:
         raise UsageError(
             f"an MPIJob of version {job.get('apiVersion')} is not known",
-            fix=f"known are {', '.join(_VERSIONS)}",
+            fix=f"known are {', '.join(VERSIONS)}",
         )
-    spec, notes = job["spec"], []
-    replicas = spec["mpiReplicaSpecs"]
-    launcher = replicas["Launcher"]["template"]["spec"]
-    worker_spec = replicas.get("Worker") or {}
-    alone = not worker_spec.get("replicas", 1) or not worker_spec
-    template = replicas["Launcher"]["template"] if alone else worker_spec["template"]
-    workers = 1 if alone else int(worker_spec.get("replicas", 1))
-    slots = int(spec.get("slotsPerWorker", 1))
-    if spec.get("runLauncherAsWorker") and not alone:
+    check(job)
+    spec, notes = job.get("spec") or {}, []
+    replicas = spec.get("mpiReplicaSpecs") or {}
+    main_name = spec.get("mainContainer") or ""
+    launcher = _Pod.of(replicas, "Launcher", main_name)
+    own = _Pod.of(replicas, "Worker", main_name) if _count(replicas.get("Worker")) else None
+    worker = own or launcher
+    if _count(replicas["Launcher"]) != 1:
+        raise UsageError(f"{_REPLICAS}.Launcher.replicas has to be 1")
+    workers = _count(replicas["Worker"]) if own else 1
+    slots = 1 if spec.get("slotsPerWorker") is None else spec["slotsPerWorker"]
+    if slots < 1:
+        raise UsageError(f"invalid spec.slotsPerWorker: {slots}", "a worker has one at least")
+    if spec.get("runLauncherAsWorker") and own:
         workers += 1
         notes.append("the launcher counts as a worker, and is as the others are")
-    if workers < 1 or slots < 1:
-        raise ValueError(f"{workers} workers of {slots} slots")
-    main, starts = template["spec"]["containers"][0], launcher["containers"][0]
-    if starts.get("image") != main.get("image"):
-        notes.append(
-            f"the launcher runs in the workers' image {main.get('image')}, "
-            f"not in {starts.get('image')}"
-        )
-    policy = {**(spec.get("runPolicy") or {})}
+    if not worker.main.get("image"):
+        raise UsageError(f"{worker.main_path}.image is missing")
+    image, other = worker.main["image"], launcher.main.get("image")
+    if other != image:
+        notes.append(f"the launcher runs in the workers' image {image}, not in {other}")
+    its = Variables.of(worker.main, worker.main_path, env, usual)
+    of_line = Variables.of(launcher.main, launcher.main_path, env, usual)
+    policy = spec.get("runPolicy") or {}
+    metadata = job.get("metadata") or {}
+    ignored = _Ignored(cluster)
+    ignored.of_job(job)
+    ignored.of_pods(worker, launcher)
+    plain, kept = _union(its, of_line, cluster, worker.main_path, ignored)
     given: dict[str, Any] = {
-        "name": _text(job["metadata"].get("name") or "mpijob", "metadata.name"),
-        "image": _text(main["image"], "image"),
+        "name": metadata.get("name") or (metadata.get("generateName") or "mpijob").rstrip("-"),
+        "image": image,
         "ranks": workers * slots,
         "nodes": workers,
         "ranks_per_host": slots,
-        "env": {**_variables(main, notes), **_variables(starts, notes)},
+        "env": plain,
         "mpi": "image",
-        "k8s_patch": json.dumps(_patch(template)),
-        **_resources(main, slots),
+        "k8s_patch": json.dumps(_patch(metadata, worker, launcher, kept)),
+        **_resources(worker, slots),
     }
     if policy.get("activeDeadlineSeconds"):
         given["time_limit"] = float(policy["activeDeadlineSeconds"])
-    if policy.get("backoffLimit") is not None:
-        given["retries"] = int(policy["backoffLimit"])
     scheduling = policy.get("schedulingPolicy") or {}
-    if scheduling.get("queue"):
-        given["queue"] = scheduling["queue"]
+    queue = scheduling.get("queue") or (metadata.get("labels") or {}).get(_QUEUE)
+    if queue:
+        given["queue"] = queue
     if scheduling.get("priorityClass"):
         given["priority_class"] = scheduling["priorityClass"]
     if (scheduling.get("scheduleTimeoutSeconds") or 0) > 0:
         given["schedule_timeout"] = float(scheduling["scheduleTimeoutSeconds"])
-    if policy.get("suspend"):
-        notes.append("it is suspended there; here it is run")
-    command = _command(starts, notes)
+    command = _command(launcher, of_line, cluster, notes)
     if command is not None and any(_FLYTE in word for word in command.argv):
         given["env"].setdefault("FLYTE_FAIL_ON_ERROR", "true")
-    return Manifest(command, given, tuple(dict.fromkeys(notes)))
+    namespace = str(metadata.get("namespace") or "")
+    return Manifest(command, given, tuple(dict.fromkeys(notes)), ignored.paths, namespace)
 
 
-def _text(value: object, what: str) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} is to be a text, not {value!r}")
-    return value
+def _count(replica: Object | None) -> int:
+    if replica is None:
+        return 0
+    return 1 if replica.get("replicas") is None else int(replica["replicas"])
 
 
-def _words(container: Object, key: str) -> list[str]:
-    """A list of words as Kubernetes has them: $(NAME) is a variable of the container, $$ a $."""
-    given = container.get(key) or []
-    if not isinstance(given, list):
-        raise TypeError(f"{key} is to be a list of texts, not {given!r}")
-    values = {one["name"]: str(one.get("value", "")) for one in container.get("env") or ()}
+@dataclass(frozen=True)
+class _Pod:
+    """The template of a role's pods, its main container, and their paths in the manifest."""
 
-    def put_in(found: re.Match[str]) -> str:
-        name = found[1]
-        return "$" if name is None else values.get(name, found[0])
+    template: Object
+    path: str
+    main: Object
+    main_path: str
 
-    return [_REFERENCE.sub(put_in, _text(word, f"{key}: each of it")) for word in given]
+    @classmethod
+    def of(cls, replicas: Object, role: str, name: str) -> _Pod:
+        path = f"{_REPLICAS}.{role}.template"
+        template = (replicas.get(role) or {}).get("template") or {}
+        containers = (template.get("spec") or {}).get("containers")
+        if not containers:
+            raise UsageError(f"{path}.spec.containers is missing")
+        names = [one.get("name") for one in containers]
+        number = names.index(name) if name in names else 0
+        return cls(template, path, containers[number], f"{path}.spec.containers[{number}]")
+
+    @property
+    def spec(self) -> Object:
+        found: Object = self.template["spec"]
+        return found
+
+    @property
+    def others(self) -> list[Object]:
+        return [one for one in self.spec["containers"] if one is not self.main]
+
+    @property
+    def runs_sshd(self) -> bool:
+        words = [*(self.main.get("command") or ()), *(self.main.get("args") or ())]
+        return not words or Path(words[0]).name == "sshd"
 
 
-def _command(container: Object, notes: list[str]) -> Raw | None:
-    words = [*_words(container, "command"), *_words(container, "args")]
-    if not container.get("command"):
+class _Ignored:
+    """The fields without effect, by their paths, each with the option for it."""
+
+    def __init__(self, cluster: bool) -> None:
+        self.paths: dict[str, str] = {}
+        self._cluster = cluster
+        self._hints = {**_ANYWHERE, **(_ON_CLUSTER if cluster else _ELSEWHERE)}
+
+    def add(self, path: str, key: str) -> None:
+        self.paths[path] = self._hints.get(key, "")
+
+    def rest(self, fields: Object, path: str, honoured: Collection[str], same: Object) -> None:
+        """All fields that have a value, but for those of `honoured` and those `same` has, too."""
+        for key, value in fields.items():
+            unset = value in (None, "", [], {}) or value is False
+            if not unset and key not in honoured and same.get(key) != value:
+                self.add(f"{path}.{key}", key)
+
+    def of_job(self, job: Object) -> None:
+        """What is not of pods."""
+        spec, policy = job["spec"], job["spec"].get("runPolicy") or {}
+        for path, its in (("spec", spec), ("spec.runPolicy", policy)):
+            if its.get("cleanPodPolicy") == "None":
+                self.add(f"{path}.cleanPodPolicy", "cleanPodPolicy")
+        for key in ("ttlSecondsAfterFinished", "backoffLimit", "suspend"):
+            if policy.get(key):
+                self.add(f"spec.runPolicy.{key}", key)
+        if policy.get("managedBy") not in (None, "kubeflow.org/mpi-operator"):
+            self.add("spec.runPolicy.managedBy", "managedBy")
+        on_cluster = ("queue", "priorityClass", "scheduleTimeoutSeconds")
+        scheduling = policy.get("schedulingPolicy") or {}
+        honoured = on_cluster if self._cluster else ()
+        self.rest(scheduling, "spec.runPolicy.schedulingPolicy", honoured, {})
+        for role, replica in spec["mpiReplicaSpecs"].items():
+            if replica and replica.get("restartPolicy") not in (None, "Never"):
+                self.add(f"{_REPLICAS}.{role}.restartPolicy", "restartPolicy")
+        if not self._cluster:
+            metadata = job.get("metadata") or {}
+            self.rest(_described(metadata), "metadata", (), {})
+            if metadata.get("namespace"):
+                self.add("metadata.namespace", "namespace")
+
+    def of_pods(self, worker: _Pod, launcher: _Pod) -> None:
+        """What of the templates has no effect; what both have is named once."""
+        pod = {"containers"}
+        read = {"name", "image", "env", "envFrom", "resources"}
+        if self._cluster:
+            pod |= set(worker.spec).difference(_NOT_OF_PODS)
+            read |= set(worker.main).difference(("command", "args", "workingDir", *_PROBES))
+        if worker.spec.get("restartPolicy") == "Never":
+            pod.add("restartPolicy")
+        if worker is launcher or worker.runs_sshd:
+            read |= {"command", "args"}
+        same: Object = {"workingDir": launcher.main.get("workingDir")}
+        self.rest(worker.spec, f"{worker.path}.spec", pod, {})
+        self.rest(worker.main, worker.main_path, read, same)
+        if not self._cluster:
+            self.rest(_described(worker.template.get("metadata") or {}),
+                      f"{worker.path}.metadata", (), {})  # fmt: skip
+            self._others(worker)
+            asked = worker.main.get("resources") or {}
+            for kind in ("limits", "requests"):
+                path = f"{worker.main_path}.resources.{kind}"
+                same = asked.get("limits") or {} if kind == "requests" else {}
+                self.rest(asked.get(kind) or {}, path, ("memory", GPU), same)
+        if worker is not launcher:
+            self.rest(_described(launcher.template.get("metadata") or {}),
+                      f"{launcher.path}.metadata", (), {})  # fmt: skip
+            named = ("restartPolicy",) if launcher.spec.get("restartPolicy") == "Never" else ()
+            honoured = ("containers", *named)
+            self.rest(launcher.spec, f"{launcher.path}.spec", honoured, worker.spec)
+            self.rest(launcher.main, launcher.main_path,
+                      tuple(key for key in _READ if key != "resources"), worker.main)  # fmt: skip
+            self._others(launcher)
+
+    def _others(self, pod: _Pod) -> None:
+        for one in pod.others:
+            self.add(f"{pod.path}.spec.containers (the container {one.get('name')})", "containers")
+
+
+# Which fields of the patch an option of ours replaces, in the pod and in the container.
+_OF_OPTIONS = {
+    "service_account": ("serviceAccountName", "serviceAccount"),
+    "priority_class": ("priorityClassName",),
+    "node_selector": ("nodeSelector",),
+    "tolerations": ("tolerations",),
+    "pull_secrets": ("imagePullSecrets",),
+}
+_OF_RESOURCES = {"cpus_per_rank": "cpu", "memory_per_rank": "memory", "gpus_per_rank": GPU}
+
+
+def without(patch: str, options: Collection[str]) -> str:
+    """The patch of a manifest without what `options`, fields of JobSpec, say in its place."""
+    found = json.loads(patch)
+    pod = found["spec"]["template"]["spec"]
+    for option in options:
+        for key in _OF_OPTIONS.get(option, ()):
+            pod.pop(key, None)
+    main = next(one for one in pod["containers"] if one["name"] == CONTAINER)
+    for kind in main["resources"].values():
+        for option in options:
+            kind.pop(_OF_RESOURCES.get(option, ""), None)
+    for one in (pod, main) if "uid" in options else ():
+        (one.get("securityContext") or {}).pop("runAsUser", None)
+    return json.dumps(found)
+
+
+def _described(metadata: Object) -> dict[str, Any]:
+    """The labels and annotations that somebody has written."""
+    found = {key: dict(metadata.get(key) or {}) for key in ("labels", "annotations")}
+    found["annotations"].pop(_APPLIED, None)
+    return {key: value for key, value in found.items() if value}
+
+
+def _union(
+    worker: Variables, launcher: Variables, cluster: bool, path: str, ignored: _Ignored
+) -> tuple[dict[str, str], list[Object]]:
+    """The variables of the ranks: those of the workers, then those of the launcher.
+
+    What only the cluster has values for is kept for the container there, and named elsewhere.
+    """
+    plain: dict[str, str] = {}
+    kept: dict[str, Object] = {}
+    lacking: dict[str, str] = {}
+    for one in (worker, launcher):
+        for name in (*one.plain, *one.kept):
+            for known in (plain, kept, lacking):
+                known.pop(name, None)
+        plain |= one.plain
+        # What ranks have from us is not for their manifest to say.
+        own = [name for name in one.kept if name == "HOME" or name.startswith("SHANTY_")]
+        unset = one.lacking if not cluster else {name: one.lacking[name] for name in own}
+        kept |= {name: entry for name, entry in one.kept.items() if name not in unset}
+        lacking |= {name: why for name, why in unset.items() if name not in one.given}
+    for name, why in lacking.items():
+        ignored.paths[f"the variable {name}"] = f"{why}; -e {name}=VALUE sets it"
+    if not cluster and (worker.open or launcher.open):
+        ignored.add(f"{path}.envFrom", "envFrom")
+    return plain, list(kept.values())
+
+
+def _command(pod: _Pod, variables: Variables, cluster: bool, notes: list[str]) -> Raw | None:
+    words = [*(pod.main.get("command") or ()), *(pod.main.get("args") or ())]
+    if not pod.main.get("command"):
         if not words or Path(words[0]).name not in (*LAUNCHERS, _FLYTES_FETCHER):
             return None
         notes.append("its launcher has arguments alone: they are run, not the image's entry point")
-    if container.get("workingDir"):
-        return Raw((f"cd {shlex.quote(container['workingDir'])} && {shlex.join(words)}",), True)
-    return Raw(tuple(words))
+    awaited = variables.awaited(words)
+    if awaited and not cluster:
+        raise UsageError(
+            f"the launcher's command refers to {', '.join(awaited)}, which the cluster sets",
+            "; ".join(variables.lacking.get(name, "") for name in awaited).strip("; "),
+            " ".join(f"-e {name}=VALUE" for name in awaited),
+        )
+    line = variables.in_shell(words)
+    if pod.main.get("workingDir"):
+        return Raw((f"cd {shlex.quote(pod.main['workingDir'])} && {line}",), True)
+    return Raw((line,), True) if awaited else Raw(tuple(variables.in_words(words)))
 
 
-def _variables(container: Object, notes: list[str]) -> dict[str, str]:
-    found = {}
-    for one in container.get("env") or ():
-        name = _text(one["name"], "the name of a variable")
-        if not name or "=" in name or "\0" in f"{name}{one.get('value')}":
-            raise ValueError(f"{name!r} cannot be set as a variable")
-        if "valueFrom" in one:
-            notes.append(f"{one['name']} is not set: its value is the cluster's (valueFrom)")
-        else:
-            found[one["name"]] = str(one.get("value", ""))
-    if container.get("envFrom"):
-        notes.append("envFrom is left out: those variables are the cluster's")
-    return found
-
-
-def _resources(container: Object, slots: int) -> dict[str, Any]:
+def _resources(pod: _Pod, slots: int) -> dict[str, Any]:
     """What each rank needs, for targets that are no cluster."""
-    resources = container.get("resources") or {}
+    resources = pod.main.get("resources") or {}
     asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     found: dict[str, Any] = {}
-    if "memory" in asked:
-        found["memory_per_rank"] = int(quantity(asked["memory"]) / slots)
-    if GPU in asked:
-        found["gpus_per_rank"] = int(quantity(asked[GPU]) / slots)
+    for name, key in (("memory", "memory_per_rank"), (GPU, "gpus_per_rank")):
+        if asked.get(name) is not None:
+            try:
+                found[key] = _shared(quantity(asked[name]), slots)
+            except (ValueError, ArithmeticError) as error:
+                raise UsageError(
+                    f"invalid {pod.main_path}.resources: {name} is {asked[name]!r}",
+                    "it is not a quantity, as 2, 500m or 1.5Gi",
+                ) from error
     return found
 
 
-def _patch(template: Object) -> dict[str, Any]:
+def _shared(amount: float, slots: int) -> int:
+    if amount < 0:
+        raise ValueError("it is negative")
+    return int(amount / slots)
+
+
+def _patch(metadata: Object, worker: _Pod, launcher: _Pod, kept: list[Object]) -> dict[str, Any]:
     """What a worker's pods have besides, as a patch of a run's Job."""
-    main, *others = template["spec"]["containers"]
-    resources = main.get("resources") or {}
+    resources = worker.main.get("resources") or {}
     limits = dict(resources.get("limits") or {})
     requests = {**limits, **(resources.get("requests") or {})}
-    its = {key: value for key, value in main.items() if key not in _OWN}
+    its = {k: v for k, v in worker.main.items() if k not in (*_READ, *_PROBES)}
     its |= {"name": CONTAINER, "resources": {"requests": {"cpu": None, **requests}}}
     if limits:
         its["resources"]["limits"] = limits
-    spec = {key: value for key, value in template["spec"].items() if key not in _NOT_OF_PODS}
-    metadata = {
-        key: value
-        for key, value in (template.get("metadata") or {}).items()
-        if key in ("labels", "annotations")
-    }
+    if (its.get("securityContext") or {}).get("privileged"):
+        its["securityContext"] = {"allowPrivilegeEscalation": None, **its["securityContext"]}
+    if kept:
+        its["env"] = kept
+    sources = [one for pod in (worker, launcher) for one in pod.main.get("envFrom") or ()]
+    if sources:
+        its["envFrom"] = [one for n, one in enumerate(sources) if one not in sources[:n]]
+    # As pods have it unless they say otherwise, and ours have not.
+    spec: dict[str, Any] = {"enableServiceLinks": True}
+    if worker.spec.get("serviceAccountName") or worker.spec.get("serviceAccount"):
+        spec["automountServiceAccountToken"] = True
+    spec |= {key: value for key, value in worker.spec.items() if key not in _NOT_OF_PODS}
     taken = [
         {**one, "name": f"{CONTAINER}-own"} if one.get("name") == CONTAINER else one
-        for one in others
+        for one in worker.others
     ]
-    pod = {"spec": {**spec, "containers": [its, *taken]}}
-    return {"spec": {"template": {**pod, **({"metadata": metadata} if metadata else {})}}}
+    pod: dict[str, Any] = {"spec": {**spec, "containers": [its, *taken]}}
+    of_pods = _described(worker.template.get("metadata") or {})
+    if of_pods:
+        pod["metadata"] = of_pods
+    of_job = _described(metadata)
+    return {"spec": {"template": pod}, **({"metadata": of_job} if of_job else {})}

@@ -250,6 +250,26 @@ def merged(target: Any, patch: Any) -> Any:
     return result
 
 
+def dropped(patch: Any, answer: Any, path: str = "") -> list[str]:
+    """The paths in a patch that the object in the server's answer has not got.
+
+    Servers before 1.25 pass over fields that they do not know, whatever they are asked to do.
+    """
+    if patch in (None, "", [], {}) or patch is False or patch == 0:
+        return []  # which answers leave out
+    if isinstance(patch, dict):
+        there = answer if isinstance(answer, dict) else {}
+        keys = ((key, f"{path}.{key}" if path else str(key)) for key in patch)
+        return [each for key, at in keys for each in dropped(patch[key], there.get(key), at)]
+    if isinstance(patch, list):
+        answer = answer if isinstance(answer, list) else []
+        key = next((key for key in ("mountPath", "name") if _have(key, [*answer, *patch])), "")
+        there = {one[key]: one for one in answer} if key else dict(enumerate(answer))
+        pairs = ((n, there.get(one[key] if key else n), one) for n, one in enumerate(patch))
+        return [e for n, its, one in pairs for e in dropped(one, its, f"{path}[{n}]")]
+    return [path] if answer is None else []
+
+
 def _have(key: str, values: list[Any]) -> bool:
     return all(isinstance(one, dict) and key in one for one in values)
 
@@ -303,6 +323,14 @@ def documents_of(path: Path, kind: str) -> list[Any]:
 
     class Loader(yaml.SafeLoader):
         """YAML's plain values; a date stays the text that it is, as kubectl has it."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            """An object; ValueError for a key that comes twice, of which one would be lost."""
+            keys = [one.value for one, _ in node.value if one.tag.endswith(":str")]
+            twice = next((key for key in keys if keys.count(key) > 1), None)
+            if twice is not None:
+                raise ValueError(f"{twice} comes twice in line {node.start_mark.line + 1}")
+            return super().construct_mapping(node, deep)
 
     Loader.yaml_implicit_resolvers = {
         first: [(tag, text) for tag, text in known if not tag.endswith(":timestamp")]

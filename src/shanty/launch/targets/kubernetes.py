@@ -160,7 +160,15 @@ class KubernetesTarget:
             return KubernetesPlan(job, run, cluster.place, tuple(made), flavour, files)
         manifest = objects.job_of(job, run.id)
         batch = cluster.path("jobs", group=objects.BATCH)
-        cluster.call("POST", f"{batch}?dryRun=All", manifest)  # it says what is not allowed
+        # It says what is not allowed.
+        answer = cluster.call("POST", f"{batch}?dryRun=All&fieldValidation=Strict", manifest)
+        unknown = objects.dropped(json.loads(job.k8s_patch or "{}"), answer)
+        if unknown:
+            raise UsageError(
+                f"the cluster does not know {', '.join(unknown)} of a Job",
+                "its API server passes over these fields, or is too old for them",
+                "look at the spelling in the manifest or --k8s-patch, or leave them out",
+            )
         return KubernetesPlan(job, run, cluster.place, (manifest,), kubeconfig=files)
 
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:

@@ -22,6 +22,7 @@ from shanty.launch.targets.base import (
     refuse_options,
 )
 from shanty.launch.targets.local import LocalTarget
+from shanty.launch.targets.queue_jobs import refuse_this_machine
 from shanty.runtime.errors import NotFoundError
 from shanty.runtime.rundir import RunDir, read_json
 from shanty.runtime.spec import JobSpec, Status
@@ -107,6 +108,8 @@ class Targets:
 
             job = on_workers(job, self._here.say)
         refuse_outside(job, pods=scheme == KUBERNETES)
+        if scheme == LOCAL and not job.on:
+            refuse_this_machine(self._here.environ)
         where = "this machine" if scheme == LOCAL else job.on or "these hosts"
         refuse_options(job, where, scheme if scheme in (SLURM, KUBERNETES) else "")
         if job.image is not None and scheme == LOCAL:
@@ -131,14 +134,16 @@ class Targets:
         if job.machines and not job.on:
             return MACHINES
         if not job.on:
-            if "SLURM_JOB_ID" in self._here.environ and not job.hostfile:
+            if any(name.startswith("SLURM") for name in self._here.environ) and not job.hostfile:
                 from shanty.launch.targets.slurm import is_inside
 
-                return SLURM if is_inside(self._here.environ) else LOCAL
+                if is_inside(self._here.environ):
+                    return SLURM
             if "K_MPI_JOB_ROLE" in self._here.environ and not job.hostfile:
                 from shanty.launch.targets import launcher_pod
 
-                return SSH if launcher_pod.is_inside(self._here.environ) else LOCAL
+                if launcher_pod.is_inside(self._here.environ):
+                    return SSH
             return SSH if job.hostfile else LOCAL
         scheme = job.on.partition(":")[0]
         if not scheme.isidentifier() or (self._here.home / "hosts" / f"{scheme}.json").exists():

@@ -34,7 +34,7 @@ from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RUN_DIR, RunDir, read_json
-from shanty.runtime.slurm import submit, tools
+from shanty.runtime.slurm import submit
 from shanty.runtime.slurm.queue import SlurmQueue
 from shanty.runtime.slurm.request import Request
 from shanty.runtime.spec import JobSpec, Script, Status
@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from shanty.launch.targets.slurm_login import SlurmLogin
 
 SCHEME = "slurm"
+# Each of them is a sign of a job; users may set others on a login node (SLURM_NTASKS, SLURM_CONF).
+_OF_JOBS = (
+    "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_ID",
+    "SLURM_HET_SIZE", "SLURMD_NODENAME",
+)  # fmt: skip
 _COMPILE = (
     "import ast,sys;list(sys.version_info[:2])<[int(n) for n in sys.argv[2].split('.')[:2]]"
     " or ast.parse(open(sys.argv[1],'rb').read(),sys.argv[1])"
@@ -51,8 +56,7 @@ _COMPILE = (
 
 def is_inside(environ: Mapping[str, str]) -> bool:
     """True in a job of Slurm's, but for the ranks and the line of a run, which has its hosts."""
-    inside = environ.get("SLURM_JOB_ID") and environ.get("SLURM_JOB_NODELIST")
-    return bool(inside) and RUN_DIR not in environ and tools.are_here(environ)
+    return RUN_DIR not in environ and any(environ.get(name) for name in _OF_JOBS)
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class SlurmTarget:
         if not job.on:
             from shanty.launch.targets.slurm_allocation import plan_in_allocation
 
-            refuse_options(job, f"the nodes of job {self.here.environ['SLURM_JOB_ID']}")
+            refuse_options(job, "the nodes of this Slurm job")
             return plan_in_allocation(self.here, job, run)
         job, login = site_of(job, self.here.settings.slurm)
         if job.image is None:

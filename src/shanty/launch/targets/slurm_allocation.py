@@ -26,7 +26,7 @@ from shanty.launch.targets.queued import waiting_plan
 from shanty.launch.targets.slurm_login import LoginPlan, SlurmLogin
 from shanty.runtime import foreign
 from shanty.runtime.agent.queue_word import WHY
-from shanty.runtime.errors import PrepareError
+from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Node, Plan
 from shanty.runtime.rank.srun import ALLOCATION
@@ -34,7 +34,7 @@ from shanty.runtime.resolve import layout_of
 from shanty.runtime.rundir import RunDir, write_json
 from shanty.runtime.slurm import allocation, batch, submit, tools
 from shanty.runtime.slurm.queue import SlurmQueue
-from shanty.runtime.slurm.request import SIGNAL
+from shanty.runtime.slurm.request import SIGNAL, line_of
 from shanty.runtime.spec import JobSpec
 
 _TO_SETTLE = 20.0  # seconds
@@ -43,24 +43,24 @@ _TO_SETTLE = 20.0  # seconds
 def plan_in_allocation(here: Surroundings, job: JobSpec, run: RunDir) -> Planned:
     """Decide where the ranks go on the nodes of this job; UsageError where they do not fit."""
     environ = here.environ
-    try:
-        steps = allocation.step_options(tools.version(environ), tools.settings(environ))
-        hosts = allocation.nodes_of(environ, job, steps)
-    except ValueError as error:
-        raise PrepareError(
-            f"the nodes of job {environ['SLURM_JOB_ID']} are not known", str(error),
-            "--on local takes this machine only",
-        ) from error  # fmt: skip
+    hosts = _hosts_of(job, environ)
     entered = None
     if job.image is not None:  # the nodes share this one's home, where it is prepared
         entered = SlurmLogin(here).entered(job, run, "localhost")
         facts = Facts(hosts[0]["cores"], entered.installation, entered.python)
     else:
         facts = survey(job, here)
+    if environ.get("SLURM_HET_SIZE") and line_of(job) is not None:
+        raise UsageError(
+            "srun uses the first component of a heterogeneous job only",
+            "the run is to use all components",
+            "leave out srun: shanty starts the ranks itself",
+        )
     submit.check_line(job, facts.installation.flavour, environ)
     if entered is None and len(hosts) == 1 and is_here(hosts[0]["name"], environ):
         own = LocalTarget(here).plan_on(replace(facts, cores=hosts[0]["slots"]), job, run)
-        os.environ[WHY] = shlex.join(batch.word_command(own.plan.lead.host_boot, run, environ))
+        if tools.are_here(environ):
+            os.environ[WHY] = shlex.join(batch.word_command(own.plan.lead.host_boot, run, environ))
         return own
     node = node_of_this_machine(facts, job, run, scratch_of(run))
     nodes = [
@@ -73,6 +73,48 @@ def plan_in_allocation(here: Surroundings, job: JobSpec, run: RunDir) -> Planned
     layout = layout_of(job, nodes)
     plan = waiting_plan(job, run, here.settings, nodes[0])
     return AllocationPlan(job, run, here, plan, hosts, layout.ranks, entered)
+
+
+def _hosts_of(job: JobSpec, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The nodes of the job that we are in; PrepareError where they cannot be known or reached."""
+    number = environ.get("SLURM_JOB_ID", "")
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
+    if allocation.is_in_step(environ) and tasks.isdecimal() and int(tasks) > 1:
+        raise UsageError(
+            f"srun started {tasks} tasks here, and each of them would start the whole run",
+            "shanty starts the ranks itself",
+            "leave out srun, or write srun -n 1; --on local gives each task a run of its own",
+        )
+    try:
+        if not number:
+            raise ValueError("SLURM_JOB_ID is not set")
+        if not tools.are_here(environ):
+            return _only_host(job, environ)
+        if allocation.is_in_step(environ) and not environ.get("SLURM_HET_SIZE"):
+            environ = allocation.of_whole_job(environ, tools.job(number, environ))
+        steps = allocation.step_options(tools.version(environ), tools.settings(environ))
+        return allocation.nodes_of(environ, job, steps)
+    except ValueError as error:
+        raise PrepareError(
+            f"the nodes of {f'Slurm job {number}' if number else 'this Slurm job'} are not known",
+            str(error),
+            "--on HOSTS names them, --on local uses this machine only",
+        ) from error  # fmt: skip
+
+
+def _only_host(job: JobSpec, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The node of a job that has no other, where Slurm's commands are missing."""
+    if allocation.is_in_step(environ):  # only they know the tasks of the job
+        environ = {k: v for k, v in environ.items() if k not in ("SLURM_NTASKS", "SLURM_NPROCS")}
+    hosts = allocation.nodes_of(environ, job, [])
+    if len(hosts) > 1 or not is_here(hosts[0]["name"], environ):
+        raise PrepareError(
+            f"the nodes of Slurm job {environ['SLURM_JOB_ID']} cannot be reached from here",
+            "Slurm's commands (srun, scontrol) are not on PATH, as in most containers",
+            "start shanty outside of the container (--image runs the ranks in one); "
+            "--on local uses this machine only",
+        )
+    return hosts
 
 
 def is_here(node: str, environ: Mapping[str, str]) -> bool:

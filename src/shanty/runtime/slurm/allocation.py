@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, TypeVar
 
 from shanty.runtime.slurm import parse
 from shanty.runtime.spec import JobSpec
 
+_T = TypeVar("_T")
+_MOST_COMPONENTS = 1000
 _OVERLAP = (20, 11)  # before, steps of a job may share its nodes by themselves
+_SPECIAL = 0xFFFFFFF0  # numbers of steps from there on: the batch script, the shell of salloc
 _KEPT = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JWT", "SLURM_CLUSTERS")
 # What srun takes for options, and what a step that runs us may have got.
 _INPUTS = (
@@ -32,39 +35,106 @@ def nodes_of(
     """The nodes of the job that this is in, as `hosts.json` has them, this node first.
 
     `steps` are the options for steps (`step_options`); ValueError for what cannot be read.
-    Slots are what Slurm gave: the tasks where the job asked for ranks, else the CPUs.
+    Slots are the tasks of the job where it asked for tasks, else its CPUs. The nodes of a
+    heterogeneous job are those of all its components.
     """
-    names = parse.hosts(environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", ""))
-    if not names:
-        raise ValueError("SLURM_JOB_NODELIST is empty")
-    cpus = parse.counts(environ.get("SLURM_JOB_CPUS_PER_NODE") or f"1(x{len(names)})")
-    slots = list(cpus)
-    tasks = environ.get("SLURM_TASKS_PER_NODE", "")
-    if tasks and _asked_for_tasks(environ, job):
-        each = job.cpus_per_rank or 1
-        slots = [count * each for count in parse.counts(tasks)]
+    suffixes = _suffixes(environ)
+    by_tasks = _asked_for_tasks(environ, job, suffixes)
+    found: List[Dict[str, Any]] = []
+    for suffix in suffixes:
+        its_steps = [*steps, *([f"--het-group={suffix.rpartition('_')[2]}"] if suffix else [])]
+        for name, slots, cpus in _component(environ, suffix, by_tasks and (job.cpus_per_rank or 1)):
+            if any(name == host["name"] for host in found):
+                raise ValueError(f"{name} is in two components of a heterogeneous job")
+            link = connection(name, cpus, environ, its_steps)
+            found.append({"name": name, "slots": slots, "cores": cpus, "connection": link})
+    here = environ.get("SLURMD_NODENAME", "")
+    return sorted(found, key=lambda host: host["name"] != here)
+
+
+def _suffixes(environ: Mapping[str, str]) -> List[str]:
+    """What the variables of each component of a heterogeneous job end with; "" for other jobs."""
+    size = environ.get("SLURM_HET_SIZE", "")
+    if not size and "SLURM_JOB_NODELIST_HET_GROUP_1" not in environ:
+        return [""]
+    if not (size.isdecimal() and 0 < int(size) <= _MOST_COMPONENTS):
+        raise ValueError(f"SLURM_HET_SIZE is {size!r} in a heterogeneous job")
+    return [f"_HET_GROUP_{number}" for number in range(int(size))]
+
+
+def _component(environ: Mapping[str, str], suffix: str, each: int) -> List[Tuple[str, int, int]]:
+    """Name, slots and CPUs of each node of a component, whose variables end with `suffix`.
+
+    each: slots for each task; 0: the CPUs are the slots.
+    """
+    nodes = "SLURM_JOB_NODELIST"
+    if not environ.get(nodes + suffix):
+        nodes = "SLURM_NODELIST" if environ.get(f"SLURM_NODELIST{suffix}") else nodes
+    names = _read(environ, nodes + suffix, parse.hosts)
+    cpus = _read(environ, f"SLURM_JOB_CPUS_PER_NODE{suffix}", parse.counts)
+    slots = cpus
+    if each:
+        slots = [n * each for n in _read(environ, f"SLURM_TASKS_PER_NODE{suffix}", parse.counts)]
     if not len(cpus) == len(slots) == len(names):
         raise ValueError(
             f"{len(names)} nodes, but {len(cpus)} counts of CPUs, {len(slots)} of tasks"
         )
-    here = environ.get("SLURMD_NODENAME", "")
-    found = [
-        {
-            "name": name,
-            "slots": slot,
-            "cores": count,
-            "connection": connection(name, count, environ, steps),
-        }
-        for name, slot, count in zip(names, slots, cpus)
+    return list(zip(names, slots, cpus))
+
+
+def _read(environ: Mapping[str, str], name: str, parser: Callable[[str], List[_T]]) -> List[_T]:
+    text = environ.get(name)
+    if not text:
+        raise ValueError(f"{name} is not set")
+    try:
+        return parser(text)
+    except ValueError as error:
+        raise ValueError(f"{name} is {text[:200]!r}") from error
+
+
+def _asked_for_tasks(environ: Mapping[str, str], job: JobSpec, suffixes: Sequence[str]) -> bool:
+    """True where the job asked for tasks, and the run does not ask for another number of ranks."""
+    asked = [
+        environ.get(f"SLURM_NTASKS{each}") or environ.get(f"SLURM_NPROCS{each}") or ""
+        for each in suffixes
     ]
-    return sorted(found, key=lambda host: host["name"] != here)
-
-
-def _asked_for_tasks(environ: Mapping[str, str], job: JobSpec) -> bool:
-    asked = environ.get("SLURM_NTASKS") or environ.get("SLURM_NPROCS")
-    if not asked:
+    if not all(asked):
         return False
-    return job.ranks is None or str(job.ranks) == asked
+    if not all(each.isdecimal() for each in asked):
+        raise ValueError(f"SLURM_NTASKS is {', '.join(map(repr, asked))}")
+    return job.ranks is None or job.ranks == sum(map(int, asked))
+
+
+def is_in_step(environ: Mapping[str, str]) -> bool:
+    """True where the variables of tasks are those of a step (`srun`), not of its job.
+
+    The shell of salloc may be a step, but has those of its job.
+    """
+    step = environ.get("SLURM_STEP_ID", "")
+    return step.isdecimal() and int(step) < _SPECIAL
+
+
+def of_whole_job(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str, str]:
+    """The environment of a step with the tasks of its whole job, of which `scontrol` says `job`.
+
+    ValueError where it does not say how many tasks each node has.
+    """
+    cpus = parse.counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    tasks, each = _number(job, "NumTasks"), _number(job, "CPUs/Task") or 1
+    most = _number(job, "NtasksPerN:B:S:C")
+    room = [min(max(1, count // each), most or count) for count in cpus]
+    per_node = [1] * len(room)  # each node has a task; beyond that, the first nodes are filled
+    for number, count in enumerate(room):
+        per_node[number] += max(0, min(count - 1, tasks - sum(per_node)))
+    if sum(per_node) != tasks:
+        raise ValueError("SLURM_TASKS_PER_NODE is that of a step, and that of its job is not known")
+    texts = {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
+    return {**environ, **texts, "SLURM_TASKS_PER_NODE": ",".join(map(str, per_node))}
+
+
+def _number(record: Mapping[str, str], key: str) -> int:
+    text = record.get(key, "").partition(":")[0]
+    return int(text) if text.isdecimal() else 0
 
 
 def connection(

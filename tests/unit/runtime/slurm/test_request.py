@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -261,7 +262,116 @@ def test_options_of_steps(version: tuple[int, int], plugin: str, options: list[s
 
 
 @pytest.mark.parametrize("damage", [{"SLURM_JOB_NODELIST": ""}, {"SLURM_JOB_NODELIST": "n[1-"},
-                                    {"SLURM_JOB_CPUS_PER_NODE": "8"}])  # fmt: skip
+                                    {"SLURM_JOB_CPUS_PER_NODE": ""},
+                                    {"SLURM_JOB_CPUS_PER_NODE": "8"},
+                                    {"SLURM_NTASKS": "3"}])  # fmt: skip
 def test_words_for_nodes_that_cannot_be_read(damage: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"."):
         allocation.nodes_of({**JOB, **damage}, job(), [])
+
+
+HET = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_HET_SIZE": "2",
+    "SLURM_JOB_NODELIST": "n1",  # that of the first component, as in a batch script
+    "SLURM_JOB_CPUS_PER_NODE": "1",
+    "SLURM_NTASKS": "1",
+    "SLURM_TASKS_PER_NODE": "1",
+    "SLURM_JOB_NODELIST_HET_GROUP_0": "n1",
+    "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_0": "1",
+    "SLURM_NTASKS_HET_GROUP_0": "1",
+    "SLURM_TASKS_PER_NODE_HET_GROUP_0": "1",
+    "SLURM_JOB_NODELIST_HET_GROUP_1": "n[2-3]",
+    "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_1": "4(x2)",
+    "SLURM_NTASKS_HET_GROUP_1": "4",
+    "SLURM_TASKS_PER_NODE_HET_GROUP_1": "2(x2)",
+}
+
+
+def test_a_heterogeneous_job_has_the_nodes_of_all_components() -> None:
+    hosts = allocation.nodes_of({**HET, "SLURMD_NODENAME": "n2"}, job(), ["--overlap"])
+    assert [(host["name"], host["slots"], host["cores"]) for host in hosts] == [
+        ("n2", 2, 4), ("n1", 1, 1), ("n3", 2, 4),
+    ]  # fmt: skip
+    for host, group in zip(hosts, (1, 0, 1), strict=True):
+        argv = host["connection"]["argv"]
+        assert {"--jobid=7", "--overlap", f"--het-group={group}", f"-c{host['cores']}"} <= {*argv}
+    assert [host["slots"] for host in allocation.nodes_of(HET, job(ranks=5), [])] == [1, 2, 2]
+    assert [host["slots"] for host in allocation.nodes_of(HET, job(ranks=9), [])] == [1, 4, 4]
+
+
+DAMAGED = [
+    ({"SLURM_JOB_NODELIST_HET_GROUP_1": ""}, "SLURM_JOB_NODELIST_HET_GROUP_1 is not set"),
+    ({"SLURM_HET_SIZE": ""}, "SLURM_HET_SIZE is ''"),
+    ({"SLURM_HET_SIZE": "x"}, "SLURM_HET_SIZE is 'x'"),
+    ({"SLURM_HET_SIZE": "3"}, "SLURM_JOB_NODELIST_HET_GROUP_2 is not set"),
+    ({"SLURM_TASKS_PER_NODE_HET_GROUP_1": "2"}, "2 nodes, but 2 counts of CPUs, 1 of tasks"),
+    ({"SLURM_NTASKS_HET_GROUP_1": "x"}, "SLURM_NTASKS is '1', 'x'"),
+    ({"SLURM_JOB_NODELIST_HET_GROUP_1": "n[1-2]"}, "n1 is in two components"),
+]
+
+
+@pytest.mark.parametrize(("damage", "why"), DAMAGED)
+def test_a_heterogeneous_job_that_cannot_be_read(damage: dict[str, str], why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        allocation.nodes_of({**HET, **damage}, job(), [])
+
+
+# NumTasks, CPUs/Task and NtasksPerN of scontrol, CPUs of the nodes, SLURM_TASKS_PER_NODE of salloc
+# with the same options, as Slurm 22.05 has them; None: they do not say it.
+WHOLE = [
+    (2, 1, 0, "1(x2)", [1, 1]),
+    (3, 1, 0, "2(x2)", [2, 1]),
+    (5, 1, 0, "2(x2),1", [2, 2, 1]),
+    (4, 1, 0, "2(x3)", [2, 1, 1]),
+    (4, 1, 2, "64(x2)", [2, 2]),
+    (2, 2, 0, "2(x2)", [1, 1]),
+    (6, 1, 0, "1(x2)", None),
+]
+
+
+@pytest.mark.parametrize(("tasks", "each", "most", "cpus", "found"), WHOLE)
+def test_the_tasks_of_a_job_as_seen_from_a_step(
+    tasks: int, each: int, most: int, cpus: str, found: list[int] | None
+) -> None:
+    step = {**JOB, "SLURM_STEP_ID": "0", "SLURM_NTASKS": "1", "SLURM_TASKS_PER_NODE": "1"}
+    step["SLURM_JOB_CPUS_PER_NODE"] = cpus
+    told = {
+        "NumTasks": str(tasks),
+        "CPUs/Task": str(each),
+        "NtasksPerN:B:S:C": f"{most}:0:*:*",
+    }
+    assert allocation.is_in_step(step)
+    assert not allocation.is_in_step({**JOB, "SLURM_STEP_ID": "4294967290"})  # the shell of salloc
+    if found is None:
+        with pytest.raises(ValueError, match="that of a step"):
+            allocation.of_whole_job(step, told)
+        return
+    whole = allocation.of_whole_job(step, told)
+    assert parse.counts(whole["SLURM_TASKS_PER_NODE"]) == found
+    assert whole["SLURM_NTASKS"] == str(tasks)
+
+
+variables = st.sampled_from(sorted({*HET, *JOB, "SLURM_NODELIST", "SLURM_NPROCS"}))
+values = st.sampled_from(["", "0", "1", "2", "1(x2)", "n1", "n[1-2]", "n[", "x", "²"]) | st.text()
+
+
+@given(st.sampled_from([JOB, HET]), st.dictionaries(variables, values), st.sampled_from([None, 3]))
+def test_variables_give_whole_hosts_or_a_value_error(
+    base: dict[str, str], changes: dict[str, str], ranks: int | None
+) -> None:
+    try:
+        hosts = allocation.nodes_of({**base, **changes}, job(ranks=ranks), [])
+    except ValueError:
+        return
+    assert hosts
+    assert len({host["name"] for host in hosts}) == len(hosts)
+    seen = {**base, **changes}
+    lists = [
+        seen[f"SLURM_JOB_NODELIST{end}"] or seen[f"SLURM_NODELIST{end}"]
+        for end in ((f"_HET_GROUP_{n}" for n in range(int(seen["SLURM_HET_SIZE"])))
+                    if seen.get("SLURM_HET_SIZE") else ("",))
+    ]  # fmt: skip
+    assert sorted(h["name"] for h in hosts) == sorted(
+        n for text in lists for n in parse.hosts(text)
+    )
