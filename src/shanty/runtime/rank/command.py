@@ -30,6 +30,13 @@ _LAUNCHERS = {
 # The launchers that know no MPI, by the names of their shims.
 NO_MPI = (*dict.fromkeys(_LAUNCHERS.values()),)
 _NODES = ("--nnodes", "--num_machines", "--num-machines")
+SHELLS = ("sh", "bash", "dash", "ash", "ksh", "zsh")
+# The programs that may start a container in a rank, and those that may start one of them.
+STARTERS = (
+    *SHELLS, "docker", "podman", "nerdctl", "docker-compose", "podman-compose", "apptainer",
+    "singularity", "enroot", "kubectl", "oc", "ssh", "sudo", "doas", "env", "nice", "nohup", "time",
+    "timeout", "stdbuf", "numactl", "taskset",
+)  # fmt: skip
 _MARK = "\0"
 
 
