@@ -87,15 +87,18 @@ def end_container(plan: Plan) -> None:
         remove(Container.from_json(plan.lead.container))
 
 
-def end_containers(engines: Iterable[str], label: str) -> None:
-    """End the containers with that label, which ranks have started; those that have ended stay.
+def end_containers(engines: Iterable[str], run_dir: str) -> None:
+    """End the containers that ranks of the run have started; of `--rm` also what is left of them.
 
     `engines` are the words that start them: the parent of such a container is a daemon, no rank.
     """
+    from shanty.runtime.rank.container_line import REMOVED, label
+
     for engine in engines:
         words = engine.split(" ")
+        listing = [*words, "ps", "--all", "--quiet", "--filter", f"label={label(run_dir)}"]
         states = (w for s in ("created", "running", "paused") for w in ("--filter", f"status={s}"))
-        known = _asked([*words, "ps", "--all", "--quiet", "--filter", f"label={label}", *states])
+        known = {*_asked([*listing, *states]), *_asked([*listing, "--filter", f"label={REMOVED}"])}
         if known:
             _asked([*words, "kill", *known])  # podman's `rm` would wait for an end of itself
             _asked([*words, "rm", "--force", *known])

@@ -145,9 +145,8 @@ class NodeAgent:
         self.launcher.finish()
         if self.engines:
             from shanty.runtime.agent.cleanup import end_containers
-            from shanty.runtime.rank.container_line import label
 
-            end_containers(sorted(self.engines), label(self.plan.lead.run_dir))
+            end_containers(sorted(self.engines), self.plan.lead.run_dir)
         until = self.last_joined or time.time()
         self.leftovers |= made_between(self.plan.leftovers.temporary, self.born, until)
         removed = sweep(

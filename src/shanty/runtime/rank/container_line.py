@@ -25,12 +25,7 @@ from shanty.runtime.rank import reports
 from shanty.runtime.rank.command import SHELLS, become_next
 
 RANK_LABEL = "shanty.rank"  # of a container: the folder of the run whose rank has started it
-
-
-def _set(text: str) -> FrozenSet[str]:
-    return frozenset(text.split())
-
-
+REMOVED = "shanty.rank.rm"  # of one that is to go when it ends (`--rm`)
 CODE = 2  # the exit code of a rank whose line is refused
 _LABELLED = ("docker", "podman", "nerdctl")
 _SHARING = ("apptainer", "singularity")  # which hand everything on, unless they are told not to
@@ -45,6 +40,12 @@ _VERBS = {
 _GROUPS = ("container", "compose")
 _AS_ROOT = ("sudo", "doas")
 _WRAPPERS = (*_AS_ROOT, "env", "nice", "nohup", "time", "timeout", "stdbuf", "numactl", "taskset")
+
+
+def _set(text: str) -> FrozenSet[str]:
+    return frozenset(text.split())
+
+
 # Of the engines' own options, those with a value.
 _VALUED = _set(
     "-H --host -c --context --config -l --log-level --tlscacert --tlscert --tlskey --connection "
@@ -231,8 +232,9 @@ def advice(line: Line, ranks: int) -> str:
     """Returns what to do where a line that is started fails; "" for one rank."""
     if ranks < 2 or is_apart(line, {}):  # which is then meant to work by itself
         return ""
-    needs = "MPI in a container needs the launcher's variables and the /tmp, /dev/shm, process ids "
-    return f"{needs}and network of this host; {instead(line, str(ranks))}"
+    needs = "MPI in a container needs all that the launcher gives to its ranks: variables, open "
+    needs += "files, /tmp, /dev/shm, the host's network and process ids"
+    return f"{needs}; {instead(line, str(ranks))}"
 
 
 def _may_be_alone(environ: Mapping[str, str]) -> bool:
@@ -273,6 +275,8 @@ def instead(line: Line, ranks: str) -> str:
 def _same_option(name: str, value: str) -> List[str]:
     """Returns what an option of an engine is called in shanty; nothing where it is not needed."""
     if name in ("-v", "--volume", "-B", "--bind") and value.startswith(("/", "./", "../", "~")):
+        if value.startswith(("/tmp:", "/dev/shm:")):  # which shanty sees to
+            return []
         source, _, target = value.partition(":")
         target, _, mode = (target or source).partition(":")
         return ["--mount", f"{source}:{target}" + (":ro" if "ro" in mode.split(",") else "")]
@@ -309,7 +313,10 @@ def labelled(line: Line, environ: Mapping[str, str]) -> List[str]:
     """Returns the words with a label by which the node agent finds the container."""
     words = list(line.words)
     if can_be_ended(line):
-        words[line.verb + 1 : line.verb + 1] = ["--label", label(environ["SHANTY_RUN_DIR"])]
+        labels = ["--label", label(environ["SHANTY_RUN_DIR"])]
+        if any(name == "--rm" for name, _ in line.options):
+            labels += ["--label", REMOVED]
+        words[line.verb + 1 : line.verb + 1] = labels
     return words
 
 
