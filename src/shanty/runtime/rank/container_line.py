@@ -111,12 +111,23 @@ def find(argv: Sequence[str]) -> Optional[Line]:
     if name in _VERBS:
         return _line(argv, 0)
     if name in _WRAPPERS:
-        inner = (at for at, word in enumerate(argv) if os.path.basename(word) in _VERBS)
-        at = next(inner, 0)
+        at = _wrapped(argv)
         return _line(argv, at) if at else None
     if name in SHELLS:
         return _in_text(argv)
     return None
+
+
+def _wrapped(argv: Sequence[str]) -> int:
+    """Returns the place of the engine that `sudo` or its like starts; 0 where it starts another."""
+    for at, word in enumerate(argv[1:], 1):
+        name = os.path.basename(word)
+        if name in _VERBS:
+            return at
+        of_wrapper = name in _WRAPPERS or word[:1].isdigit() or "=" in word
+        if not (of_wrapper or word.startswith("-") or argv[at - 1].startswith("-")):
+            return 0
+    return 0
 
 
 def _in_text(argv: Sequence[str]) -> Optional[Line]:
@@ -184,7 +195,7 @@ def _options(
         elif takes_value(word) and at < len(words):
             found.append((word if word.startswith("--") else "-" + word[-1], words[at]))
             at += 1
-        elif not word.startswith("--") and 0 < _first(word[1:]) < len(word) - 1:
+        elif takes_value is _takes_value and not word.startswith("--") and _first(word[1:]):
             place = _first(word[1:])  # as in -v/data:/data
             found.append(("-" + word[place], word[place + 1 :]))
         else:
@@ -257,7 +268,9 @@ def instead(line: Line, ranks: str) -> str:
         line_of_pods = _shown("--on", "k8s", "-n", ranks, *_after_dashes(rest))
         return f"have shanty start the pods: {line_of_pods}"
     named = rest.pop(0) if rest else ""
-    has_image = engine in _SHARING or (engine in _LABELLED and line.words[line.verb] == "run")
+    verb = line.words[line.at + 1 : line.verb + 1]
+    runs = engine in _LABELLED and verb[-1] == "run" and "compose" not in verb
+    has_image = engine in _SHARING or runs
     image = named if has_image and named else "IMAGE"  # else it is a container that is there
     if engine in _SHARING and named == os.path.basename(image) and not image.endswith(".sif"):
         image = f"./{image}"

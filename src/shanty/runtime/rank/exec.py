@@ -108,7 +108,7 @@ def main(argv: list[str]) -> int:
         contained = container_line.find(argv)
         if contained is not None:
             refused = container_line.refusal(contained, environ)
-            if not container_line.meets_shim(contained):
+            if container_line.can_be_ended(contained) and not container_line.meets_shim(contained):
                 argv = container_line.labelled(contained, environ)
     command = insert_runner(argv, os.path.join(here, "run.py"))
     if command is not argv:  # run.py does what the hook is a fallback for
