@@ -39,33 +39,36 @@ def test_containers_of_ranks_end_with_the_run(shanty: ContainedShanty) -> None:
         pytest.skip("its containers are processes of the rank")
     words = (shanty.engine.name, "run", "--network", "host")
     removed, kept = ("--rm",), ("--name", "kept-for-its-log")
+    before = _runs(shanty)
     cli = shanty.start(
         "run", "--alone", "ok", "-n", "2", "bash", "-c",
         f'[ $RANK = 0 ] && set -- {" ".join(removed)} || set -- {" ".join(kept)}; '
         f'exec {" ".join(words)} "$@" {shanty.engine.image} python3 -c "{WAITS}"',
     )  # fmt: skip
-    wait_for(lambda: _both_up(shanty), 60, "two containers")
+    wait_for(lambda: _runs(shanty) - before and _both_up(shanty), 60, "two containers")
     cli.send_signal(signal.SIGINT)
     _, err = cli.communicate(timeout=40)
     assert cli.returncode == 130, err.decode()
     assert not shanty.engine.containers()
 
 
+def _runs(shanty: ContainedShanty) -> set[Path]:
+    return set((shanty.home / "runs").glob("*"))
+
+
 def _both_up(shanty: ContainedShanty) -> bool:
-    try:
-        logs = shanty.last.rank_logs()
-    except (FileNotFoundError, IndexError):
-        return False
+    logs = shanty.last.rank_logs()
     return len(logs) == 2 and all(b"up" in Path(path).read_bytes() for path in logs.values())
 
 
 @pytest.mark.parametrize("engine", ["apptainer"], indirect=True)
 def test_a_container_that_shares_all_joins_the_world(shanty: ContainedShanty) -> None:
     shanty.script("from mpi4py import MPI\nprint(MPI.COMM_WORLD.rank, 'of', MPI.COMM_WORLD.size)\n")
-    inside = ("apptainer", "exec", "-B", "/:/host", shanty.engine.image)
+    folders = dict.fromkeys((sys.prefix, sys.base_prefix, str(Path(__file__).parents[2])))
     for more, code in (((), 0), (("--cleanenv",), 2)):
-        line = (*inside[:2], *more, *inside[2:], "chroot", "/host", sys.executable)
-        script = shanty.folder / "script.py"
-        done = shanty("run", "--", "mpirun", "-np", "2", *line, script, timeout=60)
+        line = ("apptainer", "exec", *more, "-B", ",".join(folders), shanty.engine.image)
+        program = (sys.executable, shanty.folder / "script.py")
+        done = shanty("run", "--", "mpirun", "-np", "2", *line, *program, timeout=60)
+        assert "0 of 1" not in done.stdout
         assert done.returncode == code, done.stderr
     assert "leave out what empties the environment" in done.stderr
