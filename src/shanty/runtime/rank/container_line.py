@@ -7,7 +7,7 @@ in a run of several ranks, with the line to use instead. `--alone ok` lets it th
 A container that docker or podman starts is no child of its rank. It gets a label with the run, and
 the node agent ends what has it.
 
-The program of the files in `shims` that are named for engines: `boot.py rank.container_line NAME
+The program of the files in `shims/engines`: `boot.py rank.container_line NAME
 WORDS…`.
 """
 
@@ -345,7 +345,7 @@ def label(run_dir: str) -> str:
 
 def main(argv: List[str]) -> int:
     """Becomes the engine's own program, or refuses to."""
-    environ, own = os.environ, os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims")
+    environ, shims = os.environ, os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims")
     line = find(argv)
     rank = processes.number(environ, processes.RANK)
     if line is not None and rank is not None and reports.FIFO in environ:
@@ -359,8 +359,9 @@ def main(argv: List[str]) -> int:
         if can_be_ended(line):
             _tell(report, event="container", engine=" ".join(line.program))
         argv = labelled(line, environ)
-    become_next(os.path.basename(argv[0]), argv[1:], own)
-    print(f"{os.path.basename(argv[0])}: command not found", file=sys.stderr)
+    name = argv[0]
+    become_next(name, argv[1:], os.path.join(shims, "engines", name))
+    print(f"{name}: command not found", file=sys.stderr)
     return 127
 
 

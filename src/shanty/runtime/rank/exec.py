@@ -22,6 +22,7 @@ from shanty.runtime.rank import redirect, reports
 from shanty.runtime.rank.command import (
     LOCAL_RANK,
     STARTERS,
+    engine_shims,
     insert_runner,
     is_python,
     launcher_of,
@@ -74,7 +75,9 @@ def main(argv: list[str]) -> int:
         _as_step(place)
     here = os.path.dirname(os.path.abspath(__file__))
     # What starts ranks itself is refused there.
-    environ["PATH"] = os.pathsep.join([f"{here}/shims", environ.get("PATH") or os.defpath])
+    path = environ.get("PATH") or os.defpath
+    shims = [*engine_shims(f"{here}/shims", path), f"{here}/shims"]
+    environ["PATH"] = os.pathsep.join([*shims, path])
     if "DMLC_NUM_WORKER" in environ:  # a line for dmlc-submit has set it, and could not set this
         environ["DMLC_TASK_ID"] = str(rank)
     if "CROSS_RANK" in environ:  # one for deepspeed, likewise

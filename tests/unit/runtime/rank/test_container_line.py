@@ -11,7 +11,7 @@ import pytest
 
 import shanty.runtime.rank
 from shanty.runtime.rank import container_line
-from shanty.runtime.rank.command import STARTERS
+from shanty.runtime.rank.command import ENGINES, STARTERS, engine_shims
 from shanty.runtime.rank.container_line import find, instead, is_apart, labelled, refusal
 
 
@@ -127,14 +127,12 @@ def test_a_label_tells_whose_container_it_is() -> None:
     assert not container_line.can_be_ended(found)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["docker", "podman", "nerdctl", "docker-compose", "podman-compose", "apptainer", "singularity",
-     "enroot", "kubectl", "oc", "sudo", "doas"],
-)  # fmt: skip
+@pytest.mark.parametrize("name", ENGINES)
 def test_outside_of_a_run_a_shim_is_the_program_itself(name: str, tmp_path: Path) -> None:
-    shims = Path(shanty.runtime.rank.__file__).parent / "shims"
+    folder = Path(shanty.runtime.rank.__file__).parent / "shims"
     installed = tmp_path / name
+    assert engine_shims(str(folder), str(tmp_path)) == []  # `command -v` is not to find it
+    shims = folder / "engines" / name
     path = os.pathsep.join([str(shims), str(tmp_path), os.defpath])
     for words in (["ps", "a b"], ["docker", "run", "a b"], ["run", "--rm", "img"]):
         missing = subprocess.run([shims / name, *words], env={"PATH": str(shims) + ":/nowhere"},
@@ -142,6 +140,7 @@ def test_outside_of_a_run_a_shim_is_the_program_itself(name: str, tmp_path: Path
         assert missing.returncode == 127
         installed.write_text('#!/bin/sh\nprintf "<%s>" "$@"\nexit 3\n')
         installed.chmod(0o755)
+        assert engine_shims(str(folder), f"/nowhere:{tmp_path}") == [str(shims)]
         done = subprocess.run([shims / name, *words], env={"PATH": path}, capture_output=True,
                               text=True)  # fmt: skip
         assert (done.returncode, done.stdout) == (3, "".join(f"<{word}>" for word in words))

@@ -4,7 +4,7 @@ own=${0%/*}
 for word; do
     case "$word" in
         run | exec | start | up | shell)
-            exec "${SHANTY_RANK_PYTHON:-python3}" -I -S "${own%/rank/shims}/boot.py" rank.container_line \
+            exec "${SHANTY_RANK_PYTHON:-python3}" -I -S "${own%/rank/shims/engines/*}/boot.py" rank.container_line \
                 "$name" "$@"
             ;;
     esac
