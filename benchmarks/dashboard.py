@@ -83,7 +83,7 @@ def served(home: Path) -> Iterator[tuple[str, httpx.Client, int]]:
     ):
         try:
             assert server.stdout is not None
-            found = re.fullmatch(r"(http://\S+)/login\?token=(\S+)\n", server.stdout.readline())
+            found = re.fullmatch(r"(http://\S+)/#token=(\S+)\n", server.stdout.readline())
             assert found is not None
             client.headers["Authorization"] = f"Bearer {found[2]}"
             yield f"{found[1]}/api/v1", client, server.pid

@@ -12,5 +12,5 @@ export default defineConfig({
     modulePreload: false,
     assetsInlineLimit: 0,
   },
-  server: { proxy: { "/api": server, "/login": server } },
+  server: { proxy: { "/api": server } },
 });

@@ -1,12 +1,12 @@
 /* The frame around all pages: navigation, messages, keys, the state of the connection. */
 import { useEffect, useState } from "preact/hooks";
 
-import { type ApiError, asApiError, get, signedIn, signOut } from "./lib/api.ts";
+import { type ApiError, asApiError, get } from "./lib/api.ts";
 import { disconnected } from "./lib/events.ts";
 import { allKeys, useKeys } from "./lib/keys.ts";
 import { address, follow, go } from "./lib/router.ts";
-import { dismiss, messages, sayError } from "./lib/say.ts";
-import { mayChange, me } from "./lib/session.ts";
+import { dismiss, messages } from "./lib/say.ts";
+import { forgetToken, mayChange, me, token } from "./lib/session.ts";
 import { otherTheme, switchTheme, theme } from "./lib/theme.ts";
 import { Compare } from "./pages/compare.tsx";
 import { Login } from "./pages/login.tsx";
@@ -149,7 +149,7 @@ function Frame() {
             <span class="who muted" title={`shanty ${who.version} · ${who.home}`}>
               {who.name}
               {who.role !== "admin" && ` (${who.role})`}
-              <button type="button" class="small plain" onClick={() => void signOut().catch(sayError)}>
+              <button type="button" class="small plain" onClick={() => forgetToken(token.value)}>
                 Sign out
               </button>
             </span>
@@ -175,15 +175,18 @@ function Frame() {
 export function App() {
   const [error, setError] = useState<ApiError | null>(null);
   const [turn, setTurn] = useState(0);
+  const known = token.value;
   useEffect(() => {
+    me.value = null;
+    if (known === null) return;
     get<Me>("/me")
       .then((answer) => {
         me.value = answer;
         setError(null);
       })
       .catch((reason: unknown) => setError(asApiError(reason)));
-  }, [turn]);
-  if (!signedIn.value) return <Login />;
+  }, [turn, known]);
+  if (known === null) return <Login />;
   if (me.value) return <Frame />;
   if (error) {
     return (

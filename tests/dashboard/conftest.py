@@ -19,7 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.xdist_group("dashboard"))
-            if not LONG and item.path.name != "test_smoke.py":
+            if not LONG and item.path.name not in ("test_smoke.py", "test_other_sites.py"):
                 item.add_marker(pytest.mark.skip(reason="takes long: SHANTY_TEST_LONG=1"))
 
 

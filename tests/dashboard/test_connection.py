@@ -22,7 +22,7 @@ def test_a_page_recovers_without_a_hand(
     tab = tabs(ui, sign_in=False)
     page = tab.page
     try:
-        page.goto(f"{ui.base}/login?token={token}")
+        page.goto(f"{ui.base}/#token={token}")
         page.get_by_role("link", name="before").wait_for()
         ui.stop()
         page.get_by_text("The connection is lost").wait_for()

@@ -65,7 +65,7 @@ def test_who_may_only_look_is_offered_nothing_else(
     ui = Ui(shanty, "serve", "--host", "127.0.0.1", "--port", str(free_port()))
     tab = tabs(ui, sign_in=False)
     try:
-        tab.page.goto(f"{ui.base}/login?token={token}")
+        tab.page.goto(f"{ui.base}/#token={token}")
         tab.shows("vic (viewer)")
         page = tab.open(f"/runs/{run.id}")
         page.get_by_role("button", name="Copy link").wait_for()

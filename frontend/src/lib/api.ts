@@ -1,10 +1,7 @@
 /* Requests to the API, and what is said when one fails. */
-import { signal } from "@preact/signals";
+import { forgetToken, token } from "./session.ts";
 
-export const PREFIX = "/api/v1";
-
-/** False once the server has answered 401: the page then asks for a token. */
-export const signedIn = signal(true);
+const PREFIX = "/api/v1";
 
 /** What happened, why, and what to do; `status` is HTTP's, 0 where nothing was answered. */
 export class ApiError extends Error {
@@ -47,10 +44,14 @@ async function failure(response: Response): Promise<ApiError> {
   return new ApiError(response.status, what, said.why ?? "", said.fix ?? "");
 }
 
-async function send(path: string, options: RequestInit): Promise<Response> {
+/** Sends a request with the token, which is `known` or the one that is kept; ApiError for any other answer than 2xx. */
+export async function send(path: string, options: RequestInit = {}, known?: string): Promise<Response> {
+  const used = known ?? token.value;
+  const headers = { ...(options.headers as Record<string, string>) };
+  if (used) headers["Authorization"] = `Bearer ${used}`;
   let response: Response;
   try {
-    response = await fetch(PREFIX + path, { credentials: "same-origin", ...options });
+    response = await fetch(PREFIX + path, { ...options, headers, credentials: "omit", cache: "no-store" });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ApiError(
@@ -61,7 +62,7 @@ async function send(path: string, options: RequestInit): Promise<Response> {
     );
   }
   if (response.ok) return response;
-  if (response.status === 401) signedIn.value = false;
+  if (response.status === 401 && known === undefined) forgetToken(used);
   throw await failure(response);
 }
 
@@ -83,11 +84,12 @@ export async function change<T>(method: "POST" | "DELETE", path: string, body?: 
   return (text ? JSON.parse(text) : null) as T;
 }
 
-/** Has the session forgotten; the form for a token is shown. */
-export async function signOut(): Promise<void> {
-  const response = await fetch("/logout", { method: "POST", headers: { "X-Shanty": "1" } });
-  if (!response.ok) throw await failure(response);
-  signedIn.value = false;
+/** Lets the browser save what is at `path`: it sends no token, so it gets an address that works once. */
+export async function download(path: string): Promise<void> {
+  const link = document.createElement("a");
+  link.href = (await change<{ url: string }>("POST", path)).url;
+  link.download = "";
+  link.click();
 }
 
 export const runPath = (id: string): string => `/runs/${encodeURIComponent(id)}`;

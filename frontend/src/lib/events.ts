@@ -1,7 +1,8 @@
 /* Server-sent events that come back by themselves, and whether the connection is there. */
 import { computed, signal } from "@preact/signals";
 
-import { ApiError, get, PREFIX, signedIn } from "./api.ts";
+import { ApiError, send } from "./api.ts";
+import { token } from "./session.ts";
 
 const FIRST_WAIT = 500; // ms
 const LONGEST_WAIT = 8000;
@@ -14,12 +15,42 @@ export const disconnected = computed(() => broken.value > 0);
 
 type Handlers = Record<string, (data: never) => void>;
 
+/** Reads events until the stream ends. By `fetch`, for an EventSource cannot send a header. */
+async function read(
+  address: string,
+  handlers: Handlers,
+  abort: AbortSignal,
+  opened: () => void,
+): Promise<void> {
+  const response = await send(address, { signal: abort });
+  if (abort.aborted || !response.body) return;
+  opened();
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done || abort.aborted) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop() ?? "";
+    for (const event of events) {
+      const [, name, data] = /^event: (.*)\ndata: (.*)$/.exec(event) ?? [];
+      const handle = name === undefined ? undefined : handlers[name];
+      if (!handle || data === undefined || abort.aborted) continue;
+      try {
+        handle(JSON.parse(data) as never);
+      } catch (error) {
+        reportError(error); // a page's mistake: the stream goes on
+      }
+    }
+  }
+}
+
 /**
  * Listens to a stream until the function it returns is called. `address` is asked anew at each
  * attempt, so that a stream goes on where it was; `again` is called when it is back after a break.
  */
 export function listen(address: () => string, handlers: Handlers, again?: () => void): () => void {
-  let source: EventSource | null = null;
+  let source: AbortController | null = null;
   let timer = 0;
   let wait = FIRST_WAIT;
   let down = false;
@@ -32,41 +63,39 @@ export function listen(address: () => string, handlers: Handlers, again?: () => 
     down = now;
   };
 
-  const retry = async (): Promise<void> => {
-    source?.close();
+  const retry = (reason: unknown): void => {
     source = null;
-    if (ended) return;
-    setDown(true);
-    try {
-      await get("/me"); // tells a session that has ended from a server that is away
-    } catch (error) {
-      if (error instanceof ApiError && error.status === 401) {
-        setDown(false);
-        return;
-      }
+    if (reason instanceof ApiError && reason.status === 401) {
+      setDown(false);
+      return;
     }
-    if (ended) return;
+    setDown(true);
     timer = window.setTimeout(open, wait);
     wait = Math.min(wait * 2, LONGEST_WAIT);
   };
 
+  const close = (): void => {
+    source?.abort();
+    source = null;
+  };
+
   const open = (): void => {
     window.clearTimeout(timer);
-    if (ended || !signedIn.value) return;
-    source?.close();
-    source = new EventSource(PREFIX + address());
-    source.onopen = () => {
+    close();
+    if (ended || token.value === null) return;
+    const mine = new AbortController();
+    source = mine;
+    const opened = (): void => {
       wait = FIRST_WAIT;
       if (down || paused) again?.();
       paused = false;
       setDown(false);
     };
-    source.onerror = () => void retry();
-    for (const [name, handle] of Object.entries(handlers)) {
-      source.addEventListener(name, (event) => {
-        handle(JSON.parse((event as MessageEvent<string>).data) as never);
+    read(address(), handlers, mine.signal, opened)
+      .catch((reason: unknown) => reason)
+      .then((reason: unknown) => {
+        if (source === mine) retry(reason);
       });
-    }
   };
 
   // A machine that wakes up, a network that is back: no need to wait any longer.
@@ -85,8 +114,7 @@ export function listen(address: () => string, handlers: Handlers, again?: () => 
     unseen = window.setTimeout(() => {
       if (down) return;
       paused = true;
-      source?.close();
-      source = null;
+      close();
     }, UNSEEN);
   };
   window.addEventListener("online", nudge);
@@ -98,7 +126,7 @@ export function listen(address: () => string, handlers: Handlers, again?: () => 
     window.clearTimeout(unseen);
     window.removeEventListener("online", nudge);
     document.removeEventListener("visibilitychange", seen);
-    source?.close();
+    close();
     setDown(false);
   };
 }

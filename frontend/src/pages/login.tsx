@@ -1,23 +1,9 @@
 /* Where there is no session: a token is pasted, and one is where one wanted to be. */
 import { useState } from "preact/hooks";
 
-import { type ApiError, ApiError as Failure, asApiError } from "../lib/api.ts";
+import { type ApiError, asApiError, send } from "../lib/api.ts";
+import { keepToken, tokenOf } from "../lib/session.ts";
 import { useTitle } from "../parts/bits.tsx";
-
-/* A link that `shanty ui` has printed is as good as its token. */
-const tokenOf = (pasted: string): string => {
-  const inLink = /[?&]token=([^&\s]+)/.exec(pasted)?.[1];
-  return inLink ? decodeURIComponent(inLink) : pasted.trim();
-};
-
-async function signIn(pasted: string): Promise<void> {
-  // The answer sets a cookie and leads to a page, which is not followed: this one is loaded again.
-  const address = `/login?token=${encodeURIComponent(tokenOf(pasted))}`;
-  const response = await fetch(address, { redirect: "manual", credentials: "same-origin" });
-  if (response.ok || response.type === "opaqueredirect") return;
-  const said = ((await response.json()) as { error?: { what: string; why: string; fix: string } }).error;
-  throw new Failure(response.status, said?.what ?? "That token is not known", said?.why ?? "", said?.fix ?? "");
-}
 
 export function Login() {
   useTitle("Sign in");
@@ -26,8 +12,9 @@ export function Login() {
     const token = new FormData(form).get("token");
     if (typeof token !== "string" || !token.trim()) return;
     try {
-      await signIn(token);
-      window.location.reload();
+      const known = tokenOf(token);
+      await send("/me", {}, known);
+      keepToken(known);
     } catch (reason) {
       setError(asApiError(reason));
     }

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
-import type { ApiError } from "../lib/api.ts";
+import { type ApiError, download } from "../lib/api.ts";
 import { exactly, when } from "../lib/format.ts";
 import { sayError } from "../lib/say.ts";
 
@@ -45,6 +45,23 @@ export function Command({ text, label }: { text: string; label?: string }) {
       </pre>
       <Copy text={text} />
     </div>
+  );
+}
+
+/** Saves what is at an address of the API; with a `name`, as a small arrow. */
+export function Download({ path, name }: { path: string; name?: string }) {
+  return (
+    <a
+      class={name ? undefined : "button small"}
+      href="#download"
+      aria-label={name && `Download ${name}`}
+      onClick={(event) => {
+        event.preventDefault();
+        void download(path).catch(sayError);
+      }}
+    >
+      {name ? "↓" : "Download"}
+    </a>
   );
 }
 

@@ -36,7 +36,7 @@ _host_option = click.option(
 def ui(port: int, host: str, allowed: tuple[str, ...], no_browser: bool) -> None:
     """Show runs in the browser.
 
-    The address has a token in it; whoever has that may do what you may. Ctrl-C ends it; runs go on.
+    The address has a token in it: whoever has that may do what you may. Ctrl-C ends it; runs go on.
 
     \b
     Examples:
@@ -52,19 +52,21 @@ def ui(port: int, host: str, allowed: tuple[str, ...], no_browser: bool) -> None
     if not is_loopback(host):
         raise UsageError(
             f"shanty ui is for this machine alone, and {host} is not",
-            "what it sends is not encrypted, and its token stands in an address",
-            "for others: shanty serve; from elsewhere: ssh -L 8470:localhost:8470 HOST",
+            "what it sends is not encrypted",
+            "for others: shanty serve; from elsewhere: ssh -L 8470:127.0.0.1:8470 HOST",
         )
     user = OneUser(account())
 
     def ready(url: str) -> None:
-        page = f"{url}/login?token={user.token}"
+        # Browsers send what is behind a # to no server, so it is in no log and no Referer.
+        page = f"{url}/#token={user.token}"
         print(page, flush=True)
         note("the dashboard is at that address; Ctrl-C ends it")
         if not no_browser:
-            open_browser(page)
+            open_browser(page, here.home)
 
-    _serve(context(), user, Place(host, port, allowed), ready)
+    here = context()
+    _serve(here, user, Place(host, port, allowed), ready)
 
 
 class _Serve(click.Group):
@@ -83,10 +85,11 @@ class _Serve(click.Group):
 
 @click.group(cls=_Serve, invoke_without_command=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=_PORT, metavar="N", help="[8470]")
-@click.option("--host", default="0.0.0.0", metavar="ADDRESS", help="[0.0.0.0, all of them]")
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="[127.0.0.1]")
 @_host_option
 @click.option("--tls-cert", type=Path, metavar="FILE", help="A certificate, as PEM.")
 @click.option("--tls-key", type=Path, metavar="FILE", help="Its private key, as PEM.")
+@click.option("--insecure", is_flag=True, help="Serve other machines without encryption.")
 @click.pass_context
 def serve(
     ctx: click.Context,
@@ -95,20 +98,21 @@ def serve(
     allowed: tuple[str, ...],
     tls_cert: Path | None,
     tls_key: Path | None,
+    insecure: bool,
 ) -> None:
     """Serve the dashboard to several people.
 
     Each has a token (shanty serve users add). What they start runs under this account.
+    For other machines, give --host and a certificate.
 
     \b
     Examples:
-      shanty serve --tls-cert cert.pem --tls-key key.pem
-      shanty serve --host 127.0.0.1 --port 8470
+      shanty serve
+      shanty serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
     if ctx.invoked_subcommand is not None:
         return
     _need_packages()
-    from shanty.dashboard.guard import is_loopback
     from shanty.dashboard.serving import Place
     from shanty.dashboard.users import Users
 
@@ -120,15 +124,19 @@ def serve(
     here = context()
     users = Users(here.home)
     if not users.all():
-        note("there are no users yet; add one: shanty serve users add NAME --role admin")
-    if tls_cert is None and not is_loopback(host):
-        note("without --tls-cert, others on the network can read tokens and logs on their way")
+        raise UsageError(
+            "the dashboard has no users",
+            "nobody could sign in",
+            "add one first: shanty serve users add NAME --role admin",
+        )
 
     def ready(url: str) -> None:
         print(url, flush=True)
+        if insecure and tls_cert is None:
+            note("without a certificate, others on the network can read tokens and logs")
         note("Ctrl-C ends it; runs go on")
 
-    _serve(here, users, Place(host, port, allowed, tls_cert, tls_key), ready)
+    _serve(here, users, Place(host, port, allowed, tls_cert, tls_key, insecure), ready)
 
 
 @serve.group()
@@ -164,7 +172,7 @@ def add(name: str, role: str, may: tuple[str, str] | None) -> None:
     sees = may[1] if may else "own" if role == "user" else "all"
     token = Users(context().home).add(name, cast("Role", role), cast("Sees", sees))
     print(token)
-    note(f"{name} logs in at /login?token=… with that; it is shown this once")
+    note(f"{name} signs in with this token on the dashboard's page; it is shown only now")
 
 
 @users.command("list")
@@ -225,14 +233,6 @@ def _serve(here: Context, users: Directory, place: Place, ready: Callable[[str],
         if not os.access(here.home, os.W_OK):
             raise PermissionError(13, "Permission denied", str(here.home))
     listener = serving.listen(place)
-    port = listener.getsockname()[1]
-    state = Dashboard(
-        here.home,
-        here.environ,
-        here.settings,
-        users,
-        cookie=f"shanty-{port}",  # cookies of all ports of a machine are sent to each
-        secure=place.certificate is not None,
-    )
+    state = Dashboard(here.home, here.environ, here.settings, users)
     url = serving.address(place, listener)
     serving.serve(serving.make_server(state, place), listener, lambda: ready(url))

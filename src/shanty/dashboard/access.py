@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Header, Path, Request
 from fastapi.security import HTTPBearer
 from fastapi.security.http import HTTPAuthorizationCredentials
+from starlette.responses import Response
 
 from shanty.dashboard import state
 from shanty.dashboard.errors import Refused
+from shanty.dashboard.models import DownloadAddress
 from shanty.dashboard.state import Dashboard
 from shanty.dashboard.users import User, of_token
 from shanty.runtime.rundir import RunDir, is_run_id
@@ -20,11 +23,12 @@ _LONGEST_TOKEN = 256
 
 
 def user_of(here: Dashboard, request: Request) -> User | None:
-    """Return the user whose token comes with a request, in its header or in the cookie."""
+    """Return the user whose token is in the request's header `Authorization`.
+
+    Never from a cookie: a browser sends cookies to the servers on all ports of a host.
+    """
     kind, _, token = request.headers.get("authorization", "").partition(" ")
-    if kind.lower() != "bearer" or not token:
-        token = request.cookies.get(here.cookie, "")
-    if not 0 < len(token) <= _LONGEST_TOKEN:
+    if kind.lower() != "bearer" or not 0 < len(token) <= _LONGEST_TOKEN:
         return None
     return of_token(here.users.all(), token.strip())
 
@@ -65,6 +69,17 @@ class Caller:
             )
         return run
 
+    def offer(self, make: Callable[[], Response]) -> DownloadAddress:
+        """Return an address for what `make` answers; it raises now what it would raise there."""
+        make()
+
+        def answer() -> Response:
+            if self.user not in self.here.users.all():
+                raise Refused(401, f"{self.user.name} is not a user any more")
+            return make()
+
+        return DownloadAddress(url=self.here.downloads.offer(answer))
+
 
 _ROLES = {"admin": "an admin", "user": "a user", "viewer": "a viewer, who changes nothing"}
 
@@ -83,8 +98,8 @@ def _caller(
             "the request has no token, or one that is not known",
             "open the address that `shanty ui` has printed, or log in with your token",
         )
-    if request.headers.get("sec-fetch-site") == "cross-site":
-        raise Refused(403, "requests from other sites are not served")
+    if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        raise Refused(403, "requests from pages of other servers are refused")
     return Caller(here, user)
 
 

@@ -14,8 +14,15 @@ from starlette.responses import Response, StreamingResponse
 from shanty.dashboard import artifacts
 from shanty.dashboard.access import Reader, RunId
 from shanty.dashboard.api_runs import metrics_of
-from shanty.dashboard.errors import ANSWERS, Refused
-from shanty.dashboard.models import Artifacts, HostResources, Metrics, Preview, Resources
+from shanty.dashboard.errors import ANSWERS, BUSY, Refused
+from shanty.dashboard.models import (
+    Artifacts,
+    DownloadAddress,
+    HostResources,
+    Metrics,
+    Preview,
+    Resources,
+)
 from shanty.dashboard.plain import text
 from shanty.launch import resources as of_hosts
 
@@ -84,6 +91,12 @@ def raw(caller: Reader, run_id: RunId, path: Within, inline: bool = False) -> Re
     headers = {"Content-Disposition": f"{kind}; filename*=UTF-8''{quote(name)}", **_SANDBOX}
     media = image if inline else "application/octet-stream"
     return StreamingResponse(_pieces(run.artifacts, path), media_type=media, headers=headers)
+
+
+@router.post("/artifacts/raw", responses=BUSY)
+def raw_address(caller: Reader, run_id: RunId, path: Within) -> DownloadAddress:
+    """Return an address that serves the file once, within a minute, without a token."""
+    return caller.offer(lambda: raw(caller, run_id, path))
 
 
 def _pieces(folder: Path, path: str) -> Iterator[bytes]:

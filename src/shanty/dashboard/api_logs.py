@@ -12,7 +12,7 @@ from shanty.dashboard.access import Reader, RunId
 from shanty.dashboard.api_runs import metrics_of
 from shanty.dashboard.errors import ANSWERS, BUSY, Refused
 from shanty.dashboard.events import EventStream
-from shanty.dashboard.models import LogMatches, LogWindow
+from shanty.dashboard.models import DownloadAddress, LogMatches, LogWindow
 
 router = APIRouter(prefix="/runs/{run_id}", responses=ANSWERS, tags=["logs"])
 Rank = Annotated[
@@ -84,6 +84,14 @@ def download(caller: Reader, run_id: RunId, rank: Rank, attempt: Attempt = None)
     name = f"{run_id}-{'rank-' if rank.isdigit() else ''}{rank}.txt"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', **_DOWNLOAD}
     return StreamingResponse(logs.plain_text(path), media_type="text/plain", headers=headers)
+
+
+@router.post("/logs/{rank}/download", responses=BUSY)
+def download_address(
+    caller: Reader, run_id: RunId, rank: Rank, attempt: Attempt = None
+) -> DownloadAddress:
+    """Return an address that serves the text once, within a minute, without a token."""
+    return caller.offer(lambda: download(caller, run_id, rank, attempt))
 
 
 @router.get(

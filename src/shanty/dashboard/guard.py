@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import os
 from collections.abc import Collection
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,6 +18,7 @@ LARGEST_BODY = 1 << 20  # bytes
 LARGEST_HEADERS = 32 << 10
 _LONGEST_TARGET = 16 << 10  # bytes of path and query
 _LINGER, _LINGERING = 1.0, 16 << 20  # seconds, and bytes of a body that is refused
+_TOKENS = {"token", "access_token"}
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -116,6 +118,22 @@ class Guard:
                 "this server does not answer to that name",
                 "a page of another site may have made its own name mean this machine",
                 "use the address that was printed, or add --allowed-host NAME",
+            )
+        origin = headers.get("origin")
+        if origin is not None and not self._hosts.has(urlsplit(origin).netloc):
+            return (
+                403,
+                "requests from pages of other servers are refused",
+                "the page that sent this request comes from another name than this server's",
+                "behind a proxy, add --allowed-host NAME",
+            )
+        if _TOKENS & {name for name, _ in parse_qsl(scope["query_string"].decode("latin-1"))}:
+            return (
+                400,
+                "a token must not be in the query of an address",
+                "servers, proxies and browsers keep addresses in their logs and histories",
+                "open the address as it is printed now, which ends in #token=TOKEN, or sign in on "
+                "the page; programs send the header Authorization: Bearer TOKEN",
             )
         if len(scope["raw_path"]) + len(scope["query_string"]) > _LONGEST_TARGET:
             return 414, "the address is too long", "", ""

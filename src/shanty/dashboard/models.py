@@ -314,6 +314,12 @@ class Artifacts(Model):
     entries: list[Artifact]
 
 
+class DownloadAddress(Model):
+    """Where a browser fetches a download: once, within a minute, without a token."""
+
+    url: str
+
+
 class Preview(Model):
     """The beginning of a file, or a part from `offset` on: text, or the rows of a table.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import errno
 import os
@@ -22,7 +23,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shanty.dashboard.app import application, guarded
-from shanty.dashboard.guard import LARGEST_HEADERS, Hosts
+from shanty.dashboard.guard import LARGEST_HEADERS, Hosts, is_loopback
 from shanty.dashboard.state import Dashboard
 from shanty.runtime.errors import LaunchError, UsageError
 
@@ -34,13 +35,17 @@ _KEEP_ALIVE = 30  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to serve: a free port for 0; with a certificate and its key, by TLS."""
+    """Where to serve: a free port for 0; with a certificate and its key, by TLS.
+
+    Without one only to this machine, unless it is `insecure`.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
     allowed: tuple[str, ...] = ()
     certificate: Path | None = None
     key: Path | None = None
+    insecure: bool = False
 
 
 class _Protocol(H11Protocol):
@@ -92,7 +97,10 @@ class Server(uvicorn.Server):
 
 
 def listen(place: Place) -> socket.socket:
-    """Return a socket that listens; LaunchError where the port is taken, or not to be had."""
+    """Return a socket that listens; LaunchError where the port is taken, or not to be had.
+
+    UsageError where others could read what is sent: its address is not of this machine alone.
+    """
     family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -101,8 +109,25 @@ def listen(place: Place) -> socket.socket:
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             option = socket.TCP_USER_TIMEOUT
             listener.setsockopt(socket.IPPROTO_TCP, option, int(_STUCK * 1000))
-        listener.bind((place.host, place.port))
+        listener.bind((place.host or "localhost", place.port))  # "" would be all addresses
+        if not (place.certificate or place.insecure or is_loopback(listener.getsockname()[0])):
+            raise UsageError(
+                f"{place.host} is not served without TLS",
+                "others on the network could read tokens, and run programs as you with them",
+                "give --tls-cert and --tls-key; or serve this machine alone (--host 127.0.0.1), "
+                "behind ssh or a proxy with TLS; or, on a network that you trust, --insecure",
+            )
         listener.listen(128)
+    except UsageError:
+        listener.close()
+        raise
+    except socket.gaierror as error:
+        listener.close()
+        raise UsageError(
+            f"--host {place.host} has no address",
+            error.strerror or "",
+            "give an address of this machine",
+        ) from error
     except OSError as error:
         listener.close()
         taken = error.errno == errno.EADDRINUSE
@@ -116,7 +141,9 @@ def listen(place: Place) -> socket.socket:
 
 def address(place: Place, listener: socket.socket) -> str:
     """Return the address of the server, for a person."""
-    host = place.host
+    host, bound = place.host, listener.getsockname()[0]
+    if not place.certificate and is_loopback(bound):
+        host = bound  # another user may listen at the other address that "localhost" has
     if host in ("0.0.0.0", "::"):
         host = os.uname().nodename
     scheme = "https" if place.certificate else "http"
@@ -173,12 +200,20 @@ async def _when_up(server: uvicorn.Server, ready: Callable[[], None]) -> None:
     ready()
 
 
-def open_browser(url: str) -> None:
-    """Open a page in the user's browser, without waiting for it; nothing where there is none."""
+def open_browser(url: str, home: Path) -> None:
+    """Open a page in the user's browser, without waiting for it; nothing where there is none.
+
+    The browser gets a file of `home` that leads to it: others see the words of its command line.
+    """
 
     def work() -> None:
         with contextlib.suppress(webbrowser.Error, OSError):
-            webbrowser.open(url)
+            file = home / f"ui-{os.getpid()}.html"
+            file.unlink(missing_ok=True)
+            atexit.register(file.unlink, missing_ok=True)
+            file.touch(0o600, exist_ok=False)
+            file.write_text(f'<meta http-equiv="refresh" content="0; url={url}">\n')
+            webbrowser.open(file.as_uri())
 
     known = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
     if sys.platform == "darwin" or any(os.environ.get(name) for name in known):

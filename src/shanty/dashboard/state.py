@@ -14,6 +14,7 @@ from typing import Protocol, cast
 
 from fastapi import Request
 
+from shanty.dashboard.downloads import Downloads
 from shanty.dashboard.errors import Refused
 from shanty.dashboard.users import User
 from shanty.dashboard.watch import Hub
@@ -40,21 +41,18 @@ class Dashboard:
     """The server's state: a home, its users, and what is being done now.
 
     `account` is the name of the account that serves, whose all runs are that have no owner.
-    `hosts` are the names that a request may come for, None for any address. `cookie` is the name
-    of the cookie that holds the token.
     """
 
     home: Path
     environ: Mapping[str, str]
     settings: Settings
     users: Directory
-    cookie: str = "shanty"
-    secure: bool = False  # by TLS
     account: str = field(default_factory=lambda: account())
     hub: Hub = field(default_factory=Hub)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     submitting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SUBMISSIONS))
     streams: Counter[str] = field(default_factory=Counter)
+    downloads: Downloads = field(default_factory=Downloads)
 
     def targets(self) -> Targets:
         """Return targets of one's own: what they keep is for one thread."""

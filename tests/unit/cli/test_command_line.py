@@ -210,6 +210,9 @@ def test_problems_of_a_form(home: Path) -> None:
 
 
 def test_users(cli: Cli, home: Path) -> None:
+    nobody = cli("serve")
+    assert nobody.code == 2
+    assert "shanty serve users add NAME --role admin" in nobody.err
     done = cli("serve", "users", "add", "ann", "--role", "user", "--may", "see", "all")
     token = done.out.strip()
     assert (done.code, len(token)) == (0, 43)
@@ -230,3 +233,7 @@ def test_users(cli: Cli, home: Path) -> None:
     assert "users, or none to serve" in cli("serve", "user").err
     assert "for this machine alone" in cli("ui", "--host", "0.0.0.0").err
     assert "belong together" in cli("serve", "--tls-cert", "x").err
+    for host in ("0.0.0.0", "::", "no.such.host.invalid"):
+        refused = cli("serve", "--host", host, "--port", "0")
+        assert (refused.code, refused.out) == (2, ""), host
+        assert "without TLS" in refused.err or "has no address" in refused.err

@@ -9,6 +9,7 @@ import socket
 import stat
 import time
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ import pytest
 from command_line import make_run
 from dashboards import Client, Served, served
 from runs import wait_for
-from shanty.dashboard import serving
+from shanty.dashboard import downloads, serving
 from shanty.dashboard.guard import Hosts
+from shanty.dashboard.serving import Place
 from shanty.dashboard.users import Users
-from shanty.runtime.errors import ShantyError, UsageError
+from shanty.runtime.errors import LaunchError, ShantyError, UsageError
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import State
 
@@ -94,23 +96,55 @@ def test_no_address_answers_without_a_token(
         assert set(answer.json()) == {"error"}
 
 
-def test_the_token_in_an_address_becomes_a_cookie_that_no_script_reads(
-    up: Served, admin: Client
+def test_a_token_counts_in_a_header_alone(up: Served, admin: Client) -> None:
+    """Cookies go to the servers on all ports, and what is in an address to logs."""
+    token, port = admin.token, up.url.rpartition(":")[2]
+    cookies = f"shanty={token}; shanty-{port}={token}; token={token}; session={token}"
+    for path in ("/api/v1/me", "/api/v1/runs/stream"):
+        assert up_get(up, path, Authorization=f"Bearer {token}x").status == 401
+        answer = up_get(up, path, Cookie=cookies)
+        assert (answer.status, "set-cookie" in answer.headers) == (401, False), path
+    assert up_get(up, "/api/v1/me", Authorization=f"Bearer {token}").status == 200
+    for path in ("/login", "/", "/api/v1/me", "/api/v1/runs", "/logout"):
+        for name in ("token", "access_token", "%74oken"):
+            answer = up_get(up, f"{path}?next=/&{name}={token}", Authorization=f"Bearer {token}")
+            assert answer.status == 400, (path, name)
+            assert "#token=TOKEN" in answer.body.decode()
+            assert token not in answer.body.decode()
+            assert "set-cookie" not in answer.headers
+    # What an older version has left in a browser goes on to leak, unless it is taken away.
+    page = up_get(up, "/runs/x", Cookie=f"shanty-{port}={token}; other=1")
+    name, _, rest = page.headers["set-cookie"].partition("=")
+    assert (name, "Max-Age=0" in rest, token in rest) == (f"shanty-{port}", True, False)
+    assert "set-cookie" not in up_get(up, "/", Cookie="other=1").headers
+
+
+def test_an_address_of_a_download_works_once(
+    up: Served, run: RunDir, ann: Client, ben: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = up_get(up, f"/login?token={admin.token}")
-    assert (answer.status, answer.headers["location"]) == (303, "/")
-    cookie = answer.headers["set-cookie"]
-    assert "HttpOnly" in cookie
-    assert "samesite=strict" in cookie.lower()
-    pair = cookie.partition(";")[0]
-    assert up_get(up, "/api/v1/me", Cookie=pair).status == 200
-    assert up_get(up, "/api/v1/me", Cookie=pair[:-1]).status == 401
-    for place in ("//evil.example", "https://evil.example", "/\\evil.example", "/%0d%0aX:1"):
-        answer = up_get(up, f"/login?token={admin.token}&next={place}")
-        assert answer.headers["location"] == "/", place
-    answer = up_get(up, f"/login?token={admin.token}&next=/runs/x?tab=logs")
-    assert answer.headers["location"] == "/runs/x?tab=logs"
-    assert up_get(up, "/login?token=wrong").status == 401
+    def offered(client: Client = ann) -> str:
+        answer = client.send("POST", f"/runs/{run.id}/artifacts/raw?path=folder/a.txt")
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["url"])
+
+    first, second = offered(), offered()
+    assert ann.token not in first
+    answer = up_get(up, first)
+    assert (answer.status, b"hello" in answer.body) == (200, True)
+    assert answer.headers["content-disposition"].startswith("attachment")
+    assert up_get(up, first).status == 404
+    assert up_get(up, second[:-1]).status == 404
+    assert up_get(up, second).status == 200
+    monkeypatch.setattr(downloads, "_LIFE", -1.0)
+    assert up_get(up, offered()).status == 404
+    monkeypatch.undo()
+    raw_file = f"/runs/{run.id}/artifacts/raw?path="
+    assert ben.send("POST", raw_file + "folder/a.txt").status_code == 404
+    assert ann.send("POST", raw_file + "folder/none").status_code == 404
+    zoe = up.user("zoe", "viewer", "all")
+    last = offered(zoe)
+    Users(up.here.home).remove("zoe")
+    assert up_get(up, last).status == 401
 
 
 def test_another_users_run_is_not_there(admin: Client, run: RunDir, ben: Client) -> None:
@@ -173,10 +207,17 @@ def test_only_hashes_are_kept_and_only_for_the_owner(tmp_path: Path) -> None:
 def test_a_change_needs_a_header_that_no_other_site_can_send(run: RunDir, admin: Client) -> None:
     url = f"{admin.url}/api/v1/runs/{run.id}"
     assert admin.http.delete(url, headers=admin.headers).status_code == 403
-    answer = admin.send("DELETE", f"/runs/{run.id}", None, **{"Sec-Fetch-Site": "cross-site"})
-    assert answer.status_code == 403
+    for site in ("cross-site", "same-site"):  # the second is another port of this host
+        answer = admin.send("DELETE", f"/runs/{run.id}", None, **{"Sec-Fetch-Site": site})
+        assert answer.status_code == 403
+    for origin in ("https://evil.example", "null", "http://127.0.0.1.evil.example:80", ""):
+        answer = admin.send("DELETE", f"/runs/{run.id}", None, Origin=origin)
+        assert answer.status_code == 403, origin
     assert run.path.exists()
     asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "DELETE"}
+    answer = admin.http.options(url, headers=asked)
+    assert answer.status_code == 403
+    asked["Origin"] = "http://127.0.0.1:1"
     answer = admin.http.options(url, headers=asked)
     assert answer.status_code == 405
     assert not [name for name in answer.headers if name.startswith("access-control")]
@@ -208,6 +249,31 @@ def test_names_of_a_server_that_others_reach() -> None:
         assert hosts.has(name), name
     for name in ("evil.example", "10.0.0.1.nip.io", "shanty.example.evil.example", ""):
         assert not hosts.has(name), name
+
+
+@pytest.mark.parametrize(
+    ("host", "served"),
+    [
+        ("127.0.0.1", True), ("localhost", True), ("127.0.0.2", True), ("127.1", True),
+        ("::1", True), ("", True), ("0.0.0.0", False), ("::", False), ("0", False),
+    ],
+)  # fmt: skip
+def test_without_tls_only_this_machine_is_served(host: str, served: bool, tmp_path: Path) -> None:
+    with contextlib.ExitStack() as made:
+        try:
+            listener = made.enter_context(serving.listen(Place(host)))
+        except ShantyError as error:
+            if host == "::1" and "nothing can be served" in str(error):
+                pytest.skip("there is no IPv6 here")
+            assert not served
+            assert "--tls-cert" in error.fix
+            assert "--insecure" in error.fix
+        else:
+            assert served
+            assert ip_address(listener.getsockname()[0]).is_loopback
+    for place in (Place(host, insecure=True), Place(host, certificate=tmp_path / "x")):
+        with contextlib.suppress(LaunchError), serving.listen(place) as listener:
+            assert listener.getsockname()[1]
 
 
 def test_the_page_runs_no_script_but_its_own(up: Served) -> None:

@@ -1,15 +1,29 @@
 /* The files that a run saved: to look at, and to download. */
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 
-import { get, PREFIX, query, runPath } from "../../lib/api.ts";
+import { get, query, runPath, send } from "../../lib/api.ts";
 import { plain, size } from "../../lib/format.ts";
 import { useLoad } from "../../lib/load.ts";
 import { params, setParams } from "../../lib/router.ts";
-import { Empty, ErrorCard, Time, Waiting } from "../../parts/bits.tsx";
+import { Download, Empty, ErrorCard, Time, Waiting } from "../../parts/bits.tsx";
 import type { ArtifactEntry, Preview } from "../../types.ts";
 
 const raw = (id: string, path: string, inline: boolean): string =>
-  `${PREFIX}${runPath(id)}/artifacts/raw${query({ path, inline: inline ? 1 : null })}`;
+  `${runPath(id)}/artifacts/raw${query({ path, inline: inline ? 1 : null })}`;
+
+/* An <img> sends no token: what it shows is fetched before. */
+function Image({ id, path }: { id: string; path: string }) {
+  const loaded = useLoad<Blob>(path, async (abort) => (await send(raw(id, path, true), { signal: abort })).blob());
+  const [shown, setShown] = useState<string>();
+  useEffect(() => {
+    if (!loaded.value) return;
+    const url = URL.createObjectURL(loaded.value);
+    setShown(url);
+    return () => URL.revokeObjectURL(url);
+  }, [loaded.value]);
+  if (loaded.error) return <ErrorCard error={loaded.error} />;
+  return shown ? <img src={shown} alt={path} /> : <Waiting what="Loading…" />;
+}
 
 function Crumbs({ path }: { path: string }) {
   const parts = path.split("/").filter(Boolean);
@@ -76,11 +90,9 @@ function Look({ id, path, kind }: { id: string; path: string; kind: ArtifactEntr
     <section class="card look" aria-label={`Preview of ${path}`}>
       <div class="card-head">
         <h2 class="breaks">{path}</h2>
-        <a class="button small" href={raw(id, path, false)} download>
-          Download
-        </a>
+        <Download path={raw(id, path, false)} />
       </div>
-      {image && <img src={raw(id, path, true)} alt={path} />}
+      {image && <Image id={id} path={path} />}
       {loaded.error && <ErrorCard error={loaded.error} />}
       {!image && !preview && !loaded.error && <Waiting what="Loading…" />}
       {preview && (preview.rows ? <Table preview={preview} /> : null)}
@@ -169,9 +181,7 @@ export function Artifacts({ id }: { id: string }) {
                 </td>
                 <td>
                   {entry.kind === "file" && (
-                    <a href={raw(id, within(entry.name), false)} download aria-label={`Download ${entry.name}`}>
-                      ↓
-                    </a>
+                    <Download path={raw(id, within(entry.name), false)} name={entry.name} />
                   )}
                 </td>
               </tr>

@@ -1,11 +1,12 @@
 /* The log of one rank: a stretch of it, wherever in the file. */
 import { useCallback, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { PREFIX, query, runPath } from "../../lib/api.ts";
+import { query, runPath } from "../../lib/api.ts";
 import { size } from "../../lib/format.ts";
 import { LiveContext } from "../../lib/live.ts";
 import { LogBuffer } from "../../lib/logbuffer.ts";
 import { sayError } from "../../lib/say.ts";
+import { Download } from "../../parts/bits.tsx";
 import { Dialog } from "../../parts/dialog.tsx";
 import { useWindow } from "../../parts/virtual.ts";
 import type { LogLine } from "../../types.ts";
@@ -166,7 +167,7 @@ export function LogPane({ run, rank, title, attempt, live, times, close }: PaneP
   };
 
   const [whole, setWhole] = useState<LogLine | null>(null);
-  const download = `${PREFIX}${runPath(run)}/logs/${rank}/download${query({ attempt })}`;
+  const saved = `${runPath(run)}/logs/${rank}/download${query({ attempt })}`;
   const shown = buffer.lines.slice(first, last);
   const partial = buffer.ready && (!buffer.atStart || !buffer.atEnd);
   const position = shown[Math.min(20, shown.length - 1)]?.offset ?? buffer.begin;
@@ -205,9 +206,7 @@ export function LogPane({ run, rank, title, attempt, live, times, close }: PaneP
             Follow
           </button>
         )}
-        <a class="button small" href={download} download>
-          Download
-        </a>
+        <Download path={saved} />
         {close && (
           <button type="button" class="small plain" aria-label={`Close the log of ${title}`} onClick={close}>
             ✕

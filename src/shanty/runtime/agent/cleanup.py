@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import time
 from typing import Callable, Iterable, List, Sequence, Set
 
@@ -35,6 +36,7 @@ def _is_ours(path: str, since: float) -> bool:
     return made and stat.S_ISREG(status.st_mode)
 
 
+_ANSWER = 10.0  # seconds for an engine to end containers
 STARTING = 3.0  # seconds after its start in which a launcher has written its files
 
 
@@ -83,6 +85,33 @@ def end_container(plan: Plan) -> None:
         from shanty.runtime.containers.engines import remove
 
         remove(Container.from_json(plan.lead.container))
+
+
+def end_containers(engines: Iterable[str], run_dir: str) -> None:
+    """End the containers that ranks of the run have started; of `--rm` also what is left of them.
+
+    `engines` are the words that start them: the parent of such a container is a daemon, no rank.
+    """
+    from shanty.runtime.rank.container_line import REMOVED, label
+
+    for engine in engines:
+        words = engine.split(" ")
+        listing = [*words, "ps", "--all", "--quiet", "--filter", f"label={label(run_dir)}"]
+        states = (w for s in ("created", "running", "paused") for w in ("--filter", f"status={s}"))
+        known = {*_asked([*listing, *states]), *_asked([*listing, "--filter", f"label={REMOVED}"])}
+        if known:
+            _asked([*words, "kill", *known])  # podman's `rm` would wait for an end of itself
+            _asked([*words, "rm", "--force", *known])
+
+
+def _asked(words: List[str]) -> List[str]:
+    """The words that an engine answers; none where it fails."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER
+        )
+        return done.stdout.split()
+    return []
 
 
 def folders(scratch: str) -> List[str]:

@@ -78,6 +78,7 @@ class NodeAgent:
         self.programs: Dict[Tuple[str, int], _Program] = {}
         self.ending: List[Tuple[float, Optional[str]]] = []  # (when to SIGKILL, which world)
         self.leftovers: Set[str] = set()
+        self.engines: Set[str] = set()  # by which ranks have started containers
         self.silence = FailureDetector()  # the controller's
         self.linger: Optional[float] = None
         self.leaving = False  # the controller wants nothing more of us
@@ -142,6 +143,10 @@ class NodeAgent:
         self._hear()
         os.close(keep)
         self.launcher.finish()
+        if self.engines:
+            from shanty.runtime.agent.cleanup import end_containers
+
+            end_containers(sorted(self.engines), self.plan.lead.run_dir)
         until = self.last_joined or time.time()
         self.leftovers |= made_between(self.plan.leftovers.temporary, self.born, until)
         removed = sweep(
@@ -195,6 +200,9 @@ class NodeAgent:
             return
         reports, self._rest = decode_reports(self._rest, data)
         for report in reports:
+            if report.get("event") == "container":
+                self.engines.add(str(report["engine"]))
+                continue
             key = (str(report.get("world")), int(report["rank"]))
             program = self.programs.get(key)
             if report.get("event") == "started" or program is None:

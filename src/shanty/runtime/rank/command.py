@@ -30,6 +30,16 @@ _LAUNCHERS = {
 # The launchers that know no MPI, by the names of their shims.
 NO_MPI = (*dict.fromkeys(_LAUNCHERS.values()),)
 _NODES = ("--nnodes", "--num_machines", "--num-machines")
+SHELLS = ("sh", "bash", "dash", "ash", "ksh", "zsh")
+# The programs that may start a container in a rank; those with a shim, and others.
+ENGINES = (
+    "docker", "podman", "nerdctl", "docker-compose", "podman-compose", "apptainer", "singularity",
+    "enroot", "kubectl", "oc", "sudo", "doas",
+)  # fmt: skip
+STARTERS = (
+    *ENGINES, *SHELLS, "ssh", "env", "nice", "nohup", "time", "timeout", "stdbuf", "numactl",
+    "taskset",
+)  # fmt: skip
 _MARK = "\0"
 
 
@@ -115,6 +125,16 @@ def starts_a_world(words: list[str], environ: Mapping[str, str]) -> bool:
             nodes = word
         before = word
     return world != "1" and nodes != world
+
+
+def engine_shims(shims: str, path: str) -> list[str]:
+    """Returns the folders with the shims of those engines that `path` has, each one's own.
+
+    So `command -v sudo` finds nothing where there is none.
+    """
+    folders = path.split(os.pathsep)
+    there = (n for n in ENGINES if any(os.access(f"{folder}/{n}", os.X_OK) for folder in folders))
+    return [f"{shims}/engines/{name}" for name in there]
 
 
 def argv_of_this_process() -> list[str]:

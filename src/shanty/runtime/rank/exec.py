@@ -21,6 +21,8 @@ from shanty.runtime.mpi import processes
 from shanty.runtime.rank import redirect, reports
 from shanty.runtime.rank.command import (
     LOCAL_RANK,
+    STARTERS,
+    engine_shims,
     insert_runner,
     is_python,
     launcher_of,
@@ -31,6 +33,8 @@ from shanty.runtime.rank.command import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import MutableMapping, Sequence
+
+    from shanty.runtime.rank.container_line import Line
 
 STEP = "SHANTY_STEP"  # what srun told a task of its place, past the script of its host
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
@@ -71,7 +75,9 @@ def main(argv: list[str]) -> int:
         _as_step(place)
     here = os.path.dirname(os.path.abspath(__file__))
     # What starts ranks itself is refused there.
-    environ["PATH"] = os.pathsep.join([f"{here}/shims", environ.get("PATH") or os.defpath])
+    path = environ.get("PATH") or os.defpath
+    shims = [*engine_shims(f"{here}/shims", path), f"{here}/shims"]
+    environ["PATH"] = os.pathsep.join([*shims, path])
     if "DMLC_NUM_WORKER" in environ:  # a line for dmlc-submit has set it, and could not set this
         environ["DMLC_TASK_ID"] = str(rank)
     if "CROSS_RANK" in environ:  # one for deepspeed, likewise
@@ -97,6 +103,16 @@ def main(argv: list[str]) -> int:
     if launcher is not None and starts_a_world(launcher[1], environ):
         argv = [f"{here}/shims/{launcher[0]}", *launcher[1]]  # which refuses
     argv = stand_in(argv, chosen or "python3")
+    environ["SHANTY_RANK_PYTHON"] = sys.executable  # for the shims of container engines
+    contained = refused = None
+    if os.path.basename(argv[0]) in STARTERS:
+        from shanty.runtime.rank import container_line
+
+        contained = container_line.find(argv)
+        if contained is not None:
+            refused = container_line.refusal(contained, environ)
+            if container_line.can_be_ended(contained) and not container_line.meets_shim(contained):
+                argv = container_line.labelled(contained, environ)
     command = insert_runner(argv, os.path.join(here, "run.py"))
     if command is not argv:  # run.py does what the hook is a fallback for
         hook = os.path.join(here, "hook")
@@ -105,7 +121,10 @@ def main(argv: list[str]) -> int:
             environ["PYTHONPATH"] = os.pathsep.join(paths)
     report: dict[str, reports.Value] = {"rank": rank, "world": environ.get("SHANTY_WORLD", "0")}
     report.update(size=size, local=local, host=os.uname().nodename, exec=os.getpid())
-    return _Rank(command, writer, channel, report, folder).run()
+    program = _Rank(command, writer, channel, report, folder)
+    if contained is not None:
+        return program.run_contained(contained, refused)
+    return program.run()
 
 
 def _as_torchrun(rank: int, size: int, local_size: int) -> None:
@@ -177,7 +196,23 @@ class _Rank:
         self.passed = redirect.Passed(os.environ.get(redirect.OUTPUT, ""))
         self.copies = redirect.copies_of(os.environ)
         self.pid = 0
+        self.advice = ""  # where it fails
         self.mute = False  # its output cannot be kept
+
+    def run_contained(self, line: Line, refused: tuple[str, str] | None) -> int:
+        """Starts what is a container's, unless it is refused; returns its exit code."""
+        from shanty.runtime.rank import container_line
+
+        if refused is None:
+            if container_line.can_be_ended(line) and not container_line.meets_shim(line):
+                self._tell(event="container", engine=" ".join(line.program))
+            self.advice = container_line.advice(line, int(self.report["size"] or 1))
+            return self.run()
+        why, fix = refused
+        self.writer.feed(STDERR, os.fsencode(f"shanty: {why}\n"))
+        self.writer.close()
+        self._tell(event="exited", code=container_line.CODE, why=why, fix=fix, at=time.monotonic())
+        return container_line.CODE
 
     def run(self) -> int:
         """Starts the program, keeps its output until it ends, reports; returns its exit code."""
@@ -209,7 +244,8 @@ class _Rank:
         self.writer.close()
         if self.copies is not None:
             self.copies.close()
-        self._tell(event="exited", pid=pid, code=code, at=at)
+        advice = {"fix": self.advice} if self.advice and code > 0 else {}
+        self._tell(event="exited", pid=pid, code=code, at=at, **advice)
         return code if code >= 0 else 128 - code
 
     def _explain(self, code: int) -> None:
