@@ -77,6 +77,7 @@ class Controller:
         self.began = self.run_began = time.monotonic()
         self.called_off = False  # whoever stops the run wants no other attempt either
         self.silence = FailureDetector()  # the node agent's
+        self.agent_frozen = False
         self.workers: Optional[Workers] = None  # the other hosts; None for a run on this machine
         self.stalls = StallDetector(self)
         self.activity = ActivityWatch(self)
@@ -92,7 +93,7 @@ class Controller:
 
         True where there is to be another attempt, which is planned already.
         """
-        self.agent = channel
+        self.agent, self.silence = channel, FailureDetector(agent)
         wake, woken = os.pipe()
         for end in (wake, woken):
             os.set_blocking(end, False)
@@ -132,8 +133,9 @@ class Controller:
             self.agent.flush()
             if self.workers is not None:
                 self.workers.advance(poll)
-            if self.silence.look(time.monotonic()) > SILENCE:
-                self.event("agent-silent", seconds=SILENCE)
+            self.agent_frozen = self.silence.is_over(time.monotonic(), SILENCE)
+            if self.agent_frozen:
+                self.event("agent-silent", seconds=round(self.silence.seconds, 1))
                 os.kill(agent, signal.SIGKILL)  # frozen: what it holds becomes ours
                 break
         for message in channel.receive():  # it may have left while we were writing to it
@@ -425,7 +427,7 @@ class Controller:
     def _without_agent(self, agent: int) -> None:
         """The node agent died: its children are ours now; end them and say so."""
         host = self.plan.lead.name
-        if self.plan.lead.container and self.silence.seconds <= SILENCE:
+        if self.plan.lead.container and not self.agent_frozen:
             from shanty.runtime.agent import container_lead
 
             began = host in self.settings
@@ -448,8 +450,8 @@ class Controller:
 
     def _end_of(self, agent: int) -> str:
         """Tells how the node agent ended."""
-        if self.silence.seconds > SILENCE:
-            return f"was frozen: it has said nothing for {SILENCE:g} s"
+        if self.agent_frozen:
+            return f"was frozen: it has said nothing for {self.silence.seconds:.0f} s"
         with contextlib.suppress(ChildProcessError):
             code = os.waitstatus_to_exitcode(os.waitpid(agent, 0)[1])
             if code < 0:

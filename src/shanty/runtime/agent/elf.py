@@ -103,7 +103,7 @@ class Image:
         self._loads = [(h[2], h[3], h[5]) for h in headers if h[0] == _LOAD]
         self._header = next((h[3] for h in headers if h[0] == _EH_FRAME_HDR), 0)
         self._exits: Dict[int, Exit] = {}
-        self._names: Dict[int, str] = {}  # by where functions begin
+        self._names: Dict[int, str] = {}  # by where functions begin, if that is known
 
     def _read(self, at: int, size: int) -> bytes:
         if at < 0 or size < 0:
@@ -130,15 +130,14 @@ class Image:
     def symbols(self, addresses: Collection[int]) -> Dict[int, str]:
         """Returns the function that each address is in, all by one look; "" for an unknown one."""
         starts = {address: self._start(address) for address in addresses}
+        if len(self._names) > _KEPT:
+            self._names.clear()
         wanted = {start for start in starts.values() if start is not None} - self._names.keys()
         if wanted:
-            if len(self._names) > _KEPT:
-                self._names.clear()
-                wanted = {start for start in starts.values() if start is not None}
             found = self._look_up(wanted)
             self._names.update((start, found.get(start, (0, ""))[1]) for start in wanted)
         return {
-            address: self._names[start] if start is not None else self._around(address)
+            address: self._around(address) if start is None else self._names[start]
             for address, start in starts.items()
         }
 
@@ -155,8 +154,10 @@ class Image:
 
     def _around(self, address: int) -> str:
         """Returns the function that the address is in where no frame information says so."""
-        start, size, name = self._nearest(address)
-        return name if address < start + max(size, 1) else ""
+        if address not in self._names:
+            start, size, name = self._nearest(address)
+            self._names[address] = name if address < start + max(size, 1) else ""
+        return self._names[address]
 
     def near(self, address: int) -> str:
         """Returns the known function that begins last before the address, ended or not."""

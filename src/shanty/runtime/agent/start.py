@@ -97,7 +97,7 @@ def _be_agent(run: RunDir, plan: Plan, channel: Channel, controller: int) -> int
     from shanty.runtime.agent.node_agent import NodeAgent
 
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-    NodeAgent(run, plan, channel).run()
+    NodeAgent(run, plan, channel, controller).run()
     if not channel.open:
         _fail(
             run,

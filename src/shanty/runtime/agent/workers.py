@@ -217,8 +217,9 @@ class Workers:
                 self._receive(worker)  # a word to it could not be written: it was not polled since
             if worker.live:
                 patience = CONNECTING if worker.state == "connecting" else SILENCE
-                if worker.silence.look(now) > patience:
-                    self._lose(worker, self._silent(worker, patience))
+                if worker.silence.is_over(now, patience):
+                    allowed = worker.silence.patience(patience)
+                    self._lose(worker, self._silent(worker, allowed))
 
     def _lose(self, worker: Worker, failure: Failure) -> None:
         reachable = worker.state in ("here", "ready") and not worker.channel.open
@@ -244,7 +245,7 @@ class Workers:
             port = worker.node.connection.get("port")
             return Failure(
                 f"host {worker.name} could not be reached from {self.plan.lead.name} within "
-                f"{patience:g} s",
+                f"{patience:.0f} s",
                 self._words(worker),
                 f"the lead host must reach {worker.node.address}"
                 + (f" port {port}" if port else ""),
@@ -255,13 +256,13 @@ class Workers:
             names = ", ".join(w.name for w in self.workers)
             return Failure(
                 f"the lead host {self.plan.lead.name} has lost all other hosts at once ({names})",
-                f"none of them was heard for {patience:g} s: its own network is down",
+                f"none of them was heard for {patience:.0f} s: its own network is down",
                 "see to the host and its network; run again",
                 host=self.plan.lead.name,
                 cause=HOST,
             )
         return Failure(
-            f"host {worker.name} has not been heard for {patience:g} s",
+            f"host {worker.name} has not been heard for {patience:.0f} s",
             "it is cut off from the network, frozen, or was started anew",
             "see to the host and its network; run again",
             host=worker.name,

@@ -1,0 +1,52 @@
+"""Does what takes an agent longer beside its loop, one thing after the other."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from typing import Callable, Optional
+
+
+class Background:
+    """A thread that starts with the first thing to do. An error in one is printed."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: Optional[threading.Thread] = None
+        self._left = 0
+        self._lock = threading.Lock()
+
+    @property
+    def is_idle(self) -> bool:
+        """True when all is done."""
+        return self._left == 0
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Have it done after what was given before."""
+        with self._lock:
+            self._left += 1
+        self._work.put(work)
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._thread = threading.Thread(target=self._run, name="background", daemon=True)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._thread.start()  # signals are for the main thread
+        except RuntimeError:  # the host, or the container, has too many
+            self._thread = None
+            self._next()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _run(self) -> None:
+        while True:
+            self._next()
+
+    def _next(self) -> None:
+        work = self._work.get()
+        try:
+            work()
+        finally:
+            with self._lock:
+                self._left -= 1
