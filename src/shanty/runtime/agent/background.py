@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import signal
 import threading
+import traceback
 from typing import Callable, Optional
 
 
@@ -27,7 +28,7 @@ class Background:
         with self._lock:
             self._left += 1
         self._work.put(work)
-        if self._thread is not None and self._thread.is_alive():
+        if self._thread is not None:
             return
         self._thread = threading.Thread(target=self._run, name="background", daemon=True)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -47,6 +48,7 @@ class Background:
         work = self._work.get()
         try:
             work()
-        finally:
-            with self._lock:
-                self._left -= 1
+        except Exception:  # noqa: BLE001  whatever a look meets, the run goes on
+            traceback.print_exc()
+        with self._lock:
+            self._left -= 1

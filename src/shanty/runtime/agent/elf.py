@@ -77,11 +77,17 @@ class Exit(NamedTuple):
 class File:
     """The content of a file, of which slices are read when they are asked for."""
 
+    _fd = -1
+
     def __init__(self, path: str) -> None:
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  closed with this object
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def __getitem__(self, part: slice) -> bytes:
-        return os.pread(self._file.fileno(), part.stop - part.start, part.start)
+        return os.pread(self._fd, part.stop - part.start, part.start)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 class Image:
