@@ -130,6 +130,7 @@ def leave(run: RunDir, request: Mapping[str, Any]) -> Path:
     """Leave a request for the controller and wake it; where the answer will be, as `.reply`."""
     path = run.asks / f"{time.time_ns()}-{os.getpid()}.ask"
     with storage_errors(path):
+        run.asks.mkdir(exist_ok=True)  # it may have been removed
         write_json(path, request)
     _wake(run)
     return path

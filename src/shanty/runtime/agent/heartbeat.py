@@ -58,11 +58,12 @@ class FailureDetector:
     looks counts for one look only. An agent on this host, process `pid`, that has a thread which
     waits for a core or for a disk is held up by the machine, not frozen. Of an agent on another
     host only its words are known: where they have come late, more silence is allowed.
-    since: `time.monotonic()` at the last word.
+    since: `time.monotonic()` at the last word. over: the other was decided to be gone.
     """
 
     def __init__(self, pid: int = 0) -> None:
         self._pid = pid
+        self.over = False
         self._begun = time.monotonic()  # of a period
         self._longest = self._longest_before = 0.0  # silences of this period, and of the last one
         self.seconds = self._held_up = 0.0
@@ -93,8 +94,9 @@ class FailureDetector:
 
     def is_over(self, now: float, seconds: float) -> bool:
         """Looks; returns True when the silence is longer than that allows."""
-        silence = self.look(now)
-        return silence > self.patience(seconds) or silence + self._held_up > max(seconds, MOST)
+        silence, most = self.look(now), max(seconds, MOST)
+        self.over = silence > self.patience(seconds) or silence + self._held_up > most
+        return self.over
 
     def _is_held_up(self) -> bool:
         return any(state in "RD" for state in platform.thread_states(self._pid))

@@ -24,6 +24,7 @@ from shanty.runtime.agent.node_agent import SILENCE
 from shanty.runtime.agent.root_cause import TOP
 from shanty.runtime.agent.rsh_server import RshServer
 from shanty.runtime.agent.run_control import RunControl
+from shanty.runtime.agent.run_folder import removed
 from shanty.runtime.agent.worker import Worker
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, may_write, put
 from shanty.runtime.rank.rsh_client import SOCKET
@@ -180,6 +181,8 @@ class Workers:
             worker.state = "gone"
             worker.channel.send(bye=True)
             self.controller.event("swept", host=worker.name, removed=message["gone"])
+            if message.get("lost"):
+                self.failure = self.failure or removed(worker.name, worker.node.run_dir)
             if not message.get("whole", True):
                 self.failure = Failure(
                     f"host {worker.name} could not send all of its files",
