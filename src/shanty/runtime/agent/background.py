@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import queue
 import signal
 import threading
+import time
 import traceback
-from typing import Callable, Optional
+from typing import Callable, Optional, Sequence
+
+_STARTED = 1.0  # seconds that are left to the ranks for their start
 
 
 class Background:
@@ -52,3 +56,17 @@ class Background:
             traceback.print_exc()
         with self._lock:
             self._left -= 1
+
+
+def load(modules: Sequence[str]) -> None:
+    """Load modules that an agent may need later, once the ranks have started.
+
+    Their files may be removed during the run, or replaced by those of another version.
+    """
+
+    def later() -> None:
+        time.sleep(_STARTED)
+        for name in modules:
+            importlib.import_module(name)
+
+    Background().do(later)

@@ -20,7 +20,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from shanty.runtime import addresses, foreign, platform
-from shanty.runtime.agent.background import Background
+from shanty.runtime.agent.background import Background, load
 from shanty.runtime.agent.channel import Channel, decode_reports
 from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
 from shanty.runtime.agent.launcher import Launcher
@@ -45,6 +45,14 @@ LINGER = 2.0  # seconds that what a launcher left running may go on after it
 PLAIN = 2.0  # seconds without a libmpi after which a rank counts as no MPI program (so far)
 _UNSAMPLED = 0.4  # seconds after which it is measured how busy the host is; first the ranks start
 _TICK = 0.25
+LATER = tuple(  # what is imported where it is needed
+    f"shanty.runtime.{name}"
+    for name in (
+        *("agent.activity", "agent.cleanup", "agent.link_probe", "agent.progress_sampler"),
+        *("agent.resources", "agent.store_check", "agent.tcp_connections"),
+        *("mpi.detect", "mpi.flavours", "mpi.processes"),
+    )
+)
 # wait(2): not the ranks that a thread of ours has stopped for a look
 _OWN_CHILDREN = 0x20000000 if platform.LINUX else 0
 _LOOKS = (0.3, 0.8, 1.5, 2.1, 4.0, 8.0, 20.0, 60.0)  # seconds after its start: has it an MPI?
@@ -126,6 +134,7 @@ class NodeAgent:
 
         for fd in (wake, self._fifo, self.controller.source):
             self._poll.register(fd, select.POLLIN)
+        load(LATER)
         heartbeat = Heartbeat(lambda: self.controller.send(sent=time.monotonic()))
         while True:
             heartbeat.turn()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from runs import wait_for
+from shanty.runtime.agent import node_agent, start
 from shanty.runtime.agent.background import Background
 
 
@@ -41,3 +44,18 @@ def test_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None
     background.do(lambda: done.append(threading.current_thread()))
     assert done == [threading.main_thread()]
     assert background.is_idle
+
+
+LOADS = """
+import sys, time
+from shanty.runtime.agent.background import load
+names = sys.argv[1].split()
+load(names)
+while not set(names) <= set(sys.modules):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("names", [node_agent.LATER, start.LATER])
+def test_what_is_needed_later_is_loaded_before(names: tuple[str, ...]) -> None:
+    subprocess.run([sys.executable, "-c", LOADS, " ".join(names)], check=True, timeout=60)
