@@ -343,13 +343,14 @@ world.barrier()
 
 
 @LONG
+@pytest.mark.timeout(600)
 def test_names_in_a_library_of_hundreds_of_megabytes(shanty):
     """The node agent does not grow by what TensorFlow's libraries say of themselves."""
     words = ["--python", environments.tensorflow(), "--alone", "ok", "--stall-after", AFTER]
     process = shanty.start("run", "-n", 2, *words, shanty.script(LARGE))
     try:
-        wait_for(lambda: shanty.status().get("stalled"), 200)
-        for _ in range(5):
+        wait_for(lambda: shanty.status().get("stalled"), 300)
+        for _ in range(3):
             shanty("stacks", "last")
         agent = (read_json(shanty.last.agents) or {})["node_agent"]["pid"]
         status = Path(f"/proc/{agent}/status").read_text()
