@@ -1,18 +1,55 @@
-"""Frameworks that look for the other processes in variables: TensorFlow, Accelerate, Trainer."""
+"""Environments with too little in them, and frameworks that look for the others in variables:
+TensorFlow, Accelerate, Trainer.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import pwd
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import environments
 from environments import TRANSFORMERS, environment
-from runs import WORKERS, Shanty
+from runs import FLAVOURS, WORKERS, Shanty, mpi_folder
 from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.xdist_group("environment")]
+
+JOIN = """import os
+from mpi4py import MPI
+values = [os.environ.get(name) for name in ("HOME", "GIVEN")]
+print(MPI.COMM_WORLD.allreduce(1), *values, bool(os.environ["PATH"]), flush=True)
+"""
+
+
+def test_an_environment_without_home_and_path(shanty: Shanty) -> None:
+    """As a service manager may start a program: no MPI fails for what is missing."""
+    script = shanty.script(JOIN)
+    home = pwd.getpwuid(os.getuid()).pw_dir
+    for number, flavour in enumerate(FLAVOURS):
+        if flavour != "openmpi5" and not (mpi_folder() / flavour).exists():
+            continue
+        given = {"SHANTY_HOME": str(shanty.home), "GIVEN": flavour}
+        given.update({"HOME": "", "PATH": ""} if number % 2 else {})  # empty, or not set at all
+        done = subprocess.run(
+            [sys.executable, "-m", "shanty", "run", "-q", "--mpi", flavour, "-n", "2", script],
+            cwd=shanty.folder, env=given, capture_output=True, text=True, timeout=90,
+        )  # fmt: skip
+        assert done.returncode == 0, (flavour, done.stderr)
+        wanted = [f"[{rank}] 2 {home} {flavour} True" for rank in range(2)]
+        assert sorted(done.stdout.splitlines()) == wanted
+
+
+def test_a_home_that_the_user_has_chosen(shanty: Shanty) -> None:
+    script = shanty.script(JOIN)
+    done = shanty("run", "-q", "-n", 2, "-e", "HOME=/given", script, env={"GIVEN": "x"})
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] 2 /given x True" for rank in range(2)]
+
 
 CONFIG = "import os\nprint(os.environ.get('TF_CONFIG'), flush=True)\n"
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import pytest
 
 from runs import WORKERS, wait_for
+from shanty.runtime.rundir import read_json
 
 EXITS = {"raise": 1, "wordless": 1, "exit": 3, "kill": 137, "segv": 139, "abort": 7}
 WORDS = {
@@ -127,3 +130,54 @@ def test_a_script_that_cannot_be_compiled(shanty):
     assert done.returncode == 1
     assert "SyntaxError" in done.stderr
     assert "run.py" not in done.stderr
+
+
+REMOVES = """
+import os, shutil
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+print("before", flush=True)
+world.barrier()
+if world.rank == 0:
+    shutil.rmtree(os.environ["SHANTY_RUN_DIR"] + "{below}")
+world.barrier()
+for number in range(1000):
+    print("after", number)
+print(end="", flush=True)
+{then}
+"""
+
+
+def test_logs_are_removed_during_the_run(shanty, flavour):
+    """They are put back."""
+    script = shanty.script(REMOVES.format(below="/logs", then=""))
+    done = shanty("run", "--mpi", flavour, "-n", 2, script)
+    assert done.returncode == 0, done.stderr
+    words = ["before", *(f"after {number}" for number in range(1000))]
+    assert sorted(done.stdout.splitlines()) == sorted(f"[{r}] {w}" for r in (0, 1) for w in words)
+    logged = shanty("logs", "last").stdout
+    assert sorted(logged.splitlines()) == sorted(done.stdout.splitlines())
+
+
+def test_the_run_s_folder_is_removed_during_the_run(shanty):
+    script = shanty.script(REMOVES.format(below="", then="world.recv(source=0)"))
+    done = shanty("run", "-n", 2, script)
+    assert done.returncode == 71
+    assert f"was removed during the run: {shanty.last.path}\n" in done.stderr
+    assert "[1] before" in done.stdout.splitlines()
+    assert "[1] before" in shanty("logs", "last").stdout.splitlines()
+    assert "failed" in shanty("ps").stdout
+
+
+def test_a_node_agent_that_is_stopped(shanty):
+    """It is no less frozen where other processes are busy."""
+    script = shanty.script("from mpi4py import MPI\nprint('on', flush=True)\nwhile True: pass\n")
+    process = shanty.start("run", "-n", 2, script)
+    wait_for(lambda: shanty.status().get("joined") == 2)
+    agent = (read_json(shanty.last.agents) or {})["node_agent"]["pid"]
+    began = time.monotonic()
+    os.kill(agent, signal.SIGSTOP)
+    _, said = process.communicate(timeout=40)
+    assert process.returncode == 71
+    assert time.monotonic() - began < 20
+    assert f"(pid {agent}) was frozen: it has said nothing for 1" in said.decode()

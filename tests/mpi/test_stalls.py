@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import environments
 from installations import installations
 from runs import wait_for
 from shanty.runtime.errors import STALL_EXIT
-from shanty.runtime.rundir import read_lines
+from shanty.runtime.rundir import read_json, read_lines
+from torch_runs import LONG
 
 pytestmark = pytest.mark.sampled
 AFTER = 2  # seconds; a user's bound is a minute
@@ -328,3 +330,33 @@ def test_off(shanty):
     done = shanty("run", "-n", 2, script)
     assert done.returncode == 0, done.stderr
     assert not shanty.last.stalls.exists()
+
+
+LARGE = """
+import tensorflow
+from mpi4py import MPI
+x, world = tensorflow.random.normal((400, 400)), MPI.COMM_WORLD
+while world.rank:
+    x = tensorflow.linalg.qr(x)[0]
+world.barrier()
+"""
+
+
+@LONG
+@pytest.mark.timeout(600)
+def test_names_in_a_library_of_hundreds_of_megabytes(shanty):
+    """The node agent does not grow by what TensorFlow's libraries say of themselves."""
+    words = ["--python", environments.tensorflow(), "--alone", "ok", "--stall-after", AFTER]
+    process = shanty.start("run", "-n", 2, *words, shanty.script(LARGE))
+    try:
+        wait_for(lambda: shanty.status().get("stalled"), 300)
+        for _ in range(3):
+            shanty("stacks", "last")
+        agent = (read_json(shanty.last.agents) or {})["node_agent"]["pid"]
+        status = Path(f"/proc/{agent}/status").read_text()
+    finally:
+        shanty("stop", "last")
+        process.communicate(timeout=60)
+    peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert peak is not None
+    assert int(peak[1]) < 64 << 10

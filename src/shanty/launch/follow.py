@@ -50,9 +50,12 @@ class Follower:
         stamped: list[tuple[float, Line]] = []
         for key, offset in self._offsets.items():
             number, rank = key
-            attempt = attempts[number]
+            attempt = attempts.get(number) or RunDir(run.path, number)
             log = attempt.launcher_log if rank == LAUNCHER else attempt.rank_log(rank)
             records: list[Record] = []
+            if _size(log, offset) < offset:  # another program has emptied it
+                offset = self._offsets[key] = 0
+                self._rest.pop(key, None)
             while not records and (new := _read(log, offset)):  # a line may take several chunks
                 offset = self._offsets[key] = offset + len(new)
                 data = self._rest.pop(key, b"") + new
@@ -67,12 +70,19 @@ class Follower:
         return [line for _, line in stamped]
 
 
+def _size(path: Path, unknown: int) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return unknown
+
+
 def _read(path: Path, offset: int) -> bytes:
     try:
         with path.open("rb") as file:
             file.seek(offset)
             return file.read(_CHUNK)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return b""
 
 

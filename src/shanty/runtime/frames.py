@@ -25,6 +25,7 @@ LONGEST = 1 << 20  # bytes of one line that are kept back while its end has not 
 _CHUNK = 1 << 18
 _LAST_READS = 64
 STATE_EVERY = 1.0  # seconds between two states of a line that is written over
+_LOOK_EVERY = 1.0  # seconds between two looks whether the log is there
 TAIL = 64 << 10  # bytes kept from the end of a log that grew over its limit
 
 
@@ -33,10 +34,16 @@ class FrameWriter:
 
     At most `limit` bytes are written; of what comes after, only the last lines are kept and
     written by `close`, behind a line that says how much is missing.
+
+    With its `path`, a log that is removed while it is written is put back, for which `fd` has to
+    be open for reading, too; one that is cut short says so.
     """
 
-    def __init__(self, fd: int, limit: int) -> None:
+    def __init__(self, fd: int, limit: int, path: str = "") -> None:
         self._fd = fd
+        self._path = path
+        self._size = os.fstat(fd).st_size if path else 0
+        self._next_look = 0.0
         self._room = limit
         self._limit = limit
         self._pending: dict[int, list[bytes]] = {}
@@ -99,14 +106,56 @@ class FrameWriter:
             self._append(b"%.6f 2 [shanty] %s\n" % (time.time(), note.encode()))
             self._append(self._tail)
             self._tail = b""
+        self._next_look = 0.0
+        self._append(b"")
 
     def _append(self, framed: bytes) -> None:
         """Write, unless that failed once: then `error` says why and the rest is dropped."""
         if not self.error:
             try:
+                if self._path and time.monotonic() >= self._next_look:
+                    self._next_look = time.monotonic() + _LOOK_EVERY
+                    self._keep()
                 write_all(self._fd, framed)
+                self._size += len(framed)
             except OSError as error:
                 self.error = error.strerror or str(error)
+
+    def _keep(self) -> None:
+        """Put the log back if it was removed; note it if another program has cut it short."""
+        ours = os.fstat(self._fd)
+        try:
+            there = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            self._put_back()
+            return
+        if ours.st_nlink == 0 and (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
+            self._put_back()
+        elif ours.st_size < self._size:
+            text = f"{self._size - ours.st_size} bytes of this log were removed by another program"
+            note = b"%.6f 2 [shanty] %s\n" % (time.time(), text.encode())
+            write_all(self._fd, note)
+            self._size = ours.st_size + len(note)
+
+    def _put_back(self) -> None:
+        """Copy the log, which is there as long as it is open, to its path, and go on with that."""
+        before = os.umask(0o077)
+        try:
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        finally:
+            os.umask(before)
+        temporary = f"{self._path}.{os.getpid()}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        new = os.open(temporary, flags, 0o644)
+        try:
+            offset = 0
+            while data := os.pread(self._fd, _CHUNK, offset):
+                write_all(new, data)
+                offset += len(data)
+            os.replace(temporary, self._path)
+            os.dup2(new, self._fd, inheritable=False)
+        finally:
+            os.close(new)
 
     def _write(self, framed: bytes) -> None:
         if self._room >= len(framed):

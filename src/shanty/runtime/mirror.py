@@ -51,6 +51,7 @@ class Mirror:
         self._appended = appended
         self._replaced = replaced
         self._offsets: Dict[str, int] = dict(offsets or {})
+        self._cut: Dict[str, int] = {}  # bytes that the other side has and the file no more
         self._seen: Dict[str, Tuple[int, int, int]] = {}
 
     def changes(self) -> Iterator[Change]:
@@ -92,8 +93,10 @@ class Mirror:
             return
         with file:
             while True:
-                offset = self._offsets.get(path, 0)
-                file.seek(offset)
+                offset, cut = self._offsets.get(path, 0), self._cut.get(path, 0)
+                if path.endswith(".log") and os.fstat(file.fileno()).st_size < offset - cut:
+                    cut = self._cut[path] = offset  # another program has emptied it
+                file.seek(offset - cut)
                 data = file.read(CHUNK)
                 if path.endswith(".jsonl"):  # several hosts' lines come together in one file
                     if len(data) == CHUNK and b"\n" not in data:

@@ -97,6 +97,16 @@ def process(pid: int) -> Optional[Process]:
     return _from_ps().get(pid)
 
 
+def thread_states(pid: int) -> List[str]:
+    """Returns the states of a process' threads (Linux only); empty when it cannot be seen."""
+    found: List[str] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(IndexError, ValueError):
+                found.append(_parse_stat(_read(f"/proc/{pid}/task/{thread}/stat")).state)
+    return found
+
+
 def born(pid: int) -> str:
     """Returns the birth of the process with that pid; "" when there is none."""
     found = process(pid)

@@ -31,14 +31,29 @@ def rank_prefix(
     return ["/bin/sh", f"{scratch}/rank", *words]
 
 
+def home_folder() -> str:
+    """Returns the user's home from the password database; "/" where it does not have one."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir or "/"
+    except KeyError:
+        return "/"
+
+
 def environment(
     own: Environment, shared: Mapping[str, str], there: Mapping[str, str]
 ) -> Dict[str, str]:
     """What is set for all that starts on a host, which has the variables `there` already.
 
-    `shared` is set on all hosts alike.
+    `shared` is set on all hosts alike. HOME and PATH are always set, as MPIs fail without them
+    and services may start programs so: Open MPI 5 needs HOME, 4.1 looks for ssh along PATH.
     """
     default = {name: value for name, value in own.default.items() if name not in there}
+    if not there.get("HOME"):
+        default.setdefault("HOME", home_folder())
+    if not there.get("PATH"):
+        default.setdefault("PATH", os.defpath)
     values = {"SHANTY_STACKS_SIGNAL": str(platform.STACKS_SIGNAL), **default}
     values.update({**shared, **own.own})
     for name, first in own.first.items():

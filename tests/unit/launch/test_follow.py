@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,19 @@ def test_a_clock_that_is_set_back_does_not_turn_lines_round(tmp_path: Path) -> N
 class Terminal(io.BytesIO):
     def isatty(self) -> bool:
         return True
+
+
+def test_a_log_that_another_program_empties(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "20260101-000000-bbbb", 2)
+    run.create()
+    follower = Follower(run, None, launcher=False)
+    found = []
+    for text in ("1.0 1 first line\n1.0 1 beg", "2.0 1 next\n"):
+        run.rank_log(0).write_text(text)
+        found += [line.record.text for line in follower.read()]
+    assert found == [b"first line", b"next"]
+    shutil.rmtree(run.path)
+    assert follower.read() == []
 
 
 def screen(data: bytes) -> list[str]:

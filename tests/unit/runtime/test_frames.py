@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shanty.runtime import frames, logfile
@@ -126,3 +127,69 @@ def test_a_bar_writes_a_state_a_second_and_its_last(tmp_path, monkeypatch):
     assert [record.whole for record in states[-3:]] == [False, True, True]
     assert joined(records, 1) == b"".join(b"line %d\n" % step for step in range(1000))
     assert logfile.last_lines(str(path), 5) == ["1000/1000", "next"]
+
+
+def removed(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def folder_removed(path: Path) -> None:
+    shutil.rmtree(path.parent, ignore_errors=True)
+
+
+def replaced(path: Path) -> None:
+    folder_removed(path)
+    path.parent.mkdir()
+    path.write_bytes(b"")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pieces=st.lists(
+        st.tuples(st.sampled_from([None, removed, folder_removed, replaced]), Bytes), max_size=8
+    )
+)
+def test_a_log_that_is_removed_is_put_back(pieces, tmp_path_factory, monkeypatch):
+    monkeypatch.setattr(frames, "_LOOK_EVERY", 0.0)
+    path = tmp_path_factory.mktemp("run") / "logs" / "rank-0.log"
+    path.parent.mkdir()
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    writer = frames.FrameWriter(fd, 1 << 30, str(path))
+    for remove, data in pieces:
+        writer.feed(1, data)
+        if remove is not None:
+            remove(path)
+    writer.close()
+    os.close(fd)
+    assert not writer.error
+    assert [each.name for each in path.parent.iterdir()] == ["rank-0.log"]
+    assert joined(list(logfile.read_records(str(path))), 1) == b"".join(d for _, d in pieces)
+
+
+def test_a_log_that_cannot_be_put_back(tmp_path):
+    path = tmp_path / "run" / "logs" / "rank-0.log"
+    path.parent.mkdir(parents=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    writer = frames.FrameWriter(fd, 1 << 30, str(path))
+    writer.feed(1, b"a\n")
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run").write_bytes(b"")  # a file is in the way
+    writer.close()
+    os.close(fd)
+    assert writer.error == "Not a directory"
+
+
+def test_a_log_that_is_cut_short_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(frames, "_LOOK_EVERY", 0.0)
+    path = tmp_path / "rank-0.log"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    writer = frames.FrameWriter(fd, 1 << 30, str(path))
+    writer.feed(1, b"a\n")
+    size = path.stat().st_size
+    os.truncate(path, 0)
+    for line in (b"b\n", b"c\n"):
+        writer.feed(1, line)
+    writer.close()
+    os.close(fd)
+    note = b"[shanty] %d bytes of this log were removed by another program" % size
+    assert [r.text for r in logfile.read_records(str(path))] == [note, b"b", b"c"]

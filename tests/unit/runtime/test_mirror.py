@@ -97,3 +97,18 @@ def test_a_line_that_is_longer_than_a_piece(tmp_path: Path) -> None:
     for change in Mirror(tmp_path, ("metrics.jsonl",), ()).changes():
         put(copy, change)
     assert (copy / "metrics.jsonl").read_bytes() == lines
+
+
+def test_a_log_that_another_program_empties(tmp_path: Path) -> None:
+    """The copy keeps what it had, and what is written after that is added."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    log = here / "logs" / "rank-0.log"
+    log.parent.mkdir(parents=True)
+    mirror = Mirror(here)
+    for text, kept in (("one\n", 4), ("2\n", 0), ("3\n", 2), ("4\n", 0)):
+        os.truncate(log, kept) if log.exists() else None
+        with log.open("a") as file:
+            file.write(text)
+        for change in mirror.changes():
+            put(there, change)
+    assert (there / "logs/rank-0.log").read_text() == "one\n2\n3\n4\n"

@@ -18,6 +18,7 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tup
 
 from shanty.runtime import platform
 from shanty.runtime.agent import cleanup
+from shanty.runtime.agent.heartbeat import FailureDetector
 from shanty.runtime.errors import LostError, StorageError
 from shanty.runtime.plan import Plan, read_plan
 from shanty.runtime.rundir import (
@@ -30,7 +31,7 @@ from shanty.runtime.rundir import (
 )
 from shanty.runtime.spec import HOST, Failure, State, Status
 
-_ASK_PATIENCE = 10.0  # seconds for the controller to answer
+_ASK_PATIENCE = 10.0  # seconds for the controller to answer, while it can
 _NEWBORN = 10.0  # seconds in which a run's agent must have written its first word
 _LOGIND = ["org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager"]
 _KILLS_AT_LOGOUT = ["busctl", "get-property", *_LOGIND, "KillUserProcesses"]
@@ -106,9 +107,9 @@ def ask(run: RunDir, request: Mapping[str, Any]) -> Dict[str, Any]:
     if status_of(run).state.final:
         return ended
     path = leave(run, request)
-    deadline = time.monotonic() + _ASK_PATIENCE
+    silence = FailureDetector(_pid_here(run, "controller"))
     answer = path.with_suffix(".reply")
-    while time.monotonic() < deadline:
+    while not silence.is_over(time.monotonic(), _ASK_PATIENCE):
         _wake(run)
         reply = read_json(answer)
         if reply is not None:
@@ -129,16 +130,23 @@ def leave(run: RunDir, request: Mapping[str, Any]) -> Path:
     """Leave a request for the controller and wake it; where the answer will be, as `.reply`."""
     path = run.asks / f"{time.time_ns()}-{os.getpid()}.ask"
     with storage_errors(path):
+        run.asks.mkdir(exist_ok=True)  # it may have been removed
         write_json(path, request)
     _wake(run)
     return path
 
 
 def _wake(run: RunDir) -> None:
-    agents = read_json(run.agents) or {}
-    if is_here(agents) and is_alive(agents, "controller"):
+    pid = _pid_here(run, "controller")
+    if pid:
         with contextlib.suppress(OSError):
-            os.kill(agents["controller"]["pid"], signal.SIGUSR1)
+            os.kill(pid, signal.SIGUSR1)
+
+
+def _pid_here(run: RunDir, name: str) -> int:
+    """The pid of that agent; 0 when it is not on this host, or has ended."""
+    agents = read_json(run.agents) or {}
+    return agents[name]["pid"] if is_here(agents) and is_alive(agents, name) else 0
 
 
 def status_of(run: RunDir) -> Status:

@@ -26,6 +26,7 @@ from shanty.runtime.agent.mpi_world import MpiWorld, signal_name
 from shanty.runtime.agent.node_agent import SILENCE
 from shanty.runtime.agent.queue_word import QueueWord, ended_by_term, grace
 from shanty.runtime.agent.root_cause import TOP, Verdict, at_end, explained, late, misplaced
+from shanty.runtime.agent.run_folder import RunFolder
 from shanty.runtime.agent.stacks import absent, collect, with_native, written
 from shanty.runtime.agent.stall_detector import StallDetector
 from shanty.runtime.errors import (
@@ -77,6 +78,7 @@ class Controller:
         self.began = self.run_began = time.monotonic()
         self.called_off = False  # whoever stops the run wants no other attempt either
         self.silence = FailureDetector()  # the node agent's
+        self.folder = RunFolder(run)
         self.workers: Optional[Workers] = None  # the other hosts; None for a run on this machine
         self.stalls = StallDetector(self)
         self.activity = ActivityWatch(self)
@@ -92,7 +94,7 @@ class Controller:
 
         True where there is to be another attempt, which is planned already.
         """
-        self.agent = channel
+        self.agent, self.silence = channel, FailureDetector(agent)
         wake, woken = os.pipe()
         for end in (wake, woken):
             os.set_blocking(end, False)
@@ -102,8 +104,7 @@ class Controller:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._told_to_end())
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        if self.status.began is not None:  # with the attempt before
-            self.run_began = self.status.began
+        self.run_began = self.status.began or self.run_began  # with the first attempt
         started = self.status.started or time.time()
         self._write(state=State.STARTING, started=started, began=self.run_began)
         if self.plan.workers:
@@ -132,8 +133,8 @@ class Controller:
             self.agent.flush()
             if self.workers is not None:
                 self.workers.advance(poll)
-            if self.silence.look(time.monotonic()) > SILENCE:
-                self.event("agent-silent", seconds=SILENCE)
+            if self.silence.is_over(time.monotonic(), SILENCE):
+                self.event("agent-silent", seconds=round(self.silence.seconds, 1))
                 os.kill(agent, signal.SIGKILL)  # frozen: what it holds becomes ours
                 break
         for message in channel.receive():  # it may have left while we were writing to it
@@ -250,6 +251,9 @@ class Controller:
         """
         if self.workers is not None:
             self.workers.judge(now)
+        removed = self.folder.failure() if not self.ending else None
+        if removed is not None:
+            self.condemn(removed, FAILURE_GRACE)
         for name, world in self.worlds.items():
             verdict = world.verdict(now) if name not in self.ended_worlds else None
             if verdict is not None and not self._links_are_in_doubt(now):
@@ -323,11 +327,9 @@ class Controller:
 
     def _condemn(self, verdict: Verdict, grace: float) -> None:
         if self.failure is None and self.stopped is None:
-            failure = verdict.failure
-            self.failure = (
-                self._with_launcher_lines(failure) if verdict.quotes_launcher else failure
-            )
-            self.code = verdict.code
+            self.failure, self.code = verdict.failure, verdict.code
+            if verdict.quotes_launcher:
+                self.failure = self._with_launcher_lines(self.failure)
             self.event("failure", failure=self.failure.__dict__)
         self._end(grace)
 
@@ -425,7 +427,7 @@ class Controller:
     def _without_agent(self, agent: int) -> None:
         """The node agent died: its children are ours now; end them and say so."""
         host = self.plan.lead.name
-        if self.plan.lead.container and self.silence.seconds <= SILENCE:
+        if self.plan.lead.container and not self.silence.over:
             from shanty.runtime.agent import container_lead
 
             began = host in self.settings
@@ -448,8 +450,8 @@ class Controller:
 
     def _end_of(self, agent: int) -> str:
         """Tells how the node agent ended."""
-        if self.silence.seconds > SILENCE:
-            return f"was frozen: it has said nothing for {SILENCE:g} s"
+        if self.silence.over:
+            return f"was frozen: it has said nothing for {self.silence.seconds:.0f} s"
         with contextlib.suppress(ChildProcessError):
             code = os.waitstatus_to_exitcode(os.waitpid(agent, 0)[1])
             if code < 0:

@@ -2,19 +2,44 @@
 
 Only as much of ELF and of DWARF's call frame information as it takes to walk a stack (System V
 ABI, DWARF 5 section 6.4, Linux Standard Base on `.eh_frame`). 64 bits, little-endian.
+
+A library may have a million symbols, and the ranks' node agent must neither grow nor fall silent
+over them. So the frame information, which is sorted, tells where a function begins, and a name is
+looked up by that beginning in one pass over the symbols, a few thousand at a time. Nothing is
+mapped: a page of a mapped file counts as memory, and a file that is cut short would kill the agent.
 """
 
 from __future__ import annotations
 
 import bisect
 import contextlib
-import functools
+import os
 import struct
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from array import array
+from itertools import compress
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)  # fmt: skip
 
 _LOAD, _EH_FRAME_HDR = 1, 0x6474E550  # kinds of program headers
 _SYMTAB, _DYNSYM, _FUNCTION = 2, 11, 2
 _LONGEST = 512  # bytes of a name
+_SYMBOL = 24  # bytes of a symbol
+_AT_ONCE = 16384  # symbols; a millisecond's work, between two of which other threads may run
+_FUNCTIONS = bytes(kind & 15 == _FUNCTION for kind in range(256))  # by a symbol's `info`
+_LONGEST_ENTRY = 1 << 16  # bytes of a frame description
+_KEPT = 4096  # places, and names, that an image remembers
 _WORD = 64  # bits
 _WORDS = (1 << _WORD) - 1
 _PCREL_SDATA4, _DATAREL_SDATA4, _UDATA4 = 0x1B, 0x3B, 0x03
@@ -26,8 +51,8 @@ class UnreadableError(Exception):
     """The file, or this place in it, has not what it takes to go on."""
 
 
-# What wrong numbers in a file lead to.
-_WRONG_NUMBERS = (struct.error, IndexError, ValueError, OverflowError, TypeError)
+# What wrong numbers in a file lead to; a file system may fail as well.
+_WRONG_NUMBERS = (struct.error, IndexError, ValueError, OverflowError, TypeError, OSError)
 
 
 @contextlib.contextmanager
@@ -46,6 +71,23 @@ class Exit(NamedTuple):
     rules: Dict[int, Rule]
     returns: int  # the register that stands for the return address
     signal: bool  # the place was interrupted by a signal
+    start: int  # where the function begins
+
+
+class File:
+    """The content of a file, of which slices are read when they are asked for."""
+
+    _fd = -1
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __getitem__(self, part: slice) -> bytes:
+        return os.pread(self._fd, part.stop - part.start, part.start)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 class Image:
@@ -56,16 +98,26 @@ class Image:
 
     @_trusting_no_number()
     def __init__(self, data: Any) -> None:
+        """`data`: bytes, or a `File`."""
         self._data = data
-        if bytes(data[:6]) != b"\x7fELF\x02\x01":
+        if self._read(0, 6) != b"\x7fELF\x02\x01":
             raise UnreadableError("no ELF of 64 bits")
-        at, self._sections_at = struct.unpack_from("<QQ", data, 32)
-        count, _, self._sections = struct.unpack_from("<HHH", data, 56)
-        headers = list(struct.iter_unpack("<IIQQQQ16x", data[at : at + 56 * count]))
+        at, self._sections_at = self._unpack("<QQ", 32)
+        count, _, self._sections = self._unpack("<HHH", 56)
+        headers = list(struct.iter_unpack("<IIQQQQ16x", self._read(at, 56 * count)))
         # File offset, address, bytes
         self._loads = [(h[2], h[3], h[5]) for h in headers if h[0] == _LOAD]
         self._header = next((h[3] for h in headers if h[0] == _EH_FRAME_HDR), 0)
         self._exits: Dict[int, Exit] = {}
+        self._names: Dict[int, str] = {}  # by where functions begin, if that is known
+
+    def _read(self, at: int, size: int) -> bytes:
+        if at < 0 or size < 0:
+            raise UnreadableError("a place before the file")
+        return bytes(self._data[at : at + size])
+
+    def _unpack(self, form: str, at: int) -> Tuple[int, ...]:
+        return struct.unpack(form, self._read(at, struct.calcsize(form)))
 
     def _offset(self, address: int) -> int:
         """Returns where in the file the byte of an address is."""
@@ -81,43 +133,88 @@ class Image:
                 return int(offset - start + address)
         raise UnreadableError("a part of the file that is not loaded")
 
+    def symbols(self, addresses: Collection[int]) -> Dict[int, str]:
+        """Returns the function that each address is in, all by one look; "" for an unknown one."""
+        starts = {address: self._start(address) for address in addresses}
+        if len(self._names) > _KEPT:
+            self._names.clear()
+        wanted = {start for start in starts.values() if start is not None} - self._names.keys()
+        if wanted:
+            found = self._look_up(wanted)
+            self._names.update((start, found.get(start, (0, ""))[1]) for start in wanted)
+        return {
+            address: self._around(address) if start is None else self._names[start]
+            for address, start in starts.items()
+        }
+
     def symbol(self, address: int) -> str:
         """Returns the function that the address is in; "" when none is known."""
-        name, end = self._nearest(address)
-        return name if address < end else ""
+        return self.symbols((address,))[address]
+
+    def _start(self, address: int) -> Optional[int]:
+        """Returns where the function at the address begins, by the frame information."""
+        try:
+            return self.exit(address).start
+        except UnreadableError:
+            return None
+
+    def _around(self, address: int) -> str:
+        """Returns the function that the address is in where no frame information says so."""
+        if address not in self._names:
+            start, size, name = self._nearest(address)
+            self._names[address] = name if address < start + max(size, 1) else ""
+        return self._names[address]
 
     def near(self, address: int) -> str:
         """Returns the known function that begins last before the address, ended or not."""
-        return self._nearest(address)[0]
+        return self._nearest(address)[2]
 
-    def _nearest(self, address: int) -> Tuple[str, int]:
-        index = bisect.bisect_left(self._functions, (address + 1,))
-        if not index:
-            return "", 0
-        start, (size, at) = self._functions[index - 1]
-        text = bytes(self._data[at : at + _LONGEST]).partition(b"\0")[0]
-        return text.decode(errors="replace"), start + max(size, 1)
+    def _nearest(self, address: int) -> Tuple[int, int, str]:
+        start = -1
+        with contextlib.suppress(*_WRONG_NUMBERS, UnreadableError):
+            for _, starts, functions, _ in self._tables():
+                known = filter(address.__ge__, compress(starts, functions))
+                start = max(start, max(known, default=-1))
+        return (start, *self._look_up({start}).get(start, (0, "")))
 
-    @functools.cached_property
-    def _functions(self) -> List[Tuple[int, Tuple[int, int]]]:
-        """Address, size and where the name is, of every function."""
-        found: Dict[int, Tuple[int, int]] = {}
-        at = self._sections_at
-        with contextlib.suppress(*_WRONG_NUMBERS):
-            table = self._data[at : at + 64 * self._sections]
-            sections = list(struct.iter_unpack("<IIQQQQIIQQ", table))
-            for _, kind, _, _, at, size, strings, *_ in sections:
-                if kind in (_SYMTAB, _DYNSYM):
-                    names = sections[strings][4]
-                    symbols = struct.iter_unpack("<IBBHQQ", self._data[at : at + size])
-                    for name, info, _, home, value, length in symbols:
-                        if info & 15 == _FUNCTION and home:
-                            found[value] = (length, names + name)
-        return sorted(found.items())
+    def _look_up(self, wanted: Set[int]) -> Dict[int, Tuple[int, str]]:
+        """Returns size and name of the functions that begin at these addresses."""
+        found: Dict[int, Tuple[int, str]] = {}
+        with contextlib.suppress(*_WRONG_NUMBERS, UnreadableError):
+            for table, starts, functions, names in self._tables():
+                for start in wanted.intersection(compress(starts, functions)):
+                    index = -1
+                    for _ in range(starts.count(start)):
+                        index += 1 + starts[index + 1 :].index(start)
+                        name, _, _, home, _, size = struct.unpack_from(
+                            "<IBBHQQ", table, _SYMBOL * index
+                        )
+                        if functions[index] and home:
+                            text = self._read(names + name, _LONGEST).partition(b"\0")[0]
+                            found[start] = size, text.decode(errors="replace")
+        return found
+
+    def _tables(self) -> Iterator[Tuple[bytes, Sequence[int], bytes, int]]:
+        """Yields the symbols, some at a time: as they are, where each begins, whether it is a
+        function, and where the names are.
+        """
+        table = self._read(self._sections_at, 64 * self._sections)
+        sections = list(struct.iter_unpack("<IIQQQQIIQQ", table))
+        for _, kind, _, _, at, size, strings, *_ in sections:
+            if kind in (_SYMTAB, _DYNSYM):
+                for begin in range(0, size, _SYMBOL * _AT_ONCE):
+                    part = self._read(at + begin, min(size - begin, _SYMBOL * _AT_ONCE))
+                    part = part[: len(part) // _SYMBOL * _SYMBOL]
+                    if not part:
+                        break
+                    starts = array("Q", part)[1::3]
+                    yield part, starts, part[4::_SYMBOL].translate(_FUNCTIONS), sections[strings][4]
 
     def exit(self, pc: int) -> Exit:
         """Returns how to leave the function at `pc`; UnreadableError when the file is silent."""
         if pc not in self._exits:
+            if len(self._exits) > _KEPT:
+                self._exits.clear()
             with _trusting_no_number():
                 self._exits[pc] = self._exit(self._description(pc), pc)
         return self._exits[pc]
@@ -127,20 +224,28 @@ class Image:
         if not self._header:
             raise UnreadableError("no call frame information")
         at = self._offset(self._header)
-        version, _, *forms, _, count = struct.unpack_from("<BBBBiI", self._data, at)
+        version, _, *forms, _, count = self._unpack("<BBBBiI", at)
         if (version, *forms) != (1, _UDATA4, _DATAREL_SDATA4):
             raise UnreadableError("a table of another form")
         # Where a function begins, and where its description is, in turn.
-        table = memoryview(self._data)[at + 12 : at + 12 + 8 * count].cast("i")
-        index = bisect.bisect_right(table[::2], pc - self._header) - 1
-        return self._header + table[2 * max(index, 0) + 1]
+        starts = _Table(count, lambda index: self._unpack("<i", at + 12 + 8 * index)[0])
+        index = bisect.bisect_right(starts, pc - self._header) - 1
+        return self._header + self._unpack("<i", at + 16 + 8 * max(index, 0))[0]
+
+    def _entry(self, at: int) -> bytes:
+        """Returns the frame description, or what many share, that begins there in the file."""
+        size = 4 + self._unpack("<I", at)[0]
+        if size > _LONGEST_ENTRY:
+            raise UnreadableError("a frame description of that size")
+        return self._read(at, size)
 
     def _exit(self, entry: int, pc: int) -> Exit:
         """Reads the frame description at the address `entry` up to `pc`."""
         at = self._offset(entry)
-        length, back, begin, size = struct.unpack_from("<IIiI", self._data, at)
-        common = at + 4 - back  # what many descriptions share
-        reader = _Reader(self._data, common + 8)
+        description = self._entry(at)
+        back, begin, size = struct.unpack_from("<IiI", description, 4)
+        common = self._entry(at + 4 - back)  # what many descriptions share
+        reader = _Reader(common, 8)
         version = reader.read("B")
         letters = bytes(iter(lambda: reader.read("B"), 0))
         code_unit, stack_unit = reader.read("u"), reader.read("s")
@@ -160,12 +265,25 @@ class Image:
         start = entry + 8 + begin
         if not start <= pc < start + size:
             raise UnreadableError("no function is known there")
-        own = _Reader(self._data, at + 16)
+        own = _Reader(description, 16)
         own.at += own.read("u")
-        common_length = struct.unpack_from("<I", self._data, common)[0]
-        parts = (reader, common + 4 + common_length), (own, at + 4 + length)
+        parts = (reader, len(common)), (own, len(description))
         cfa, rules = _carry_out(parts, start, pc, code_unit, stack_unit)
-        return Exit(cfa, rules, returns, b"S" in letters)
+        return Exit(cfa, rules, returns, b"S" in letters, start)
+
+
+class _Table(Sequence[int]):
+    """A sorted column of numbers in a file, for bisect to read a few of."""
+
+    def __init__(self, count: int, read: Callable[[int], int]) -> None:
+        self._count = count
+        self._read = read
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._read(index)
 
 
 class _Reader:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import mmap
 import os
 import re
 import struct
@@ -18,9 +17,9 @@ import sys
 import threading
 import time
 import zlib
-from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from shanty.runtime.agent.elf import Image, UnreadableError, evaluate
+from shanty.runtime.agent.elf import File, Image, UnreadableError, evaluate
 
 _SEIZE, _INTERRUPT, _GETREGSET, _DETACH = 0x4206, 0x4207, 0x4204, 17
 _PRSTATUS = 1
@@ -29,6 +28,7 @@ _WALL = 0x40000000  # wait for threads too
 _TRIES = 4  # looks at a thread whose stack cannot be walked to its end
 _STACK = 256 << 10  # bytes of a stack that are read
 _DEEPEST = 250  # frames
+_IMAGES = 128  # libraries that are kept open
 _STOP = 0.05  # seconds that a thread may take to stop
 _PATIENCE = 2.0  # seconds for all of a host's ranks together
 # A call may be left for an inner function before that returns, as by Open MPI at its end.
@@ -127,8 +127,8 @@ def _walk(pid: int, machine: _Machine, copied: Tuple[int, ...], stack: bytes) ->
     """Names the frames, as far as they can be read; finds the outermost that is an MPI's."""
     registers = {number: copied[index] for number, index in enumerate(machine.registers)}
     base, pc, inner = registers[machine.stack], copied[machine.counter], False
-    frames: List[Frame] = []
-    outermost: Optional[Tuple[str, Image, int, int, Dict[int, int]]] = None
+    places: List[Tuple[str, Image, int]] = []  # of the frames
+    outermost: Optional[Tuple[int, int, Dict[int, int]]] = None
     whole = False
 
     def read(address: int) -> int:
@@ -139,10 +139,10 @@ def _walk(pid: int, machine: _Machine, copied: Tuple[int, ...], stack: bytes) ->
 
     try:
         mappings = _mappings(pid)
-        while not whole and len(frames) < _DEEPEST:
+        while not whole and len(places) < _DEEPEST:
             path, image, bias = _image(mappings, pc)
             place = pc - bias - inner
-            frames.append(Frame(os.path.basename(path), image.symbol(place)))
+            places.append((os.path.basename(path), image, place))
             leave = image.exit(place)
             if leave.rules.get(leave.returns) == ("undefined",):  # the outermost frame
                 whole = True
@@ -163,18 +163,29 @@ def _walk(pid: int, machine: _Machine, copied: Tuple[int, ...], stack: bytes) ->
                     registers[register] = read(value) if rule == "at" else value
             pc, inner = registers[leave.returns], not leave.signal
             whole = not pc
-            if frames[-1].file.startswith(MPI):
-                outermost = frames[-1].name, image, place, pc, registers
+            if places[-1][0].startswith(MPI):
+                outermost = len(places) - 1, pc, registers
     except (UnreadableError, OSError, KeyError):
         pass
+    frames = _named(places)
     if outermost is None:
-        return Look(tuple(frames), "", 0, whole)
-    name, image, place, pc, registers = outermost
-    name = name or image.near(place)  # Intel's: a door, the rest behind
+        return Look(frames, "", 0, whole)
+    index, pc, registers = outermost
+    _, image, place = places[index]
+    name = frames[index].name or image.near(place)  # Intel's: a door, the rest behind
     state = [pc, *(registers.get(number, 0) for number in machine.saved)]
     above = stack[registers[machine.stack] - base :]
     mark = zlib.crc32(above, zlib.crc32(repr(state).encode()))
-    return Look(tuple(frames), mpi_name(name) or f"MPI ({name})", mark, whole)
+    return Look(frames, mpi_name(name) or f"MPI ({name})", mark, whole)
+
+
+def _named(places: Sequence[Tuple[str, Image, int]]) -> Tuple[Frame, ...]:
+    """Returns the frames, each image's names looked up together."""
+    of_image: Dict[Image, Set[int]] = {}
+    for _, image, place in places:
+        of_image.setdefault(image, set()).add(place)
+    names = {image: image.symbols(found) for image, found in of_image.items()}
+    return tuple(Frame(file, names[image][place]) for file, image, place in places)
 
 
 def _image(mappings: Iterable[_Mapping], address: int) -> Tuple[str, Image, int]:
@@ -206,7 +217,7 @@ def _mappings(pid: int) -> List[_Mapping]:
     return found
 
 
-@functools.cache
+@functools.lru_cache(maxsize=_IMAGES)
 def _open_image(path: str, _inode: int) -> Optional[Image]:
     """Returns a library, which is kept while it is the same file; None if it cannot be read."""
     try:
@@ -215,8 +226,7 @@ def _open_image(path: str, _inode: int) -> Optional[Image]:
             with open("/proc/self/mem", "rb", buffering=0) as memory:
                 memory.seek(start)
                 return Image(memory.read(end - start))
-        with open(path, "rb") as file:
-            return Image(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return Image(File(path))
     except (OSError, ValueError, UnreadableError):
         return None
 

@@ -11,6 +11,7 @@ Modules that are needed only later are imported later: the ranks wait for this o
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import signal
@@ -19,6 +20,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from shanty.runtime import addresses, foreign, platform
+from shanty.runtime.agent.background import Background, load
 from shanty.runtime.agent.channel import Channel, decode_reports
 from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
 from shanty.runtime.agent.launcher import Launcher
@@ -43,6 +45,16 @@ LINGER = 2.0  # seconds that what a launcher left running may go on after it
 PLAIN = 2.0  # seconds without a libmpi after which a rank counts as no MPI program (so far)
 _UNSAMPLED = 0.4  # seconds after which it is measured how busy the host is; first the ranks start
 _TICK = 0.25
+LATER = tuple(  # what is imported where it is needed
+    f"shanty.runtime.{name}"
+    for name in (
+        *("agent.activity", "agent.cleanup", "agent.link_probe", "agent.progress_sampler"),
+        *("agent.resources", "agent.store_check", "agent.tcp_connections"),
+        *("mpi.detect", "mpi.flavours", "mpi.processes"),
+    )
+)
+# wait(2): not the ranks that a thread of ours has stopped for a look
+_OWN_CHILDREN = 0x20000000 if platform.LINUX else 0
 _LOOKS = (0.3, 0.8, 1.5, 2.1, 4.0, 8.0, 20.0, 60.0)  # seconds after its start: has it an MPI?
 
 
@@ -66,9 +78,9 @@ class _Program:
 
 
 class NodeAgent:
-    """One host's part of one run."""
+    """One host's part of one run. `pid` is the controller's, where that is on this host, too."""
 
-    def __init__(self, run: RunDir, plan: Plan, controller: Channel) -> None:
+    def __init__(self, run: RunDir, plan: Plan, controller: Channel, pid: int = 0) -> None:
         self.run_dir = run
         self.plan = plan
         self.controller = controller
@@ -79,7 +91,7 @@ class NodeAgent:
         self.ending: List[Tuple[float, Optional[str]]] = []  # (when to SIGKILL, which world)
         self.leftovers: Set[str] = set()
         self.engines: Set[str] = set()  # by which ranks have started containers
-        self.silence = FailureDetector()  # the controller's
+        self.silence = FailureDetector(pid)  # the controller's
         self.linger: Optional[float] = None
         self.leaving = False  # the controller wants nothing more of us
         self.comes_again = False  # for another attempt
@@ -91,6 +103,7 @@ class NodeAgent:
         self.keep_alive: Optional[KeepAlive] = None  # of a run over several hosts
         self.links: Optional[LinkProbe] = None  # once they were to be tried
         self.environment: Dict[str, str] = {}  # for what starts here, once the host is ready
+        self._background = Background()
         self._poll = select.poll()
         self._output: Output  # of the launcher, or of its daemons
         self._fifo = -1  # of the ranks' reports
@@ -122,6 +135,7 @@ class NodeAgent:
 
         for fd in (wake, self._fifo, self.controller.source):
             self._poll.register(fd, select.POLLIN)
+        load(LATER)
         heartbeat = Heartbeat(lambda: self.controller.send(sent=time.monotonic()))
         while True:
             heartbeat.turn()
@@ -229,9 +243,7 @@ class NodeAgent:
             if "end" in order:
                 self._end(order["grace"], order["end"])
             elif "stacks" in order:
-                self._look_around(closely=True)  # before a signal makes them stir
-                for program in self.programs.values():
-                    self._ask_stacks(program)
+                self._look_around(closely=True)
             elif "warn" in order:
                 self._warn(order["warn"])
             elif "flush" in order:
@@ -248,9 +260,7 @@ class NodeAgent:
             elif "links" in order:
                 self._try_links(order["links"])
             elif "store" in order:
-                from shanty.runtime.agent.store_check import damaged
-
-                self.controller.send(store=damaged(order["store"]))
+                self._check_store(order["store"])
             elif "alive" not in order:
                 if "prepare" in order:  # there are other hosts
                     self._keep_connections()
@@ -311,7 +321,7 @@ class NodeAgent:
     def _ask_stacks(self, program: _Program) -> None:
         # Only a process that waits for the signal survives it: the rank's own file is there.
         path = self.run_dir.rank_stacks(program.report["rank"])
-        pids = [pid for pid in program.pids if platform.catches(pid, platform.STACKS_SIGNAL)]
+        pids = [pid for pid in tuple(program.pids) if platform.catches(pid, platform.STACKS_SIGNAL)]
         if path.exists():
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
@@ -330,8 +340,16 @@ class NodeAgent:
 
         if anew or self.activity is None:
             self.activity = RankActivity()
-        programs = {key: p.pids for key, p in self.programs.items() if p.pids}
-        self.controller.send(busy=self.activity.look(programs))
+        look, programs = self.activity.look, self._alive()
+        self._background.do(lambda: self.controller.send(busy=look(programs)))
+
+    def _alive(self) -> Dict[Tuple[str, int], Set[int]]:
+        return {key: set(p.pids) for key, p in self.programs.items() if p.pids}
+
+    def _check_store(self, paths: Sequence[str]) -> None:
+        from shanty.runtime.agent.store_check import damaged
+
+        self._background.do(lambda: self.controller.send(store=damaged(paths)))
 
     def _watch(self, between_looks: Optional[float], bound: float) -> None:
         """Tell the controller every so many seconds whether the ranks move; None: no more."""
@@ -375,12 +393,21 @@ class NodeAgent:
         self.links.obey(order, self._pids)
 
     def _look_around(self, *, closely: bool = False) -> None:
-        """Tell the controller of every rank where it stands and what it does."""
+        """Tell the controller of every rank where it stands and what it does.
+
+        `closely`: then ask them for their stacks, not before, as that signal makes them stir.
+        """
         from shanty.runtime.agent.progress_sampler import ProgressSampler
 
-        programs = {key: p.pids for key, p in self.programs.items() if p.pids}
-        watch = self.watch or ProgressSampler(self.run_dir)
-        self.controller.send(**watch.look(programs, closely=closely))
+        watch, alive = self.watch or ProgressSampler(self.run_dir), self._alive()
+        programs = list(self.programs.values()) if closely else ()
+
+        def look() -> None:
+            self.controller.send(**watch.look(alive, closely=closely))
+            for program in programs:
+                self._ask_stacks(program)
+
+        self._background.do(look)
         self.next_look = time.monotonic() + self.between_looks
 
     def _end(self, grace: float, world: Optional[str]) -> None:
@@ -429,7 +456,7 @@ class NodeAgent:
         """Do what is due by the clock."""
         self.controller.flush()
         self.tick()
-        if self.controller.open and self.silence.look(now) > SILENCE:
+        if self.controller.open and self.silence.is_over(now, SILENCE):
             self.controller.open = False
             self._end(0.0, None)
         for when, world in list(self.ending):
@@ -443,10 +470,12 @@ class NodeAgent:
                     self.ending.remove((when, world))
         for program in self.programs.values():
             self._look(program, now)
-        if self.keep_alive is not None:
-            self.keep_alive.tick(now)
-        if self.watch is not None and now >= self.next_look:
-            self._look_around()
+        if self._background.is_idle:
+            if self.keep_alive is not None and self.keep_alive.is_due(now):
+                keep_alive = self.keep_alive
+                self._background.do(lambda: keep_alive.tick(now))
+            if self.watch is not None and now >= self.next_look:
+                self._look_around()
         if not self.over:
             self._sample(now)
         elif not self.ending:
@@ -482,13 +511,12 @@ class NodeAgent:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | _OWN_CHILDREN)
             except ChildProcessError:
                 return
             if not pid:
                 return
-            if not os.WIFSTOPPED(status):  # a rank that was to be looked at, and came too late
-                self.child_ended(pid, os.waitstatus_to_exitcode(status))
+            self.child_ended(pid, os.waitstatus_to_exitcode(status))
 
     def child_ended(self, pid: int, code: int) -> None:
         """One of our children is gone: the launcher, or an orphan."""
@@ -497,6 +525,7 @@ class NodeAgent:
             self.controller.send(launcher=code)
 
 
+@functools.lru_cache(maxsize=16)
 def _flavour(path: str) -> str:
     """Returns the flavour of the libmpi at `path`; "" when it cannot be told."""
     from shanty.runtime.mpi.detect import flavour_of_library

@@ -19,6 +19,14 @@ from shanty.runtime.errors import ShantyError
 from shanty.runtime.plan import Plan, read_plan
 from shanty.runtime.rundir import RunDir, write_json
 
+LATER = tuple(  # what the controller imports where it is needed
+    f"shanty.runtime.agent.{name}"
+    for name in (
+        *("attempts", "container_lead", "link_check", "profile", "resources", "store_check"),
+        "user_settings",
+    )
+)
+
 
 def main(argv: List[str]) -> int:
     """Control the run whose directory is `argv[0]`."""
@@ -76,8 +84,10 @@ def _be_controller(run: RunDir, plan: Plan, channel: Channel, agent: int) -> int
     from shanty.runtime.agent.control import agents_record
 
     write_json(run.agents, agents_record(controller=os.getpid(), node_agent=agent))
+    from shanty.runtime.agent.background import load
     from shanty.runtime.agent.controller import Controller
 
+    load(LATER)
     again = Controller(run, plan).run(channel, agent)
     if plan.lead.container:
         from shanty.runtime.agent import container_lead
@@ -97,7 +107,7 @@ def _be_agent(run: RunDir, plan: Plan, channel: Channel, controller: int) -> int
     from shanty.runtime.agent.node_agent import NodeAgent
 
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-    NodeAgent(run, plan, channel).run()
+    NodeAgent(run, plan, channel, controller).run()
     if not channel.open:
         _fail(
             run,

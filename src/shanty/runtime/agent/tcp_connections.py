@@ -98,9 +98,13 @@ class KeepAlive:
         self._next = 0.0
         self._pause = _SHORTEST
 
+    def is_due(self, now: float) -> bool:
+        """Returns True when it is time to look again."""
+        return now >= self._next
+
     def tick(self, now: float) -> None:
         """Looks for new connections when it is time to."""
-        if now < self._next:
+        if not self.is_due(now):
             return
         there = {one.inode for one in connections()}
         new = there - self._known

@@ -26,6 +26,7 @@ from shanty.runtime.agent.connections import REAP, RESET
 from shanty.runtime.agent.control import agents_record, end_remains, is_alive, is_here
 from shanty.runtime.agent.daemons import Daemons
 from shanty.runtime.agent.node_agent import NodeAgent
+from shanty.runtime.agent.run_folder import RunFolder
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.mirror import Change, Mirror
 from shanty.runtime.plan import Plan
@@ -113,6 +114,7 @@ class WorkerAgent(NodeAgent):
         super().__init__(run, plan, controller)
         self._daemons: Optional[Daemons] = None
         self._mirror = Mirror(run.path)
+        self._folder = RunFolder(run)
         self._next_renewal = time.monotonic() + _RENEWAL
 
     @property
@@ -170,7 +172,7 @@ class WorkerAgent(NodeAgent):
 
     def leave(self, removed: Sequence[str]) -> None:
         """Send the rest of the files, however many; what the controller has need not stay here."""
-        whole = True
+        whole, lost = True, self._folder.is_lost
         for change in chain(self._mirror.changes(), self._mirror.artifacts()):
             self._send(change)
             whole = self.controller.unsent <= _AHEAD or self.controller.drain(_LAST_FILES)
@@ -178,7 +180,7 @@ class WorkerAgent(NodeAgent):
                 break
         if not self.comes_again:
             _lock_out(self.run_dir)
-        self.controller.send(gone=list(removed), whole=whole)
+        self.controller.send(gone=list(removed), whole=whole, lost=lost)
         if self._taken(time.monotonic() + _LAST_FILES) and whole:
             shutil.rmtree(self.run_dir.path, ignore_errors=True)
 

@@ -24,6 +24,7 @@ from shanty.runtime.agent.node_agent import SILENCE
 from shanty.runtime.agent.root_cause import TOP
 from shanty.runtime.agent.rsh_server import RshServer
 from shanty.runtime.agent.run_control import RunControl
+from shanty.runtime.agent.run_folder import removed
 from shanty.runtime.agent.worker import Worker
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, may_write, put
 from shanty.runtime.rank.rsh_client import SOCKET
@@ -180,6 +181,8 @@ class Workers:
             worker.state = "gone"
             worker.channel.send(bye=True)
             self.controller.event("swept", host=worker.name, removed=message["gone"])
+            if message.get("lost"):
+                self.failure = self.failure or removed(worker.name, worker.node.run_dir)
             if not message.get("whole", True):
                 self.failure = Failure(
                     f"host {worker.name} could not send all of its files",
@@ -217,8 +220,9 @@ class Workers:
                 self._receive(worker)  # a word to it could not be written: it was not polled since
             if worker.live:
                 patience = CONNECTING if worker.state == "connecting" else SILENCE
-                if worker.silence.look(now) > patience:
-                    self._lose(worker, self._silent(worker, patience))
+                if worker.silence.is_over(now, patience):
+                    allowed = worker.silence.patience(patience)
+                    self._lose(worker, self._silent(worker, allowed))
 
     def _lose(self, worker: Worker, failure: Failure) -> None:
         reachable = worker.state in ("here", "ready") and not worker.channel.open
@@ -244,7 +248,7 @@ class Workers:
             port = worker.node.connection.get("port")
             return Failure(
                 f"host {worker.name} could not be reached from {self.plan.lead.name} within "
-                f"{patience:g} s",
+                f"{patience:.0f} s",
                 self._words(worker),
                 f"the lead host must reach {worker.node.address}"
                 + (f" port {port}" if port else ""),
@@ -255,13 +259,13 @@ class Workers:
             names = ", ".join(w.name for w in self.workers)
             return Failure(
                 f"the lead host {self.plan.lead.name} has lost all other hosts at once ({names})",
-                f"none of them was heard for {patience:g} s: its own network is down",
+                f"none of them was heard for {patience:.0f} s: its own network is down",
                 "see to the host and its network; run again",
                 host=self.plan.lead.name,
                 cause=HOST,
             )
         return Failure(
-            f"host {worker.name} has not been heard for {patience:g} s",
+            f"host {worker.name} has not been heard for {patience:.0f} s",
             "it is cut off from the network, frozen, or was started anew",
             "see to the host and its network; run again",
             host=worker.name,

@@ -92,9 +92,10 @@ def main(argv: list[str]) -> int:
         if os.path.isdir(inputs):  # the one where they were sent, the other on this machine
             environ["SHANTY_INPUTS"] = inputs
     folder = environ.get("SHANTY_ATTEMPT_DIR") or environ["SHANTY_RUN_DIR"]
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    log = os.open(f"{folder}/logs/rank-{rank}.log", flags, 0o644)
-    writer = FrameWriter(log, int(environ.get("SHANTY_LOG_LIMIT", 1 << 40)))
+    path = f"{os.path.abspath(folder)}/logs/rank-{rank}.log"
+    os.makedirs(os.path.dirname(path), exist_ok=True)  # it may have been removed
+    log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    writer = FrameWriter(log, int(environ.get("SHANTY_LOG_LIMIT", 1 << 40)), path)
     chosen = environ.get(PYTHON)
     if chosen and os.sep not in argv[0] and is_python(argv[0]):
         argv = [chosen, *argv[1:]]  # every host has its own
@@ -242,6 +243,7 @@ class _Rank:
             self._explain(code)
         self.passed.close()
         self.writer.close()
+        self._tell_unwritable()
         if self.copies is not None:
             self.copies.close()
         advice = {"fix": self.advice} if self.advice and code > 0 else {}
@@ -304,11 +306,15 @@ class _Rank:
             self.copies.feed(stream, data)
         if not self.passed.feed(stream, data):
             self.writer.feed(stream, data)
-            if self.writer.error and not self.mute:
-                self.mute = True
-                why = f"{reports.UNWRITABLE}: {self.writer.error}"
-                self._tell(event="failed", code=_CANNOT_WRITE, why=why, at=time.monotonic())
-                self._pass_on(signal.SIGKILL)
+            self._tell_unwritable()
+
+    def _tell_unwritable(self) -> None:
+        """End a program whose output cannot be kept."""
+        if self.writer.error and not self.mute:
+            self.mute = True
+            why = f"{reports.UNWRITABLE}: {self.writer.error}"
+            self._tell(event="failed", code=_CANNOT_WRITE, why=why, at=time.monotonic())
+            self._pass_on(signal.SIGKILL)
 
     def _pass_on(self, number: int, _frame: object = None) -> None:
         if self.pid:

@@ -1,12 +1,20 @@
 """How long another has not been heard, and what is said so that one is heard."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
+from runs import wait_for
+from shanty.runtime import platform
 from shanty.runtime.agent import heartbeat
-from shanty.runtime.agent.heartbeat import FailureDetector, Heartbeat
+from shanty.runtime.agent.heartbeat import MOST, FailureDetector, Heartbeat
+
+linux = pytest.mark.skipif(not platform.LINUX, reason="Linux only")
 
 
 def test_a_gap_between_two_looks_is_not_the_others_silence() -> None:
@@ -51,3 +59,43 @@ def test_a_busy_agent_is_heard_and_one_that_stays_away_is_not(
         assert len(heard) > count
     finally:
         agent.end()
+
+
+def silent_for(silence: FailureDetector, seconds: float) -> float:
+    """How many of so many seconds, looked at twice each, pass until the other counts as gone."""
+    begun = silence.since
+    for half in range(1, int(2 * seconds) + 1):
+        if silence.is_over(begun + half / 2, 10.0):
+            return half / 2
+    return float("inf")
+
+
+def test_words_that_come_late_allow_for_more_silence() -> None:
+    assert 10 < silent_for(FailureDetector(), 30) < 11
+    silence = FailureDetector()
+    for half in range(1, 13):
+        silence.look(silence.since + half / 2)
+    silence.heard()  # after 6 s
+    assert 18 < silent_for(silence, 30) < 19
+    silence.heard()
+    assert silence.patience(10.0) <= MOST
+    silence.seconds = 1000.0
+    silence.heard()
+    assert silence.patience(10.0) == MOST
+
+
+@linux
+def test_a_process_that_waits_for_a_core_is_not_frozen() -> None:
+    """A stopped one is, and after a minute any is."""
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        wait_for(lambda: platform.thread_states(busy.pid) == ["R"])
+        assert silent_for(FailureDetector(busy.pid), 40) == float("inf")
+        assert MOST < silent_for(FailureDetector(busy.pid), 100) < MOST + 1
+        os.kill(busy.pid, signal.SIGSTOP)
+        wait_for(lambda: platform.thread_states(busy.pid) == ["T"])
+        assert 10 < silent_for(FailureDetector(busy.pid), 40) < 11
+    finally:
+        busy.kill()
+        busy.wait()
+    assert 10 < silent_for(FailureDetector(busy.pid), 40) < 11

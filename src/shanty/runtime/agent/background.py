@@ -1,0 +1,72 @@
+"""Does what takes an agent longer beside its loop, one thing after the other."""
+
+from __future__ import annotations
+
+import importlib
+import queue
+import signal
+import threading
+import time
+import traceback
+from typing import Callable, Optional, Sequence
+
+_STARTED = 1.0  # seconds that are left to the ranks for their start
+
+
+class Background:
+    """A thread that starts with the first thing to do. An error in one is printed."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: Optional[threading.Thread] = None
+        self._left = 0
+        self._lock = threading.Lock()
+
+    @property
+    def is_idle(self) -> bool:
+        """True when all is done."""
+        return self._left == 0
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Have it done after what was given before."""
+        with self._lock:
+            self._left += 1
+        self._work.put(work)
+        if self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._run, name="background", daemon=True)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._thread.start()  # signals are for the main thread
+        except RuntimeError:  # the host, or the container, has too many
+            self._thread = None
+            self._next()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _run(self) -> None:
+        while True:
+            self._next()
+
+    def _next(self) -> None:
+        work = self._work.get()
+        try:
+            work()
+        except Exception:  # noqa: BLE001  whatever a look meets, the run goes on
+            traceback.print_exc()
+        with self._lock:
+            self._left -= 1
+
+
+def load(modules: Sequence[str]) -> None:
+    """Load modules that an agent may need later, once the ranks have started.
+
+    Their files may be removed during the run, or replaced by those of another version.
+    """
+
+    def later() -> None:
+        time.sleep(_STARTED)
+        for name in modules:
+            importlib.import_module(name)
+
+    Background().do(later)

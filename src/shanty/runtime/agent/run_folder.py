@@ -1,0 +1,50 @@
+"""Notices that a run's folder was removed while the run is on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Optional
+
+from shanty.runtime.rundir import RunDir
+from shanty.runtime.spec import Failure
+
+
+class RunFolder:
+    """The folder of a run on this host, as it is now."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+
+    @property
+    def is_lost(self) -> bool:
+        """True when what the agents wrote at their start is gone; a log may have been put back."""
+        for path in (self._run.plan, self._run.agents, self._run.status):
+            try:
+                os.stat(path)
+                return False
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError:  # a network file system that is away for a moment
+                return False
+        return True
+
+    def failure(self) -> Optional[Failure]:
+        """Returns why the run has to end without its folder, and makes another for its status."""
+        if not self.is_lost:
+            return None
+        with contextlib.suppress(OSError):
+            self._run.path.parent.mkdir(parents=True, exist_ok=True)
+            self._run.path.mkdir(mode=0o700, exist_ok=True)
+            self._run.asks.mkdir(exist_ok=True)
+        return removed(os.uname().nodename, str(self._run.path))
+
+
+def removed(host: str, folder: str) -> Failure:
+    """Returns the failure of a run whose folder on a host was removed."""
+    return Failure(
+        f"the run's folder on host {host} was removed during the run: {folder}",
+        "what was saved in it before is lost: artifacts, metrics, results",
+        "find out what removed it (a clean-up of files?) and run again",
+        host=host,
+    )
