@@ -454,9 +454,11 @@ class _ToHydra(Translator):
     def _needs_conversion(self, text: str) -> bool:
         """Returns True when a host file is not in this dialect, or has hosts without slots.
 
-        MPICH divides by the number of slots.
+        MPICH divides by the number of slots, and reads no comment behind a host.
         """
-        return super()._needs_conversion(text) or any(h.slots == 0 for h in hosts_in(text))
+        commented = re.search(r"^[^#\n]*[^#\s][^#\n]*#", text, re.MULTILINE) is not None
+        odd = commented or any(host.slots == 0 for host in hosts_in(text))
+        return odd or super()._needs_conversion(text)
 
     def _do_export(self, option: Given, _: str, __: Placement) -> Words:
         """Takes Open MPI's -x: a value is set, a name alone is there anyway."""

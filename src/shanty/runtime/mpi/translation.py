@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import ClassVar, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
 
-from shanty.runtime.errors import TranslationError
+from shanty.runtime.errors import TranslationError, UsageError
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.hostfiles import (
     FOREIGN_HOSTFILES,
@@ -148,8 +148,11 @@ class Placement:
         self.hosts_fill = True
 
     def _host(self, option: Given, _: str) -> None:
-        hosts = hosts_listed(option.value)
-        if not hosts or any(not host.name or host.slots == 0 for host in hosts):
+        try:
+            hosts = hosts_listed(option.value)
+        except UsageError as error:
+            _no_sense(option, error.what, "write a list of hosts, as a,b or a:2,b:2")
+        if not hosts or any(host.slots == 0 for host in hosts):
             _no_sense(option, "it has to be a list of hosts, as a,b or a:2,b:2")
         self.hosts, self.hosts_fill = hosts, False
 
@@ -163,7 +166,7 @@ def _part(word: str) -> str:
     return _PARTS.get(word, word)
 
 
-def _no_sense(option: Given, why: str, fix: str = "") -> None:
+def _no_sense(option: Given, why: str, fix: str = "") -> NoReturn:
     raise TranslationError(f"{option.said} makes no sense", why=why, fix=fix)
 
 
@@ -367,9 +370,15 @@ class Translator:
                 why="a variable before it may be empty" if _PROGRAM.match(path) else "",
                 fix=f"leave {option.spelled} out, then the run's own host file is used",
             )
+        try:
+            hosts = hosts_in(text, path)
+        except UsageError as error:
+            raise TranslationError(error.what, error.why, error.fix) from None
+        if not hosts:
+            raise TranslationError(f"{option.said}: the file does not name any host")
         if not self._needs_conversion(text):
             return path
-        return self._written(self._slots_of(hosts_in(text)), f"the host file {path}")
+        return self._written(self._slots_of(hosts), f"the host file {path}")
 
     def _written(self, hosts: Sequence[HostSlots], what: str) -> str:
         """Returns the path of a host file in this dialect, to be written before the start."""
