@@ -16,9 +16,11 @@ from shanty.runtime.unknown import nearest, place
 
 Read = Callable[[str], Optional[str]]  # gives the text of a file, None where it cannot be read
 
+# The run's own host file, in a line that no shell has read.
+OWN = ("$HOSTFILE", "${HOSTFILE}")
 # Where other platforms put the host file that they write.
 FOREIGN_HOSTFILES = frozenset(
-    ("/generated/hostfile", "/kube-openmpi/generated/hostfile", "/etc/mpi/hostfile")
+    ("/generated/hostfile", "/kube-openmpi/generated/hostfile", "/etc/mpi/hostfile", *OWN)
 )
 FORMS = (
     "a line is HOST slots=N (Open MPI, DeepSpeed) or HOST:N (MPICH, Intel MPI); "

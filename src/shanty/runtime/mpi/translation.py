@@ -10,6 +10,7 @@ from shanty.runtime.errors import TranslationError, UsageError
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.hostfiles import (
     FOREIGN_HOSTFILES,
+    OWN,
     Named,
     Read,
     dialects_in,
@@ -358,7 +359,7 @@ class Translator:
         if not path:
             self._note(f"{option.spelled} names no file: the run's own host file is used")
             return own
-        if path == own:
+        if path in (own, *OWN):
             return own
         text = self.read(path)
         if text is None and path in FOREIGN_HOSTFILES:

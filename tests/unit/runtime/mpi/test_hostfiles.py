@@ -150,7 +150,7 @@ def test_a_setting_is_read_or_refused(
         (_, host) = parse_hostfile(text)
     except UsageError as error:
         assert key not in ("slots", "slot", "count", "cpu", "max_slots")
-        assert "line 2" in error.what  # noqa: PT017
+        assert "line 2" in error.what
     else:
         assert host == Host("b", slots=number)
 
@@ -164,7 +164,7 @@ def test_a_list_is_read_letter_by_letter_or_refused(parts: list[str], more: str)
     try:
         hosts = hosts_listed(text)
     except UsageError as error:
-        assert error.what  # noqa: PT017
+        assert error.what
     else:
         named = [part.strip() for part in text.split(",") if part.strip()]
         assert {host.name for host in hosts} == {
