@@ -243,9 +243,6 @@ def _renamed(node: Node) -> Node:
 
 def _told(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -> Dict[str, str]:
     """What shanty tells its own parts."""
-    ranks = layout.ranks or layout.slots
-    each = max(1, -(-ranks // len(layout.hosts)))
-    threads = job.cpus_per_rank or max(1, node.cores // each)
     files = RunDir(Path(node.run_dir), settings.number)
     told = {
         "SHANTY_RUN_DIR": node.run_dir,
@@ -253,11 +250,13 @@ def _told(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
         "SHANTY_REPORTS": str(files.reports),
         "SHANTY_WORLD": "0",
         "SHANTY_LOG_LIMIT": str(settings.log_limit),
-        "SHANTY_THREADS": str(threads),
+        "SHANTY_CORES": str(node.cores),
         "SHANTY_PACKAGE": node.package,
         "SHANTY_JOB": job_key(job),
     }
     told.update(_group(node, layout))
+    if job.cpus_per_rank:
+        told["SHANTY_THREADS"] = str(job.cpus_per_rank)
     if job.retries:
         told["TORCHELASTIC_MAX_RESTARTS"] = str(job.retries)
         told["TORCHELASTIC_RESTART_COUNT"] = str(settings.number - 1)

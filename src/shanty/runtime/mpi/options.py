@@ -116,11 +116,11 @@ _row("iface", 1, "@iface")
 # Environment and folders
 _row("x", 1, "@export")
 _row("genv / env", 2, "=-x {}", hydra="=")
-_row("genvlist / envlist", 1, "@envlist", hydra="=")
-_row("genvall / envall", 0, "-a run passes its environment to every rank", hydra="=")
-_row("genvnone / envnone", 0, "!Open MPI has no way to withhold the environment|leave it out",
-     hydra="=")  # fmt: skip
-_row("genvexcl / envexcl", 1, "!only Intel MPI withholds single variables|unset them in the script",
+_row("genvlist / envlist", 1, "@envlist")
+_row("genvall / envall", 0, "-a run passes its environment to every rank")
+_row("genvnone / envnone", 0, "!a run passes its environment to every rank|leave it out")
+_row("genvexcl", 1, "!a run passes its environment to every rank|unset it in the script")
+_row("envexcl", 1, "!only Intel MPI withholds single variables|unset them in the script",
      intel="=")  # fmt: skip
 _row("wdir wd", 1, "=")
 _row("gwdir", 1, "=--wdir {}", mpich="=-wdir {}", intel="=")
@@ -180,7 +180,7 @@ _row("allow-run-as-root", 0, "=", hydra="-Hydra runs as root without being asked
 _row("timeout", 1, "=", hydra="@timeout")
 _row("report-state-on-timeout", 0, "=", hydra="-see `shanty ps`")
 _row("get-stack-traces", 0, "=", hydra="-see `shanty stacks`")
-_row("stdin", 1, "@stdin", mpich="@stdin-of-the-first", intel="=-s {}")
+_row("stdin", 1, "@stdin")
 _row("s", 1, "@stdin-or-preload")
 _row("with-ft", 1, "@ft", openmpi5="@ft known")
 _row("enable-recovery", 0, "=", hydra="=-disable-auto-cleanup")

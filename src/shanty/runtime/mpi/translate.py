@@ -202,19 +202,14 @@ class _ToOpenMPI(Translator):
             self._note(f"--bind-to {part} may share cores: the run has more ranks than cores")
         return ":".join([part, *qualifiers])
 
-    def _do_export(self, option: Given, _: str, __: Placement) -> Words:
+    def _exported(self, option: Given, text: str) -> Words:
         """Writes -x NAME, -x NAME=VALUE, -x 'PREFIX*' (the last one not in 4.1)."""
-        value = option.value
-        if not value.endswith("*") or "=" in value or self.flavour.runtime == "prte":
-            return ["-x", value]
-        names = sorted(name for name in self.given if name.startswith(value[:-1]))
+        if "=" not in text and not self._is_set(option, text):
+            return []
+        if not text.endswith("*") or "=" in text or self.flavour.runtime == "prte":
+            return ["-x", text]
+        names = sorted(name for name in self.given if name.startswith(text[:-1]))
         self._note(f"{option.said} is written out for {self.flavour.title}")
-        return [word for name in dict.fromkeys(names) for word in ("-x", name)]
-
-    def _do_envlist(self, option: Given, _: str, __: Placement) -> Words:
-        """Hands variables on by name; Hydra withholds all others, which Open MPI cannot."""
-        names = [name for name in option.value.split(",") if name]
-        self._note(f"{option.said} is -x: the rest of the environment is there as well")
         return [word for name in dict.fromkeys(names) for word in ("-x", name)]
 
     def _do_path_variable(self, option: Given, _: str, __: Placement) -> Words:
@@ -261,11 +256,6 @@ class _ToOpenMPI(Translator):
         self._note(f"{option.said} is btl_tcp_if_include and oob_tcp_if_include in Open MPI")
         ranks = ["--mca", "btl_tcp_if_include", option.value]
         return [*ranks, *self._launch_interface(option.value)]
-
-    def _do_stdin(self, option: Given, _: str, __: Placement) -> Words:
-        if not (option.value.isdigit() or option.value in ("all", "none")):
-            self._refuse(option, "only one rank, all or none can get the input", "use `all`")
-        return ["--stdin", option.value]
 
     def _do_launcher(self, option: Given, _: str, __: Placement) -> Words:
         """Drops how Hydra starts its proxies; Open MPI finds that out by itself."""
@@ -460,13 +450,15 @@ class _ToHydra(Translator):
         odd = commented or any(host.slots == 0 for host in hosts_in(text))
         return odd or super()._needs_conversion(text)
 
-    def _do_export(self, option: Given, _: str, __: Placement) -> Words:
-        """Takes Open MPI's -x: a value is set, a name alone is there anyway."""
-        name, equals, value = option.value.partition("=")
-        if not equals:
-            return self._dropped(option, "Hydra passes the whole environment on")
-        self._note(f"{option.said} is {self._flag} {name} {value}")
-        return [self._flag, name, value]
+    def _exported(self, option: Given, text: str) -> Words:
+        """Sets a variable that has a value; Hydra passes on all that are set."""
+        name, equals, value = text.partition("=")
+        if equals:
+            self._note(f"{option.said} is {self._flag} {name} {value}")
+            return [self._flag, name, value]
+        if self._is_set(option, name) and option.name == "x":
+            self._dropped(option, "Hydra passes the whole environment on")
+        return []
 
     def _do_path_variable(self, option: Given, _: str, __: Placement) -> Words:
         return [self._flag, "PATH", self._path(option)]
@@ -530,12 +522,6 @@ class _ToHydra(Translator):
         self.environment["MPIEXEC_TIMEOUT"] = option.value
         self._note(f"{option.said} is MPIEXEC_TIMEOUT={option.value} for Hydra")
         return []
-
-    def _do_stdin_of_the_first(self, option: Given, _: str, __: Placement) -> Words:
-        """Checks that rank 0 is to get the input: MPICH gives it to no other."""
-        if option.value not in ("0", "none"):
-            self._refuse(option, "only rank 0 gets the input", "read it there and broadcast it")
-        return self._dropped(option, "rank 0 gets the input, and no other")
 
     def _do_ssh_arguments(self, option: Given, _: str, __: Placement) -> Words:
         """Sets arguments for ssh, for which MPICH has no option."""

@@ -21,6 +21,7 @@ from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.options import OPTIONS
 from shanty.runtime.mpi.parameters import AS_OPTIONS, TRUE
 from shanty.runtime.mpi.parser import CommandLine, Context, Given
+from shanty.runtime.unknown import nearest
 
 Words = List[str]
 _PROGRAM = re.compile(r"^(.*/)?python[^/]*$|^(sh|bash|env)$")
@@ -31,6 +32,10 @@ MACHINE_PARTS = frozenset((
     "hwthread", "core", "l1cache", "l2cache", "l3cache", "l4cache", "l5cache", "socket", "numa",
     "board",
 ))  # fmt: skip
+# What ranks are mapped by; "" leaves that open, and Hydra has "rr" and others of its own.
+_MAPPINGS = MACHINE_PARTS | {
+    "", "slot", "node", "seq", "ppr", "dist", "mindist", "rankfile", "pe-list", "user", "rr",
+}  # fmt: skip
 _MODIFIERS = frozenset((
     "span", "nolocal", "hwtcpus", "corecpus", "display", "displayalloc", "displaydevel",
     "donotlaunch", "inherit", "noinherit", "ordered", "noresolve",
@@ -95,10 +100,15 @@ class Placement:
         if parts[0].lower() == "ppr":
             if len(parts) < 3 or not parts[1].isdigit() or int(parts[1]) < 1:
                 _no_sense(option, "ranks per part are written ppr:N:PART", "as ppr:2:node")
+            if _part(parts[2]) not in _MAPPINGS:
+                why = f"ranks cannot be mapped by {parts[2]}"
+                _no_sense(option, why, nearest(parts[2], _MAPPINGS))
             self.by, self.per_part, self.fills = _part(parts[2]), int(parts[1]), False
             del parts[:3]
         else:
             part = _part(parts.pop(0))
+            if part not in _MAPPINGS:
+                _no_sense(option, f"ranks cannot be mapped by {part}", nearest(part, _MAPPINGS))
             # `-N 2 --map-by slot` asks for two ranks a host all the same.
             if part and not (self.per_part is not None and part in ("slot", "node")):
                 self.by, self.per_part = part, None
@@ -111,10 +121,15 @@ class Placement:
             elif lower in _MODIFIERS or _VALUED.match(modifier):
                 self.modifiers.append(modifier.upper() if lower in _MODIFIERS else modifier)
             else:
-                _no_sense(option, f"{modifier!r} is nothing that a mapping can be modified with")
+                known = (*_MODIFIERS, "oversubscribe", "nooversubscribe", "pe=N")
+                _no_sense(option, f"{modifier!r} does not modify a mapping", nearest(lower, known))
 
     def _rank_by(self, option: Given, _: str) -> None:
         self.rank_by = _part(option.value.split(":")[0])
+        known = MACHINE_PARTS | {"slot", "node", "fill", "span"}
+        if self.rank_by not in known:
+            why = f"ranks cannot be ordered by {self.rank_by}"
+            _no_sense(option, why, nearest(self.rank_by, known))
 
     def _bind_to(self, option: Given, template: str) -> None:
         part, *rest = (template or option.value).split(":")
@@ -125,7 +140,8 @@ class Placement:
         if part == "rr":  # Hydra's round-robin goes over hardware threads
             part = "hwthread"
         if part not in MACHINE_PARTS | {"", "none", "cpu-list", "default"}:
-            _no_sense(option, "what to bind to is none, hwthread, core, socket, numa or a cache")
+            why = "what to bind to is none, hwthread, core, socket, numa or a cache"
+            _no_sense(option, why, nearest(part, (*MACHINE_PARTS, "none")))
         if rest and rest[0].isdigit():
             number = int(rest.pop(0))
             if part == "core" and number > 0:
@@ -179,6 +195,7 @@ class Translation:
     environment: Mapping[str, str]  # for the launcher, over whatever is set already
     notes: Tuple[str, ...]  # a sentence for each thing that was mapped, dropped or reinterpreted
     files: Tuple[Tuple[str, str], ...]  # paths and texts, to be written before the start
+    reads_input: bool = True  # rank 0 gets the launcher's standard input
 
 
 @dataclass
@@ -202,6 +219,7 @@ class Translator:
     notes: List[str] = field(default_factory=list)
     files: Dict[str, str] = field(default_factory=dict)
     single: bool = True
+    reads_input: bool = True
     everywhere: Words = field(default_factory=list)
     once: Dict[str, str] = field(default_factory=dict)
     kinds: Dict[str, Words] = field(default_factory=dict)
@@ -217,7 +235,8 @@ class Translator:
             programs.append([*(() if there else self.prefix), *program])
         argv = tuple(self._assembled(places, written, programs))
         notes = tuple(dict.fromkeys(self.notes))
-        return Translation(argv, self.environment, notes, tuple(self.files.items()))
+        files = tuple(self.files.items())
+        return Translation(argv, self.environment, notes, files, self.reads_input)
 
     def _assembled(self, places: List[Placement], own: List[Words], programs: List[Words]) -> Words:
         raise NotImplementedError
@@ -342,6 +361,43 @@ class Translator:
         """Tells Intel MPI's `-s RANKS` from Open MPI's `-s`, which copies the program."""
         name = "stdin" if option.values else "preload-binary"
         return self._option(Given(name, option.spelled, option.values), place)
+
+    def _do_stdin(self, option: Given, _: str, __: Placement) -> Words:
+        """Checks that rank 0 is to get the input: a run passes it there, past the launcher."""
+        if option.value == "none":
+            self.reads_input = False
+        elif option.value != "0":
+            self._refuse(
+                option,
+                "only rank 0 of a run gets the standard input",
+                "read it on rank 0 and broadcast it, or read a file",
+            )
+        return []
+
+    def _do_envlist(self, option: Given, _: str, __: Placement) -> Words:
+        """Hands variables on by name; a run does not withhold the others, which Hydra would."""
+        self._note(f"{option.said}: the rest of the environment is passed on as well")
+        names = dict.fromkeys(name for name in option.value.split(",") if name)
+        return [word for name in names for word in self._exported(option, name)]
+
+    def _do_export(self, option: Given, _: str, __: Placement) -> Words:
+        """Takes Open MPI's -x NAME, -x NAME=VALUE and -x 'PREFIX*'."""
+        return self._exported(option, option.value)
+
+    def _exported(self, option: Given, text: str) -> Words:
+        """Returns the words that hand on a variable, or set one where `text` has a value."""
+        raise NotImplementedError
+
+    def _is_set(self, option: Given, name: str) -> bool:
+        """Returns True where the launcher has the variable `name`; else ranks get none."""
+        found = (
+            any(each.startswith(name[:-1]) for each in self.given)
+            if name[-1:] == "*"
+            else (name in self.given)
+        )
+        if not found:
+            self._note(f"{option.said}: {name} is not set here, so ranks do not get it from here")
+        return found
 
     def _do_ft(self, option: Given, known: str, _: Placement) -> Words:
         """Keeps a `--with-ft` where it is known, unless it asks for nothing; 5 rejects that."""

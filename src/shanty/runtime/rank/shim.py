@@ -108,7 +108,9 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         redirect.OUTPUT: passed,
     }
     kept = redirect.set_input_aside()
-    if kept is not None:
+    if not translation.reads_input:
+        environ = {**environ, redirect.INPUT: ""}
+    elif kept is not None:
         environ = {**environ, redirect.INPUT: redirect.offer_input(kept)}
     sys.stderr.flush()
     os.execve(installation.launcher, [installation.launcher, *translation.argv], environ)

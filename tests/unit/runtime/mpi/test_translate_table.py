@@ -11,6 +11,7 @@ import pytest
 from shanty.runtime.errors import TranslationError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.mpi.parser import exported
 from shanty.runtime.mpi.translate import Translation, translate
 
 TABLE = tomllib.loads(Path(__file__).with_name("translate_table.toml").read_text())["line"]
@@ -19,7 +20,10 @@ FILES = {
     "/run/hydra-hosts": "localhost:2\n",
     "/run/plain-hosts": "localhost\n",
 }
-GIVEN = {"PATH": "/usr/bin:/bin", "SHANTY_TEST_A": "1", "SHANTY_TEST_B": "2"}
+GIVEN = {
+    "PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": "/lib", "HOME": "/root",
+    "SHANTY_TEST_A": "1", "SHANTY_TEST_B": "2",
+}  # fmt: skip
 LOCAL = Layout((HostSlots("localhost", 4),), None, None, None, False, 8, "/run/hostfile")
 LAB = Layout(
     (HostSlots("h0", 0), HostSlots("h1", 1), HostSlots("h2", 3)),
@@ -225,6 +229,33 @@ def test_notes_tell_what_was_changed() -> None:
         "--mca pml ob1 is left out: it is about Open MPI's own transport",
         "/generated/hostfile does not exist here: the run's own host file is used",
     }
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_a_variable_that_ranks_do_not_get_is_named(flavour: str) -> None:
+    for line in ("-n 2 -x UNSET ./a", "-n 2 -genvlist PATH,UNSET ./a"):
+        notes = translated(line, flavour).notes
+        assert any("UNSET is not set here, so ranks do not get it" in each for each in notes)
+    assert translated("-n 2 --stdin none ./a", flavour).reads_input is False
+
+
+def test_the_variables_that_a_line_hands_on_by_name() -> None:
+    line = "-n 1 -x A -x B=1 -x 'C_*' -genvlist D,E -genv F 1 ./a -x G : -n 1 -x H ./b"
+    assert exported(shlex.split(line)) == {"A", "C_*", "D", "E", "H"}
+    assert exported(["--bogus", "-x", "A", "./a"]) == set()
+
+
+def test_a_mistyped_option_is_told_its_nearest() -> None:
+    for line, near in (
+        ("--hostfil x ./a", "did you mean hostfile?"),
+        ("--map-by slot:oversubscrib ./a", "did you mean oversubscribe?"),
+        ("--bind-to coer ./a", "did you mean core?"),
+        ("--map-by nod ./a", "did you mean node?"),
+        ("--rank-by slto ./a", "did you mean slot?"),
+    ):
+        with pytest.raises(TranslationError) as refused:
+            translated(f"-n 2 {line}", "openmpi5")
+        assert refused.value.fix == near
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
