@@ -62,6 +62,7 @@ def main(argv: list[str]) -> int:
     foreign.take(environ)
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
     environ.update({key: str(value) for key, value in place.items()})
+    _stay_on_our_cores(environ.get("SHANTY_CPUS", ""))
     environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS") or _threads(local_size))
     _as_torchrun(rank, size, local_size)
     addresses = environ.get("SHANTY_ADDRESSES", "").split(",")
@@ -113,6 +114,18 @@ def main(argv: list[str]) -> int:
             "write the script to a file, and run that",
         )
     return started.run()
+
+
+def _stay_on_our_cores(numbers: str) -> None:
+    """Moves a rank that its launcher has bound to a core which the run was not to use.
+
+    Launchers read the hardware, and number its cores from 0; the run may have others of them.
+    """
+    if not numbers:
+        return
+    ours, bound = sorted(map(int, numbers.split(","))), os.sched_getaffinity(0)
+    if not bound <= set(ours):
+        os.sched_setaffinity(0, bound & set(ours) or {ours[core % len(ours)] for core in bound})
 
 
 def _threads(local_size: int) -> str:
