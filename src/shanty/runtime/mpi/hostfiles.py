@@ -93,7 +93,7 @@ def hosts_in(text: str, source: str = "the host file") -> Tuple[Named, ...]:
     A host that is named several times has one slot for each time, unless it says otherwise.
     UsageError names the line of the file `source` that is not a host's.
     """
-    return _merged(named for named, _ in _named(text, source))
+    return merged(named for named, _ in _named(text, source))
 
 
 def hosts_listed(text: str) -> Tuple[Named, ...]:
@@ -101,7 +101,7 @@ def hosts_listed(text: str) -> Tuple[Named, ...]:
 
     UsageError for a part that is not a host.
     """
-    return _merged(_counted(part.strip(), text)[0] for part in text.split(",") if part.strip())
+    return merged(_counted(part.strip(), text)[0] for part in text.split(",") if part.strip())
 
 
 def dialects_in(text: str) -> Set[str]:
@@ -231,7 +231,8 @@ def _counted(word: str, where: str) -> Tuple[Named, str]:
     return Named(plain, int(number)), "hydra"
 
 
-def _merged(hosts: Iterable[Named]) -> Tuple[Named, ...]:
+def merged(hosts: Iterable[Named]) -> Tuple[Named, ...]:
+    """Returns each host once, with the sum of its slots."""
     found: Dict[str, Named] = {}
     for host in hosts:
         before = found.get(host.name)

@@ -8,7 +8,7 @@ Which options there are is in `options`, where ranks go and what is alike in bot
 from __future__ import annotations
 
 import re
-from typing import Dict, FrozenSet, List, Mapping, NoReturn, Optional, Sequence, Type
+from typing import Dict, FrozenSet, List, Mapping, NoReturn, Optional, Sequence, Set, Type
 
 from shanty.runtime.mpi import parameters
 from shanty.runtime.mpi.flavour import Flavour, settled
@@ -69,6 +69,7 @@ def translate(
     given_environment: Mapping[str, str],
     read: Read = read_file,
     converted: str = "",
+    known: Optional[Mapping[str, Set[str]]] = None,
 ) -> Translation:
     """Translates the launcher's line `argv` for `flavour`; both without the launcher itself.
 
@@ -76,7 +77,8 @@ def translate(
     not empty, the launcher's own tagging of output is left out. `given_environment` is what
     the launcher would inherit. `read` returns the text of a host file or None; a file in the
     wrong dialect is written anew under the path `converted` (by default beside the run's own
-    host file), by the caller, from the result's `files`.
+    host file), by the caller, from the result's `files`. `known` has the addresses of the run's
+    hosts by their names; where it is None, hosts are left as the line names them.
 
     A line that only asks for the version or for help comes out as that and has no program.
 
@@ -89,7 +91,7 @@ def translate(
         return Translation((answer,), {}, (), ())
     target = converted or (layout.hostfile or "hostfile") + ".translated"
     translator = _TRANSLATORS[flavour.family]
-    made = translator(flavour, layout, tuple(prefix), given_environment, read, target)
+    made = translator(flavour, layout, tuple(prefix), given_environment, read, target, known)
     return made.translation(line)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import ClassVar, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
+from typing import ClassVar, Dict, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union
 
 from shanty.runtime.errors import TranslationError, UsageError
 from shanty.runtime.mpi.flavour import Flavour
@@ -16,6 +16,7 @@ from shanty.runtime.mpi.hostfiles import (
     dialects_in,
     hosts_in,
     hosts_listed,
+    merged,
 )
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.options import OPTIONS
@@ -215,6 +216,7 @@ class Translator:
     given: Mapping[str, str]
     read: Read
     converted: str
+    known: Optional[Mapping[str, Set[str]]] = None
     environment: Dict[str, str] = field(default_factory=dict)
     notes: List[str] = field(default_factory=list)
     files: Dict[str, str] = field(default_factory=dict)
@@ -268,6 +270,8 @@ class Translator:
         if kind == "!":
             self._refuse(option, *rest.split("|"))
         if place.take(rest, option):
+            if rest in ("host", "hosts"):
+                place.hosts = self._of_the_run(place.hosts, option.said)
             return []
         code, _, argument = rest.partition(" ")
         words: Words = getattr(self, "_do_" + code.replace("-", "_"))(option, argument, place)
@@ -433,9 +437,45 @@ class Translator:
             raise TranslationError(error.what, error.why, error.fix) from None
         if not hosts:
             raise TranslationError(f"{option.said}: the file does not name any host")
-        if not self._needs_conversion(text):
-            return path
-        return self._written(self._slots_of(hosts), f"the host file {path}")
+        ours = self._of_the_run(hosts, path)
+        if self._needs_conversion(text):
+            return self._written(self._slots_of(ours), f"the host file {path}")
+        return path if ours == hosts else self._written(self._slots_of(ours), "")
+
+    def _of_the_run(self, hosts: Tuple[Named, ...], where: str) -> Tuple[Named, ...]:
+        """Returns the hosts by the addresses that the run has for them, each once.
+
+        A launcher could take two names for one host, or one host for two.
+        """
+        if self.known is None:
+            return hosts
+        return merged(Named(self._address(host.name, where), host.slots) for host in hosts)
+
+    def _address(self, name: str, where: str) -> str:
+        assert self.known is not None
+        plain = name.rpartition("@")[2].lower().rstrip(".")
+        if plain in ("localhost", "127.0.0.1", "::1"):
+            return self.layout.hosts[0].name
+        found = self.known.get(plain) or {
+            address
+            for known, addresses in self.known.items()
+            if known.partition(".")[0] == plain and not plain.isdigit()
+            for address in addresses
+        }
+        if len(found) == 1:
+            return next(iter(found))
+        named = ", ".join(host.name for host in self.layout.hosts)
+        if found:
+            raise TranslationError(
+                f"{where}: {name} may be any of {', '.join(sorted(found))}",
+                "several hosts of the run have that name",
+                "write the address",
+            )
+        raise TranslationError(
+            f"{where}: {name} is not a host of the run",
+            f"the hosts of the run are {named}",
+            nearest(plain, self.known, "name it in --on or --hostfile of `shanty run`, too"),
+        )
 
     def _written(self, hosts: Sequence[HostSlots], what: str) -> str:
         """Returns the path of a host file in this dialect, to be written before the start."""
@@ -445,7 +485,8 @@ class Translator:
                 return path
         path = self.converted + (f".{len(self.files)}" if self.files else "")
         self.files[path] = text
-        self._note(f"{what} is written for {self.flavour.title} as {path}")
+        if what:
+            self._note(f"{what} is written for {self.flavour.title} as {path}")
         return path
 
     def _needs_conversion(self, text: str) -> bool:

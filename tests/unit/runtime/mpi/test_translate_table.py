@@ -216,6 +216,55 @@ def test_unequal_numbers_that_intel_cannot_be_told_go_into_a_file() -> None:
     assert result.argv[:2] == ("-machinefile", "/tmp/c")
 
 
+# ------------------------------------------------------------------------- the run's hosts
+
+TWO = Layout((HostSlots("10.0.0.1", 1), HostSlots("10.0.0.2", 3)), None, None, None, False, 8,
+             "/run/hostfile")  # fmt: skip
+KNOWN = {
+    "node.one.test": {"10.0.0.1"}, "node.two.test": {"10.0.0.2"}, "10.0.0.1": {"10.0.0.1"},
+    "10.0.0.2": {"10.0.0.2"}, "second.lan": {"10.0.0.2"}, "fd00::2": {"10.0.0.2"},
+    "clone": {"10.0.0.1", "10.0.0.2"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("hosts", "wanted"),
+    [
+        ("node.one.test:1,node.two.test:1", "10.0.0.1:1,10.0.0.2:1"),
+        ("Node.One.Test.:1,me@node.two.test:1", "10.0.0.1:1,10.0.0.2:1"),
+        ("second:1,[fd00::2]:1,localhost", "10.0.0.2:2,10.0.0.1"),
+    ],
+)
+def test_hosts_are_named_as_the_run_knows_them(hosts: str, wanted: str) -> None:
+    """By no name could a launcher take two of them for one, or one for two."""
+    for flavour in ("openmpi5", "openmpi4"):
+        result = translated(f"-n 2 -H {hosts} ./a", flavour, TWO, known=KNOWN)
+        assert result.argv[:4] == ("-n", "2", "--host", wanted)
+    text = "node.one.test slots=1\nnode.two.test slots = 3\nsecond.lan slots=1\n"
+    for flavour in FLAVOURS:
+        result = translated(
+            "-n 2 --hostfile hosts ./a", flavour, TWO, known=KNOWN, read={"hosts": text}.get
+        )
+        assert [text.split() for _, text in result.files] == [
+            FLAVOURS[flavour].hostfile([HostSlots("10.0.0.1", 1), HostSlots("10.0.0.2", 4)]).split()
+        ]
+
+
+def test_a_host_that_is_not_one_of_the_run_is_named() -> None:
+    for name, said in (
+        ("node.tow.test", "node.tow.test is not a host of the run"),
+        ("node.three.test", "node.three.test is not a host of the run"),
+        ("node", "node may be any of 10.0.0.1, 10.0.0.2"),
+        ("clone", "clone may be any of 10.0.0.1, 10.0.0.2"),
+        ("10", "10 is not a host of the run"),
+    ):
+        with pytest.raises(TranslationError) as refused:
+            translated(f"-n 1 -H {name} ./a", "openmpi5", TWO, known=KNOWN)
+        assert refused.value.what == f"-H {name}: {said}"
+        with pytest.raises(TranslationError):
+            translated("-n 1 --hostfile f ./a", "mpich", TWO, known=KNOWN, read={"f": name}.get)
+
+
 # ------------------------------------------------------------------------- notes and more
 
 
