@@ -211,7 +211,10 @@ def environment(
         for number, line in enumerate(text.splitlines(), 1):
             line = line.strip().removeprefix("export ")
             if line and not line.startswith("#"):
-                values.update(_pair(line, environ, f"{file}:{number}"))
+                found = _pair(line, environ, f"{file}, line {number}")
+                if not found:
+                    note(f"{file}, line {number}: {line} is not set here, so ranks do not get it")
+                values.update(found)
     for pair in pairs:
         found = _pair(pair, environ, "-e")
         if not found:
@@ -238,7 +241,8 @@ def _pair(text: str, environ: Mapping[str, str], where: str) -> dict[str, str]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not key or any(c.isspace() or c == "\0" for c in key):
-        raise UsageError(f"{where}: {text!r} is no KEY=VALUE")
+        why = "" if where == "-e" else "a value ends at the end of its line"
+        raise UsageError(f"{where}: {text!r} is not KEY=VALUE", why)
     if not equals:
         return {key: environ[key]} if key in environ else {}
     value = value.strip() if where != "-e" else value

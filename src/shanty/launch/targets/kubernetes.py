@@ -160,7 +160,8 @@ class KubernetesTarget:
             return KubernetesPlan(job, run, cluster.place, tuple(made), flavour, files)
         manifest = objects.job_of(job, run.id)
         batch = cluster.path("jobs", group=objects.BATCH)
-        cluster.call("POST", f"{batch}?dryRun=All", manifest)  # it says what is not allowed
+        # It says what is not allowed, or not known: a field of --k8s-patch may be mistyped.
+        cluster.call("POST", f"{batch}?dryRun=All&fieldValidation=Strict", manifest)
         return KubernetesPlan(job, run, cluster.place, (manifest,), kubeconfig=files)
 
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:

@@ -56,8 +56,8 @@ _DEBUGGER = (
 )
 _ELSEWHERE = "!it needs a server or a tool outside the run|leave it out"
 _FILES = (
-    "!the files of the ranks' output are named differently there"
-    "|leave it out: a run keeps the output of every rank, see `shanty logs`"
+    "!a run keeps the output of every rank in a file of its own"
+    "|leave it out and see `shanty logs`, or write --output-filename FOLDER"
 )
 _WORKSPACE = "!only Open MPI copies programs|leave it out: a run copies its workspace to all hosts"
 _PINNING = "!it lists cores in Open MPI's way|bind with `--bind-to core` and `--map-by slot:PE=N`"
@@ -147,15 +147,12 @@ _row("prepend-pattern", 1, "@tags -prepend-pattern {}", openmpi4="@tags --tag-ou
      openmpi5="@tags --output tag")  # fmt: skip
 _row("output", 1, "@output", openmpi5="@output known")
 _row("display", 1, "@display", openmpi5="=")
-_row("merge-stderr-to-stdout", 0, "-Hydra's own tags do not tell them apart", openmpi4="=",
-     openmpi5="=--output merge-stderr-to-stdout")  # fmt: skip
+_row("merge-stderr-to-stdout", 0, "-a run keeps both in one log, each in its order")
 _row("ordered-output", 0, "-every line is written whole", intel="=")
-_row("output-from", 1, _FILES, mpich="=")
-_row("output-filename", 1, _FILES, openmpi4="=", openmpi5="=--output file={}")
-_row("output-directory", 1, _FILES, openmpi4="=--output-filename {}", openmpi5="=--output dir={}")
-_row("outfile-pattern outfile / errfile-pattern errfile", 1, _FILES, hydra="=")
-_row("xml", 0, "!only Open MPI writes XML|leave it out", openmpi4="=", openmpi5="=--output xml")
-_row("xml-file", 1, "!only Open MPI 4.1 writes an XML file|leave it out", openmpi4="=")
+_row("output-filename / output-directory", 1, "@output-files")
+_row("output-from / outfile-pattern outfile / errfile-pattern errfile", 1, _FILES)
+_row("xml", 0, "!a run passes on the lines of its ranks as they are|leave it out")
+_row("xml-file", 1, "!a run passes on the lines of its ranks as they are|leave it out")
 _row("report-bindings", 0, "=", intel="-Intel MPI tells them with I_MPI_DEBUG=4")
 _row("display-map display-diffable-map", 0, "=--display-map", openmpi5="=--display map",
      mpich="-MPICH cannot show it", intel="=-print-rank-map")  # fmt: skip

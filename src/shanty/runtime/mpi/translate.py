@@ -114,8 +114,6 @@ class _ToOpenMPI(Translator):
         words = super()._option(option, place)
         if words[:1] not in (["--output"], ["--display"]):
             return words
-        if "," in option.value and option.name.startswith("output-"):
-            self._refuse(option, "a comma ends a name there", "choose another name")
         self.kinds.setdefault(words[0], []).append(words[1])
         return []
 
@@ -214,6 +212,9 @@ class _ToOpenMPI(Translator):
         self._note(f"{option.said} is written out for {self.flavour.title}")
         return [word for name in dict.fromkeys(names) for word in ("-x", name)]
 
+    def _variable(self, name: str, value: str) -> Words:
+        return ["-x", f"{name}={value}"]
+
     def _do_path_variable(self, option: Given, _: str, __: Placement) -> Words:
         """Sets PATH: Open MPI 5 would put --path before an absolute path, too."""
         return ["-x", f"PATH={self._path(option)}"]
@@ -288,13 +289,17 @@ class _ToHydra(Translator):
         for one in places:
             self._count(one, place)
         argv = [*self._hosts(place), *self._bound(place), *self.everywhere]
+        moved = False
         for at, (one, words, program) in enumerate(zip(places, own, programs)):
             argv += [":"] if at else []
             if one.hosts and not place.hosts:
                 argv += ["-host", one.hosts[0].name]
             if one.ranks is not None:
                 argv += ["-n", str(one.ranks)]
-            argv += [*words, *program]
+            before = moved and "-wdir" not in words
+            moved = moved or "-wdir" in words
+            # Intel MPI would take that of the program before.
+            argv += [*words, *(["-wdir", "."] if before else []), *program]
         return argv
 
     def _common(self, places: List[Placement]) -> Placement:
@@ -464,6 +469,9 @@ class _ToHydra(Translator):
 
     def _do_path_variable(self, option: Given, _: str, __: Placement) -> Words:
         return [self._flag, "PATH", self._path(option)]
+
+    def _variable(self, name: str, value: str) -> Words:
+        return ["-genv", name, value]
 
     @property
     def _flag(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from typing import ClassVar, Dict, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union
@@ -25,6 +26,7 @@ from shanty.runtime.mpi.parser import CommandLine, Context, Given
 from shanty.runtime.unknown import nearest
 
 Words = List[str]
+OUTPUT_FILES = "SHANTY_OUTPUT_FILES"  # `redirect.FILES`, which is not to be imported here
 _PROGRAM = re.compile(r"^(.*/)?python[^/]*$|^(sh|bash|env)$")
 
 # What Open MPI 4, Open MPI 5 and Hydra call the same part of a machine.
@@ -327,12 +329,27 @@ class Translator:
             )
         return self._kept(option, words)
 
+    def _do_output_files(self, option: Given, _: str, __: Placement) -> Words:
+        """Has each rank write FOLDER/1/rank.K/stdout, as Open MPI lays them out."""
+        folder, _, modifier = option.value.partition(":")
+        if not folder:
+            self._refuse(option, "it names no folder")
+        if modifier:
+            self._note(f"{option.said}: {modifier} is left out, a run shows the output as well")
+        if self.known is None:  # else each host has its own workspace
+            folder = os.path.abspath(folder)
+        return self._variable(OUTPUT_FILES, f"{folder}/1")
+
+    def _variable(self, name: str, value: str) -> Words:
+        """Returns the words that set a variable for the ranks."""
+        raise NotImplementedError
+
     def _do_output(self, option: Given, known: str, place: Placement) -> Words:
         """Takes Open MPI 5's `--output` apart into options that older ones have as well.
 
         Where it is known it stays, unless the prefix makes the tags.
         """
-        if known and not self.prefix:
+        if known and not self.prefix and not set(re.split("[=:,]", option.value)) & _OF_RUNS:
             return self._kept(option, "")
         kinds = option.value.split(":")[0]
         if not kinds:  # only how it is passed on, as in ":raw"
@@ -529,6 +546,9 @@ _OUTPUTS = {
     **dict.fromkeys(("dir", "directory"), "output-directory"),
     **dict.fromkeys(("file", "filename"), "output-filename"),
 }
+_OF_RUNS = frozenset(
+    ("xml", "merge", "merge-stderr-to-stdout", "dir", "directory", "file", "filename")
+)
 _DISPLAYS = {
     "map": "display-map",
     "map-devel": "display-devel-map",
