@@ -108,10 +108,10 @@ def _read(path: Path) -> Mapping[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def _unknown(key: str, flags: Iterable[str], path: Path) -> UsageError:
+def _unknown(key: str, flags: Iterable[str], path: Path, of: str = "") -> UsageError:
     where = place(path, path.read_text(encoding="utf-8"), key)
     fix = nearest(key, flags, "--createOptionsFile FILE writes all that it has")
-    return UsageError(f"{where}: {key!r} is not a flag of this command", fix=fix)
+    return UsageError(f"{where}: {key!r}{of} is not a flag of this command", fix=fix)
 
 
 def _value(option: click.Option, key: str, value: Any, path: Path) -> Any:
@@ -138,9 +138,8 @@ def _columns(
     for key in map(str, keys):
         option = flags.get(f"{word}{key[:1].upper()}{key[1:]}")
         if option is None or option.name is None:
-            raise _unknown(
-                key, [name[len(word) :] for name in flags if name.startswith(word)], path
-            )
+            known = [name[len(word) :].lower() for name in flags if name.startswith(word)]
+            raise _unknown(key, known, path, f" of {word}s")
         values = [row.get(key) for row in rows if isinstance(row, dict)]
         if any(value is not None for value in values):
             found[option.name] = ["" if value is None else str(value) for value in values]

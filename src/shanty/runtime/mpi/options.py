@@ -59,7 +59,9 @@ _FILES = (
     "!a run keeps the output of every rank in a file of its own"
     "|leave it out and see `shanty logs`, or write --output-filename FOLDER"
 )
-_WORKSPACE = "!only Open MPI copies programs|leave it out: a run copies its workspace to all hosts"
+_WORKSPACE = (
+    "!a run starts each program by one of its own|leave it out: a run copies its workspace to hosts"
+)
 _PINNING = "!it lists cores in Open MPI's way|bind with `--bind-to core` and `--map-by slot:PE=N`"
 _RANKFILE = "!only Open MPI reads rank files|use `--map-by slot`, `--map-by node` or a host file"
 _INTEL_TOOL = "!it is a tool of Intel MPI|leave it out, or run with `--mpi intel`"
@@ -127,7 +129,7 @@ _row("gwdir", 1, "=--wdir {}", mpich="=-wdir {}", intel="=")
 _row("path", 1, "=", openmpi5="@path-variable", mpich="@path-variable")
 _row("prefix", 1, "=", hydra="-a run starts the same MPI on every host")
 _row("noprefix", 0, "=", hydra="-it is about where Open MPI is installed")
-_row("preload-binary", 0, "=", hydra=_WORKSPACE)
+_row("preload-binary", 0, _WORKSPACE)
 _row("preload-files", 1, "=", hydra=_WORKSPACE)
 _row("set-cwd-to-session-dir", 0, "!only Open MPI 4.1 can|use `--wdir`", openmpi4="=")
 _row("tmpdir", 1, "=", openmpi4="=--mca orte_tmpdir_base {}", mpich="-MPICH takes no notice of it")

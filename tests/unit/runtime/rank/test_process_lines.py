@@ -536,3 +536,20 @@ def test_a_rank_that_starts_ranks(line: str, world: str, refused: bool, tmp_path
     found = launcher_of(line.split())
     if found:
         assert starts_a_world(found[1], environ)
+
+
+def test_the_env_file_of_deepspeed() -> None:
+    """The current folder's wins over the home's, and the run's own variables over both."""
+    files = {
+        "/home/ann/.deepspeed_env": "FLAGS=--x\nHOME_ONLY=1\n",
+        ".deepspeed_env": "# mine\n\nFLAGS=--alpha=1 --beta=2\r\nexport MODE = fast\n",
+    }
+    words = ["--num_gpus", "2", "x.py"]
+    line = deepspeed.parse(words, {"HOME": "/home/ann"}, files.get)
+    wanted = {"FLAGS": "--alpha=1 --beta=2", "MODE": "fast", "HOME_ONLY": "1"}
+    assert wanted.items() <= line.variables.items()
+    assert any(".deepspeed_env" in note for note in line.notes)
+    line = deepspeed.parse(words, {"DS_ENV_FILE": "other"}, {"other": "A=1"}.get)
+    assert line.variables["A"] == "1"
+    with pytest.raises(UsageError, match=r"\.deepspeed_env, line 2: 'MODE fast'"):
+        deepspeed.parse(words, {}, {".deepspeed_env": "A=1\nMODE fast\n"}.get)
