@@ -31,6 +31,16 @@ R = "/x/run.py"
         ("pythonic x.py", "pythonic x.py"),
     ],
 )
+def test_lines(line, expected):
+    assert insert_runner(line.split(), R) == expected.split()
+
+
+def test_names():
+    assert is_python("/usr/bin/python3.13")
+    assert is_python("pypy3")
+    assert not is_python("python-config")
+
+
 @pytest.mark.parametrize(
     ("line", "reads"),
     [
@@ -43,13 +53,3 @@ R = "/x/run.py"
 )  # fmt: skip
 def test_what_reads_its_script_from_standard_input(line: str, reads: bool) -> None:
     assert reads_its_script(line.split()) is reads
-
-
-def test_lines(line, expected):
-    assert insert_runner(line.split(), R) == expected.split()
-
-
-def test_names():
-    assert is_python("/usr/bin/python3.13")
-    assert is_python("pypy3")
-    assert not is_python("python-config")

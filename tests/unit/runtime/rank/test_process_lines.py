@@ -419,7 +419,9 @@ WRONG = {
     "accelerate launch --config_file none x": "--config_file none: there is no such file",
     "accelerate launch --config_file tpu.yaml x": "tpu.yaml is for XLA",
     "accelerate launch --config_file aws.yaml x": "aws.yaml is for AMAZON_SAGEMAKER",
-    "accelerate launch --config_file typo.yaml x": "typo.yaml, line 2: accelerate has no setting num_procesess",
+    "accelerate launch --config_file typo.yaml x": (
+        "typo.yaml, line 2: accelerate has no setting num_procesess"
+    ),
     "accelerate launch --config_file list.json x": "list.json cannot be read",
     "accelerate launch --num_processes 4 --num_machines 2 x": "--num_machines asks for 2 hosts",
 }  # fmt: skip
